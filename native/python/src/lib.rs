@@ -1,0 +1,16 @@
+//! The Python face of the native core: argument checks and conversions, nothing else.
+#![allow(missing_docs)] // the functions are documented where their users read: streamlearn/_native.pyi
+
+use pyo3::prelude::*;
+
+mod avro;
+mod frame;
+mod keys;
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    keys::register(module)?;
+    frame::register(module)?;
+    avro::register(module)
+}

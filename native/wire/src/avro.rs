@@ -1,0 +1,1 @@
+//! Avro records to columns and back.

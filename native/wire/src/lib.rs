@@ -1,0 +1,6 @@
+//! What crosses a boundary, byte by byte: key hashes, checksums, log frames, Avro columns. No I/O, no Python.
+
+pub mod avro;
+pub mod checksum;
+pub mod frame;
+pub mod keys;

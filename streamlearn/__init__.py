@@ -1,0 +1,8 @@
+"""streamlearn: online recommendation, from behaviour events to a served model a minute later.
+
+Importing this package loads nothing heavy: not TensorFlow, Beam, Kafka, Redis or the native module.
+"""
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__"]

@@ -1,0 +1,6 @@
+"""The compiled core. Private: import it through `streamlearn.native`, which checks its version."""
+
+__version__: str
+
+def slot_salt(name: str) -> int: ...
+def crc32c(data: bytes, seed: int = 0) -> int: ...

@@ -1,0 +1,153 @@
+"""What can go wrong, as one tree.
+
+    StreamlearnError                exit 1
+    ├── UsageError                  exit 2   the caller asked for something impossible
+    │   ├── ConfigError                      a setting is unknown, of a wrong type or out of its bounds
+    │   └── SpecError                        an application contradicts itself
+    ├── PartlyDone                  exit 3   some of it happened, and the message says which part did not
+    ├── NativeMismatch                       the compiled module is missing or of another version
+    ├── ServiceError                         a service did not start, or cannot be reached
+    ├── DataError                            bytes that are not what they claim to be
+    │   ├── BadRecord                        truncated, garbage, or a value its schema forbids
+    │   ├── UnknownSchema                    a fingerprint or id no known schema has
+    │   └── Oversize                         larger than a stated limit
+    └── TopicError
+        ├── TopicMissing                     no such topic, or no such partition
+        ├── TopicExists                      created twice with different settings
+        ├── TopicUnreachable                 the broker or folder did not answer within the bound
+        ├── TopicReplaced                    same name, another topic id: it was deleted and created again
+        ├── PositionLost                     a position outside [earliest, end]
+        └── NotDelivered                     a record the topic did not acknowledge
+
+An error says what happened with the values, and its `help` what to do about it. Assertions are for bugs only.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "EXIT_DONE",
+    "EXIT_FAILED",
+    "EXIT_PARTLY",
+    "EXIT_USAGE",
+    "BadRecord",
+    "ConfigError",
+    "DataError",
+    "NativeMismatch",
+    "NotDelivered",
+    "Oversize",
+    "PartlyDone",
+    "PositionLost",
+    "ServiceError",
+    "SpecError",
+    "StreamlearnError",
+    "TopicError",
+    "TopicExists",
+    "TopicMissing",
+    "TopicReplaced",
+    "TopicUnreachable",
+    "UnknownSchema",
+    "UsageError",
+]
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_PARTLY = 3
+
+
+class StreamlearnError(Exception):
+    """The root of everything this project raises for what the world can break.
+
+    Args:
+        message: What happened, with the values.
+        help: What the reader can do about it, as one or more sentences; empty when there is nothing to do.
+    """
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, message: str, *, help: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.help = help
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhelp: {self.help}" if self.help else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.help))
+
+
+def _rebuild(kind: type[StreamlearnError], message: str, help: str) -> StreamlearnError:
+    return kind(message, help=help)
+
+
+class UsageError(StreamlearnError):
+    """The caller asked for something impossible."""
+
+    exit_code = EXIT_USAGE
+
+
+class ConfigError(UsageError):
+    """A setting is unknown, of a wrong type or out of its bounds."""
+
+
+class SpecError(UsageError):
+    """An application contradicts itself."""
+
+
+class PartlyDone(StreamlearnError):
+    """Some of it happened; the message says which part did not."""
+
+    exit_code = EXIT_PARTLY
+
+
+class NativeMismatch(StreamlearnError):
+    """The compiled module is missing, or of another version than this package."""
+
+
+class ServiceError(StreamlearnError):
+    """A service did not start, or cannot be reached."""
+
+
+class DataError(StreamlearnError):
+    """Bytes that are not what they claim to be."""
+
+
+class BadRecord(DataError):
+    """Truncated, garbage, or a value its schema forbids."""
+
+
+class UnknownSchema(DataError):
+    """A fingerprint or id no known schema has."""
+
+
+class Oversize(DataError):
+    """Larger than a stated limit."""
+
+
+class TopicError(StreamlearnError):
+    """Something about a topic."""
+
+
+class TopicMissing(TopicError):
+    """No such topic, or no such partition of it."""
+
+
+class TopicExists(TopicError):
+    """The topic is there already, with settings other than those asked for."""
+
+
+class TopicUnreachable(TopicError):
+    """The broker or folder did not answer within the bound."""
+
+
+class TopicReplaced(TopicError):
+    """Same name, another topic id: the topic was deleted and created again."""
+
+
+class PositionLost(TopicError):
+    """A position outside [earliest, end]."""
+
+
+class NotDelivered(TopicError):
+    """A record the topic did not acknowledge."""
