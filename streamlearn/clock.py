@@ -9,7 +9,7 @@ __all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Where the time comes from. Wall time may jump; monotonic time only grows and has no meaning of its own."""
+    """Where the time comes from. Wall time may jump; of monotonic time only differences mean anything."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970 UTC."""

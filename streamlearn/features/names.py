@@ -1,0 +1,63 @@
+"""Names that events, schemas, metrics and files can all carry; and the fingerprint of a declaration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from streamlearn.errors import SpecError
+
+__all__ = ["check_name", "check_unique", "fingerprint"]
+
+NAME_CHARS_MAX = 64
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+# These would collide with the fields the event and sample schemas add beside the declared ones.
+_RESERVED_SUFFIXES = ("_offsets", "_weights")
+_RESERVED_PREFIX = "served_"
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that some format could not carry.
+
+    Args:
+        what: The kind of thing named, for the message ("slot", "label").
+        name: The name.
+
+    Raises:
+        SpecError: The name is not lower-case letters, digits and underscores, or is reserved.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_CHARS_MAX:
+        message = f"{what} name {name!r} is not usable"
+        hint = f"use lower-case letters, digits and underscores, a letter first, at most {NAME_CHARS_MAX}"
+        raise SpecError(message, help=hint)
+    if name.startswith(_RESERVED_PREFIX) or name.endswith(_RESERVED_SUFFIXES):
+        message = f"{what} name {name!r} is reserved"
+        hint = f"names beginning {_RESERVED_PREFIX!r} or ending {' or '.join(_RESERVED_SUFFIXES)} are ours"
+        raise SpecError(message, help=hint)
+
+
+def check_unique(what: str, names: Iterable[str]) -> None:
+    """Refuse the first name that stands twice.
+
+    Raises:
+        SpecError: Two of the names are equal.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            message = f"two of the {what}s are named {name!r}"
+            raise SpecError(message, help=f"give each {what} a name of its own")
+        seen.add(name)
+
+
+def fingerprint(declared: Any) -> str:
+    """Sixteen hex digits that stay the same while what is declared stays the same.
+
+    Args:
+        declared: Plain JSON values; the order of lists counts, the order of mappings does not.
+    """
+    canonical = json.dumps(declared, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -1,0 +1,182 @@
+"""The features of an application, as declared: slots, dense columns, segments.
+
+It knows nothing of events, tables or models; those are derived from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Literal
+
+from streamlearn.errors import SpecError
+from streamlearn.features.names import fingerprint
+from streamlearn.features.pack import PackPlan, pack_side
+from streamlearn.features.rules import check_spec
+
+__all__ = ["Dense", "FeatureSpec", "Segment", "Slot", "TableSpec"]
+
+Side = Literal["user", "item"]
+Pooling = Literal["sum", "mean", "sqrtn", "weighted", "sequence"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One sparse feature column.
+
+    Attributes:
+        name: Its name in events and samples; it also seeds the keys of its values.
+        side: "user" (once a request) or "item" (once a candidate).
+        table: The table its rows live in; slots of one table agree on `dim` and `initial_range`.
+        dim: Length of a row.
+        multi: Whether an event holds a list of values instead of exactly one.
+        pooling: How several rows become one; "weighted" takes a list of weights beside the values, "sequence"
+            keeps the rows in order (user side only, oldest first, the newest `length` are kept).
+        length: How long a sequence is at most; 0 for every other pooling.
+        value: The type of a value in events, "int" or "str".
+        initial_range: A row never learned is uniform in [-initial_range, initial_range).
+        default: What a single-valued slot holds in events that lack it; None makes it required. A slot that
+            is added to a live application needs one (or is `multi`, whose default is the empty list).
+        keys_of: Another slot whose keys these values share, so that a history of videos and the candidate
+            video meet in the same rows.
+    """
+
+    name: str
+    side: Side
+    table: str = "main"
+    dim: int = 16
+    multi: bool = False
+    pooling: Pooling = "sum"
+    length: int = 0
+    value: Literal["int", "str"] = "int"
+    initial_range: float = 0.05
+    default: int | str | None = None
+    keys_of: str | None = None
+
+    @property
+    def salt_name(self) -> str:
+        """The name that seeds its keys."""
+        return self.keys_of or self.name
+
+
+@dataclass(frozen=True)
+class Dense:
+    """One column of plain float32 numbers.
+
+    Attributes:
+        name: Its name in events and samples.
+        side: "user" or "item".
+        width: How many numbers a value has; in events a width of 1 is a number, more are a list.
+        default: What events that lack it hold in every place; None makes it required.
+    """
+
+    name: str
+    side: Side
+    width: int = 1
+    default: float | None = None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A text that metrics are cut by, such as a page or a country; no model ever reads it.
+
+    Attributes:
+        name: Its name in events, samples and metrics.
+        side: "user" (once a request) or "item" (once a candidate).
+    """
+
+    name: str
+    side: Side = "user"
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """What the slots of one table agree on."""
+
+    name: str
+    dim: int
+    initial_range: float
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """All features of an application, in the order that everything else keeps.
+
+    Attributes:
+        slots: The sparse columns.
+        dense: The dense columns.
+        item_id: The item-side slot that names an item; actions refer to items by its value.
+        segments: Texts that metrics are cut by.
+
+    Examples:
+        >>> spec = FeatureSpec(slots=(Slot("user_id", "user"), Slot("video_id", "item")), item_id="video_id")
+        >>> spec.tables
+        (TableSpec(name='main', dim=16, initial_range=0.05),)
+        >>> spec.pack.item.flat_width
+        16
+    """
+
+    slots: tuple[Slot, ...]
+    item_id: str
+    dense: tuple[Dense, ...] = ()
+    segments: tuple[Segment, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a spec that contradicts itself.
+
+        Raises:
+            SpecError: With the first contradiction found.
+        """
+        for field in ("slots", "dense", "segments"):
+            object.__setattr__(self, field, tuple(getattr(self, field)))
+        check_spec(self)
+
+    def slot(self, name: str) -> Slot:
+        """The slot of that name.
+
+        Raises:
+            SpecError: There is none.
+        """
+        for slot in self.slots:
+            if slot.name == name:
+                return slot
+        message = f"no slot is named {name!r}"
+        raise SpecError(message, help=f"the slots are {', '.join(slot.name for slot in self.slots)}")
+
+    def slots_of(self, side: Side) -> tuple[Slot, ...]:
+        """The slots of one side, as declared."""
+        return tuple(slot for slot in self.slots if slot.side == side)
+
+    def dense_of(self, side: Side) -> tuple[Dense, ...]:
+        """The dense columns of one side, as declared."""
+        return tuple(column for column in self.dense if column.side == side)
+
+    def segments_of(self, side: Side) -> tuple[Segment, ...]:
+        """The segments of one side, as declared."""
+        return tuple(segment for segment in self.segments if segment.side == side)
+
+    @cached_property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """The tables the slots name, in the order they are first named."""
+        named = (TableSpec(slot.table, slot.dim, slot.initial_range) for slot in self.slots)
+        return tuple(dict.fromkeys(named))
+
+    @cached_property
+    def pack(self) -> PackPlan:
+        """The order the numbers of both sides take on their way into a model."""
+        return PackPlan(
+            user=pack_side(self.slots_of("user"), self.dense_of("user")),
+            item=pack_side(self.slots_of("item"), self.dense_of("item")),
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when a model trained before could not read what is packed now.
+
+        Defaults and segments do not enter: giving an old slot a default, or cutting metrics another way,
+        leaves every trained model valid.
+        """
+        columns = [asdict(feature) for feature in (*self.slots, *self.dense)]
+        for column in columns:
+            del column["default"]
+        return fingerprint({"columns": columns, "item_id": self.item_id, "pack": self.pack.to_json()})
