@@ -97,12 +97,8 @@ def _check_keys_of(slot: Slot, spec: FeatureSpec) -> None:
         return
     other = spec.slot(slot.keys_of)
     if (other.table, other.value, other.keys_of) != (slot.table, slot.value, None):
-        message = (
-            f"slot {slot.name!r} shares the keys of {other.name!r}, which is of another table or value type"
-        )
-        raise SpecError(
-            message, help="keys_of names a slot of the same table and value that shares with no third"
-        )
+        message = f"slot {slot.name!r} cannot share the keys of {other.name!r}: its table or value differs"
+        raise SpecError(message, help="name a slot of the same table and value that has no keys_of itself")
 
 
 def _check_dense(column: Dense) -> None:

@@ -176,7 +176,7 @@ class FeatureSpec:
         Defaults and segments do not enter: giving an old slot a default, or cutting metrics another way,
         leaves every trained model valid.
         """
-        columns = [asdict(feature) for feature in (*self.slots, *self.dense)]
+        columns = [*map(asdict, self.slots), *map(asdict, self.dense)]
         for column in columns:
             del column["default"]
         return fingerprint({"columns": columns, "item_id": self.item_id, "pack": self.pack.to_json()})

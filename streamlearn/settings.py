@@ -1,0 +1,183 @@
+"""The settings there are: one section a part, each field with its unit in its name and when to change it.
+
+How they are read from TOML, `--set` and defaults is `config`'s business.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+__all__ = [
+    "EventSettings",
+    "KafkaSettings",
+    "ReplaySettings",
+    "SampleSettings",
+    "Settings",
+    "TelemetrySettings",
+    "TopicsSettings",
+]
+
+
+class TopicsSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the application's topics are."""
+
+    root: Annotated[
+        str,
+        Meta(
+            description="Where topics live: `kafka://host:port[,host:port]` in production, `file:///folder` "
+            "embedded. Empty is the folder `.streamlearn/topics` beside app.toml."
+        ),
+    ] = ""
+    impressions: Annotated[
+        str, Meta(description="URL of the impressions topic. Empty is `ROOT/APP.impressions`.")
+    ] = ""
+    actions: Annotated[str, Meta(description="URL of the actions topic. Empty is `ROOT/APP.actions`.")] = ""
+    samples: Annotated[str, Meta(description="URL of the samples topic. Empty is `ROOT/APP.samples`.")] = ""
+    progress: Annotated[
+        str, Meta(description="URL of ingest's compacted progress topic. Empty is `ROOT/APP.progress`.")
+    ] = ""
+    dead_letters: Annotated[
+        str, Meta(description="URL of the dead-letter topic. Empty is `ROOT/APP.dead-letters`.")
+    ] = ""
+    time: Annotated[
+        Literal["wall", "event"],
+        Meta(
+            description="The topics' clock: `wall` for live traffic; `event` for a replay, whose heartbeats "
+            "and end marks move time."
+        ),
+    ] = "wall"
+    reach_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="How long a broker or folder may stay silent before a call gives up, naming it.",
+        ),
+    ] = 30.0
+    schema_ids: Annotated[
+        dict[str, str],
+        Meta(
+            description="For records framed by a Confluent schema registry: its schema id (digits) "
+            "to the file of its Avro schema, relative to app.toml."
+        ),
+    ] = field(default_factory=dict)
+    old_schemas: Annotated[
+        list[str],
+        Meta(
+            description="Files of older event schemas still in the topics, relative to app.toml: what they "
+            "wrote stays readable while the evolution rules hold."
+        ),
+    ] = field(default_factory=list)
+
+
+class KafkaSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a broker is spoken to. The password is read from STREAMLEARN_KAFKA_PASSWORD, never from a file."""
+
+    security_protocol: Annotated[
+        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+        Meta(description="As your broker's listener says."),
+    ] = "PLAINTEXT"
+    sasl_mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+        Meta(description="Used with the SASL protocols."),
+    ] = "SCRAM-SHA-512"
+    sasl_username: Annotated[str, Meta(description="Used with the SASL protocols.")] = ""
+    ssl_cafile: Annotated[
+        str, Meta(description="CA certificates, for a broker whose certificate no public CA signed.")
+    ] = ""
+
+
+class EventSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the Producer puts into one record, and what a reader accepts."""
+
+    record_events_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Events packed into one record. 1 writes each alone, for consumers without packs.",
+        ),
+    ] = 500
+    record_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            le=64 << 20,
+            description="Bytes of one record; keep it below the broker's message.max.bytes. Larger records "
+            "go to the dead-letter topic.",
+        ),
+    ] = 900_000
+    linger_ms: Annotated[
+        int,
+        Meta(
+            ge=0, le=60_000, description="How long the Producer waits to fill a record. 0 sends each event."
+        ),
+    ] = 50
+    items_max: Annotated[
+        int, Meta(ge=1, le=65_536, description="Items of one impression, and values of one slot.")
+    ] = 4_096
+    unsent_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            le=4 << 30,
+            description="Bytes the Producer holds that no topic has acknowledged; at the bound it blocks.",
+        ),
+    ] = 64 << 20
+
+
+class SampleSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a reader of samples accepts."""
+
+    message_bytes_max: Annotated[
+        int, Meta(ge=1_024, le=256 << 20, description="Bytes of one SampleBatch; larger ones are refused.")
+    ] = 16 << 20
+    message_rows_max: Annotated[
+        int, Meta(ge=1, le=10_000_000, description="Rows of one SampleBatch; larger ones are refused.")
+    ] = 100_000
+
+
+class ReplaySettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How `streamlearn replay` feeds history into topics."""
+
+    partitions: Annotated[int, Meta(ge=1, le=10_000, description="Partitions of topics it creates.")] = 4
+    retention_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            description="Bytes a partition keeps in topics it creates; they never expire by age, "
+            "for a broker would delete history at once.",
+        ),
+    ] = 8 << 30
+    heartbeat_s: Annotated[
+        float,
+        Meta(gt=0, le=3600, description="Event time between two heartbeats on every partition."),
+    ] = 10.0
+
+
+class TelemetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Logs and metrics."""
+
+    log_format: Annotated[
+        Literal["human", "json"], Meta(description="`json` writes one object a line, for collectors.")
+    ] = "human"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="The least level that is written.")
+    ] = "info"
+    metrics_port: Annotated[
+        int,
+        Meta(ge=0, le=65_535, description="Prometheus metrics on this loopback port. 0 serves none."),
+    ] = 0
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything app.toml may say."""
+
+    topics: TopicsSettings = TopicsSettings()
+    kafka: KafkaSettings = KafkaSettings()
+    events: EventSettings = EventSettings()
+    samples: SampleSettings = SampleSettings()
+    replay: ReplaySettings = ReplaySettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
