@@ -35,8 +35,8 @@ class App:
         features: What a request and an item look like.
         groups: The windows in which labels are decided.
         labels: What is predicted, in the order of every score vector.
-        model: A ready-made model's name, or "module:Class" of a module beside app.py. Only the trainer resolves
-            it.
+        model: A ready-made model's name, or "module:Class" of a module beside app.py. Only the trainer
+            resolves it.
     """
 
     name: str

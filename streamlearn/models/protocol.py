@@ -1,4 +1,4 @@
-"""What a model is: two graphs over packed inputs, with the weights as arguments. Types only, no TensorFlow."""
+"""What a model is: two graphs over packed inputs, the weights as arguments. Types only, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Model(Protocol):
 
     Guaranteed to a model: inputs are packed by the spec's `PackPlan`; `user` runs once a request and `score`
     once a candidate; the same two graphs run in training and serving, on CPU or GPU, compiled whole by XLA.
-    Asked of a model: every shape but the leading one is static; weights are used only as arguments; no state, no
-    Python side effects, no operation XLA refuses.
+    Asked of a model: every shape but the leading one is static; weights are used only as arguments; no state,
+    no Python side effects, no operation XLA refuses.
 
-    The classic mistake is to close over a variable instead of taking it from `weights`: the graph then freezes
-    the value it was exported with, and no later version is ever served.
+    The classic mistake is to close over a variable instead of taking it from `weights`: the graph then
+    freezes the value it was exported with, and no later version is ever served.
     """
 
     def build(self, features: FeatureSpec, labels: Sequence[str], seed: int) -> Sequence[Tensor]:

@@ -1,0 +1,114 @@
+"""The schemas of an application's events, generated from what it declares.
+
+A fixed envelope, the user's features once, the items' features in a list. Fields are in declared order, and a
+feature with a default (or several values) may join a live application: see schemas/README.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamlearn.apps import App
+from streamlearn.features import Dense, Slot
+from streamlearn.schemas.schema import Schema, schema_of
+
+__all__ = ["action_schema", "impression_schema", "score_field"]
+
+Side = Any
+
+
+def score_field(label: str) -> str:
+    """The field of an item that holds the score serving gave it for a label."""
+    return f"served_score_{label}"
+
+
+def impression_schema(app: App) -> Schema:
+    """One request and the items shown, with the features they were scored with."""
+    items = [*_features(app, "item"), *_segments(app, "item"), *_scores(app)]
+    fields = [
+        _field("request_id", "string", "One per request; the record's key is its UTF-8."),
+        _field("event_time_ms", "long", "When it was shown, milliseconds since 1970 UTC."),
+        _field("shown_wall_ms", "long", "Wall time at which it was shown; differs in a replay."),
+        _field(
+            "served_version", ["null", "long"], "The version that scored it; null: not scored by us.", None
+        ),
+        *_nested(app, "segments", "Segments", _segments(app, "user")),
+        *_nested(app, "user", "User", _features(app, "user")),
+        _field("items", {"type": "array", "items": _record(app, "Item", items)}, "What was shown, in order."),
+    ]
+    return schema_of(_record(app, "Impression", fields, "Items shown for one request."))
+
+
+def action_schema(app: App) -> Schema:
+    """Something done to one item of a request."""
+    kind = _value_type(app.features.slot(app.features.item_id))
+    fields = [
+        _field("request_id", "string", "The impression's request_id."),
+        _field("event_time_ms", "long", "When it was done, milliseconds since 1970 UTC."),
+        _field("item_id", kind, f"The item's {app.features.item_id}."),
+        _field("action", "string", f"What was done; labels are made of {', '.join(app.actions)}."),
+        _field("weight", "float", "How much the positive it makes weighs in training.", 1.0),
+    ]
+    return schema_of(_record(app, "Action", fields, "Something done to one item of a request."))
+
+
+def _record(app: App, name: str, fields: list[dict[str, Any]], doc: str = "") -> dict[str, Any]:
+    # No namespace: a name qualified by "streamlearn.APP" is spelled out, so that nested records need none.
+    record: dict[str, Any] = {"type": "record", "name": f"streamlearn.{app.name}.{name}"}
+    return {**record, **({"doc": doc} if doc else {}), "fields": fields}
+
+
+_REQUIRED = object()
+
+
+def _field(name: str, kind: Any, doc: str = "", default: Any = _REQUIRED) -> dict[str, Any]:
+    field = {"name": name, "type": kind, **({"doc": doc} if doc else {})}
+    return field if default is _REQUIRED else {**field, "default": default}
+
+
+def _nested(app: App, field: str, name: str, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A record-valued field, absent when it would be empty, with a default when all its fields have one."""
+    if not fields:
+        return []
+    defaults = {one["name"]: one["default"] for one in fields if "default" in one}
+    whole = defaults if len(defaults) == len(fields) else _REQUIRED
+    return [_field(field, _record(app, name, fields), "", whole)]
+
+
+def _features(app: App, side: Side) -> list[dict[str, Any]]:
+    fields: list[dict[str, Any]] = []
+    for slot in app.features.slots_of(side):
+        fields.extend(_slot_fields(slot))
+    fields.extend(_dense_field(column) for column in app.features.dense_of(side))
+    return fields
+
+
+def _slot_fields(slot: Slot) -> list[dict[str, Any]]:
+    if not slot.multi:
+        return [_field(slot.name, _value_type(slot), "", _REQUIRED if slot.default is None else slot.default)]
+    fields = [_field(slot.name, {"type": "array", "items": _value_type(slot)}, "", [])]
+    if slot.pooling == "weighted":
+        doc = f"One weight per value of {slot.name}."
+        fields.append(_field(f"{slot.name}_weights", {"type": "array", "items": "float"}, doc, []))
+    return fields
+
+
+def _dense_field(column: Dense) -> dict[str, Any]:
+    if column.width == 1:
+        return _field(column.name, "float", "", _REQUIRED if column.default is None else column.default)
+    whole = _REQUIRED if column.default is None else [column.default] * column.width
+    return _field(column.name, {"type": "array", "items": "float"}, f"{column.width} numbers.", whole)
+
+
+def _segments(app: App, side: Side) -> list[dict[str, Any]]:
+    # Prefixed on items, where segments stand beside features; in their own record on requests.
+    prefix = "segment_" if side == "item" else ""
+    return [_field(f"{prefix}{segment.name}", "string", "", "") for segment in app.features.segments_of(side)]
+
+
+def _scores(app: App) -> list[dict[str, Any]]:
+    return [_field(score_field(label.name), ["null", "float"], "", None) for label in app.labels]
+
+
+def _value_type(slot: Slot) -> str:
+    return "long" if slot.value == "int" else "string"

@@ -1,0 +1,124 @@
+"""One Avro schema: its JSON, its fingerprint, and the ten bytes that begin every record written by it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import fastavro
+from fastavro.schema import fingerprint as avro_fingerprint
+from fastavro.schema import to_parsing_canonical_form
+
+from streamlearn.errors import BadRecord, ConfigError
+
+__all__ = ["MARKER", "PREFIX_BYTES", "Schema", "schema_of"]
+
+MARKER = b"\xc3\x01"
+PREFIX_BYTES = 10
+
+# A schema as plain JSON values; fastavro has no types for it.
+JsonSchema: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A record schema.
+
+    Attributes:
+        text: The schema as JSON text, indented for people; equal texts mean equal schemas here.
+    """
+
+    text: str
+
+    @cached_property
+    def json(self) -> dict[str, Any]:
+        """The schema as plain values."""
+        loaded: dict[str, Any] = json.loads(self.text)
+        return loaded
+
+    @cached_property
+    def name(self) -> str:
+        """The record's own name, such as "Impression", without its namespace."""
+        return str(self.json["name"]).rpartition(".")[2]
+
+    @cached_property
+    def parsed(self) -> Any:
+        """What fastavro reads and writes with."""
+        return fastavro.parse_schema(self.json)
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """CRC-64-AVRO of the parsing canonical form, as the Avro specification has it."""
+        # fastavro prints the little-endian bytes of the number.
+        return int.from_bytes(
+            bytes.fromhex(avro_fingerprint(to_parsing_canonical_form(self.json), "CRC-64-AVRO")), "little"
+        )
+
+    @cached_property
+    def prefix(self) -> bytes:
+        """The single-object framing: C3 01 and the fingerprint, little-endian."""
+        return MARKER + self.fingerprint.to_bytes(8, "little")
+
+    def write(self, value: Mapping[str, Any]) -> bytes:
+        """One record with its framing.
+
+        Raises:
+            BadRecord: The value does not fit the schema.
+        """
+        out = io.BytesIO()
+        out.write(self.prefix)
+        try:
+            fastavro.schemaless_writer(out, self.parsed, value, strict=True)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
+            message = f"the value is no {self.name}: {error}"
+            raise BadRecord(message, help=f"see the schema of {self.name}") from error
+        return out.getvalue()
+
+    def read(self, body: bytes | memoryview, writer: Schema | None = None) -> dict[str, Any]:
+        """One record without its framing.
+
+        Args:
+            body: The bytes after the framing.
+            writer: The schema that wrote them, when it is another one.
+
+        Raises:
+            BadRecord: The bytes end too early, go on too long, or are no such record.
+        """
+        source = io.BytesIO(body)
+        wrote = (writer or self).parsed
+        try:
+            value = fastavro.schemaless_reader(source, wrote, self.parsed if writer else None)
+        # fastavro meets garbage with whatever its Cython happens to raise; all of it means the same here.
+        except (EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError) as error:
+            message = f"{len(body)} bytes are no {self.name}: {type(error).__name__}: {error}"
+            raise BadRecord(
+                message, help="the record was cut or damaged, or another schema wrote it"
+            ) from error
+        if source.tell() != len(body):
+            message = f"a {self.name} ends after {source.tell()} of {len(body)} bytes"
+            raise BadRecord(message, help="another schema wrote it, or bytes were added")
+        assert isinstance(value, dict)
+        return value
+
+
+def schema_of(declared: JsonSchema | str) -> Schema:
+    """A schema from plain values or JSON text.
+
+    Raises:
+        ConfigError: It is no Avro record schema.
+    """
+    try:
+        values = json.loads(declared) if isinstance(declared, str) else declared
+        schema = Schema(json.dumps(values, indent=2))
+        assert schema.fingerprint >= 0
+        if values["type"] != "record":
+            message = f"the schema is a {values['type']!r}"
+            raise ConfigError(message, help="give an Avro record schema")
+    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        message = f"not an Avro schema: {error}"
+        raise ConfigError(message, help="give an Avro record schema as JSON") from error
+    return schema
