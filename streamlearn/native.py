@@ -7,7 +7,7 @@ from types import ModuleType
 import streamlearn
 from streamlearn.errors import NativeMismatch
 
-__all__ = ["check"]
+__all__ = ["check", "native"]
 
 _HELP = "build and install this checkout again with `pip install .` (in a clone: `make setup`)"
 

@@ -1,0 +1,175 @@
+"""Records to events: each record is told apart by its schema, unpacked, checked, and turned into columns.
+
+What cannot be read becomes a `Failure` and leaves no trace in the columns; it never stops the others. It does
+not know topics, offsets or clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import App
+from streamlearn.errors import BadRecord
+from streamlearn.events.columns import concat_columns, empty_columns
+from streamlearn.events.event import Columns, EventColumns, Events, Failure
+from streamlearn.events.rules import broken_actions, broken_impressions
+from streamlearn.events.span import Spans, spans_of_packs, spans_of_records
+from streamlearn.native import native
+from streamlearn.schemas import (
+    CONTROL,
+    EVENT_PACK,
+    Schema,
+    action_schema,
+    impression_schema,
+    read_framing,
+)
+from streamlearn.schemas.schema import PREFIX_BYTES
+from streamlearn.settings import EventSettings
+
+__all__ = ["EventDecoder"]
+
+Broken = Callable[[Columns], Iterable[tuple[npt.NDArray[np.bool_], str]]]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One writer schema and the plan from it to today's columns."""
+
+    name: str
+    plan: Any
+
+
+class EventDecoder:
+    """Reads the events of one application.
+
+    Args:
+        app: The application.
+        settings: The bounds a record must keep.
+        old: Older impression and action schemas whose records may still come.
+        registry: Confluent schema registry ids and the schemas they stand for.
+
+    Raises:
+        ConfigError: An older schema cannot be read as today's; the message names the field.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        settings: EventSettings,
+        old: Sequence[Schema] = (),
+        registry: Mapping[int, Schema] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._readers = {one.name: one for one in (impression_schema(app), action_schema(app), CONTROL)}
+        self._kinds: dict[int, _Kind] = {}
+        self._registry = {number: schema.fingerprint for number, schema in (registry or {}).items()}
+        for schema in (*self._readers.values(), *old, *(registry or {}).values()):
+            self._kinds[schema.fingerprint] = _kind_of(schema, self._readers)
+        self._broken: dict[str, Broken] = {
+            "Impression": lambda columns: broken_impressions(app, columns, settings.items_max),
+            "Action": broken_actions,
+            "Control": lambda columns: (),
+        }
+        self._empty = {name: empty_columns(_plan(schema, schema)) for name, schema in self._readers.items()}
+
+    def decode(self, values: Sequence[bytes | None]) -> Events:
+        """Read records, in order.
+
+        Args:
+            values: Values of topic records, each one event or one pack; None is read as no bytes.
+        """
+        records = [value or b"" for value in values]
+        failures: list[Failure] = []
+        singles, packs = self._sort(records, failures)
+        spans = [spans_of_records(records, singles), spans_of_packs(records, packs, failures)]
+        found: dict[str, list[EventColumns]] = {name: [] for name in self._readers}
+        for one in spans:
+            for fingerprint in np.unique(one.fingerprints).tolist():
+                of_kind = one.take(np.flatnonzero(one.fingerprints == np.uint64(fingerprint)))
+                kind = self._kinds.get(fingerprint)
+                if kind is None:
+                    failures.extend(_unknown(of_kind, fingerprint))
+                else:
+                    found[kind.name].append(self._decode_kind(kind, of_kind, failures))
+        failures.sort(key=lambda failure: (failure.record_index, failure.event_index))
+        whole = {name: concat_columns(parts, self._empty[name]) for name, parts in found.items()}
+        return Events(whole["Impression"], whole["Action"], whole["Control"], tuple(failures))
+
+    def _sort(
+        self, records: Sequence[bytes], failures: list[Failure]
+    ) -> tuple[list[tuple[int, int, int]], list[int]]:
+        """Records that are one event, as (record, fingerprint, body_at); and the indexes of packs."""
+        singles: list[tuple[int, int, int]] = []
+        packs: list[int] = []
+        bytes_max, pack_prefix = self._settings.record_bytes_max, EVENT_PACK.prefix
+        for index, record in enumerate(records):
+            if len(record) > bytes_max:
+                detail = f"{len(record)} bytes, and record_bytes_max is {bytes_max}"
+                failures.append(Failure(index, -1, "oversize", detail, record))
+            elif record[:PREFIX_BYTES] == pack_prefix:
+                packs.append(index)
+            else:
+                try:
+                    framing = read_framing(record)
+                except BadRecord as error:
+                    failures.append(Failure(index, -1, "garbage", error.message, record))
+                    continue
+                fingerprint = framing.fingerprint
+                if fingerprint is None:
+                    fingerprint = self._registry.get(framing.registry_id or 0)
+                if fingerprint is None:
+                    detail = f"schema registry id {framing.registry_id} is not in topics.schema_ids"
+                    failures.append(Failure(index, -1, "unknown_schema", detail, record))
+                    continue
+                singles.append((index, fingerprint, framing.body_at))
+        return singles, packs
+
+    def _decode_kind(self, kind: _Kind, spans: Spans, failures: list[Failure]) -> EventColumns:
+        columns, kept, malformed = kind.plan.decode(spans.buffer, spans.starts, spans.ends)
+        for row, reason in malformed:
+            failures.append(spans.failure(row, "malformed", reason))
+        good = spans.take(kept)
+        bad = self._judge(kind, columns, good)
+        if bad:
+            failures.extend(good.failure(row, "bad_value", detail) for row, detail in bad.items())
+            # Rare, so the rest is decoded once more instead of cutting rows out of every column.
+            good = good.take(np.setdiff1d(np.arange(len(good)), np.fromiter(bad, np.int64)))
+            columns, _, _ = kind.plan.decode(good.buffer, good.starts, good.ends)
+        return EventColumns(columns, good.record_index, good.event_index, good.item_base)
+
+    def _judge(self, kind: _Kind, columns: Columns, spans: Spans) -> dict[int, str]:
+        """The rows that break a rule, each with the first rule it breaks."""
+        bad: dict[int, str] = {}
+        for rows, rule in self._broken[kind.name](columns):
+            if rows.any():
+                for row in np.flatnonzero(rows).tolist():
+                    bad.setdefault(row, rule)
+        items = np.diff(columns["items[]"]) if kind.name == "Impression" else np.zeros(len(spans), np.int32)
+        wrong = (spans.items >= 0) & (spans.items != items)
+        for row in np.flatnonzero(wrong).tolist():
+            bad.setdefault(row, f"its pack says {spans.items[row]} items, it has {items[row]}")
+        return bad
+
+
+def _kind_of(writer: Schema, readers: Mapping[str, Schema]) -> _Kind:
+    reader = readers.get(writer.name)
+    if reader is None:
+        message = f"a schema named {writer.name!r} is no event's"
+        raise BadRecord(message, help=f"events are {', '.join(readers)}")
+    return _Kind(writer.name, _plan(writer, reader))
+
+
+def _plan(writer: Schema, reader: Schema) -> Any:
+    return native.AvroPlan(writer.text, reader.text)
+
+
+def _unknown(spans: Spans, fingerprint: int) -> Iterable[Failure]:
+    if fingerprint == EVENT_PACK.fingerprint:
+        return (spans.failure(row, "garbage", "a pack within a pack") for row in range(len(spans)))
+    detail = f"no known schema has fingerprint {fingerprint:016x}"
+    return (spans.failure(row, "unknown_schema", detail) for row in range(len(spans)))

@@ -1,0 +1,232 @@
+"""The Producer: events in, acknowledged records of the application's topics out.
+
+Events of one partition are packed into records, for an event alone costs a reader thirty times as much. It
+does not retry what a topic refuses for good, and it never drops an event in silence.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from streamlearn.apps import AppFolder
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import ConfigError, NotDelivered, StreamlearnError
+from streamlearn.events.encoder import EventEncoder
+from streamlearn.events.event import Columns
+from streamlearn.events.outlet import Outlet
+from streamlearn.topics import Topic, WriterSettings, open_topic
+
+__all__ = ["Producer"]
+
+
+class Producer:
+    """Writes an application's events.
+
+    Guaranteed: when `flush` returns, every event given before is acknowledged; events of one request keep
+    their order; an impression and its actions go to the same partition number. Not guaranteed: that an event
+    is written once when an acknowledgement was lost; the join drops duplicates.
+    The classic mistake is to forget `flush` or `close` before the process ends: use it as a context manager.
+
+    Args:
+        folder: The application.
+        impressions: Its impressions topic; opened by the application's settings when None.
+        actions: Its actions topic; opened by the application's settings when None.
+        clock: Where the wall time comes from.
+
+    Raises:
+        ConfigError: The two topics differ in their number of partitions.
+    """
+
+    def __init__(
+        self,
+        folder: AppFolder,
+        *,
+        impressions: Topic | None = None,
+        actions: Topic | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        settings = folder.settings.events
+        self._clock = clock
+        self._encoder = EventEncoder(folder.app, settings)
+        self._owned = []
+        if impressions is None:
+            impressions = open_topic(folder.topic_url("impressions"))
+            self._owned.append(impressions)
+        if actions is None:
+            actions = open_topic(folder.topic_url("actions"))
+            self._owned.append(actions)
+        if impressions.partitions != actions.partitions:
+            message = (
+                f"{impressions.url} has {impressions.partitions} partitions, "
+                f"{actions.url} has {actions.partitions}"
+            )
+            raise ConfigError(
+                message, help="create both with the same number: a request and its actions meet by it"
+            )
+        writer = WriterSettings(buffer_bytes_max=settings.unsent_bytes_max)
+        self._impressions = Outlet(impressions, writer, settings)
+        self._actions = Outlet(actions, writer, settings)
+        self._lock = threading.RLock()
+        self._failures: list[StreamlearnError] = []
+        self._closing = threading.Event()
+        self._linger_s = settings.linger_ms / 1000
+        self._thread: threading.Thread | None = None
+
+    def impression(
+        self,
+        request_id: str,
+        event_time_ms: int,
+        *,
+        user: Mapping[str, Any],
+        items: Sequence[Mapping[str, Any]],
+        **envelope: Any,
+    ) -> None:
+        """One request and the items shown.
+
+        Args:
+            request_id: One per request.
+            event_time_ms: When it was shown.
+            user: The user's features by name.
+            items: Each item's features by name, and perhaps `served_score_LABEL` and `segment_NAME`.
+            **envelope: shown_wall_ms (now), served_version (None), segments by name (empty).
+
+        Raises:
+            BadRecord: A value is missing or wrong; nothing was taken.
+            Oversize: The event is larger than a record may be; nothing was taken.
+            NotDelivered: An earlier event was not acknowledged.
+        """
+        given = {
+            "request_id": request_id,
+            "event_time_ms": event_time_ms,
+            "shown_wall_ms": envelope.pop("shown_wall_ms", None) or self._clock.wall_ms(),
+            "served_version": envelope.pop("served_version", None),
+            "segments": envelope.pop("segments", None),
+            "user": user,
+            "items": items,
+        }
+        if envelope:
+            message = f"impression() got an unexpected keyword argument {min(envelope)!r}"
+            raise TypeError(message)
+        event = self._encoder.impression(given)
+        self._take(self._impressions, event, len(items), (request_id, event_time_ms))
+
+    def action(
+        self, request_id: str, event_time_ms: int, item_id: int | str, action: str, *, weight: float = 1.0
+    ) -> None:
+        """Something done to one item of a request; raises as `impression` does.
+
+        Args:
+            request_id: The impression's.
+            event_time_ms: When it was done.
+            item_id: The item's id, as the impression showed it.
+            action: What was done.
+            weight: How much the positive it makes weighs in training.
+        """
+        given = {
+            "request_id": request_id,
+            "event_time_ms": event_time_ms,
+            "item_id": item_id,
+            "action": action,
+            "weight": weight,
+        }
+        self._take(self._actions, self._encoder.action(given), 0, (request_id, event_time_ms))
+
+    def impressions(self, columns: Columns, rows: int) -> None:
+        """Many impressions, as `EventEncoder.impressions` takes them; raises as `impression` does."""
+        encoded = self._encoder.impressions(columns, rows)
+        with self._lock:
+            self._raise_failures()
+            self._impressions.send_columns(encoded)
+
+    def actions(self, columns: Columns, rows: int) -> None:
+        """Many actions, as `EventEncoder.actions` takes them; raises as `impression` does."""
+        encoded = self._encoder.actions(columns, rows)
+        with self._lock:
+            self._raise_failures()
+            self._actions.send_columns(encoded)
+
+    def heartbeat(self, event_time_ms: int) -> None:
+        """Say on every partition of both topics that no earlier event will follow."""
+        self._control("HEARTBEAT", event_time_ms)
+
+    def end(self, event_time_ms: int) -> None:
+        """Say on every partition of both topics that nothing will follow."""
+        self._control("END", event_time_ms)
+
+    def flush(self) -> None:
+        """Wait until everything given is acknowledged.
+
+        Raises:
+            NotDelivered: Some of it was not; the message says how much of which partitions, and why.
+        """
+        with self._lock:
+            failures, self._failures = self._failures, []
+            for outlet in (self._impressions, self._actions):
+                try:
+                    outlet.flush()
+                except StreamlearnError as error:
+                    failures.append(error)
+        self._raise(failures)
+
+    def close(self) -> None:
+        """Flush, then let go of everything, whatever the flush says."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+        try:
+            self.flush()
+        finally:
+            for outlet in (self._impressions, self._actions):
+                outlet.close()
+            for topic in self._owned:
+                topic.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self, outlet: Outlet, event: bytes, items: int, when: tuple[str, int]) -> None:
+        with self._lock:
+            self._raise_failures()
+            outlet.send(event, items, when, self._clock.monotonic_s())
+            if self._linger_s == 0:
+                outlet.flush()
+            elif self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._linger, name="producer-linger", daemon=True)
+                self._thread.start()
+
+    def _linger(self) -> None:
+        """Send what has waited long enough, so that a quiet caller's last events leave too."""
+        while not self._closing.wait(self._linger_s / 2):
+            with self._lock:
+                due_s = self._clock.monotonic_s() - self._linger_s
+                for outlet in (self._impressions, self._actions):
+                    try:
+                        outlet.flush_older(due_s)
+                    except StreamlearnError as error:
+                        self._failures.append(error)
+
+    def _control(self, kind: str, event_time_ms: int) -> None:
+        record = self._encoder.control(kind, event_time_ms, self._clock.wall_ms(), "producer")
+        with self._lock:
+            self._raise_failures()
+            for outlet in (self._impressions, self._actions):
+                outlet.send_everywhere(record, event_time_ms)
+
+    def _raise_failures(self) -> None:
+        failures, self._failures = self._failures, []
+        self._raise(failures)
+
+    def _raise(self, failures: Sequence[StreamlearnError]) -> None:
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            message = "; ".join(failure.message for failure in failures)
+            raise NotDelivered(message, help=failures[0].help) from failures[0]

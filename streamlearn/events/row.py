@@ -1,0 +1,197 @@
+"""One event given as plain Python values, checked against the application before it is written.
+
+This is the convenient way in; `EventEncoder` takes whole columns where speed matters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streamlearn.apps import App
+from streamlearn.errors import BadRecord
+from streamlearn.events.rules import REQUEST_ID_BYTES_MAX
+from streamlearn.features import Dense, Segment, Slot
+from streamlearn.schemas.events import score_field
+
+__all__ = ["action_row", "impression_row"]
+
+_INT64 = range(-(2**63), 2**63)
+
+
+def impression_row(app: App, given: Mapping[str, Any], items_max: int) -> dict[str, Any]:
+    """The Avro value of an impression.
+
+    Args:
+        app: The application.
+        given: request_id, event_time_ms, shown_wall_ms, served_version, user, items, segments.
+        items_max: The most items, and the most values of one slot.
+
+    Raises:
+        BadRecord: A value is missing, of a wrong type, unknown, or too many; the message names it.
+    """
+    what = f"impression {given['request_id']!r}"
+    items: Sequence[Mapping[str, Any]] = given["items"]
+    if not 1 <= len(items) <= items_max:
+        raise _bad(what, f"it shows {len(items)} items", f"an impression shows 1 to {items_max} items")
+    row = _envelope(what, given, ("event_time_ms", "shown_wall_ms"))
+    row["served_version"] = given["served_version"]
+    if app.features.segments_of("user"):
+        row["segments"] = _texts(what, app.features.segments_of("user"), given["segments"], "")
+    user = _features(app, "user", what, given["user"], items_max)
+    _check_history(app, what, user)
+    if user:
+        row["user"] = user
+    row["items"] = [_item(app, f"{what}: item {index}", item, items_max) for index, item in enumerate(items)]
+    return row
+
+
+def action_row(app: App, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The Avro value of an action.
+
+    Args:
+        app: The application.
+        given: request_id, event_time_ms, item_id, action, weight.
+
+    Raises:
+        BadRecord: A value is missing or of a wrong type; the message names it.
+    """
+    what = f"action on {given['request_id']!r}"
+    row = _envelope(what, given, ("event_time_ms",))
+    row["item_id"] = _value(f"{what}: item_id", app.features.slot(app.features.item_id), given["item_id"])
+    if not isinstance(given["action"], str) or not given["action"]:
+        raise _bad(what, f"action is {given['action']!r}", "an action is a text such as 'click'")
+    row["action"] = given["action"]
+    row["weight"] = _number(f"{what}: weight", given["weight"])
+    if row["weight"] < 0:
+        raise _bad(what, f"weight is {row['weight']}", "a weight is at least 0")
+    return row
+
+
+def _bad(what: str, found: str, hint: str) -> BadRecord:
+    return BadRecord(f"{what}: {found}", help=hint)
+
+
+def _envelope(what: str, given: Mapping[str, Any], times: Sequence[str]) -> dict[str, Any]:
+    request_id = given["request_id"]
+    if not isinstance(request_id, str) or not 1 <= len(request_id.encode()) <= REQUEST_ID_BYTES_MAX:
+        raise _bad(what, f"request_id is {request_id!r}", f"a text of 1 to {REQUEST_ID_BYTES_MAX} bytes")
+    row: dict[str, Any] = {"request_id": request_id}
+    for name in times:
+        row[name] = _int(f"{what}: {name}", given[name])
+    return row
+
+
+def _item(app: App, what: str, item: Mapping[str, Any], values_max: int) -> dict[str, Any]:
+    segments = app.features.segments_of("item")
+    scores = [score_field(label.name) for label in app.labels]
+    apart = {*scores, *(f"segment_{segment.name}" for segment in segments)}
+    features = {name: value for name, value in item.items() if name not in apart}
+    row = _features(app, "item", what, features, values_max)
+    row.update(_texts(what, segments, item, "segment_"))
+    for name in scores:
+        score = item.get(name)
+        row[name] = None if score is None else _number(f"{what}: {name}", score)
+    return row
+
+
+def _features(app: App, side: Any, what: str, given: Mapping[str, Any], values_max: int) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for slot in app.features.slots_of(side):
+        row.update(_slot(what, slot, given, values_max))
+    for column in app.features.dense_of(side):
+        row[column.name] = _dense(what, column, given)
+    unknown = given.keys() - row.keys()
+    if unknown:
+        raise _bad(what, f"{min(unknown)!r} is no {side} feature", f"they are {', '.join(row) or 'none'}")
+    return row
+
+
+def _slot(what: str, slot: Slot, given: Mapping[str, Any], values_max: int) -> dict[str, Any]:
+    where = f"{what}: {slot.name}"
+    if not slot.multi:
+        value = given.get(slot.name, slot.default)
+        if value is None:
+            raise _bad(what, f"{slot.name} is missing", "give it a value, or the slot a default")
+        return {slot.name: _value(where, slot, value)}
+    values = given.get(slot.name, ())
+    if isinstance(values, str | bytes) or not hasattr(values, "__len__") or len(values) > values_max:
+        raise _bad(what, f"{slot.name} is {values!r:.80}", f"a list of at most {values_max} values")
+    row: dict[str, Any] = {slot.name: [_value(where, slot, value) for value in values]}
+    if slot.pooling == "weighted":
+        weights = [_number(f"{where}_weights", weight) for weight in given.get(f"{slot.name}_weights", ())]
+        if len(weights) != len(values):
+            found = f"{slot.name} has {len(values)} values and {len(weights)} weights"
+            raise _bad(what, found, "give one weight per value")
+        row[f"{slot.name}_weights"] = weights
+    return row
+
+
+def _check_history(app: App, what: str, user: Mapping[str, Any]) -> None:
+    lengths = {
+        slot.name: len(user[slot.name])
+        for slot in app.features.slots_of("user")
+        if slot.pooling == "sequence"
+    }
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name} has {length} values" for name, length in lengths.items())
+        raise _bad(what, found, "sequence slots are columns of one history and have its length")
+
+
+def _dense(what: str, column: Dense, given: Mapping[str, Any]) -> Any:
+    value = given.get(column.name, column.default)
+    where = f"{what}: {column.name}"
+    if value is None:
+        raise _bad(what, f"{column.name} is missing", "give it a value, or the dense column a default")
+    if column.width == 1:
+        return _number(where, value)
+    numbers = [value] * column.width if column.name not in given else value
+    if len(numbers) != column.width:
+        raise _bad(what, f"{column.name} has {len(numbers)} numbers", f"it has {column.width}")
+    return [_number(where, number) for number in numbers]
+
+
+def _texts(
+    what: str, segments: Sequence[Segment], given: Mapping[str, Any] | None, prefix: str
+) -> dict[str, str]:
+    row = {}
+    for segment in segments:
+        text = (given or {}).get(f"{prefix}{segment.name}", "")
+        if not isinstance(text, str):
+            raise _bad(what, f"segment {segment.name} is {text!r}", "segments are texts")
+        row[f"{prefix}{segment.name}"] = text
+    return row
+
+
+def _value(where: str, slot: Slot, value: Any) -> int | str:
+    if slot.value == "int":
+        return _int(where, value)
+    if not isinstance(value, str):
+        raise _bad(
+            where, f"expected a text, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec"
+        )
+    return value
+
+
+def _int(where: str, value: Any) -> int:
+    # operator.index would take NumPy integers too; bool is an int by accident only.
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise _bad(
+            where, f"expected an int, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec"
+        )
+    number = int(value)
+    if number not in _INT64:
+        raise _bad(where, f"{number} does not fit 64 bits", "integers are signed 64-bit")
+    return number
+
+
+def _number(where: str, value: Any) -> float:
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise _bad(
+            where, f"expected a number, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec"
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise _bad(where, f"{number} is not finite", "numbers are finite float32")
+    return number

@@ -1,0 +1,96 @@
+"""What an impression must obey beyond its schema, judged on columns: which rows break which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import App
+from streamlearn.events.event import Columns
+from streamlearn.features import FeatureSpec, Slot
+
+__all__ = ["REQUEST_ID_BYTES_MAX", "Broken", "broken_actions", "broken_impressions"]
+
+REQUEST_ID_BYTES_MAX = 256
+
+Bools = npt.NDArray[np.bool_]
+# (rows that break the rule, what the rule is)
+Broken = Iterator[tuple[Bools, str]]
+
+
+def broken_impressions(app: App, columns: Columns, items_max: int) -> Broken:
+    """Every rule with the rows that break it; a column left out holds its default and breaks none."""
+    offsets = columns["items[]"]
+    items = np.diff(offsets)
+    yield from _broken_request_id(columns)
+    yield items == 0, "it shows no items"
+    yield items > items_max, f"it shows more than {items_max} items"
+    for bad, rule in _broken_side(app.features, columns, "user", items_max):
+        yield bad, rule
+    for bad, rule in _broken_side(app.features, columns, "item", items_max):
+        yield _any_item(bad, offsets), rule
+
+
+def broken_actions(columns: Columns) -> Broken:
+    """Every rule with the rows that break it."""
+    yield from _broken_request_id(columns)
+    if "weight" not in columns:
+        return
+    weight = columns["weight"]
+    yield ~(np.isfinite(weight) & (weight >= 0)), "its weight is negative or not finite"
+
+
+def _broken_request_id(columns: Columns) -> Broken:
+    length = np.diff(columns["request_id$"])
+    yield length == 0, "its request_id is empty"
+    yield length > REQUEST_ID_BYTES_MAX, f"its request_id is longer than {REQUEST_ID_BYTES_MAX} bytes"
+
+
+def _broken_side(features: FeatureSpec, columns: Columns, side: str, values_max: int) -> Broken:
+    prefix = "user" if side == "user" else "items"
+    sequences: list[tuple[Slot, npt.NDArray[np.int32]]] = []
+    for slot in features.slots:
+        path = f"{prefix}.{slot.name}"
+        if slot.side != side or not slot.multi or path not in columns:
+            continue
+        count = np.diff(columns[f"{path}[]"])
+        yield count > values_max, f"{slot.name} has more than {values_max} values"
+        if slot.pooling == "weighted":
+            yield from _broken_weights(columns, path, slot.name, count)
+        if slot.pooling == "sequence":
+            sequences.append((slot, count))
+    for slot, count in sequences[1:]:
+        first, expected = sequences[0]
+        yield count != expected, f"{slot.name} and {first.name} are columns of one history of two lengths"
+    for column in features.dense:
+        path = f"{prefix}.{column.name}"
+        if column.side == side and path in columns:
+            yield from _broken_dense(columns, path, column.width)
+
+
+def _broken_weights(columns: Columns, path: str, name: str, count: npt.NDArray[np.int32]) -> Broken:
+    if f"{path}_weights" not in columns:
+        yield count > 0, f"{name} has values and no {name}_weights"
+        return
+    offsets = columns[f"{path}_weights[]"]
+    yield np.diff(offsets) != count, f"{name}_weights has not one weight per value of {name}"
+    yield _any_item(~np.isfinite(columns[f"{path}_weights"]), offsets), f"{name}_weights is not finite"
+
+
+def _broken_dense(columns: Columns, path: str, width: int) -> Broken:
+    name = path.rpartition(".")[2]
+    bad = ~np.isfinite(columns[path])
+    if width == 1:
+        yield bad, f"{name} is not finite"
+        return
+    offsets = columns[f"{path}[]"]
+    yield np.diff(offsets) != width, f"{name} has not {width} numbers"
+    yield _any_item(bad, offsets), f"{name} is not finite"
+
+
+def _any_item(bad: Bools, offsets: npt.NDArray[np.int32]) -> Bools:
+    """Which rows have a bad one among theirs."""
+    before = np.concatenate(([0], np.cumsum(bad)))
+    return before[offsets[1:]] > before[offsets[:-1]]

@@ -1,0 +1,151 @@
+"""Where each event's bytes lie: spans of one buffer, with the record and place each came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.events.event import Failure, Int32s
+from streamlearn.events.pack import PACK_PLAN
+from streamlearn.schemas.schema import MARKER, PREFIX_BYTES
+
+__all__ = ["Spans", "spans_of_packs", "spans_of_records"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Bodies of n events.
+
+    Attributes:
+        buffer: uint8. Holds them all.
+        begins: int64[n]. Where each event's framing begins.
+        starts: int64[n]. Where its body begins.
+        ends: int64[n]. Where it ends.
+        fingerprints: uint64[n]. Its writer schema's.
+        record_index: int32[n]. The record it came from.
+        event_index: int32[n]. Which event of its record.
+        item_base: int32[n]. The index of its first item within its record.
+        items: int32[n]. How many items its pack says it has; -1: it came alone.
+    """
+
+    buffer: npt.NDArray[np.uint8]
+    begins: Int64s
+    starts: Int64s
+    ends: Int64s
+    fingerprints: npt.NDArray[np.uint64]
+    record_index: Int32s
+    event_index: Int32s
+    item_base: Int32s
+    items: Int32s
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def take(self, rows: Int64s) -> Spans:
+        """The spans of some rows; the buffer is shared."""
+        return Spans(
+            self.buffer,
+            self.begins[rows],
+            self.starts[rows],
+            self.ends[rows],
+            self.fingerprints[rows],
+            self.record_index[rows],
+            self.event_index[rows],
+            self.item_base[rows],
+            self.items[rows],
+        )
+
+    def failure(self, row: int, reason: str, detail: str) -> Failure:
+        """One row as a failure, with its bytes."""
+        alone = bool(self.items[row] < 0)
+        event_index = -1 if alone else int(self.event_index[row])
+        event = self.buffer[self.begins[row] : self.ends[row]].tobytes()
+        return Failure(int(self.record_index[row]), event_index, reason, detail, event)
+
+
+def spans_of_records(records: Sequence[bytes], singles: Sequence[tuple[int, int, int]]) -> Spans:
+    """Spans of records that hold one event each.
+
+    Args:
+        records: All records.
+        singles: (record index, fingerprint, where its body begins) of those.
+    """
+    buffer = np.frombuffer(b"".join([records[index] for index, _, _ in singles]), np.uint8)
+    lengths = np.fromiter((len(records[index]) for index, _, _ in singles), np.int64, len(singles))
+    body_at = np.fromiter((at for _, _, at in singles), np.int64, len(singles))
+    ends = np.cumsum(lengths)
+    zeros = np.zeros(len(singles), np.int32)
+    return Spans(
+        buffer=buffer,
+        begins=ends - lengths,
+        starts=ends - lengths + body_at,
+        ends=ends,
+        fingerprints=np.fromiter((fingerprint for _, fingerprint, _ in singles), np.uint64, len(singles)),
+        record_index=np.fromiter((index for index, _, _ in singles), np.int32, len(singles)),
+        event_index=zeros,
+        item_base=zeros,
+        items=np.full(len(singles), -1, np.int32),
+    )
+
+
+def spans_of_packs(records: Sequence[bytes], packs: Sequence[int], failures: list[Failure]) -> Spans:
+    """Spans of the events within packs; packs and events that cannot be told apart join `failures`."""
+    chosen = [records[index] for index in packs]
+    columns, kept, malformed = PACK_PLAN.decode_list(chosen, PREFIX_BYTES)
+    for row, reason in malformed:
+        failures.append(Failure(packs[row], -1, "malformed", reason, chosen[row]))
+    record_of = np.asarray(packs, np.int32)[kept]
+    events_at, items_at = columns["events[]"], columns["items[]"]
+    counts = np.diff(events_at)
+    unequal = np.flatnonzero(counts != np.diff(items_at))
+    for row in unequal.tolist():
+        detail = f"a pack of {counts[row]} events with {items_at[row + 1] - items_at[row]} item counts"
+        failures.append(Failure(int(record_of[row]), -1, "malformed", detail, chosen[int(kept[row])]))
+    if len(unequal):
+        keep = np.delete(kept, unequal).tolist()
+        return spans_of_packs(records, [packs[row] for row in keep], [])
+    ends = columns["events$"][1:].astype(np.int64)
+    begins = columns["events$"][:-1].astype(np.int64)
+    items = columns["items"]
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.maximum(items, 0), dtype=np.int64)))
+    base = before[:-1] - np.repeat(before[events_at[:-1]], counts)
+    spans = Spans(
+        buffer=columns["events"],
+        begins=begins,
+        starts=begins + PREFIX_BYTES,
+        ends=ends,
+        fingerprints=_fingerprints(columns["events"], begins, ends),
+        record_index=np.repeat(record_of, counts),
+        event_index=(np.arange(len(ends)) - np.repeat(events_at[:-1], counts)).astype(np.int32),
+        item_base=np.minimum(base, np.iinfo(np.int32).max).astype(np.int32),
+        items=np.maximum(items, 0),
+    )
+    return _framed(spans, failures)
+
+
+def _framed(spans: Spans, failures: list[Failure]) -> Spans:
+    """The spans that begin as a framed event does."""
+    short = spans.ends - spans.begins < PREFIX_BYTES
+    first = np.minimum(spans.begins, max(len(spans.buffer) - 2, 0))
+    marker = np.zeros(len(spans), bool)
+    if len(spans.buffer) >= len(MARKER):
+        marker = (spans.buffer[first] == MARKER[0]) & (spans.buffer[first + 1] == MARKER[1])
+    bad = short | ~marker
+    if not bad.any():
+        return spans
+    detail = "an event in a pack begins with C3 01 and a fingerprint"
+    failures.extend(spans.failure(row, "garbage", detail) for row in np.flatnonzero(bad).tolist())
+    return spans.take(np.flatnonzero(~bad))
+
+
+def _fingerprints(buffer: npt.NDArray[np.uint8], begins: Int64s, ends: Int64s) -> npt.NDArray[np.uint64]:
+    """The eight bytes after each marker; zero where an event is too short to have them."""
+    found = np.zeros((len(begins), 8), np.uint8)
+    long = ends - begins >= PREFIX_BYTES
+    found[long] = buffer[begins[long, None] + np.arange(2, PREFIX_BYTES)]
+    return found.reshape(-1).view("<u8").astype(np.uint64)

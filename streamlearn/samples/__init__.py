@@ -1,0 +1,23 @@
+"""Samples: rows of requests and items with some of their labels settled, as columns."""
+
+from streamlearn.samples.codec import SampleCodec
+from streamlearn.samples.sample import (
+    FeatureColumns,
+    LabelColumns,
+    RequestColumns,
+    SampleBatch,
+    SampleHeader,
+    SegmentColumns,
+    SlotColumns,
+)
+
+__all__ = [
+    "FeatureColumns",
+    "LabelColumns",
+    "RequestColumns",
+    "SampleBatch",
+    "SampleCodec",
+    "SampleHeader",
+    "SegmentColumns",
+    "SlotColumns",
+]

@@ -1,0 +1,80 @@
+"""What the columns of a `SampleBatch` owe each other and the application: names, lengths, ranges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import App
+from streamlearn.errors import BadRecord
+from streamlearn.features import FeatureSpec
+from streamlearn.samples.sample import FeatureColumns, SampleBatch
+
+__all__ = ["check_batch"]
+
+
+def check_batch(app: App, batch: SampleBatch) -> None:
+    """Refuse a batch whose columns contradict each other or the application.
+
+    Raises:
+        BadRecord: With the first contradiction found.
+    """
+    requests, rows = len(batch.requests), len(batch)
+    for name, column in vars(batch.requests).items():
+        _length(name, column, requests)
+    for name in ("item_index", "settle_time_ms"):
+        _length(name, getattr(batch, name), rows)
+    _range("request_index", batch.request_index, requests)
+    _features(app.features, "user", batch.user, requests)
+    _features(app.features, "item", batch.item, rows)
+    names = [label.name for label in batch.labels]
+    if names != [label.name for label in app.labels]:
+        what = f"labels {', '.join(names) or 'none'}, and app {app.name!r} declares others"
+        raise _bad(what)
+    for label in batch.labels:
+        for name, column in vars(label).items():
+            if name != "name":
+                _length(f"{label.name}.{name}", column, rows)
+        if rows and int((label.value | label.settles).max()) > 1:
+            what = f"label {label.name} has a value or settles that is neither 0 nor 1"
+            raise _bad(what)
+    for segment in batch.segments:
+        _length(segment.name, segment.codes, rows)
+        _range(segment.name, segment.codes, len(segment.texts))
+
+
+def _bad(what: str) -> BadRecord:
+    return BadRecord(what, help="the message was damaged, or its writer is at fault")
+
+
+def _length(name: str, column: npt.NDArray[Any], expected: int) -> None:
+    if len(column) != expected:
+        what = f"column {name} has {len(column)} values, expected {expected}"
+        raise _bad(what)
+
+
+def _range(name: str, column: npt.NDArray[np.int32], below: int) -> None:
+    # One reduction: as unsigned, a negative index is larger than any bound.
+    if len(column) and int(column.view(np.uint32).max()) >= below:
+        what = f"column {name} has an index outside [0, {below})"
+        raise _bad(what)
+
+
+def _features(spec: FeatureSpec, side: Any, found: FeatureColumns, rows: int) -> None:
+    for slot in spec.slots_of(side):
+        columns = found.slots[slot.name]
+        if columns.offsets is None:
+            _length(slot.name, columns.keys, rows)
+        else:
+            _offsets(slot.name, columns.offsets, rows, len(columns.keys))
+        if columns.weights is not None:
+            _length(f"{slot.name}_weights", columns.weights, len(columns.keys))
+
+
+def _offsets(name: str, offsets: npt.NDArray[np.int32], rows: int, length: int) -> None:
+    _length(f"{name}_offsets", offsets, rows + 1)
+    if offsets[0] != 0 or offsets[-1] != length or bool((offsets[1:] < offsets[:-1]).any()):
+        what = f"column {name}_offsets does not rise from 0 to {length}"
+        raise _bad(what)
