@@ -1,5 +1,6 @@
 """Avro schemas of everything that crosses a topic, and the framing that says which schema wrote a record."""
 
+from streamlearn.schemas.app import app_schemas
 from streamlearn.schemas.events import action_schema, impression_schema
 from streamlearn.schemas.fixed import CONTROL, DEAD_LETTER, EVENT_PACK, PROGRESS
 from streamlearn.schemas.framing import Framing, read_framing
@@ -14,6 +15,7 @@ __all__ = [
     "Framing",
     "Schema",
     "action_schema",
+    "app_schemas",
     "impression_schema",
     "read_framing",
     "sample_schema",

@@ -1,0 +1,5 @@
+"""The command line: `streamlearn VERB ...`. Each verb has a file; a verb loads its component when it runs."""
+
+from streamlearn.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,61 @@
+"""The verbs put together, and how an error ends a command: said in two lines, with its exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+import streamlearn
+from streamlearn.cli import demo, doctor, peek, schema, settings, topics
+from streamlearn.errors import EXIT_FAILED, StreamlearnError
+
+__all__ = ["cli", "main"]
+
+cli = typer.Typer(
+    name="streamlearn",
+    help="Online recommendation: behaviour events in, a better model served a minute later.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"streamlearn {streamlearn.__version__}")
+        raise typer.Exit
+
+
+@cli.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+cli.command("demo")(demo.demo)
+cli.command("doctor")(doctor.doctor)
+cli.command("peek")(peek.peek)
+cli.command("schema")(schema.schema)
+cli.command("settings")(settings.settings)
+cli.command("topics")(topics.topics)
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    try:
+        cli()
+    except StreamlearnError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output left, as `head` does; nothing more can be said on stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
+    sys.exit(0)

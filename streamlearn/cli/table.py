@@ -1,0 +1,39 @@
+"""How a verb prints its result: a table for people, or one JSON document."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["print_json", "print_table"]
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    json.dump(value, sys.stdout, indent=2, default=str)
+    sys.stdout.write("\n")
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
+    """A table on stdout; the first row's keys are its head."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in rows[0] if rows else ():
+        table.add_column(name, overflow="fold", justify="right" if _is_number(rows[0][name]) else "left")
+    for row in rows:
+        table.add_row(*(_text(value) for value in row.values()))
+    Console(highlight=False).print(table)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if _is_number(value) else str(value)

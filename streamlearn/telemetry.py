@@ -1,0 +1,143 @@
+"""Logs and metrics: one place that names them alike and sends them out.
+
+Logs are for people unless a setting asks for JSON. Metrics are named `streamlearn_<component>_<noun>_<unit>` and
+served on one loopback port a process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TextIO
+
+from streamlearn.errors import ServiceError
+from streamlearn.settings import TelemetrySettings
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+__all__ = ["MetricsServer", "counter", "gauge", "histogram", "serve_metrics", "set_up_logging"]
+
+COMPONENTS = ("events", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay")
+UNITS = ("total", "seconds", "bytes", "ratio", "rows", "events", "requests", "version", "records", "offsets")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+# What logging itself puts on a record; all else was given as extra= and is shown.
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def set_up_logging(settings: TelemetrySettings, stream: TextIO | None = None) -> None:
+    """Send this process's logs to stderr, as the settings say; calling again replaces what was set up.
+
+    Args:
+        settings: Format and level.
+        stream: Another place than stderr, for tests.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_JsonLines() if settings.log_format == "json" else _HumanLines())
+    root = logging.getLogger("streamlearn")
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(settings.log_level.upper())
+    root.propagate = False
+
+
+class _HumanLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
+        extra = "".join(f" {name}={value}" for name, value in _extra(record).items())
+        where = record.name.removeprefix("streamlearn.")
+        line = f"{at} {record.levelname.lower():7} {where}: {record.getMessage()}{extra}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extra(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def _extra(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _OWN}
+
+
+def counter(component: str, noun: str, help: str, labels: Sequence[str] = ()) -> Counter:
+    """A count that only grows, named `streamlearn_<component>_<noun>_total`."""
+    from prometheus_client import REGISTRY, Counter
+
+    name = _name(component, noun, "total")
+    return _once(REGISTRY, name) or Counter(name, help, labels)
+
+
+def gauge(component: str, noun: str, unit: str, help: str, labels: Sequence[str] = ()) -> Gauge:
+    """A number that moves both ways, named `streamlearn_<component>_<noun>_<unit>`."""
+    from prometheus_client import REGISTRY, Gauge
+
+    name = _name(component, noun, unit)
+    return _once(REGISTRY, name) or Gauge(name, help, labels)
+
+
+def histogram(
+    component: str, noun: str, unit: str, help: str, buckets: Sequence[float], labels: Sequence[str] = ()
+) -> Histogram:
+    """A distribution, named `streamlearn_<component>_<noun>_<unit>`; buckets fit what is measured."""
+    from prometheus_client import REGISTRY, Histogram
+
+    name = _name(component, noun, unit)
+    return _once(REGISTRY, name) or Histogram(name, help, labels, buckets=buckets)
+
+
+class MetricsServer:
+    """Serves this process's metrics on loopback, over HTTP at /metrics.
+
+    Args:
+        port: The port; 0 takes a free one.
+
+    Raises:
+        ServiceError: The port is taken.
+    """
+
+    def __init__(self, port: int) -> None:
+        from prometheus_client import start_http_server
+
+        try:
+            self._server, self._thread = start_http_server(port, addr="127.0.0.1")
+        except OSError as error:
+            message = f"metrics cannot be served on 127.0.0.1:{port}: {error.strerror}"
+            raise ServiceError(message, help="set telemetry.metrics_port to a free port, or to 0") from error
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve_metrics(settings: TelemetrySettings) -> MetricsServer | None:
+    """Serve metrics when the settings name a port."""
+    return MetricsServer(settings.metrics_port) if settings.metrics_port else None
+
+
+def _name(component: str, noun: str, unit: str) -> str:
+    assert component in COMPONENTS, component
+    assert unit in UNITS, unit
+    assert _NAME.fullmatch(noun), noun
+    return f"streamlearn_{component}_{noun}_{unit}"
+
+
+def _once(registry: CollectorRegistry, name: str) -> object | None:
+    """A metric registered before: modules of one process may ask for the same one."""
+    return registry._names_to_collectors.get(name)

@@ -1,0 +1,7 @@
+"""For tests, yours and ours: a clock that stands still, topics in memory, small applications and their data."""
+
+from streamlearn.testing.clock import ManualClock
+from streamlearn.testing.small import small_app, small_batch, small_folder, small_impression
+from streamlearn.testing.wait import wait_until
+
+__all__ = ["ManualClock", "small_app", "small_batch", "small_folder", "small_impression", "wait_until"]

@@ -1,0 +1,137 @@
+"""A small application that has one of everything, with events and samples for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamlearn.apps import App, AppFolder
+from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Segment, Slot
+from streamlearn.samples import (
+    FeatureColumns,
+    LabelColumns,
+    RequestColumns,
+    SampleBatch,
+    SampleHeader,
+    SegmentColumns,
+    SlotColumns,
+)
+from streamlearn.settings import Settings
+
+__all__ = ["small_app", "small_batch", "small_folder", "small_impression"]
+
+
+def small_app(name: str = "small") -> App:
+    """An application with every kind of slot, dense column, segment and label group."""
+    features = FeatureSpec(
+        slots=(
+            Slot("user_id", "user"),
+            Slot("history", "user", multi=True, pooling="sequence", length=8, keys_of="video_id"),
+            Slot("country", "user", value="str", table="text", dim=4, default=""),
+            Slot("video_id", "item"),
+            Slot("tags", "item", value="str", table="text", dim=4, multi=True, pooling="mean"),
+            Slot("topics", "item", multi=True, pooling="weighted"),
+        ),
+        dense=(Dense("age", "user", default=0.0), Dense("vector", "item", width=3)),
+        item_id="video_id",
+        segments=(Segment("page"), Segment("fresh", "item")),
+    )
+    groups = (LabelGroup("fast", wait_s=60, window_s=600), LabelGroup("slow", wait_s=3600, window_s=3600))
+    labels = (Label("click", "click", "fast", sample_rate=0.5), Label("bought", "purchase", "slow"))
+    return App(name, features, groups, labels)
+
+
+def small_folder(folder: Path, app: App | None = None, settings: Settings | None = None) -> AppFolder:
+    """The small application as if loaded from a folder."""
+    return AppFolder(app or small_app(), folder, settings or Settings())
+
+
+def small_impression(seed: int, items: int = 2) -> dict[str, Any]:
+    """Arguments of `Producer.impression` for the small application, the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    return {
+        "request_id": f"q{seed}",
+        "event_time_ms": 1_700_000_000_000 + 10 * seed,
+        "served_version": None if seed % 3 else seed,
+        "segments": {"page": ("home", "search")[seed % 2]},
+        "user": {
+            "user_id": int(rng.integers(1_000)),
+            "history": rng.integers(0, 10_000, rng.integers(0, 12)).tolist(),
+            "country": "NO",
+            "age": float(np.float32(rng.random())),
+        },
+        "items": [_small_item(rng, seed % 3 == 0) for _ in range(items)],
+    }
+
+
+def _small_item(rng: np.random.Generator, served: bool) -> dict[str, Any]:
+    topics = rng.integers(0, 50, rng.integers(0, 4)).tolist()
+    return {
+        "video_id": int(rng.integers(10_000)),
+        "tags": [f"tag{tag}" for tag in rng.integers(0, 9, rng.integers(0, 3))],
+        "topics": topics,
+        "topics_weights": [float(weight) for weight in rng.random(len(topics), np.float32)],
+        "vector": [float(number) for number in rng.random(3, np.float32)],
+        "segment_fresh": ("old", "new")[int(rng.integers(2))],
+        "served_score_click": float(rng.random(dtype=np.float32)) if served else None,
+    }
+
+
+def small_batch(app: App, requests: int, rows: int, seed: int = 0) -> SampleBatch:
+    """A SampleBatch of any application, filled with chance.
+
+    Args:
+        app: The application whose columns it has.
+        requests: U.
+        rows: N.
+        seed: Of chance.
+    """
+    rng = np.random.default_rng(seed)
+    header = SampleHeader(app.features.fingerprint, app.window_settings, "topic", 3, 64, 1, 1_700_000_000_000)
+    times = 1_700_000_000_000 + rng.integers(0, 60_000, requests)
+    return SampleBatch(
+        header=header,
+        requests=RequestColumns(
+            partition=rng.integers(0, 4, requests, np.int32),
+            offset=rng.integers(0, 1 << 40, requests),
+            event_time_ms=times,
+            shown_wall_ms=times + 5,
+            served_version=rng.integers(-1, 9, requests),
+        ),
+        user=_features(app, "user", requests, rng),
+        request_index=np.sort(rng.integers(0, requests, rows, np.int32)),
+        item_index=rng.integers(0, 1_000, rows, np.int32),
+        settle_time_ms=1_700_000_060_000 + rng.integers(0, 60_000, rows),
+        item=_features(app, "item", rows, rng),
+        labels=tuple(_label(label.name, label.sample_rate, rows, rng) for label in app.labels),
+        segments=tuple(
+            SegmentColumns(one.name, ("a", "b"), rng.integers(0, 2, rows, np.int32))
+            for one in app.features.segments
+        ),
+    )
+
+
+def _label(name: str, sample_rate: float, rows: int, rng: np.random.Generator) -> LabelColumns:
+    settles = rng.integers(0, 2, rows, np.uint8)
+    return LabelColumns(
+        name,
+        value=settles & rng.integers(0, 2, rows, np.uint8),
+        settles=settles,
+        sample_rate=np.full(rows, sample_rate, np.float32),
+        weight=np.ones(rows, np.float32),
+        served_score=rng.random(rows, np.float32),
+    )
+
+
+def _features(app: App, side: Any, rows: int, rng: np.random.Generator) -> FeatureColumns:
+    slots: dict[str, SlotColumns] = {}
+    for slot in app.features.slots_of(side):
+        counts = rng.integers(0, 4, rows) if slot.multi else np.ones(rows, np.int64)
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        keys = rng.integers(0, 1 << 63, int(offsets[-1]), np.uint64)
+        weights = rng.random(len(keys), np.float32) if slot.pooling == "weighted" else None
+        slots[slot.name] = SlotColumns(keys, offsets if slot.multi else None, weights)
+    dense = {one.name: rng.random((rows, one.width), np.float32) for one in app.features.dense_of(side)}
+    return FeatureColumns(slots, dense)
