@@ -1,6 +1,163 @@
-"""The compiled core. Private: import it through `streamlearn.native`, which checks its version."""
+"""The compiled core. Private: import it through `streamlearn.native`, which checks its version.
+
+Every array argument must be an aligned, C-contiguous, one-dimensional NumPy array of the type stated, and a list is
+none: anything else is a `TypeError` that names the argument, what was expected and what was got. Nothing is copied or
+converted in silence. The interpreter lock is released while the work is done; an array must not be written to
+meanwhile.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+_U8: TypeAlias = npt.NDArray[np.uint8]
+_I64: TypeAlias = npt.NDArray[np.int64]
+_U64: TypeAlias = npt.NDArray[np.uint64]
+_Offsets: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+_Bytes: TypeAlias = bytes | bytearray | memoryview | _U8
 
 __version__: str
 
-def slot_salt(name: str) -> int: ...
-def crc32c(data: bytes, seed: int = 0) -> int: ...
+# Keys.
+
+def slot_salt(name: str) -> int:
+    """The salt of a slot's keys: XXH3-64 of its name."""
+
+def hash_ints(values: _I64, salt: int, out: _U64 | None = None) -> _U64:
+    """Keys of integers: XXH3-64 of their 8 little-endian bytes, seeded by the salt.
+
+    Args:
+        values: One integer a key.
+        salt: The slot's salt.
+        out: Where to write the keys, as long as `values`; a new array by default.
+
+    Returns:
+        `out`, or the new array.
+
+    Raises:
+        ValueError: `out` is of another length, is read-only, or shares memory with `values`.
+    """
+
+def hash_strings(offsets: _Offsets, data: _U8, salt: int, out: _U64 | None = None) -> _U64:
+    """Keys of strings: XXH3-64 of their UTF-8 bytes, seeded by the salt.
+
+    Args:
+        offsets: n + 1 places that cut `data` into n strings, as in Arrow.
+        data: The bytes of all strings, end to end.
+        salt: The slot's salt.
+        out: Where to write the keys, as long as there are strings; a new array by default.
+
+    Returns:
+        `out`, or the new array.
+
+    Raises:
+        ValueError: The offsets do not describe the data, or `out` cannot be written as in `hash_ints`.
+    """
+
+def check_offsets(offsets: _Offsets, length: int) -> None:
+    """Check that offsets start at 0, never decrease and end at `length`.
+
+    Raises:
+        ValueError: They do not; it names the first bad place.
+    """
+
+# Checksums.
+
+def crc32c(data: _Bytes, seed: int = 0) -> int:
+    """CRC32C of contiguous bytes, going on from `seed`, which is the checksum of what came before."""
+
+def schema_fingerprint(canonical: _Bytes) -> int:
+    """CRC-64-AVRO of a schema in parsing canonical form: what Avro's single-object framing carries."""
+
+# Avro.
+
+class AvroPlan:
+    """How records of one Avro schema become columns of another, and back.
+
+    Each leaf of the reader's schema is a column named by its dotted path; arrays do not show in it. What else there
+    is at a path has a mark behind it:
+
+    - `path`: values. boolean is bool, int and an enum's index int32, long int64, float float32, double float64;
+      of string and bytes it is the data, uint8. Null has no column.
+    - `path$`: int32 byte offsets of string and bytes, n + 1.
+    - `path[]`: int32 offsets of an array's items, n + 1.
+    - `path?`: uint8 validity of a nullable, 1 where there is a value. Where there is none, its columns hold 0 or
+      empty, so that all stay aligned.
+
+    What is directly inside an array has the array's brackets before its own mark: of an array of nullable floats `x`
+    the items' validity is `x[]?`, of an array of arrays the inner offsets are `x[][]`.
+
+    The writer's schema may be any, as long as what the reader wants of it can be resolved by Avro's rules: promotion,
+    aliases, defaults, skipped fields, enums by symbol. The reader's has records, arrays, unions of null and one type,
+    and everything primitive or enum. Types nest at most 32 deep, a plan has at most 10,000 nodes.
+
+    Args:
+        writer: The schema the records are written by, as JSON.
+        reader: The schema the columns are of, as JSON; the writer's by default.
+
+    Raises:
+        ValueError: A schema is not one, cannot become columns, or cannot be read as the other; it names the path.
+    """
+
+    def __new__(cls, writer: str, reader: str | None = None) -> AvroPlan: ...
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """Name and dtype of each column, in the order of the schema."""
+
+    def decode(
+        self, buffer: _U8, starts: _I64, ends: _I64, *, items_max: int = 1_000_000
+    ) -> tuple[dict[str, npt.NDArray[Any]], _I64, list[tuple[int, str]]]:
+        """Decode records that lie in one buffer.
+
+        A bad record leaves nothing in the columns, and does not stop those after it.
+
+        Args:
+            buffer: The bytes.
+            starts: Where each record starts.
+            ends: Where each record ends.
+            items_max: How many items that take no bytes (of an array of nulls, say) a record may have.
+
+        Returns:
+            The columns; for each row the index of its record; and for each bad record its index and the reason.
+
+        Raises:
+            ValueError: A span is not inside the buffer, or a column would outgrow int32 offsets.
+        """
+
+    def decode_list(
+        self, records: list[bytes], skip: int = 0, *, items_max: int = 1_000_000
+    ) -> tuple[dict[str, npt.NDArray[Any]], _I64, list[tuple[int, str]]]:
+        """Decode records of one `bytes` each, without the first `skip` of them (a 10-byte header, say).
+
+        Returns:
+            As `decode` does.
+
+        Raises:
+            TypeError: Something in the list is not `bytes`.
+            ValueError: A column would outgrow int32 offsets.
+        """
+
+    def encode(
+        self, columns: Mapping[str, npt.NDArray[Any]], rows: int, prefix: _Bytes = b""
+    ) -> tuple[_U8, _I64]:
+        """Write columns as records; only a plan of one schema can.
+
+        Where validity is 0, null is written, whatever the columns below it hold.
+
+        Args:
+            columns: Named and typed as `columns` says. A field of which no column is given is written as its default.
+            rows: How many records.
+            prefix: Written before each record.
+
+        Returns:
+            The records end to end, and rows + 1 offsets that part them.
+
+        Raises:
+            TypeError: A column is of another type; it is named.
+            ValueError: A column is missing and has no default, is not in the schema, has another length than the rows
+                or offsets above it say, or holds what its type forbids; it is named. Or the plan is of two schemas.
+        """
+
+# Frames.

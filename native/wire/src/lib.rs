@@ -4,3 +4,4 @@ pub mod avro;
 pub mod checksum;
 pub mod frame;
 pub mod keys;
+pub mod offsets;

@@ -1,1 +1,0 @@
-//! Avro records to columns and back.

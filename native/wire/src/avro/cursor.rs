@@ -1,0 +1,146 @@
+//! Cursor: a place in the bytes of one record. Knows Avro's primitive encodings and nothing of schemas.
+
+use super::errors::{Step, Stop};
+use super::varint::{self, VarintError};
+
+pub(super) struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    pub(super) fn left(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    #[cold]
+    pub(super) fn fault(&self, reason: String) -> Box<Stop> {
+        Box::new(Stop::Fault { reason, at: self.at, path: Vec::new() })
+    }
+
+    #[cold]
+    fn varint_fault(&self, error: VarintError) -> Box<Stop> {
+        self.fault(match error {
+            VarintError::Truncated => "truncated inside an integer".to_owned(),
+            VarintError::TooLong => "an integer of more than 64 bits".to_owned(),
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn long(&mut self) -> Step<i64> {
+        match varint::read(&self.bytes[self.at..]) {
+            Ok((value, length)) => {
+                self.at += length;
+                Ok(value)
+            }
+            Err(error) => Err(self.varint_fault(error)),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn int(&mut self) -> Step<i32> {
+        let value = self.long()?;
+        i32::try_from(value).map_err(|_| self.fault(format!("{value} is not a 32-bit integer")))
+    }
+
+    #[inline(always)]
+    pub(super) fn take(&mut self, length: usize) -> Step<&'a [u8]> {
+        if length > self.left() {
+            return Err(self.fault(format!("truncated: {length} bytes needed, {} left", self.left())));
+        }
+        let taken = &self.bytes[self.at..self.at + length];
+        self.at += length;
+        Ok(taken)
+    }
+
+    #[inline(always)]
+    fn array<const N: usize>(&mut self) -> Step<[u8; N]> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    #[inline(always)]
+    pub(super) fn float(&mut self) -> Step<f32> {
+        self.array().map(f32::from_le_bytes)
+    }
+
+    #[inline(always)]
+    pub(super) fn double(&mut self) -> Step<f64> {
+        self.array().map(f64::from_le_bytes)
+    }
+
+    #[inline(always)]
+    pub(super) fn boolean(&mut self) -> Step<u8> {
+        let [byte] = self.array()?;
+        if byte > 1 {
+            return Err(self.fault(format!("a boolean of {byte}")));
+        }
+        Ok(byte)
+    }
+
+    /// The bytes of a string or of bytes, after their length.
+    #[inline(always)]
+    pub(super) fn text(&mut self) -> Step<&'a [u8]> {
+        let length = self.long()?;
+        match usize::try_from(length) {
+            Ok(length) => self.take(length),
+            Err(_) => Err(self.fault(format!("a length of {length}"))),
+        }
+    }
+
+    /// An index below `places`: of a union's branch or of an enum's symbol.
+    #[inline(always)]
+    pub(super) fn index(&mut self, places: usize, noun: &str) -> Step<usize> {
+        let index = self.long()?;
+        match usize::try_from(index) {
+            Ok(place) if place < places => Ok(place),
+            _ => Err(self.fault(format!("{noun} {index} of {places}"))),
+        }
+    }
+
+    /// The next block of an array or map, or none at its end. An item has at least `item_bytes_min`.
+    #[inline(always)]
+    pub(super) fn block(&mut self, item_bytes_min: usize) -> Step<Option<Block>> {
+        let stated = self.long()?;
+        if stated == 0 {
+            return Ok(None);
+        }
+        let (items, end) = if stated > 0 { (stated, None) } else { self.sized_block(stated)? };
+        let bytes_min = (items as u64).saturating_mul(item_bytes_min as u64);
+        if bytes_min > self.left() as u64 {
+            return Err(self.fault(format!("a block of {items} items in {} bytes", self.left())));
+        }
+        Ok(Some(Block { items: items as u64, end }))
+    }
+
+    #[cold]
+    fn sized_block(&mut self, stated: i64) -> Step<(i64, Option<usize>)> {
+        let length = self.long()?;
+        let items = stated.checked_neg().ok_or_else(|| self.fault(format!("a block of {stated} items")))?;
+        match usize::try_from(length) {
+            Ok(length) if length <= self.left() => Ok((items, Some(self.at + length))),
+            _ => Err(self.fault(format!("a block of {length} bytes, {} left", self.left()))),
+        }
+    }
+
+    /// Check that a block that stated its size in bytes has just that.
+    #[inline(always)]
+    pub(super) fn end_block(&self, block: &Block) -> Step {
+        match block.end {
+            Some(end) if end != self.at => {
+                Err(self.fault(format!("a block that says it ends at byte {end}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) struct Block {
+    pub(super) items: u64,
+    end: Option<usize>,
+}

@@ -1,0 +1,227 @@
+//! Decoding: records in, columns out. A bad record leaves no trace in the columns.
+
+use super::columns::{Column, Columns};
+use super::cursor::{Block, Cursor};
+use super::errors::{OffsetsOverflow, Step, Stop};
+use super::plan::Plan;
+use super::resolve::{Read, ReadField};
+use super::skip::skip;
+
+/// How much one batch and one of its records may hold.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Array items a record may have that take no bytes; all others are bounded by its bytes.
+    pub items_max: u64,
+    /// The largest offset of a column; int32's largest but in tests.
+    pub offsets_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { items_max: 1_000_000, offsets_max: i32::MAX as usize }
+    }
+}
+
+/// A record that became no row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Its place in the input.
+    pub index: usize,
+    /// What is wrong with it, and where.
+    pub reason: String,
+}
+
+/// What a batch became.
+#[derive(Debug)]
+pub struct Decoded {
+    /// One array for each of the plan's columns, in its order.
+    pub columns: Vec<Column>,
+    /// The place in the input of each row.
+    pub rows: Vec<i64>,
+    /// The records that became no row.
+    pub failures: Vec<Failure>,
+}
+
+/// A batch being decoded.
+#[derive(Debug)]
+pub struct Decoder<'a> {
+    plan: &'a Plan,
+    limits: Limits,
+    columns: Columns,
+    rows: Vec<i64>,
+    failures: Vec<Failure>,
+}
+
+impl<'a> Decoder<'a> {
+    /// Start an empty batch.
+    pub fn new(plan: &'a Plan, limits: Limits) -> Self {
+        let columns = Columns::new(&plan.layout);
+        Self { plan, limits, columns, rows: Vec::new(), failures: Vec::new() }
+    }
+
+    /// Decode one record, which becomes a row or a failure.
+    pub fn push(&mut self, index: usize, record: &[u8]) -> Result<(), OffsetsOverflow> {
+        let Self { plan, limits, columns, .. } = self;
+        let mut reading = Reading { plan, columns, items_left: limits.items_max, limits };
+        let mut cursor = Cursor::new(record);
+        let outcome = reading.read(&plan.read, &mut cursor).and_then(|()| match cursor.left() {
+            0 => Ok(()),
+            left => Err(cursor.fault(format!("{left} bytes after the record's end"))),
+        });
+        match outcome {
+            Ok(()) => {
+                self.rows.push(index as i64);
+                Ok(())
+            }
+            Err(stop) => self.stop(index, *stop),
+        }
+    }
+
+    /// Report a record that was found bad before it was decoded.
+    pub fn fail(&mut self, index: usize, reason: String) {
+        self.failures.push(Failure { index, reason });
+    }
+
+    /// The batch, whole.
+    pub fn finish(self) -> Decoded {
+        let columns = self.columns.into_vec(&self.plan.layout);
+        Decoded { columns, rows: self.rows, failures: self.failures }
+    }
+
+    #[cold]
+    fn stop(&mut self, index: usize, stop: Stop) -> Result<(), OffsetsOverflow> {
+        let plan = self.plan;
+        plan.shape.truncate(self.rows.len(), &plan.layout, &mut self.columns);
+        match stop {
+            Stop::Fault { reason, at, mut path } => {
+                path.reverse();
+                let place = if path.is_empty() { String::new() } else { format!("{}: ", path.join(".")) };
+                self.fail(index, format!("{place}{reason} (at byte {at})"));
+                Ok(())
+            }
+            Stop::Overflow { offsets_column } => {
+                let column = plan.layout.name(offsets_column).to_owned();
+                Err(OffsetsOverflow { column, offsets_max: self.limits.offsets_max })
+            }
+        }
+    }
+}
+
+struct Reading<'a> {
+    plan: &'a Plan,
+    columns: &'a mut Columns,
+    limits: &'a Limits,
+    items_left: u64,
+}
+
+impl Reading<'_> {
+    fn read(&mut self, read: &Read, cursor: &mut Cursor<'_>) -> Step {
+        match read {
+            Read::Null => {}
+            Read::Skip(id) => skip(&self.plan.writer, *id, cursor, 0)?,
+            Read::Boolean(slot) => self.columns.u8s[*slot].push(cursor.boolean()?),
+            Read::Int(slot) => self.columns.i32s[*slot].push(cursor.int()?),
+            Read::IntToLong(slot) => self.columns.i64s[*slot].push(i64::from(cursor.int()?)),
+            Read::IntToFloat(slot) => self.columns.f32s[*slot].push(cursor.int()? as f32),
+            Read::IntToDouble(slot) => self.columns.f64s[*slot].push(f64::from(cursor.int()?)),
+            Read::Long(slot) => self.columns.i64s[*slot].push(cursor.long()?),
+            Read::LongToFloat(slot) => self.columns.f32s[*slot].push(cursor.long()? as f32),
+            Read::LongToDouble(slot) => self.columns.f64s[*slot].push(cursor.long()? as f64),
+            Read::Float(slot) => self.columns.f32s[*slot].push(cursor.float()?),
+            Read::FloatToDouble(slot) => self.columns.f64s[*slot].push(f64::from(cursor.float()?)),
+            Read::Double(slot) => self.columns.f64s[*slot].push(cursor.double()?),
+            Read::Text { column, data, offsets, utf8 } => {
+                let text = cursor.text()?;
+                if *utf8 && std::str::from_utf8(text).is_err() {
+                    return Err(cursor.fault(format!("{} bytes that are not UTF-8", text.len())));
+                }
+                self.columns.u8s[*data].extend_from_slice(text);
+                self.push_offset(*offsets, text.len() as u64, *column)?;
+            }
+            Read::Enum { slot, symbols } => {
+                let symbol = &symbols[cursor.index(symbols.len(), "symbol")?];
+                let Some(place) = symbol.place else {
+                    return Err(cursor.fault(format!("the reader has no symbol '{}'", symbol.name)));
+                };
+                self.columns.i32s[*slot].push(place);
+            }
+            Read::Record(fields) => self.record(fields, cursor)?,
+            Read::Array { column, offsets, item_bytes_min, item } => {
+                let items = self.array(item, *item_bytes_min, cursor)?;
+                self.push_offset(*offsets, items, *column)?;
+            }
+            Read::Union(branches) => {
+                let branch = cursor.index(branches.len(), "union branch")?;
+                self.read(&branches[branch], cursor)?;
+            }
+            Read::Present { validity, inner } => {
+                self.columns.u8s[*validity].push(1);
+                self.read(inner, cursor)?;
+            }
+            Read::Absent(zeros) => zeros.iter().for_each(|zero| self.columns.push_zero(*zero)),
+            Read::Default { bytes, read } => self.read(read, &mut Cursor::new(bytes))?,
+            Read::Refuse(reason) => return Err(cursor.fault(reason.clone())),
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn record(&mut self, fields: &[ReadField], cursor: &mut Cursor<'_>) -> Step {
+        for field in fields {
+            self.read(&field.read, cursor).map_err(|stop| stop.inside(&field.name))?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn push_offset(&mut self, slot: usize, added: u64, column: usize) -> Step {
+        let offsets = &mut self.columns.i32s[slot];
+        let end = offsets[offsets.len() - 1] as u64 + added;
+        if end > self.limits.offsets_max as u64 {
+            return Err(Box::new(Stop::Overflow { offsets_column: column }));
+        }
+        offsets.push(end as i32);
+        Ok(())
+    }
+
+    fn array(&mut self, item: &Read, item_bytes_min: usize, cursor: &mut Cursor<'_>) -> Step<u64> {
+        let mut items = 0;
+        while let Some(block) = cursor.block(item_bytes_min)? {
+            if item_bytes_min == 0 {
+                if block.items > self.items_left {
+                    return Err(cursor.fault(format!("more than {} empty items", self.limits.items_max)));
+                }
+                self.items_left -= block.items;
+            }
+            self.items(item, &block, cursor)?;
+            cursor.end_block(&block)?;
+            items += block.items;
+        }
+        Ok(items)
+    }
+
+    #[inline(always)]
+    fn items(&mut self, item: &Read, block: &Block, cursor: &mut Cursor<'_>) -> Step {
+        match item {
+            // Lists of ids are most of an event's bytes: their loop knows its one column.
+            Read::Long(slot) => {
+                let column = &mut self.columns.i64s[*slot];
+                for _ in 0..block.items {
+                    column.push(cursor.long()?);
+                }
+            }
+            Read::Float(slot) => {
+                let column = &mut self.columns.f32s[*slot];
+                for _ in 0..block.items {
+                    column.push(cursor.float()?);
+                }
+            }
+            item => {
+                for _ in 0..block.items {
+                    self.read(item, cursor)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
