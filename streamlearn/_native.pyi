@@ -63,6 +63,32 @@ def check_offsets(offsets: _Offsets, length: int) -> None:
         ValueError: They do not; it names the first bad place.
     """
 
+# Partitions and spans.
+
+def partitions_of(offsets: npt.NDArray[np.int32], data: _U8, partitions: int) -> npt.NDArray[np.int32]:
+    """The partition of each key, as Kafka's default partitioner (murmur2) says.
+
+    Args:
+        offsets: n + 1 places that cut `data` into n keys.
+        data: The bytes of all keys, end to end.
+        partitions: How many partitions there are.
+
+    Raises:
+        ValueError: The offsets do not describe the data, or there are no partitions.
+    """
+
+def take_spans(data: _U8, offsets: _I64, rows: _I64) -> tuple[_U8, npt.NDArray[np.int32]]:
+    """Values of some rows, end to end, and the offsets that cut them.
+
+    Args:
+        data: The bytes of all rows, end to end.
+        offsets: n + 1 places that cut `data` into n rows.
+        rows: The rows wanted, in the order wanted.
+
+    Raises:
+        ValueError: The offsets do not describe the data, there is no such row, or 2 GiB would be taken.
+    """
+
 # Checksums.
 
 def crc32c(data: _Bytes, seed: int = 0) -> int:

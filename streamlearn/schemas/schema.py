@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import fastavro
-from fastavro.schema import fingerprint as avro_fingerprint
 from fastavro.schema import to_parsing_canonical_form
 
 from streamlearn.errors import BadRecord, ConfigError
+from streamlearn.native import native
 
 __all__ = ["MARKER", "PREFIX_BYTES", "Schema", "schema_of"]
 
@@ -53,10 +53,7 @@ class Schema:
     @cached_property
     def fingerprint(self) -> int:
         """CRC-64-AVRO of the parsing canonical form, as the Avro specification has it."""
-        # fastavro prints the little-endian bytes of the number.
-        return int.from_bytes(
-            bytes.fromhex(avro_fingerprint(to_parsing_canonical_form(self.json), "CRC-64-AVRO")), "little"
-        )
+        return native.schema_fingerprint(to_parsing_canonical_form(self.json).encode())
 
     @cached_property
     def prefix(self) -> bytes:

@@ -7,11 +7,13 @@ mod arrays;
 mod avro;
 mod frame;
 mod keys;
+mod spans;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     keys::register(module)?;
+    spans::register(module)?;
     frame::register(module)?;
     avro::register(module)
 }

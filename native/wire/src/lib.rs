@@ -5,3 +5,5 @@ pub mod checksum;
 pub mod frame;
 pub mod keys;
 pub mod offsets;
+pub mod partitioner;
+pub mod spans;
