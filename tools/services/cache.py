@@ -1,0 +1,111 @@
+"""The cache folder: what was fetched or built once, each under a name that carries its version.
+
+An entry appears whole or not at all, made by one process at a time. It does not know what entries hold.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from streamlearn.errors import ServiceError
+
+__all__ = ["Cache", "size_bytes"]
+
+_LOCK_POLL_S = 0.1
+_LOCK_WAIT_S_MAX = 1_800.0
+
+
+class Cache:
+    """A folder of entries.
+
+    Args:
+        folder: Where; by default `STREAMLEARN_CACHE`, else `streamlearn` in the user's cache folder.
+        lock_wait_s_max: How long another process may take to make an entry this one waits for.
+    """
+
+    def __init__(self, folder: Path | None = None, *, lock_wait_s_max: float = _LOCK_WAIT_S_MAX) -> None:
+        self.folder = folder or _default_folder()
+        self._lock_wait_s_max = lock_wait_s_max
+
+    def find(self, name: str) -> Path | None:
+        """The entry's folder, or None when it was not made yet."""
+        entry = self.folder / name
+        return entry if entry.is_dir() else None
+
+    def get(self, name: str, make: Callable[[Path], None]) -> Path:
+        """The entry's folder, made first when it is not there.
+
+        Args:
+            name: The entry's name, with its version.
+            make: Fills an empty folder; what it leaves becomes the entry.
+
+        Raises:
+            ServiceError: The folder cannot be written, or another process is making the entry for too long.
+        """
+        entry = self.find(name)
+        if entry is not None:
+            return entry
+        with self._lock(name):
+            entry = self.folder / name
+            if entry.is_dir():
+                return entry
+            for leftover in self.folder.glob(f".making-{name}-*"):  # of a process that died in `make`
+                shutil.rmtree(leftover)
+            made = Path(tempfile.mkdtemp(prefix=f".making-{name}-", dir=self.folder))
+            try:
+                make(made)
+                made.chmod(0o755)
+                made.rename(entry)
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
+        return entry
+
+    @contextmanager
+    def _lock(self, name: str) -> Iterator[None]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / f".{name}.lock").open("w")
+        except OSError as error:
+            message = f"the cache folder {self.folder} cannot be written: {error.strerror}"
+            raise ServiceError(message, help="name another with STREAMLEARN_CACHE") from error
+        with file:
+            deadline_s = time.monotonic() + self._lock_wait_s_max
+            while not _try_lock(file.fileno()):
+                if time.monotonic() > deadline_s:
+                    message = (
+                        f"{name} has been in the making by another process for {self._lock_wait_s_max:g} s"
+                    )
+                    raise ServiceError(message, help=f"end that process; it holds {file.name}")
+                time.sleep(_LOCK_POLL_S)
+            yield
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _default_folder() -> Path:
+    named = os.environ.get("STREAMLEARN_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    # The XDG rule: a relative path there counts as unset.
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "streamlearn"
+
+
+def size_bytes(path: Path) -> int:
+    """Bytes of a file, or of all files below a folder."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

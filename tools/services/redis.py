@@ -1,0 +1,140 @@
+"""Redis: the machine's own redis-server, with its data in a folder; a kill loses nothing acknowledged."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from streamlearn.errors import ServiceError
+from tools.services.cache import Cache
+from tools.services.ports import LOOPBACK, FindPorts, free_ports
+from tools.services.service import Service, launch_on
+
+__all__ = ["Redis", "stated_version"]
+
+_PROBE_WAIT_S_MAX = 1.0
+_ASK_WAIT_S_MAX = 10.0
+_REPLY_BYTES_MAX = 1 << 16
+
+
+class Redis(Service):
+    """A running Redis.
+
+    Args:
+        folder: Its data and log.
+        ports: One port.
+        program: The redis-server to run.
+    """
+
+    name = "redis"
+    ready_wait_s_max = 30.0
+
+    def __init__(self, folder: Path, ports: Sequence[int], program: Path) -> None:
+        super().__init__(folder.absolute(), ports)
+        self._program = program
+
+    @classmethod
+    def find(cls, cache: Cache) -> Path | None:
+        """The redis-server on PATH, or None; nothing of it is ever in the cache."""
+        del cache
+        found = shutil.which("redis-server")
+        return Path(found) if found else None
+
+    @classmethod
+    def fetch(cls, cache: Cache) -> Path:
+        """The redis-server on PATH.
+
+        Raises:
+            ServiceError: There is none.
+        """
+        found = cls.find(cache)
+        if found is None:
+            message = "no redis-server on PATH"
+            raise ServiceError(message, help="install it (Debian: redis-server), or run .ci/bootstrap")
+        return found
+
+    @classmethod
+    def start(cls, folder: Path, *, cache: Cache | None = None, find_ports: FindPorts = free_ports) -> Self:
+        """Start a server and wait until it answers.
+
+        Args:
+            folder: Where its data is, or will be; the data of an earlier server is served again.
+            cache: Not used; every service starts with the same arguments.
+            find_ports: Where its port comes from; `fixed_port(6379)` for a known one.
+
+        Raises:
+            ServiceError: It could not be had or did not start.
+        """
+        program = cls.fetch(cache or Cache())
+        return launch_on(find_ports, 1, lambda ports: cls(folder, ports, program))
+
+    @property
+    def url(self) -> str:
+        """As redis clients and STREAMLEARN_REGISTRY take it."""
+        return f"redis://{self.address}/0"
+
+    @property
+    def version(self) -> str:
+        """The program's own version."""
+        return stated_version(self._program)
+
+    def _prepare(self) -> Sequence[str]:
+        # The append-only file is written before each reply, so SIGKILL loses nothing that was acknowledged.
+        settings = {
+            "bind": LOOPBACK,
+            "port": str(self.ports[0]),
+            "dir": str(self.folder),
+            "daemonize": "no",
+            "logfile": "",
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+        }
+        return [
+            str(self._program),
+            *(word for name, value in settings.items() for word in (f"--{name}", value)),
+        ]
+
+    def _answers(self, pid: int) -> bool:
+        return f"process_id:{pid}\r\n" in _ask(self.ports[0])
+
+
+def stated_version(program: Path) -> str:
+    """The version a redis-server states.
+
+    Raises:
+        ServiceError: It does not run, or states none.
+    """
+    try:
+        answer = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=_ASK_WAIT_S_MAX, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        message = f"{program} does not run: {error}"
+        raise ServiceError(message, help="install redis-server again") from error
+    stated = re.search(r"v=([\d.]+)", answer.stdout)
+    if stated is None:
+        message = f"{program} states no version: {answer.stdout.strip()[:200]!r}"
+        raise ServiceError(message, help="put a stock redis-server first on PATH")
+    return stated[1]
+
+
+def _ask(port: int) -> str:
+    """What the server there replies to PING and INFO; empty unless it replies PONG and then all of INFO."""
+    received = b""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=_PROBE_WAIT_S_MAX) as connection:
+            connection.sendall(b"PING\r\nINFO server\r\nQUIT\r\n")
+            while len(received) < _REPLY_BYTES_MAX:
+                piece = connection.recv(4096)
+                if not piece:
+                    break
+                received += piece
+    except OSError:
+        return ""
+    return received.decode(errors="replace") if received.startswith(b"+PONG\r\n") else ""
