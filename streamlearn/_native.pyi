@@ -6,7 +6,7 @@ converted in silence. The interpreter lock is released while the work is done; a
 meanwhile.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -186,4 +186,23 @@ class AvroPlan:
                 or offsets above it say, or holds what its type forbids; it is named. Or the plan is of two schemas.
         """
 
-# Frames.
+# Frames of a file topic's log, record batches of Kafka.
+
+_Parts: TypeAlias = Sequence[bytes | None]
+_Columns: TypeAlias = tuple[_I64, _I64, list[bytes | None], list[bytes | None]]
+
+def pack_frames(
+    base_offset: int, timestamps_ms: _I64, keys: _Parts | None, values: _Parts
+) -> bytes: ...
+def scan_frames(
+    data: bytes, offset_min: int, records_max: int, bytes_max: int, frame_bytes_max: int
+) -> tuple[_Columns, int, str]: ...
+def index_frames(
+    data: bytes, block_bytes: int, frame_bytes_max: int
+) -> tuple[list[tuple[int, int, int]], int, int, str]: ...
+def pack_kafka_batch(
+    producer: tuple[int, int, int], timestamps_ms: _I64, keys: _Parts | None, values: _Parts
+) -> bytes: ...
+def scan_kafka_batches(
+    data: bytes, offset_min: int, aborted: list[tuple[int, int]], decompress: Callable[[int, bytes], bytes]
+) -> tuple[_Columns, int]: ...

@@ -1,0 +1,23 @@
+"""Topics: logs of records behind one URL, in memory, a folder or Kafka. It imports no Kafka by itself."""
+
+from streamlearn.topics.opening import create_topic, delete_topic, open_topic
+from streamlearn.topics.partitioner import partition_of
+from streamlearn.topics.records import Position, Records
+from streamlearn.topics.settings import AccessSettings, TopicSettings, WriterSettings
+from streamlearn.topics.topic import Reader, Topic
+from streamlearn.topics.writer import Writer
+
+__all__ = [
+    "AccessSettings",
+    "Position",
+    "Reader",
+    "Records",
+    "Topic",
+    "TopicSettings",
+    "Writer",
+    "WriterSettings",
+    "create_topic",
+    "delete_topic",
+    "open_topic",
+    "partition_of",
+]

@@ -1,0 +1,142 @@
+"""The folder of a file topic: its identity and settings, made whole or not at all, gone at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from streamlearn.errors import BadRecord, ConfigError, TopicExists, TopicMissing
+from streamlearn.topics.file_head import HEAD_NAME, Head
+from streamlearn.topics.file_segment import segment_path
+from streamlearn.topics.settings import TopicSettings
+from streamlearn.topics.topic import replaced
+
+__all__ = ["Folder", "create_file_topic", "delete_file_topic", "open_folder"]
+
+_IDENTITY_NAME = "topic.json"
+_IDENTITY_BYTES_MAX = 65_536
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """An opened topic folder.
+
+    Attributes:
+        path: The folder.
+        topic_id: As its topic.json said.
+        settings: As its topic.json said; they never change.
+        mark: What the file system says of that topic.json, to notice another one in its place.
+    """
+
+    path: Path
+    topic_id: str
+    settings: TopicSettings
+    mark: tuple[int, int, int]
+
+    @property
+    def url(self) -> str:
+        """Where the topic is."""
+        return f"file://{self.path}"
+
+    def partition(self, partition: int) -> Path:
+        """The folder of a partition."""
+        return self.path / str(partition)
+
+    def check_same(self) -> None:
+        """Refuse a folder that was deleted, or deleted and created again, since it was opened.
+
+        Raises:
+            TopicMissing: It was deleted.
+            TopicReplaced: It has another topic id.
+        """
+        try:
+            mark = _mark(self.path / _IDENTITY_NAME)
+        except FileNotFoundError:
+            raise _missing(self.path) from None
+        if mark != self.mark:
+            current = open_folder(self.path)
+            if current.topic_id != self.topic_id:
+                raise replaced(self.url, self.topic_id, current.topic_id)
+
+
+def create_file_topic(path: Path, settings: TopicSettings) -> None:
+    """Create a topic's folder; it appears whole, by one rename.
+
+    Raises:
+        TopicExists: There is something of that name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.new-{uuid.uuid4().hex}")
+    try:
+        for partition in range(settings.partitions):
+            folder = scratch / str(partition)
+            folder.mkdir(parents=True)
+            segment_path(folder, 0).touch()
+            (folder / HEAD_NAME).write_bytes(Head(0, 0, 0, 0).to_bytes())
+            (folder / "lock").touch()
+        identity = {"format": _FORMAT, "topic_id": str(uuid.uuid4()), "settings": asdict(settings)}
+        with (scratch / _IDENTITY_NAME).open("w") as file:
+            json.dump(identity, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.rename(path)
+    except OSError as error:
+        if not path.exists():
+            raise
+        message = f"file://{path} exists already"
+        raise TopicExists(message, help="delete it first, or take another name") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def delete_file_topic(path: Path) -> None:
+    """Delete a topic's folder; it is gone by one rename.
+
+    Raises:
+        TopicMissing: There is no topic.
+    """
+    if not (path / _IDENTITY_NAME).exists():
+        raise _missing(path)
+    scratch = path.with_name(f".{path.name}.gone-{uuid.uuid4().hex}")
+    path.rename(scratch)
+    shutil.rmtree(scratch)
+
+
+def open_folder(path: Path) -> Folder:
+    """Read a topic's identity and settings.
+
+    Raises:
+        TopicMissing: There is no topic.
+        BadRecord: Its topic.json cannot be understood.
+    """
+    file = path / _IDENTITY_NAME
+    try:
+        mark = _mark(file)
+        with file.open("rb") as opened:
+            raw = opened.read(_IDENTITY_BYTES_MAX + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _missing(path) from None
+    try:
+        identity = json.loads(raw)
+        if identity["format"] != _FORMAT:
+            message = f"{file} has format {identity['format']}, this version reads {_FORMAT}"
+            raise BadRecord(message, help="read it with the version of streamlearn that wrote it")
+        return Folder(path, str(identity["topic_id"]), TopicSettings(**identity["settings"]), mark)
+    except (ValueError, KeyError, TypeError, ConfigError) as error:
+        message = f"{file} is not a topic's: {error}"
+        raise BadRecord(message, help="restore it from a copy, or delete the folder") from error
+
+
+def _mark(file: Path) -> tuple[int, int, int]:
+    status = file.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _missing(path: Path) -> TopicMissing:
+    message = f"there is no topic file://{path}"
+    return TopicMissing(message, help="create it first, or correct the path; file URLs are absolute")

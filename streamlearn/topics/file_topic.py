@@ -1,0 +1,237 @@
+"""Topics in a folder of this machine: many readers and writers in many processes, no server."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamlearn.clock import Clock
+from streamlearn.errors import TopicUnreachable
+from streamlearn.topics.file_folder import Folder, open_folder
+from streamlearn.topics.file_head import HEAD_NAME, Head, read_head
+from streamlearn.topics.file_log import FileLog
+from streamlearn.topics.file_segment import Segment, bases_of
+from streamlearn.topics.records import Outgoing, Records, empty_records
+from streamlearn.topics.retention import FRAME_HEAD_BYTES
+from streamlearn.topics.settings import AccessSettings, TopicSettings, WriterSettings
+from streamlearn.topics.topic import Reader, Topic
+from streamlearn.topics.writer import Writer
+
+__all__ = ["FileTopic", "open_file_topic"]
+
+_POLL_S = 0.0005
+_POLL_S_MAX = 0.01
+_CHUNK_BYTES_MIN = 65_536
+_CHUNK_BYTES_OF_RECORD = 1_024
+_MOVES_MAX = 100
+
+
+def open_file_topic(path: Path, access: AccessSettings, clock: Clock) -> FileTopic:
+    """Open a topic's folder.
+
+    Raises:
+        TopicMissing: There is none.
+    """
+    return FileTopic(open_folder(path), access, clock)
+
+
+class FileTopic(Topic):
+    """A topic in a folder; the contract is `Topic`'s, the format is in docs/internals/file-topic.md."""
+
+    def __init__(self, folder: Folder, access: AccessSettings, clock: Clock) -> None:
+        self.url = folder.url
+        self.topic_id = folder.topic_id
+        self.partitions = folder.settings.partitions
+        self._folder = folder
+        self._access = access
+        self._clock = clock
+
+    def settings(self) -> TopicSettings:
+        """What the topic was created with."""
+        return self._folder.settings
+
+    def writer(self, settings: WriterSettings | None = None) -> Writer:
+        """A writer; it locks a partition for each append."""
+        return _FileWriter(self._folder, settings or WriterSettings(), self._access, self._clock)
+
+    def maintain(self) -> None:
+        """Apply retention and compaction now."""
+        self._folder.check_same()
+        for partition in range(self.partitions):
+            log = FileLog(self._folder, partition, access=self._access, clock=self._clock, sync=False)
+            try:
+                log.maintain()
+            finally:
+                log.close()
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _open_reader(self, partitions: tuple[int, ...]) -> Reader:
+        return _FileReader(self._folder, self._access, self._clock)
+
+
+class _FileWriter(Writer):
+    def __init__(
+        self, folder: Folder, settings: WriterSettings, access: AccessSettings, clock: Clock
+    ) -> None:
+        super().__init__(folder.url, folder.settings, settings, clock)
+        self._folder = folder
+        self._access = access
+        self._logs: dict[int, FileLog] = {}
+
+    def _append(self, partition: int, outgoing: Outgoing) -> NDArray[np.int64]:
+        log = self._logs.get(partition)
+        try:
+            if log is None:
+                self._folder.check_same()
+                sync = self._settings.fsync == "batch"
+                log = FileLog(self._folder, partition, access=self._access, clock=self._clock, sync=sync)
+                self._logs[partition] = log
+            base = log.append(outgoing)
+        except OSError as error:
+            raise _unreachable(self._folder, error) from error
+        return np.arange(base, base + len(outgoing), dtype=np.int64)
+
+    def _close(self) -> None:
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+
+
+class _FileReader(Reader):
+    """Keeps one head and one segment open per partition, and where the last read of it ended."""
+
+    def __init__(self, folder: Folder, access: AccessSettings, clock: Clock) -> None:
+        self.url = folder.url
+        self.topic_id = folder.topic_id
+        self._folder = folder
+        self._access = access
+        self._clock = clock
+        self._frame_bytes_max = folder.settings.record_bytes_max + FRAME_HEAD_BYTES
+        self._heads: dict[int, int] = {}
+        self._segments: dict[int, Segment] = {}
+        self._ends: dict[
+            int, tuple[int, int, int]
+        ] = {}  # partition -> segment, offset, byte at which to go on
+
+    def read(
+        self,
+        partition: int,
+        offset: int,
+        *,
+        max_records: int = 1_000,
+        max_bytes: int = 1_048_576,
+        wait_ms: int = 0,
+    ) -> Records:
+        deadline_s, pause_s = self._clock.monotonic_s() + wait_ms / 1000, _POLL_S
+        while True:
+            head = self._head(partition)
+            self.check_offset(partition, offset, head.earliest, head.next_offset)
+            if offset < head.next_offset:
+                return self._read(partition, offset, head, (max_records, max_bytes))
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return empty_records(partition, offset)
+            self._clock.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 2, _POLL_S_MAX)
+
+    def earliest(self, partition: int) -> int:
+        return self._head(partition).earliest
+
+    def end(self, partition: int) -> int:
+        return self._head(partition).next_offset
+
+    def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
+        head = self._head(partition)
+        for base in self._bases(partition, head):
+            try:
+                segment = self._segment(partition, base)
+            except FileNotFoundError:  # retention took it a moment ago, with everything in it
+                continue
+            found = segment.offset_for_time(timestamp_ms, self._end_bytes(segment, head))
+            if found is not None:
+                return max(found, head.earliest)
+        return head.next_offset
+
+    def close(self) -> None:
+        for descriptor in self._heads.values():
+            os.close(descriptor)
+        for segment in self._segments.values():
+            segment.close()
+        self._heads.clear()
+        self._segments.clear()
+        self._ends.clear()
+
+    def _head(self, partition: int) -> Head:
+        path = self._folder.partition(partition) / HEAD_NAME
+        try:
+            self._folder.check_same()
+            if partition not in self._heads:
+                self._heads[partition] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return read_head(self._heads[partition], path)
+        except OSError as error:
+            raise _unreachable(self._folder, error) from error
+
+    def _read(self, partition: int, offset: int, head: Head, limits: tuple[int, int]) -> Records:
+        """The records at `offset`, which is below the end, passing over segments compaction has emptied."""
+        chunk_bytes = max(_CHUNK_BYTES_MIN, limits[0] * _CHUNK_BYTES_OF_RECORD)
+        limits = (limits[0], min(limits[1], chunk_bytes, self._access.fetch_bytes_max))
+        for _ in range(_MOVES_MAX):
+            base = self._base_of(partition, offset, head)
+            try:
+                segment = self._segment(partition, base)
+            except FileNotFoundError:  # retention or a roll moved on since the head was read
+                head = self._head(partition)
+                self.check_offset(partition, offset, head.earliest, head.next_offset)
+                continue
+            end_bytes = self._end_bytes(segment, head)
+            known = self._ends.get(partition)
+            at_end = known is not None and known[:2] == (base, offset)
+            position = known[2] if known is not None and at_end else segment.position_of(offset, end_bytes)
+            while position < end_bytes:
+                records, position = segment.read(offset, position, end_bytes, limits, partition)
+                if len(records):
+                    self._ends[partition] = (base, records.next_offset, position)
+                    return records
+            following = [later for later in self._bases(partition, head) if later > base]
+            if not following:
+                return empty_records(partition, head.next_offset)
+            offset = max(offset, following[0])
+        return empty_records(partition, offset)
+
+    def _base_of(self, partition: int, offset: int, head: Head) -> int:
+        known = self._ends.get(partition)
+        if known is not None and known[1] == offset:
+            return known[0]
+        bases = self._bases(partition, head)
+        return bases[max(bisect_right(bases, offset) - 1, 0)]
+
+    def _bases(self, partition: int, head: Head) -> list[int]:
+        folder = self._folder.partition(partition)
+        return [base for base in bases_of(folder) if head.earliest <= base <= head.segment]
+
+    def _end_bytes(self, segment: Segment, head: Head) -> int:
+        return head.end_bytes if segment.base_offset == head.segment else segment.size_bytes()
+
+    def _segment(self, partition: int, base: int) -> Segment:
+        known = self._segments.get(partition)
+        if known is not None and known.base_offset == base:
+            return known
+        opened = Segment.open(self._folder.partition(partition), base, self._frame_bytes_max)
+        if known is not None:
+            known.close()
+        self._ends.pop(partition, None)  # a byte of another file means nothing in this one
+        self._segments[partition] = opened
+        return opened
+
+
+def _unreachable(folder: Folder, error: OSError) -> TopicUnreachable:
+    message = f"{folder.url}: {error.strerror} ({error.filename})"
+    return TopicUnreachable(
+        message, help="check that the folder is there and that this user may read and write it"
+    )

@@ -1,0 +1,170 @@
+"""Topics in Kafka, the production path: settings as broker configs and back, creating and deleting."""
+
+from __future__ import annotations
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import ConfigError, TopicExists, TopicMissing
+from streamlearn.topics.kafka_link import NO_ERROR, TOPIC_EXISTS, UNKNOWN_TOPIC, error_name, is_passing
+from streamlearn.topics.kafka_reader import KafkaReader
+from streamlearn.topics.kafka_session import KafkaSession, TryAgain
+from streamlearn.topics.kafka_writer import BATCH_OVERHEAD_BYTES, KafkaWriter
+from streamlearn.topics.settings import AccessSettings, TopicSettings, WriterSettings
+from streamlearn.topics.topic import Reader, Topic
+from streamlearn.topics.url import TopicUrl
+from streamlearn.topics.writer import Writer
+
+__all__ = ["KafkaTopic", "create_kafka_topic", "delete_kafka_topic", "open_kafka_topic"]
+
+
+def open_kafka_topic(url: TopicUrl, access: AccessSettings, clock: Clock) -> KafkaTopic:
+    """Open a topic.
+
+    Raises:
+        TopicMissing: There is none.
+        TopicUnreachable: No broker answered within `unreachable_after_ms`.
+    """
+    session = KafkaSession(url, access, clock)
+    try:
+        facts = session.persist(lambda: session.facts)
+    except BaseException:
+        session.close()
+        raise
+    return KafkaTopic(url, session, str(facts.topic_id), len(facts.leaders))
+
+
+def create_kafka_topic(url: TopicUrl, settings: TopicSettings, access: AccessSettings) -> None:
+    """Create a topic and wait until every partition has a leader.
+
+    Raises:
+        TopicExists: There is one of this name.
+        ConfigError: The broker refuses the settings.
+    """
+    session = KafkaSession(url, access, SYSTEM_CLOCK)
+
+    def create() -> None:
+        session.link.connect(access.request_timeout_ms)
+        code, reason = session.link.create(url.name, settings.partitions, _configs_of(settings))
+        if code == TOPIC_EXISTS:
+            message = f"{session.url} exists already"
+            raise TopicExists(message, help="delete it first, or take another name")
+        if code != NO_ERROR and not is_passing(code):
+            message = f"{session.url}: the broker refused to create it: {error_name(code)}: {reason}"
+            raise ConfigError(message, help="change the setting the broker names")
+        session.check(code)
+
+    def ready() -> None:
+        session.link.connect(access.request_timeout_ms)
+        facts = session.link.topic(url.name)
+        if facts is None or len(facts.leaders) != settings.partitions or min(facts.leaders) < 0:
+            message = "the new topic has no leaders yet"
+            raise TryAgain(message)
+
+    try:
+        session.persist(create, refresh=False)
+        session.persist(ready, refresh=False)
+    finally:
+        session.close()
+
+
+def delete_kafka_topic(url: TopicUrl, access: AccessSettings) -> None:
+    """Delete a topic and wait until the brokers no longer know it.
+
+    Raises:
+        TopicMissing: There is none.
+    """
+    session = KafkaSession(url, access, SYSTEM_CLOCK)
+
+    def delete() -> None:
+        session.link.connect(access.request_timeout_ms)
+        code = session.link.delete(url.name)
+        if code in UNKNOWN_TOPIC:
+            message = f"there is no topic {session.url}"
+            raise TopicMissing(message, help="correct the name, or take it as done")
+        session.check(code)
+
+    def gone() -> None:
+        session.link.connect(access.request_timeout_ms)
+        if session.link.topic(url.name) is not None:
+            message = "the brokers still know the topic"
+            raise TryAgain(message)
+
+    try:
+        session.persist(delete, refresh=False)
+        session.persist(gone, refresh=False)
+    finally:
+        session.close()
+
+
+class KafkaTopic(Topic):
+    """A topic of a cluster; the contract is `Topic`'s. Readers and writers have connections of their own."""
+
+    def __init__(self, url: TopicUrl, session: KafkaSession, topic_id: str, partitions: int) -> None:
+        self.url = session.url
+        self.topic_id = topic_id
+        self.partitions = partitions
+        self._parsed = url
+        self._session = session
+
+    def settings(self) -> TopicSettings:
+        """What the broker says the topic is set to now."""
+
+        def attempt() -> dict[str, str]:
+            code, configs = self._session.link.configs(self._parsed.name)
+            self._session.check(code)
+            return configs
+
+        configs = self._session.persist(attempt)
+        return _settings_of(configs, self.partitions)
+
+    def writer(self, settings: WriterSettings | None = None) -> Writer:
+        """A writer with a connection of its own; acknowledged by all replicas in sync, idempotent."""
+        topic = self.settings()
+        session = self._connected()
+        return KafkaWriter(session, topic, settings or WriterSettings(), session.clock)
+
+    def maintain(self) -> None:
+        """Nothing: the broker does it."""
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def _open_reader(self, partitions: tuple[int, ...]) -> Reader:
+        return KafkaReader(self._connected())
+
+    def _connected(self) -> KafkaSession:
+        session = KafkaSession(self._parsed, self._session.access, self._session.clock, self.topic_id)
+        try:
+            session.persist(lambda: session.facts)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+
+def _configs_of(settings: TopicSettings) -> dict[str, str]:
+    bounded = settings.retention_ms != -1 or settings.retention_bytes != -1
+    policies = ["compact"] * settings.compacted + ["delete"] * (bounded or not settings.compacted)
+    return {
+        "cleanup.policy": ",".join(policies),
+        "retention.ms": str(settings.retention_ms),
+        "retention.bytes": str(settings.retention_bytes),
+        "delete.retention.ms": str(settings.tombstones_keep_ms),
+        "max.message.bytes": str(settings.record_bytes_max + BATCH_OVERHEAD_BYTES),
+        "segment.bytes": str(settings.segment_bytes),
+    }
+
+
+def _settings_of(configs: dict[str, str], partitions: int) -> TopicSettings:
+    """Settings as they work: a topic that only compacts deletes nothing for age or size."""
+    policies = configs["cleanup.policy"].split(",")
+    deletes = "delete" in policies
+    return TopicSettings(
+        partitions=partitions,
+        retention_ms=max(int(configs["retention.ms"]), -1) if deletes else -1,
+        retention_bytes=max(int(configs["retention.bytes"]), -1) if deletes else -1,
+        compacted="compact" in policies,
+        tombstones_keep_ms=int(configs["delete.retention.ms"]),
+        record_bytes_max=max(int(configs["max.message.bytes"]) - BATCH_OVERHEAD_BYTES, 1),
+        segment_bytes=int(configs["segment.bytes"]),
+    )

@@ -1,0 +1,188 @@
+"""The interface of topics: what every implementation promises. It knows no implementation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from streamlearn.errors import PositionLost, TopicMissing, TopicReplaced
+from streamlearn.topics.records import Position, Records
+from streamlearn.topics.settings import TopicSettings, WriterSettings
+from streamlearn.topics.writer import Writer
+
+__all__ = ["Reader", "Topic"]
+
+
+class Topic(ABC):
+    """A named log of records in partitions.
+
+    Guaranteed: an acknowledged record keeps its offset, and records of a partition are read in the order of
+    their offsets. Not guaranteed: any order between partitions; dense offsets; timestamps that grow.
+    The classic mistake is to keep an offset without the topic's id: after a topic is deleted and created
+    again the same number names another record. Keep a `Position`.
+
+    Attributes:
+        url: Where it is, without credentials.
+        topic_id: Made when the topic was created and never used again.
+        partitions: Their number.
+    """
+
+    url: str
+    topic_id: str
+    partitions: int
+
+    @abstractmethod
+    def settings(self) -> TopicSettings:
+        """What the topic is set to now, as the implementation says; not what this process once asked for."""
+
+    @abstractmethod
+    def writer(self, settings: WriterSettings | None = None) -> Writer:
+        """Something that appends; close it. Writers of many threads and processes may write at once."""
+
+    def reader(self, partitions: Iterable[int] | None = None, positions: Iterable[Position] = ()) -> Reader:
+        """Something that reads the given partitions (all of them when None); close it.
+
+        Args:
+            partitions: Those that will be read.
+            positions: Checked now, so that a lost one stops a start and not an hour's work.
+
+        Raises:
+            TopicMissing: No such partition.
+            TopicReplaced: A position of another topic id.
+            PositionLost: A position outside [earliest, end].
+        """
+        chosen = tuple(range(self.partitions)) if partitions is None else tuple(partitions)
+        for partition in chosen:
+            self.check_partition(partition)
+        reader = self._open_reader(chosen)
+        try:
+            for position in positions:
+                reader.check(position)
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+    @abstractmethod
+    def maintain(self) -> None:
+        """Apply retention and compaction now.
+
+        Writers do so themselves when they begin a segment. Kafka's broker does it alone: nothing is done.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections and files; readers and writers made here are closed by their owners."""
+
+    @abstractmethod
+    def _open_reader(self, partitions: tuple[int, ...]) -> Reader: ...
+
+    def check_partition(self, partition: int) -> None:
+        """Refuse a partition the topic does not have."""
+        if not 0 <= partition < self.partitions:
+            message = f"{self.url} has no partition {partition}: it has {self.partitions}, from 0"
+            raise TopicMissing(message, help="read and write partitions the topic has")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Reader(ABC):
+    """Reads partitions of one topic, from offsets its caller keeps. For one thread at a time.
+
+    Guaranteed: never a record twice, out of order or silently left out; a read is of the topic id the reader
+    was opened with or it fails. Not guaranteed: as many records as asked for, even when there are more.
+    The classic mistake is to take an empty read for the end of the topic: compare with `end`.
+    """
+
+    url: str
+    topic_id: str
+
+    @abstractmethod
+    def read(
+        self,
+        partition: int,
+        offset: int,
+        *,
+        max_records: int = 1_000,
+        max_bytes: int = 1_048_576,
+        wait_ms: int = 0,
+    ) -> Records:
+        """Records from `offset` on: at least one if there is one, none after `wait_ms` without any.
+
+        The first record is given even when it is larger than `max_bytes`. Only the wait for records counts as
+        `wait_ms`; the answer itself has the bounds of `AccessSettings`. A broker that is away for less than
+        `unreachable_after_ms` reads as no records.
+
+        Raises:
+            PositionLost: `offset` is below earliest or beyond the end.
+            TopicReplaced: The topic was deleted and created again.
+            TopicMissing: The topic was deleted.
+            TopicUnreachable: The topic could not be reached for longer than its bound.
+            BadRecord: The bytes at `offset` are not what was written.
+        """
+
+    @abstractmethod
+    def earliest(self, partition: int) -> int:
+        """The first offset that can still be read."""
+
+    @abstractmethod
+    def end(self, partition: int) -> int:
+        """The offset after the last acknowledged record; the next record will have it or a larger one."""
+
+    @abstractmethod
+    def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
+        """The first offset whose record is stamped at or after `timestamp_ms`; the end when there is none.
+
+        Timestamps need not grow with offsets: later records may well be stamped earlier.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections and files."""
+
+    def check(self, position: Position) -> None:
+        """Refuse a position that cannot be read from.
+
+        Raises:
+            TopicReplaced: Its topic id is another.
+            PositionLost: It is outside [earliest, end].
+        """
+        if position.topic_id != self.topic_id:
+            raise replaced(self.url, position.topic_id, self.topic_id)
+        self.check_offset(position.partition, position.offset, self.earliest(position.partition), None)
+
+    def check_offset(self, partition: int, offset: int, earliest: int, end: int | None) -> None:
+        """Refuse an offset outside [earliest, end]; the end is asked for when it is None."""
+        end = self.end(partition) if end is None else end
+        if not earliest <= offset <= end:
+            where = f"{self.url} partition {partition}"
+            message = f"{where}: position {offset} is outside [{earliest}, {end}], what can be read"
+            help = (
+                "records were deleted before they were read, or the topic lost its end; "
+                "choose where to go on and say so: nothing is skipped in silence"
+            )
+            raise PositionLost(message, help=help)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def replaced(url: str, wanted_id: str, found_id: str) -> TopicReplaced:
+    """The error of a topic that has another id than the one wanted."""
+    message = f"{url} has topic id {found_id}, not {wanted_id}: it was deleted and created again"
+    return TopicReplaced(
+        message, help="offsets of the old topic mean nothing here; start anew and say from where"
+    )

@@ -1,0 +1,185 @@
+"""The writer: checks, collecting and reporting, the same for every implementation, which only appends."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamlearn.clock import Clock
+from streamlearn.errors import NotDelivered, StreamlearnError, TopicMissing
+from streamlearn.topics.records import Outgoing, check_record
+from streamlearn.topics.settings import TopicSettings, WriterSettings
+
+__all__ = ["Writer"]
+
+
+@dataclass(slots=True)
+class _Collected:
+    values: list[bytes | None] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    timestamps_ms: list[int] = field(default_factory=list)
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Failure:
+    records: int
+    reason: str
+
+
+class Writer(ABC):
+    """Appends records to the partitions of one topic. For one thread at a time; take one writer per thread.
+
+    Guaranteed: `append` returns once its records are acknowledged and readable, in their order. What `send`
+    took is either acknowledged when `flush` returns or named by what it raises. Not guaranteed: that a record
+    reported as not delivered is not there, when the connection broke after it was sent.
+    The classic mistake is to forget `flush`: `send` alone promises nothing.
+    """
+
+    def __init__(self, url: str, topic: TopicSettings, settings: WriterSettings, clock: Clock) -> None:
+        self.url = url
+        self._topic = topic
+        self._settings = settings
+        self._clock = clock
+        self._collected: dict[int, _Collected] = {}
+        self._collected_bytes = 0
+        self._failures: dict[int, _Failure] = {}
+
+    def append(
+        self,
+        partition: int,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        timestamps_ms: Sequence[int] | NDArray[np.int64] | None = None,
+    ) -> NDArray[np.int64]:
+        """Append records and wait until they are acknowledged.
+
+        Args:
+            partition: Where to; `partition_of` says where a key belongs.
+            values: n values; None is a tombstone.
+            keys: n keys, each may be None; no keys at all when None.
+            timestamps_ms: n times; the clock's wall time when None.
+
+        Returns:
+            int64[n], the offsets; with other writers at work they need not be dense.
+
+        Raises:
+            Oversize: A record is larger than the topic allows; nothing was sent.
+            BadRecord: A record the topic cannot take; nothing was sent.
+            TopicMissing: No such partition, or the topic was deleted.
+            TopicReplaced: The topic was deleted and created again.
+            TopicUnreachable: Not acknowledged within `delivery_timeout_ms`.
+            NotDelivered: The topic refused the records.
+        """
+        self._check_partition(partition)
+        count = len(values)
+        times = (
+            np.full(count, self._clock.wall_ms(), np.int64)
+            if timestamps_ms is None
+            else np.ascontiguousarray(timestamps_ms, np.int64)
+        )
+        outgoing = Outgoing(values, keys, times)
+        outgoing.check(self._topic)
+        return self._append(partition, outgoing) if count else np.empty(0, np.int64)
+
+    def send(
+        self, partition: int, value: bytes | None, key: bytes | None = None, timestamp_ms: int | None = None
+    ) -> None:
+        """Collect a record; it is appended with others when enough are collected, at the latest by `flush`.
+
+        After a failure nothing more is tried until `flush` has reported it: later records never overtake.
+
+        Raises:
+            Oversize: The record is larger than the topic allows.
+            BadRecord: The topic cannot take the record.
+            TopicMissing: No such partition.
+        """
+        self._check_partition(partition)
+        at_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        size = len(value or b"") + len(key or b"")
+        check_record(self._topic, size, key, at_ms)
+        if self._collected_bytes + size > self._settings.buffer_bytes_max:
+            self._deliver_all()
+        waiting = self._collected.setdefault(partition, _Collected())
+        waiting.values.append(value)
+        waiting.keys.append(key)
+        waiting.timestamps_ms.append(at_ms)
+        waiting.bytes += size
+        self._collected_bytes += size
+        full = len(waiting.values) >= self._settings.send_records_max
+        if full or waiting.bytes >= self._settings.send_bytes_max:
+            self._deliver(partition)
+
+    def flush(self) -> None:
+        """Append what `send` collected and wait for it.
+
+        Raises:
+            NotDelivered: Some of it was not acknowledged: how many records of which partitions, and why.
+        """
+        self._deliver_all()
+        failures, self._failures = self._failures, {}
+        if failures:
+            parts = [
+                f"partition {partition}: {failure.records} ({failure.reason})"
+                for partition, failure in sorted(failures.items())
+            ]
+            message = f"{self.url}: records not delivered: {'; '.join(parts)}"
+            help = "send them again once the cause is gone; readers drop what arrives twice by its identity"
+            raise NotDelivered(message, help=help)
+
+    def close(self) -> None:
+        """Flush, and let go of connections and files whatever the flush says."""
+        try:
+            self.flush()
+        finally:
+            self._close()
+
+    @abstractmethod
+    def _append(self, partition: int, outgoing: Outgoing) -> NDArray[np.int64]: ...
+
+    @abstractmethod
+    def _close(self) -> None: ...
+
+    def _deliver_all(self) -> None:
+        for partition in list(self._collected):
+            self._deliver(partition)
+
+    def _deliver(self, partition: int) -> None:
+        waiting = self._collected.pop(partition)
+        self._collected_bytes -= waiting.bytes
+        if self._failures:
+            self._fail(partition, len(waiting.values), "not tried after an earlier failure")
+            return
+        outgoing = Outgoing(waiting.values, waiting.keys, np.array(waiting.timestamps_ms, np.int64))
+        try:
+            self._append(partition, outgoing)
+        except StreamlearnError as error:
+            self._fail(partition, len(outgoing), error.message)
+
+    def _fail(self, partition: int, records: int, reason: str) -> None:
+        failure = self._failures.setdefault(partition, _Failure(0, reason))
+        failure.records += records
+
+    def _check_partition(self, partition: int) -> None:
+        if not 0 <= partition < self._topic.partitions:
+            message = f"{self.url} has no partition {partition}: it has {self._topic.partitions}, from 0"
+            raise TopicMissing(
+                message, help="`partition_of(key, partitions)` gives a partition the topic has"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:  # what was collected belongs to work that failed; reporting it would hide why
+            self._close()
