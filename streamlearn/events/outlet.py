@@ -119,7 +119,7 @@ class Outlet:
         if self._events_max == 1:
             values, bounds = data, at
         else:
-            columns = {"events": data, "events[]$": at, "items": np.ascontiguousarray(encoded.items[rows])}
+            columns = {"events": data, "events$": at, "items": np.ascontiguousarray(encoded.items[rows])}
             columns["events[]"] = columns["items[]"] = cuts
             values, bounds = PACK_PLAN.encode(columns, len(cuts) - 1, EVENT_PACK.prefix)
         whole, ends = values.tobytes(), bounds.tolist()

@@ -109,8 +109,8 @@ def spans_of_packs(records: Sequence[bytes], packs: Sequence[int], failures: lis
     if len(unequal):
         keep = np.delete(kept, unequal).tolist()
         return spans_of_packs(records, [packs[row] for row in keep], [])
-    ends = columns["events[]$"][1:].astype(np.int64)
-    begins = columns["events[]$"][:-1].astype(np.int64)
+    ends = columns["events$"][1:].astype(np.int64)
+    begins = columns["events$"][:-1].astype(np.int64)
     items = columns["items"]
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.maximum(items, 0), dtype=np.int64)))
     base = before[:-1] - np.repeat(before[events_at[:-1]], counts)
