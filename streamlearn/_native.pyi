@@ -1,9 +1,9 @@
 """The compiled core. Private: import it through `streamlearn.native`, which checks its version.
 
-Every array argument must be an aligned, C-contiguous, one-dimensional NumPy array of the type stated, and a list is
-none: anything else is a `TypeError` that names the argument, what was expected and what was got. Nothing is copied or
-converted in silence. The interpreter lock is released while the work is done; an array must not be written to
-meanwhile.
+Every array argument must be an aligned, C-contiguous, one-dimensional NumPy array of the type stated, and a
+list is none: anything else is a `TypeError` that names the argument, what was expected and what was got.
+Nothing is copied or converted in silence. The interpreter lock is released while the work is done; an array
+must not be written to meanwhile.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -102,29 +102,31 @@ def schema_fingerprint(canonical: _Bytes) -> int:
 class AvroPlan:
     """How records of one Avro schema become columns of another, and back.
 
-    Each leaf of the reader's schema is a column named by its dotted path; arrays do not show in it. What else there
-    is at a path has a mark behind it:
+    Each leaf of the reader's schema is a column named by its dotted path; arrays do not show in it. What else
+    there is at a path has a mark behind it:
 
-    - `path`: values. boolean is bool, int and an enum's index int32, long int64, float float32, double float64;
-      of string and bytes it is the data, uint8. Null has no column.
+    - `path`: values. boolean is bool, int and an enum's index int32, long int64, float float32, double
+      float64; of string and bytes it is the data, uint8. Null has no column.
     - `path$`: int32 byte offsets of string and bytes, n + 1.
     - `path[]`: int32 offsets of an array's items, n + 1.
-    - `path?`: uint8 validity of a nullable, 1 where there is a value. Where there is none, its columns hold 0 or
-      empty, so that all stay aligned.
+    - `path?`: uint8 validity of a nullable, 1 where there is a value. Where there is none, its columns hold 0
+      or empty, so that all stay aligned.
 
-    What is directly inside an array has the array's brackets before its own mark: of an array of nullable floats `x`
-    the items' validity is `x[]?`, of an array of arrays the inner offsets are `x[][]`.
+    What is directly inside an array has the array's brackets before its own mark: of an array of nullable
+    floats `x` the items' validity is `x[]?`, of an array of arrays the inner offsets are `x[][]`.
 
-    The writer's schema may be any, as long as what the reader wants of it can be resolved by Avro's rules: promotion,
-    aliases, defaults, skipped fields, enums by symbol. The reader's has records, arrays, unions of null and one type,
-    and everything primitive or enum. Types nest at most 32 deep, a plan has at most 10,000 nodes.
+    The writer's schema may be any, as long as what the reader wants of it can be resolved by Avro's rules:
+    promotion, aliases, defaults, skipped fields, enums by symbol. The reader's has records, arrays, unions of
+    null and one type, and everything primitive or enum. Types nest at most 32 deep, a plan has at most 10,000
+    nodes.
 
     Args:
         writer: The schema the records are written by, as JSON.
         reader: The schema the columns are of, as JSON; the writer's by default.
 
     Raises:
-        ValueError: A schema is not one, cannot become columns, or cannot be read as the other; it names the path.
+        ValueError: A schema is not one, cannot become columns, or cannot be read as the other; it names the
+        path.
     """
 
     def __new__(cls, writer: str, reader: str | None = None) -> AvroPlan: ...
@@ -146,7 +148,8 @@ class AvroPlan:
             items_max: How many items that take no bytes (of an array of nulls, say) a record may have.
 
         Returns:
-            The columns; for each row the index of its record; and for each bad record its index and the reason.
+            The columns; for each row the index of its record; and for each bad record its index and the
+            reason.
 
         Raises:
             ValueError: A span is not inside the buffer, or a column would outgrow int32 offsets.
@@ -173,7 +176,8 @@ class AvroPlan:
         Where validity is 0, null is written, whatever the columns below it hold.
 
         Args:
-            columns: Named and typed as `columns` says. A field of which no column is given is written as its default.
+            columns: Named and typed as `columns` says. A field of which no column is given is written as its
+                default.
             rows: How many records.
             prefix: Written before each record.
 
@@ -182,8 +186,9 @@ class AvroPlan:
 
         Raises:
             TypeError: A column is of another type; it is named.
-            ValueError: A column is missing and has no default, is not in the schema, has another length than the rows
-                or offsets above it say, or holds what its type forbids; it is named. Or the plan is of two schemas.
+            ValueError: A column is missing and has no default, is not in the schema, has another length than
+                the rows or offsets above it say, or holds what its type forbids; it is named. Or the plan is
+                of two schemas.
         """
 
 # Frames of a file topic's log, record batches of Kafka.

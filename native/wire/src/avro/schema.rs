@@ -231,7 +231,7 @@ impl Parser {
             return place.refuse(&format!("'{name}' is not a name"));
         }
         let namespace = name.rsplit_once('.').map_or("", |(namespace, _)| namespace);
-        let aliases = strings(object.get("aliases"));
+        let aliases = strings(object.get("aliases"), place)?;
         // The name is known before the fields are read, since they may refer to it.
         let open = Type::Record { name: name.clone(), aliases: Vec::new(), fields: Vec::new() };
         let id = self.add(open, place)?;
@@ -276,7 +276,7 @@ impl Parser {
             let path = join(place.path, name);
             let below = Place { namespace: place.namespace, path: &path, depth: place.depth + 1 };
             let kind = self.read(kind, &below)?;
-            let aliases = strings(field.get("aliases"));
+            let aliases = strings(field.get("aliases"), &below)?;
             fields.push(Field {
                 name: name.to_owned(),
                 aliases,
@@ -294,21 +294,28 @@ fn enumeration(
     object: &Map<String, Value>,
     place: &Place<'_>,
 ) -> Result<Type, PlanError> {
-    let symbols = strings(object.get("symbols"));
+    let symbols = strings(object.get("symbols"), place)?;
     let distinct: HashSet<_> = symbols.iter().collect();
     if symbols.is_empty() || distinct.len() < symbols.len() || !symbols.iter().all(|symbol| is_name(symbol)) {
         return place.refuse(&format!("enum '{name}': symbols must be names, at least one, none twice"));
     }
-    let default = object.get("default").and_then(Value::as_str).map(str::to_owned);
-    if default.as_ref().is_some_and(|default| !symbols.contains(default)) {
-        return place.refuse(&format!("enum '{name}': its default is not one of its symbols"));
-    }
+    let default = match object.get("default") {
+        None => None,
+        Some(Value::String(default)) if symbols.contains(default) => Some(default.clone()),
+        Some(_) => return place.refuse(&format!("enum '{name}': its default is not one of its symbols")),
+    };
     Ok(Type::Enum { name, aliases, symbols, default })
 }
 
-fn strings(list: Option<&Value>) -> Vec<String> {
-    let list = list.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+/// The strings of an optional list; anything else in it would shift the places of those after it.
+fn strings(list: Option<&Value>, place: &Place<'_>) -> Result<Vec<String>, PlanError> {
+    let strings = match list {
+        None => Some(Vec::new()),
+        Some(list) => {
+            list.as_array().and_then(|list| list.iter().map(|one| one.as_str().map(str::to_owned)).collect())
+        }
+    };
+    strings.map_or_else(|| place.refuse("symbols and aliases must be lists of names"), Ok)
 }
 
 fn qualify(name: &str, namespace: &str) -> String {
