@@ -1,0 +1,40 @@
+"""Runs one benchmark: progress on stderr, ONE line of JSON last on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+
+from streamlearn.errors import EXIT_FAILED, StreamlearnError
+
+NAMES = ("wire",)
+
+
+def main() -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes; ends within 60 seconds")
+    options = parser.parse_args()
+    module = importlib.import_module(f"benchmarks.{options.name}")
+    begin = time.monotonic()
+
+    def note(text: str) -> None:
+        print(f"[{time.monotonic() - begin:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    try:
+        result = module.run(options.quick, note)
+    except StreamlearnError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    for name, value in (*result.figures.items(), *result.ratios.items()):
+        note(f"{name:36} {value:>18,.4g}")
+    note("done")
+    print(result.line())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""What a benchmark found, and the one line of JSON it ends with."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import streamlearn
+
+__all__ = ["Result", "machine"]
+
+
+@dataclass
+class Result:
+    """Figures of one run.
+
+    Attributes:
+        bench: The benchmark's name.
+        figures: Absolute figures, each with its unit in its name.
+        ratios: This project against a peer on the same inputs in the same run; above 1 we are faster.
+    """
+
+    bench: str
+    figures: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """The last line of stdout."""
+        return json.dumps(
+            {
+                "bench": self.bench,
+                "machine": machine(),
+                "figures": {name: _rounded(value) for name, value in self.figures.items()},
+                "ratios": {name: _rounded(value) for name, value in self.ratios.items()},
+            }
+        )
+
+
+def machine() -> dict[str, Any]:
+    """Where a figure was measured: absolute figures mean nothing without it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory / 2**30, 1),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "streamlearn": streamlearn.__version__,
+    }
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = [line.partition(":") for line in info.read_text().splitlines()]
+        fields = {name.strip(): value.strip() for name, _, value in lines}
+        return f"{fields.get('model name', 'unknown')} (family {fields.get('cpu family', '?')})"
+    return platform.processor() or platform.machine()
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
