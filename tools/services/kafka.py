@@ -173,13 +173,7 @@ def _prepare_once(java: Java, jars: Path, folder: Path) -> None:
 
     files = KafkaFiles(java, jars, folder)
     writing = f"-XX:ArchiveClassesAtExit={folder / _ARCHIVE}"
-
-    def launch(ports: Sequence[int]) -> Kafka:
-        kafka = Kafka(folder, ports, files, sharing=writing)
-        kafka.launch()
-        return kafka
-
-    with start_on(free_ports, 2, launch):
+    with launch_on(free_ports, 2, lambda ports: Kafka(folder, ports, files, sharing=writing)):
         pass
     if not (folder / _ARCHIVE).is_file():
         message = f"Java {java.version} wrote no class archive at the end of a Kafka run"

@@ -1,0 +1,54 @@
+"""Prism and the Flink job server: the binary runs, and the server comes up, answers and stops."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import apache_beam
+import grpc  # type: ignore[import-untyped]
+import pytest
+
+from streamlearn.errors import ServiceError
+from tools.services import Cache, FlinkJobServer, prism_path
+from tools.services.ports import LOOPBACK, is_taken
+from tools.services.prism import PRISM_VERSION
+
+__all__: list[str] = []
+
+
+def test_prism_is_of_the_version_of_the_installed_beam_and_runs(prism: Path) -> None:
+    assert apache_beam.__version__ == PRISM_VERSION
+    answer = subprocess.run([prism, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert "job_port" in answer.stdout + answer.stderr
+
+
+def test_where_prism_can_be_neither_built_nor_downloaded_go_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))  # no binary that Beam fetched earlier
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with pytest.raises(ServiceError, match="there is no go on PATH") as caught:
+        prism_path(Cache(tmp_path / "cache"))
+    assert "install Go" in caught.value.help
+
+
+def test_the_flink_job_server_lists_no_jobs_and_all_its_ports_are_open(flink: FlinkJobServer) -> None:
+    for endpoint in (flink.job_endpoint, flink.artifact_endpoint, flink.expansion_endpoint):
+        host, port = endpoint.split(":")
+        assert host == LOOPBACK
+        assert is_taken(int(port))
+    with grpc.insecure_channel(flink.job_endpoint) as channel:
+        call = channel.unary_unary("/org.apache.beam.model.job_management.v1.JobService/GetJobs")
+        assert call(b"", timeout=20) == b""
+
+
+def test_a_flink_job_server_stopped_and_started_again_has_its_ports(flink: FlinkJobServer) -> None:
+    address, pid = flink.address, flink.pid
+    flink.stop()
+    assert not Path(f"/proc/{pid}").exists()
+    assert not any(is_taken(port) for port in flink.ports)
+    flink.launch()
+    assert flink.address == address

@@ -1,0 +1,126 @@
+"""Kafka: stock to its clients, on loopback, and back on its port with its data after a kill."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
+
+from streamlearn.errors import ServiceError
+from tools.services import Kafka
+from tools.services.kafka_metadata import read_cluster
+from tools.services.ports import LOOPBACK
+
+__all__: list[str] = []
+
+
+def _create(address: str, topic: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=address)
+    try:
+        admin.create_topics([NewTopic(name=topic, num_partitions=1, replication_factor=1)])
+    finally:
+        admin.close()
+
+
+def _produce(address: str, topic: str, values: list[bytes]) -> None:
+    producer = KafkaProducer(bootstrap_servers=address, acks="all")
+    try:
+        for value in values:
+            producer.send(topic, value, partition=0)
+        producer.flush(timeout=30)
+    finally:
+        producer.close()
+
+
+def _consume(address: str, topic: str, count: int) -> list[bytes]:
+    consumer = KafkaConsumer(bootstrap_servers=address, auto_offset_reset="none", enable_auto_commit=False)
+    try:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        values: list[bytes] = []
+        deadline_s = time.monotonic() + 30
+        while len(values) < count and time.monotonic() < deadline_s:
+            for records in consumer.poll(timeout_ms=200).values():
+                values += [record.value for record in records]
+        return values
+    finally:
+        consumer.close()
+
+
+def test_the_shared_kafka_is_on_loopback_and_serves_records(kafka: Kafka, topic_name: str) -> None:
+    assert kafka.address.startswith(f"{LOOPBACK}:")
+    _create(kafka.address, topic_name)
+    _produce(kafka.address, topic_name, [b"a", b"b"])
+    assert _consume(kafka.address, topic_name, 2) == [b"a", b"b"]
+
+
+def test_time_and_retention_are_those_of_a_stock_broker_and_topics_are_not_made_by_asking(
+    kafka: Kafka,
+) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=kafka.address)
+    try:
+        described = admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")])
+    finally:
+        admin.close()
+    text = str(described)
+    assert "auto.create.topics.enable" in text
+    settings = (kafka.folder / "server.properties").read_text()
+    assert "message.timestamp" not in settings
+    assert "retention" not in settings
+    assert "auto.create.topics.enable=false" in settings
+
+
+def test_records_outlive_a_kill_and_the_broker_is_back_on_its_port(own_kafka: Kafka, topic_name: str) -> None:
+    address = own_kafka.address
+    _create(address, topic_name)
+    _produce(address, topic_name, [b"before"])
+    cluster = read_cluster(LOOPBACK, own_kafka.ports[0], 5.0)
+    own_kafka.kill()
+    assert read_cluster(LOOPBACK, own_kafka.ports[0], 0.5) is None
+    own_kafka.restart()
+    assert own_kafka.address == address
+    assert read_cluster(LOOPBACK, own_kafka.ports[0], 5.0) == cluster
+    _produce(address, topic_name, [b"after"])
+    assert _consume(address, topic_name, 2) == [b"before", b"after"]
+
+
+def test_all_that_kafka_writes_is_in_its_folder(kafka: Kafka) -> None:
+    """Every file it holds open for writing, but for pipes and devices."""
+    outside = set()
+    for descriptor in Path(f"/proc/{kafka.pid}/fd").iterdir():
+        try:
+            target, flags = (
+                descriptor.readlink(),
+                Path(f"/proc/{kafka.pid}/fdinfo/{descriptor.name}").read_text(),
+            )
+        except FileNotFoundError:
+            continue  # closed meanwhile
+        writable = int(flags.split("flags:")[1].split()[0], 8) & 0b11
+        if writable and target.is_absolute() and target.is_file() and not target.is_relative_to(kafka.folder):
+            outside.add(target)
+    assert outside == set()
+
+
+def test_without_java_the_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(ServiceError, match="no java in PATH") as caught:
+        Kafka.start(tmp_path / "kafka")
+    assert "default-jre-headless" in caught.value.help
+
+
+@pytest.mark.parametrize("stated", ["11.0.2", "1.8.0"])
+def test_an_old_java_is_refused_with_its_version(
+    stated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.touch(0o755)
+    (tmp_path / "release").write_text(f'JAVA_VERSION="{stated}"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ServiceError, match=f"is Java {stated}, and 17 or newer is needed"):
+        Kafka.start(tmp_path / "kafka")
