@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
+from kafka.errors import KafkaTimeoutError
 
 from streamlearn.errors import ServiceError
 from tools.services import Kafka
@@ -15,6 +17,14 @@ from tools.services.kafka_metadata import read_cluster
 from tools.services.ports import LOOPBACK
 
 __all__: list[str] = []
+
+_STOCK = {
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+    "message.timestamp.type": "CreateTime",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+}
 
 
 def _create(address: str, topic: str) -> None:
@@ -58,20 +68,27 @@ def test_the_shared_kafka_is_on_loopback_and_serves_records(kafka: Kafka, topic_
     assert _consume(kafka.address, topic_name, 2) == [b"a", b"b"]
 
 
-def test_time_and_retention_are_those_of_a_stock_broker_and_topics_are_not_made_by_asking(
-    kafka: Kafka,
-) -> None:
+def test_a_topic_has_the_time_and_retention_settings_of_a_stock_broker(kafka: Kafka, topic_name: str) -> None:
+    _create(kafka.address, topic_name)
     admin = KafkaAdminClient(bootstrap_servers=kafka.address)
     try:
-        described = admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")])
+        topic = ConfigResource(ConfigResourceType.TOPIC, topic_name)
+        settings = admin.describe_configs([topic], config_filter="all")["topic"][topic_name]
     finally:
         admin.close()
-    text = str(described)
-    assert "auto.create.topics.enable" in text
-    settings = (kafka.folder / "server.properties").read_text()
-    assert "message.timestamp" not in settings
-    assert "retention" not in settings
-    assert "auto.create.topics.enable=false" in settings
+    assert {name: settings[name]["value"] for name in _STOCK} == _STOCK
+
+
+def test_a_topic_is_not_made_by_writing_to_it(kafka: Kafka, topic_name: str) -> None:
+    producer = KafkaProducer(bootstrap_servers=kafka.address, max_block_ms=200)
+    with contextlib.suppress(KafkaTimeoutError):
+        producer.send(topic_name, b"a")
+    producer.close()
+    admin = KafkaAdminClient(bootstrap_servers=kafka.address)
+    try:
+        assert topic_name not in admin.list_topics()
+    finally:
+        admin.close()
 
 
 def test_records_outlive_a_kill_and_the_broker_is_back_on_its_port(own_kafka: Kafka, topic_name: str) -> None:
