@@ -69,7 +69,8 @@ def test_a_process_that_ignores_sigterm_is_killed_at_the_bound(tmp_path: Path) -
 def test_a_paused_process_resumes_and_stops_even_while_paused(tmp_path: Path) -> None:
     process = OwnedProcess("child", _SLEEP, tmp_path)
     process.pause()
-    _wait_for(lambda: _state(process.pid) == "T")
+    assert _state(process.pid) == "T"
+    process.pause()  # a second time changes nothing
     assert process.is_alive()
     process.resume()
     _wait_for(lambda: _state(process.pid) == "S")

@@ -1,7 +1,7 @@
 """The Flink job server: Beam's, running each job on a Flink inside itself.
 
-Beam opens its job and artifact ports on every interface, whatever host it is told, and offers no setting
-against it; only the expansion port is on the loopback address alone.
+Beam opens its job and artifact ports, and those of a running job's workers, on every interface, whatever host
+it is told, and offers no setting against it; only the expansion port is on the loopback address alone.
 """
 
 from __future__ import annotations

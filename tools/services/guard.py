@@ -4,7 +4,7 @@ It knows nothing of services and imports nothing of this project: it is run by i
 interpreter.
 
     owner ── orders, one byte each (its stdin) ───────▶ guard ── child, in its own process group ──▶ command
-    owner ◀── "started PID", "exited STATUS" (stdout) ── guard     (its stderr is the command's log)
+    owner ◀── reports, one line each (its stdout) ── guard  (its stderr is the command's log)
 
 Whatever ends the owner, SIGKILL too, closes the pipe of orders, and the guard reads its end. The parent's
 pid is looked at as well, because a forked child of the owner may keep that pipe open.
@@ -22,8 +22,11 @@ __all__ = ["KILL", "PAUSE", "RESUME", "STOP", "main"]
 
 STOP, KILL, PAUSE, RESUME = b"T", b"K", b"P", b"R"
 _ORDERS = {KILL: signal.SIGKILL, PAUSE: signal.SIGSTOP, RESUME: signal.SIGCONT}
+_REPORTED = {PAUSE: "paused", RESUME: "resumed"}
 _OWNER_CHECK_S = 1.0
+_PAUSE_WAIT_S = 1.0
 _POLL_S = 0.02
+_PAUSE_POLL_S = 0.002
 
 
 def main(arguments: list[str]) -> int:
@@ -86,8 +89,25 @@ def _watch(child_pid: int, owner_pid: int, wake: int) -> int | None:
             if order not in _ORDERS:
                 return None
             _signal_group(child_pid, _ORDERS[order])
+            if order == PAUSE:
+                status = _await_pause(child_pid)
+                if status is not None:
+                    return status
+            if order in _REPORTED:
+                _report(_REPORTED[order])
         if os.getppid() != owner_pid:
             return None
+
+
+def _await_pause(child_pid: int) -> int | None:
+    """Wait until all of the child has stopped; its exit status when it ended instead."""
+    deadline_s = time.monotonic() + _PAUSE_WAIT_S
+    while time.monotonic() < deadline_s:
+        pid, status = os.waitpid(child_pid, os.WNOHANG | os.WUNTRACED)
+        if pid != 0:
+            return None if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
+        time.sleep(_PAUSE_POLL_S)
+    return None  # it was paused already
 
 
 def _end(child_pid: int, stop_wait_s: float) -> int:

@@ -91,12 +91,12 @@ class OwnedProcess:
         self._await_end(_GUARD_WAIT_S)
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
-        self._order(guard.PAUSE)
+        """SIGSTOP: connections stay open and nothing answers; returns when it has stopped."""
+        self._order_and_await(guard.PAUSE, b"paused\n")
 
     def resume(self) -> None:
         """SIGCONT after a pause."""
-        self._order(guard.RESUME)
+        self._order_and_await(guard.RESUME, b"resumed\n")
 
     def wait_until(self, answers: Callable[[], bool], wait_s_max: float) -> None:
         """Wait until the service answers.
@@ -160,6 +160,17 @@ class OwnedProcess:
             self._guard.stdin.flush()
         except BrokenPipeError:
             return  # it has just ended, and its report says so
+
+    def _order_and_await(self, order: bytes, report: bytes) -> None:
+        before = self._heard.count(report)
+        self._order(order)
+        deadline_s = time.monotonic() + _GUARD_WAIT_S
+        while self.exit_status is None and self._heard.count(report) == before:
+            if time.monotonic() > deadline_s:
+                self.fail(
+                    f"the guard of {self.name} (pid {self.pid}) did not obey within {_GUARD_WAIT_S:g} s"
+                )
+            self._hear(_POLL_S)
 
     def _await_end(self, wait_s_max: float) -> None:
         deadline_s = time.monotonic() + wait_s_max
