@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
-.PHONY: help setup services test check bench demo format lock clean
+.PHONY: help setup services fetch test check bench demo format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,3 +32,38 @@ $(VENV)/.built: $(NATIVE) $(VENV)/.packages
 lock: $(VENV)/.python ## pin every package again, with hashes
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	  --no-emit-index-url --no-annotate --group dev pyproject.toml -o requirements.lock
+
+services: setup ## fetch Kafka, Redis, Prism and Flink into the cache, then run Kafka and Redis until Ctrl-C
+	@$(RUN) -m tools.services fetch
+	@$(RUN) -m tools.services up kafka redis
+
+fetch: setup
+	@$(RUN) -m tools.services fetch || [ $$? -eq 3 ] # 3: some cannot be had here, and it said which
+
+test: setup fetch ## every test, on real services where they can be had (with CI=1 a missing one fails)
+	@begin=$$(date +%s); \
+	  cargo test --quiet --workspace --exclude streamlearn-python && \
+	  $(VENV)/bin/pytest $(PYTEST) && \
+	  echo "ok: make test, $$(($$(date +%s) - begin)) seconds"
+
+check: setup ## ruff, mypy, rustfmt, clippy and the rules of tests/test_tidy.py
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check --quiet .
+	@$(VENV)/bin/mypy
+	@cargo fmt --check
+	@cargo clippy --quiet --all-targets -- -D warnings
+	@$(VENV)/bin/pytest -q tests/test_tidy.py
+	@echo "ok: make check"
+
+format: setup ## format Python and Rust
+	@$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
+	@cargo fmt
+
+bench: setup fetch ## every benchmark, quickly; `python -m benchmarks NAME` measures one in full
+	@for name in wire; do $(RUN) -m benchmarks $$name --quick; done
+
+demo: setup ## the loop, as far as it is built
+	@begin=$$(date +%s); $(VENV)/bin/streamlearn demo && echo "ok: make demo, $$(($$(date +%s) - begin)) seconds"
+
+clean: ## remove what setup made (not the cache of services)
+	rm -rf $(VENV) target streamlearn/_native*.so

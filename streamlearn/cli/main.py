@@ -9,7 +9,13 @@ from typing import Annotated, NoReturn
 import typer
 
 import streamlearn
-from streamlearn.cli import demo, doctor, peek, schema, settings, topics
+from streamlearn.cli.demo import demo
+from streamlearn.cli.doctor import doctor
+from streamlearn.cli.peek import peek
+from streamlearn.cli.replay import replay
+from streamlearn.cli.schema import schema
+from streamlearn.cli.settings import settings
+from streamlearn.cli.topics import topics
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 
 __all__ = ["cli", "main"]
@@ -39,12 +45,8 @@ def _options(
     pass
 
 
-cli.command("demo")(demo.demo)
-cli.command("doctor")(doctor.doctor)
-cli.command("peek")(peek.peek)
-cli.command("schema")(schema.schema)
-cli.command("settings")(settings.settings)
-cli.command("topics")(topics.topics)
+for verb in (demo, doctor, peek, replay, schema, settings, topics):
+    cli.command(verb.__name__)(verb)
 
 
 def main() -> NoReturn:

@@ -1,0 +1,333 @@
+"""Style as a test: layers, imports, lengths, names, documentation. CONTRIBUTING.md says why each rule is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import streamlearn
+
+ROOT = Path(__file__).parent.parent
+PYTHON_LINES_MAX, RUST_LINES_MAX, FUNCTION_LINES_MAX = 500, 700, 70
+FUNCTION_LINES_MEDIAN_MAX, POSITIONAL_MAX = 10, 5
+
+CORE = {
+    "apps", "clock", "config", "errors", "events", "features", "marks", "models", "native", "replay", "samples",
+    "schemas", "settings", "table", "telemetry", "topics", "versions",
+}  # fmt: skip
+# Which parts of streamlearn a part may import, beyond itself and the core.
+ALLOWED: dict[str, set[str]] = {
+    **dict.fromkeys(CORE, set()),
+    "testing": set(),
+    "ingest": set(),
+    "ps": set(),
+    "serving": set(),
+    "publisher": {"ps"},
+    "trainer": {"ps", "publisher"},
+    "cli": {"ingest", "ps", "publisher", "serving", "trainer"},
+}
+# Who may import a package that is heavy or that one module stands for, as path prefixes.
+WALLS = {
+    "tensorflow": ("streamlearn/trainer/", "streamlearn/serving/", "streamlearn/models/"),
+    "keras": ("streamlearn/trainer/", "streamlearn/models/"),
+    "apache_beam": ("streamlearn/ingest/", "pipelines/"),
+    "kafka": ("streamlearn/topics/kafka_link.py", "tools/", "tests/", "benchmarks/"),
+    "redis": ("streamlearn/versions/", "tools/", "tests/"),
+    "fsspec": ("streamlearn/versions/", "tests/"),
+}
+HEAVY = ("tensorflow", "keras", "apache_beam", "kafka", "redis", "pyarrow", "fastavro", "numpy", "streamlearn._native")
+BAD_FILES = {"utils", "util", "common", "helpers", "helper", "manager", "base", "misc"}
+BAD_CLASSES = re.compile(r".*(Manager|Handler|Impl|Helper|Utils)$")
+# What would tie the project to one workplace or one registry; spelled so that this file does not match itself.
+FOREIGN = re.compile(r"/wor[k]/|/roo[t]/|shared[/](?:DESIGN|STYLE|EVIDENCE|data|sketches)|pypi[.]org|crates[.]io/|repo1[.]maven|proxy[.]golang")
+
+
+def _tracked(*suffixes: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    files = [ROOT / name for name in listed if not suffixes or name.endswith(suffixes)]
+    return sorted(file for file in files if file.is_file())
+
+
+PYTHON = _tracked(".py")
+RUST = _tracked(".rs")
+PACKAGE = [file for file in PYTHON if file.is_relative_to(ROOT / "streamlearn")]
+TREES = {file: ast.parse(file.read_text()) for file in PYTHON}
+
+
+def _name(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
+    """Every (module, name) imported anywhere in a module; name is None for `import module`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring, which is for its readers and not for its length."""
+    assert function.end_lineno is not None
+    body = function.body
+    first = body[0]
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    doc = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+    return function.end_lineno - function.lineno + 1 - doc
+
+
+def _part(file: Path) -> str:
+    return file.relative_to(ROOT / "streamlearn").parts[0].removesuffix(".py")
+
+
+def _declared_all(tree: ast.Module) -> list[str] | None:
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            assert isinstance(node, ast.Assign | ast.AnnAssign)
+            assert isinstance(node.value, ast.List)
+            return [element.value for element in node.value.elts if isinstance(element, ast.Constant)]  # type: ignore[misc]
+    return None
+
+
+def test_a_part_imports_only_what_its_layer_allows() -> None:
+    wrong = []
+    for file in PACKAGE:
+        part = _part(file)
+        if part in ("__init__", "__main__", "_native"):
+            continue
+        allowed = CORE | ALLOWED[part] | {part}
+        for module, name in _imports(TREES[file]):
+            if not module.startswith("streamlearn"):
+                continue
+            path = module.split(".")[1:] or [name or ""]
+            if path[0] and path[0] not in allowed and path[0] not in ("_native", "__version__"):
+                wrong.append(f"{_name(file)} imports streamlearn.{path[0]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_one_door_leads_to_the_compiled_module() -> None:
+    wrong = [
+        _name(file)
+        for file in PYTHON
+        for module, name in _imports(TREES[file])
+        if (module == "streamlearn" and name == "_native") or module == "streamlearn._native"
+        if _name(file) != "streamlearn/native.py"
+    ]
+    assert not wrong, "import it as `from streamlearn.native import native`: " + ", ".join(wrong)
+
+
+@pytest.mark.parametrize("package", WALLS)
+def test_a_walled_package_is_imported_only_behind_its_wall(package: str) -> None:
+    wrong = [
+        _name(file)
+        for file in PYTHON
+        for module, _ in _imports(TREES[file])
+        if module.split(".")[0] == package and not _name(file).startswith(WALLS[package])
+    ]
+    assert not wrong, f"{package} is imported by {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize("statement", ["import streamlearn", "from streamlearn.cli.main import cli"])
+def test_importing_the_package_or_its_command_line_loads_nothing_heavy(statement: str) -> None:
+    script = f"import sys; {statement}; print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_help_of_every_verb_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; from typer.testing import CliRunner; from streamlearn.cli.main import cli\n"
+        "names = [command.callback.__name__ for command in cli.registered_commands]\n"
+        "results = [CliRunner().invoke(cli, [*verb, '--help']) for verb in ([], *([name] for name in names))]\n"
+        "assert all(result.exit_code == 0 for result in results), results\n"
+        f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_files_are_short() -> None:
+    long = [
+        f"{_name(file)} has {lines} lines"
+        for files, most in ((PYTHON, PYTHON_LINES_MAX), (RUST, RUST_LINES_MAX))
+        for file in files
+        if (lines := len(file.read_text().splitlines())) > most
+    ]
+    assert not long, "split them by noun: " + ", ".join(long)
+
+
+def test_functions_are_short() -> None:
+    found = [(_code_lines(f), f"{_name(file)}:{f.name}") for file in PYTHON for f in _functions(TREES[file])]
+    long = [f"{name} has {lines} lines" for lines, name in found if lines > FUNCTION_LINES_MAX]
+    assert not long, ", ".join(long)
+    assert statistics.median(lines for lines, _ in found) <= FUNCTION_LINES_MEDIAN_MAX
+
+
+def test_rust_functions_are_held_short_by_clippy() -> None:
+    settings = tomllib.loads((ROOT / "clippy.toml").read_text())
+    assert settings["too-many-lines-threshold"] == FUNCTION_LINES_MAX
+    workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]
+    assert workspace["lints"]["clippy"]["too_many_lines"] == "deny"
+    for member in workspace["members"]:
+        assert tomllib.loads((ROOT / member / "Cargo.toml").read_text())["lints"] == {"workspace": True}
+
+
+def test_functions_take_few_positional_arguments() -> None:
+    many = []
+    for file in PACKAGE:
+        if _part(file) == "cli":
+            continue  # a verb's parameters are its options
+        for function in _functions(TREES[file]):
+            names = [*function.args.posonlyargs, *function.args.args]
+            count = len([name for name in names if name.arg not in ("self", "cls")])
+            if count > POSITIONAL_MAX:
+                many.append(f"{_name(file)}:{function.name} takes {count}")
+    assert not many, ", ".join(many)
+
+
+def test_modules_say_what_they_are() -> None:
+    silent = [_name(file) for file in PYTHON if file.read_text().strip() and not ast.get_docstring(TREES[file])]
+    silent += [_name(file) for file in RUST if not file.read_text().startswith("//!")]
+    assert not silent, "begin with a docstring: " + ", ".join(silent)
+
+
+def test_all_lists_exactly_what_is_public() -> None:
+    wrong = []
+    for file in PACKAGE:
+        tree, declared = TREES[file], _declared_all(TREES[file])
+        if declared is None:
+            wrong.append(f"{_name(file)} has no __all__")
+            continue
+        if sorted(set(declared)) != sorted(declared):
+            wrong.append(f"{_name(file)} lists a name twice")
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        defined = {node.name for node in tree.body if isinstance(node, kinds)}
+        public = {name for name in defined if not name.startswith("_")}
+        missing = public - set(declared)
+        if missing and file.name != "__init__.py" and _part(file) != "cli":
+            wrong.append(f"{_name(file)} does not list {', '.join(sorted(missing))}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_module_imports_only_what_another_lists() -> None:
+    listed = {}
+    for file in PACKAGE:
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        listed[module] = set(_declared_all(TREES[file]) or [])
+    wrong = []
+    for file in PYTHON:
+        for module, name in _imports(TREES[file]):
+            private = module in listed and name is not None and name not in listed[module]
+            if private and f"{module}.{name}" not in listed and name != "_native":
+                wrong.append(f"{_name(file)} imports {name} of {module}")
+    assert not wrong, "list them in __all__ there: " + "\n".join(wrong)
+
+
+def test_package_files_only_reexport() -> None:
+    wrong = []
+    for file in PACKAGE:
+        if file.name != "__init__.py":
+            continue
+        allowed = (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign, ast.AnnAssign)
+        wrong += [f"{_name(file)}:{node.lineno}" for node in TREES[file].body if not isinstance(node, allowed)]
+    assert not wrong, ", ".join(wrong)
+
+
+def test_names_say_what_a_thing_is() -> None:
+    wrong = [_name(file) for file in (*PYTHON, *RUST) if file.stem in BAD_FILES]
+    wrong += [
+        f"{_name(file)}:{node.name}"
+        for file in PYTHON
+        for node in ast.walk(TREES[file])
+        if isinstance(node, ast.ClassDef) and BAD_CLASSES.match(node.name)
+    ]
+    assert not wrong, ", ".join(wrong)
+
+
+def test_no_test_sleeps() -> None:
+    wrong = []
+    for file in PYTHON:
+        if not file.is_relative_to(ROOT / "tests"):
+            continue
+        for node in ast.walk(TREES[file]):
+            called = isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep")
+            if called and isinstance(node, ast.Call):
+                wrong.append(f"{_name(file)}:{node.lineno}")
+    assert not wrong, "wait on a condition with streamlearn.testing.wait_until: " + ", ".join(wrong)
+
+
+def test_the_version_is_one() -> None:
+    cargo = tomllib.loads((ROOT / "Cargo.toml").read_text())
+    assert cargo["workspace"]["package"]["version"] == streamlearn.__version__
+    assert f"## {streamlearn.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_setting_is_documented() -> None:
+    from tools.write_docs import settings_page
+
+    page = (ROOT / "docs" / "settings.md").read_text()
+    assert page == settings_page(), "run `python -m tools.write_docs`"
+
+
+def test_commands_in_the_documentation_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
+    verbs = _verbs()
+    wrong = []
+    for file in _tracked(".md"):
+        for block in re.findall(r"^```(?:sh|console|bash)\n(.*?)^```", file.read_text(), flags=re.M | re.S):
+            wrong += [f"{_name(file)}: {line}" for line in block.splitlines() if not _exists(line, targets, verbs)]
+    assert not wrong, "\n".join(wrong)
+
+
+def _verbs() -> set[str]:
+    from streamlearn.cli.main import cli
+
+    return {command.callback.__name__ for command in cli.registered_commands if command.callback}
+
+
+def _exists(line: str, targets: set[str], verbs: set[str]) -> bool:
+    """Whether a command of a code block is one we have; other programs' commands are not ours to judge."""
+    words = line.removeprefix("$ ").split()
+    while words and "=" in words[0] and not words[0].startswith("-"):
+        words.pop(0)
+    match words:
+        case ["make", target, *_]:
+            return "=" in target or target in targets
+        case ["streamlearn", verb, *_]:
+            return verb.startswith("-") or verb in verbs
+        case ["python", "-m", module, *_] if module.split(".")[0] in ("benchmarks", "tools", "streamlearn"):
+            path = ROOT / module.replace(".", "/")
+            return path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+        case _:
+            return True
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    wrong = []
+    for file in _tracked(".py", ".rs", ".md", ".toml", ".yml", ".xml", ".sh", ".lock", "Makefile", ".avsc"):
+        if file.name == "Cargo.lock":
+            continue  # cargo writes its registry's name there itself
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if FOREIGN.search(line):
+                wrong.append(f"{_name(file)}:{number}: {line.strip()[:100]}")
+    assert not wrong, "\n".join(wrong)
