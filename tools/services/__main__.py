@@ -178,7 +178,7 @@ def _environment(service: Service) -> dict[str, str]:
 
 
 def _print_addresses(services: list[Service]) -> None:
-    table = Table("service", "version", "address", "ready after", "pid", "log")
+    table = Table("service", "version", "address", "ready after", "pid", Column("log", overflow="fold"))
     for service in services:
         ready = f"{service.ready_s:.1f} s"
         table.add_row(
