@@ -90,7 +90,7 @@ def gauge(component: str, noun: str, unit: str, help: str, labels: Sequence[str]
 
 
 def histogram(
-    component: str, noun: str, unit: str, help: str, buckets: Sequence[float], labels: Sequence[str] = ()
+    component: str, noun: str, unit: str, help: str, *, buckets: Sequence[float], labels: Sequence[str] = ()
 ) -> Histogram:
     """A distribution, named `streamlearn_<component>_<noun>_<unit>`; buckets fit what is measured."""
     from prometheus_client import REGISTRY, Histogram

@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
 WALLS = {
     "tensorflow": ("streamlearn/trainer/", "streamlearn/serving/", "streamlearn/models/"),
     "keras": ("streamlearn/trainer/", "streamlearn/models/"),
-    "apache_beam": ("streamlearn/ingest/", "pipelines/"),
+    "apache_beam": ("streamlearn/ingest/", "pipelines/", "tests/"),
     "kafka": ("streamlearn/topics/kafka_link.py", "tools/", "tests/", "benchmarks/"),
     "redis": ("streamlearn/versions/", "tools/", "tests/"),
     "fsspec": ("streamlearn/versions/", "tests/"),

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Columns", "EventColumns", "Events", "Failure", "text_at"]
+__all__ = ["Columns", "EventColumns", "Events", "Failure", "Int32s", "text_at"]
 
 Columns: TypeAlias = Mapping[str, npt.NDArray[Any]]
 Int32s: TypeAlias = npt.NDArray[np.int32]

@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from streamlearn.errors import ServiceError
+from streamlearn.testing import wait_until
 from tools.services.process import OwnedProcess, run_to_end
 
 __all__: list[str] = []
@@ -36,13 +35,6 @@ def _is_there(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _wait_for(condition: Callable[[], bool], wait_s_max: float = 20.0) -> None:
-    deadline_s = time.monotonic() + wait_s_max
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {wait_s_max} s"
-        time.sleep(0.01)
 
 
 def _state(pid: int) -> str:
@@ -73,7 +65,7 @@ def test_a_paused_process_resumes_and_stops_even_while_paused(tmp_path: Path) ->
     process.pause()  # a second time changes nothing
     assert process.is_alive()
     process.resume()
-    _wait_for(lambda: _state(process.pid) == "S")
+    wait_until(lambda: _state(process.pid) == "S", "the process")
     process.pause()
     process.stop()
     assert process.exit_status == -signal.SIGTERM
@@ -81,10 +73,10 @@ def test_a_paused_process_resumes_and_stops_even_while_paused(tmp_path: Path) ->
 
 def test_what_the_process_itself_started_ends_with_it(tmp_path: Path) -> None:
     process = OwnedProcess("child", ["sh", "-c", "sleep 600 & echo $!; wait"], tmp_path)
-    _wait_for(lambda: process.log.read_text().endswith("\n"))
+    wait_until(lambda: process.log.read_text().endswith("\n"), "the process")
     grandchild = int(process.log.read_text())
     process.kill()
-    _wait_for(lambda: not _is_there(grandchild) or _state(grandchild) == "Z")
+    wait_until(lambda: not _is_there(grandchild) or _state(grandchild) == "Z", "the process")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -98,7 +90,7 @@ def test_nothing_is_left_when_the_owner_is_ended_by(number: signal.Signals, tmp_
         assert _is_there(pid)
         owner.send_signal(number)
         owner.wait(20)
-        _wait_for(lambda: not _is_there(pid))
+        wait_until(lambda: not _is_there(pid), "the process")
 
 
 def test_a_fork_of_the_owner_does_not_keep_the_process_alive(tmp_path: Path) -> None:
@@ -111,7 +103,7 @@ def test_a_fork_of_the_owner_does_not_keep_the_process_alive(tmp_path: Path) -> 
         pid, fork = int(owner.stdout.readline()), int(owner.stdout.readline())
         owner.kill()
         owner.wait(20)
-        _wait_for(lambda: not _is_there(pid))
+        wait_until(lambda: not _is_there(pid), "the process")
         assert _is_there(fork)
         os.kill(fork, signal.SIGKILL)
 
@@ -121,7 +113,7 @@ def test_a_process_whose_guard_was_killed_is_still_ended(tmp_path: Path) -> None
     guard_pid = int(Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(guard_pid, signal.SIGKILL)
     process.stop()
-    _wait_for(lambda: not _is_there(process.pid) or _state(process.pid) == "Z")
+    wait_until(lambda: not _is_there(process.pid) or _state(process.pid) == "Z", "the process")
 
 
 def test_a_failure_carries_the_status_and_the_last_lines_of_the_log(tmp_path: Path) -> None:
@@ -139,7 +131,7 @@ def test_a_failure_carries_the_status_and_the_last_lines_of_the_log(tmp_path: Pa
 
 def test_a_process_that_does_not_answer_is_refused_at_the_deadline(tmp_path: Path) -> None:
     process = OwnedProcess("child", ["sh", "-c", "echo still warming; exec sleep 600"], tmp_path)
-    _wait_for(lambda: process.log.stat().st_size > 0)
+    wait_until(lambda: process.log.stat().st_size > 0, "the process")
     with pytest.raises(ServiceError, match=r"(?s)did not answer within 0.1 s.*still warming"):
         process.wait_until(lambda: False, 0.1)
     process.stop()

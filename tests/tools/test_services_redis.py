@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from redis import Redis as Client
 
 from streamlearn.errors import ServiceError
+from streamlearn.testing import wait_until
 from tools.services import Redis, fixed_port, free_ports
 from tools.services.ports import LOOPBACK, PortTaken, is_taken
 
@@ -85,14 +85,7 @@ def test_a_redis_that_ended_by_itself_is_told_with_its_log(own_redis: Redis) -> 
     with _client(own_redis) as client:
         client.shutdown(nosave=True)
     with pytest.raises(ServiceError, match=r"(?s)ended by itself.*bye bye"):
-        _until_it_fails(own_redis)
-
-
-def _until_it_fails(service: Redis) -> None:
-    deadline_s = time.monotonic() + 20
-    while time.monotonic() < deadline_s:
-        service.check()
-        time.sleep(0.01)
+        wait_until(own_redis.check, "the check to fail")
 
 
 def test_a_redis_is_gone_after_its_owner_was_killed(redis: str, tmp_path: Path) -> None:
@@ -104,10 +97,7 @@ def test_a_redis_is_gone_after_its_owner_was_killed(redis: str, tmp_path: Path) 
         assert is_taken(port)
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait(20)
-        deadline_s = time.monotonic() + 20
-        while _is_there(pid):
-            assert time.monotonic() < deadline_s, f"redis {pid} is still there"
-            time.sleep(0.01)
+        wait_until(lambda: not _is_there(pid), f"redis {pid} to be gone")
 
 
 def test_a_port_taken_meanwhile_is_survived(own_redis: Redis, tmp_path: Path) -> None:
