@@ -1,0 +1,116 @@
+"""The command line as its users meet it: in a process of its own, by what it prints and how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+KUAIRAND = ROOT / "examples" / "kuairand"
+
+
+def _streamlearn(*words: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "streamlearn", *map(str, words)]
+    whole = {**os.environ, "COLUMNS": "200", "PYTHONPATH": str(ROOT), **env}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd or ROOT, env=whole, timeout=120, check=False
+    )
+
+
+def test_help_names_every_verb_and_what_it_does() -> None:
+    done = _streamlearn("--help")
+    assert done.returncode == 0
+    for verb in ("demo", "doctor", "peek", "replay", "schema", "settings", "topics"):
+        assert verb in done.stdout
+
+
+def test_a_wrong_option_exits_with_two() -> None:
+    assert _streamlearn("doctor", "--nonsense").returncode == 2
+    assert _streamlearn("nonsense").returncode == 2
+
+
+def test_a_folder_that_is_no_application_is_said_in_two_lines(tmp_path: Path) -> None:
+    done = _streamlearn("settings", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"error: {tmp_path} is no application: it has no app.py",
+        "help: name the folder of an application, such as examples/kuairand",
+    ]
+
+
+def test_completion_can_be_installed_for_a_shell() -> None:
+    done = _streamlearn("--show-completion", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    shown = _streamlearn("--help").stdout
+    assert "--install-completion" in shown
+    assert done.returncode in (0, 1, 2)  # which shells there are is the machine's business
+
+
+def test_doctor_names_versions_and_the_native_build() -> None:
+    done = _streamlearn("doctor", "--json")
+    findings = {finding["what"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 0, done.stdout
+    assert findings["native module"]["state"] == "ok"
+    assert findings["tensorflow"]["detail"].startswith("2.")
+    assert "gpu" in findings
+
+
+def test_doctor_fails_on_an_address_that_does_not_answer_and_hides_its_password() -> None:
+    url = "redis://:hunter2@127.0.0.1:1/0"
+    done = _streamlearn("doctor", "--json", STREAMLEARN_REGISTRY=url)
+    finding = next(one for one in json.loads(done.stdout) if one["what"] == "STREAMLEARN_REGISTRY")
+    assert (done.returncode, finding["state"]) == (1, "wrong")
+    assert "hunter2" not in done.stdout + done.stderr
+
+
+def test_settings_show_what_a_run_would_have() -> None:
+    done = _streamlearn("settings", KUAIRAND, "--json", "--set", "events.linger_ms=7")
+    assert json.loads(done.stdout)["events.linger_ms"] == 7
+
+
+def test_a_setting_that_is_none_is_refused_with_the_one_that_was_meant() -> None:
+    done = _streamlearn("settings", KUAIRAND, "--set", "events.linger=7")
+    assert done.returncode == 2
+    assert "did you mean 'events.linger_ms'?" in done.stderr
+
+
+def test_schemas_are_printed_one_by_one_and_written_all_at_once(tmp_path: Path) -> None:
+    impression = json.loads(_streamlearn("schema", KUAIRAND, "impression").stdout)
+    assert impression["name"] == "streamlearn.kuairand.Impression"
+    _streamlearn("schema", KUAIRAND, "--out", tmp_path)
+    assert json.loads((tmp_path / "impression.avsc").read_text()) == impression
+    assert len(list(tmp_path.glob("*.avsc"))) == len(json.loads(_streamlearn("schema", KUAIRAND, "--json").stdout))
+
+
+def test_topics_are_created_counted_and_peeked_into(tmp_path: Path) -> None:
+    root = f"topics.root=file://{tmp_path}"
+    missing = json.loads(_streamlearn("topics", KUAIRAND, "--json", "--set", root).stdout)
+    assert {row["id"] for row in missing} == {"missing"}
+    limits = ("--limit-events", 200, "--set", "replay.partitions=2")
+    done = _streamlearn("replay", KUAIRAND, "--speed", 0, "--set", root, *limits)
+    assert done.returncode == 0, done.stderr
+    rows = {row["topic"]: row for row in json.loads(_streamlearn("topics", KUAIRAND, "--json", "--set", root).stdout)}
+    assert rows["impressions"]["partitions"] == 2
+    assert rows["impressions"]["records"] > 0
+    lines = _streamlearn("peek", KUAIRAND, "impressions", "--set", root).stdout.splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert "impression" in kinds
+    assert "control" in kinds
+
+
+def test_the_demo_reads_back_what_it_replayed() -> None:
+    done = _streamlearn("demo", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["impressions replayed"] == facts["impressions read back"] > 0
+    assert facts["unreadable"] == 0
+    assert "ok: all" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["schema"], ["peek", "nowhere"]])
+def test_what_is_missing_or_wrong_is_usage(words: list[str]) -> None:
+    assert _streamlearn(*words).returncode == 2
