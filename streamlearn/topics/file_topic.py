@@ -202,6 +202,7 @@ class _FileReader(Reader):
             if not following:
                 return empty_records(partition, head.next_offset)
             offset = max(offset, following[0])
+            self._ends.pop(partition, None)
         return empty_records(partition, offset)
 
     def _base_of(self, partition: int, offset: int, head: Head) -> int:

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import logging
 import uuid
+import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import kafka.codec
-import kafka.errors
-from kafka.net.manager import KafkaConnectionManager
-from kafka.net.selector import NetworkSelector
-from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
-from kafka.protocol.metadata import MetadataRequest
-from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
-
 from streamlearn.errors import BadRecord, ServiceError
 from streamlearn.topics.settings import AccessSettings
+
+with warnings.catch_warnings():  # its schemas are read by a call that Python 3.11 and 3.12 call deprecated
+    warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
+    import kafka.codec
+    import kafka.errors
+    from kafka.net.manager import KafkaConnectionManager
+    from kafka.net.selector import NetworkSelector
+    from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest
+    from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+    from kafka.protocol.metadata import MetadataRequest
+    from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 __all__ = [
     "DUPLICATE_SEQUENCE",
