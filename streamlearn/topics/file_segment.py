@@ -84,6 +84,10 @@ class Segment:
         """The size of the file."""
         return os.fstat(self.descriptor).st_size
 
+    def is_replaced(self) -> bool:
+        """Whether another file lies at its path now."""
+        return self.path.stat().st_ino != os.fstat(self.descriptor).st_ino
+
     def timestamp_ms_max(self, end_bytes: int) -> int:
         """The largest timestamp up to a byte; -1 without records."""
         self.index_to(end_bytes)

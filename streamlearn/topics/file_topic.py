@@ -221,7 +221,7 @@ class _FileReader(Reader):
 
     def _segment(self, partition: int, base: int) -> Segment:
         known = self._segments.get(partition)
-        if known is not None and known.base_offset == base:
+        if known is not None and known.base_offset == base and not self._is_rewritten(known):
             return known
         opened = Segment.open(self._folder.partition(partition), base, self._frame_bytes_max)
         if known is not None:
@@ -229,6 +229,10 @@ class _FileReader(Reader):
         self._ends.pop(partition, None)  # a byte of another file means nothing in this one
         self._segments[partition] = opened
         return opened
+
+    def _is_rewritten(self, segment: Segment) -> bool:
+        """Whether compaction has put another file in this one's place."""
+        return self._folder.settings.compacted and segment.is_replaced()
 
 
 def _unreachable(folder: Folder, error: OSError) -> TopicUnreachable:

@@ -22,6 +22,7 @@ with warnings.catch_warnings():  # its schemas are read by a call that Python 3.
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     import kafka.codec
     import kafka.errors
+    from kafka.net.inet import KafkaNetSocket
     from kafka.net.manager import KafkaConnectionManager
     from kafka.net.selector import NetworkSelector
     from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest
@@ -302,6 +303,21 @@ _CODECS: dict[int, tuple[str, Any, Any]] = {
     3: ("lz4", kafka.codec.has_lz4, kafka.codec.lz4_decode),
     4: ("zstd", kafka.codec.has_zstd, kafka.codec.zstd_decode),
 }
+
+
+_connect_socket = KafkaNetSocket.sock_connect
+
+
+async def _connect_or_close(self: Any, net: Any, sock: Any, *args: Any, **named: Any) -> Any:
+    """Connect a socket; kafka-python leaves one that was refused to the garbage collector, and warns of it."""
+    try:
+        return await _connect_socket(self, net, sock, *args, **named)
+    except BaseException:
+        sock.close()
+        raise
+
+
+KafkaNetSocket.sock_connect = _connect_or_close
 
 
 async def _sent(manager: Any, request: Any, node: int | None, timeout_ms: int) -> Any:

@@ -1,0 +1,161 @@
+"""Writers that die: forked from a process of one thread, killed at a chosen step or at a random moment.
+
+Run as a program: `python -m tests.topics.crashes steps|moments|maintain URL SEED ROUNDS`; prints what was
+acknowledged, or for `maintain` the last value of each key after each death.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from streamlearn.topics import AccessSettings, Topic, open_topic
+
+__all__ = ["main"]
+
+_ACK = struct.Struct("<qq")
+_BATCHES_MAX = 200
+_ACCESS = AccessSettings(lock_wait_ms=20_000)
+
+
+def main(mode: str, url: str, seed: int, rounds: int) -> None:
+    chance, topic = random.Random(seed), open_topic(url, _ACCESS)
+    acknowledged: list[tuple[int, int, int]] = []
+    if mode == "maintain":
+        print(json.dumps([_round_of_maintenance(topic, step, chance) for step in range(rounds)]))
+        return
+    for number in range(rounds):
+        if mode == "steps":
+            acknowledged += _round_of_steps(topic, number, chance)
+        else:
+            acknowledged += _round_of_moments(topic, number, chance)
+    print(json.dumps(acknowledged))
+
+
+def _round_of_steps(topic: Topic, number: int, chance: random.Random) -> list[tuple[int, int, int]]:
+    """One writer dies at its step `number`; within a write, after a random part of it."""
+    seed = chance.random()
+    pid, acks = _forked(partial(_write, topic, number, random.Random(seed), dies_at=number))
+    os.waitpid(pid, 0)
+    return _drained(acks, number)
+
+
+def _round_of_maintenance(topic: Topic, step: int, chance: random.Random) -> dict[str, str]:
+    """Compaction dies at a step; what a reader then finds of each key."""
+
+    def maintain(pipe: int) -> None:
+        _die_at(step, chance)
+        topic.maintain()
+
+    pid, pipe = _forked(maintain)
+    os.waitpid(pid, 0)
+    os.close(pipe)
+    last: dict[str, str] = {}
+    with topic.reader() as reader:
+        offset = 0
+        while offset < reader.end(0):
+            records = reader.read(0, offset)
+            for key, value in zip(records.keys, records.values, strict=True):
+                last[(key or b"").decode()] = (value or b"").decode()
+            offset = records.next_offset
+    return last
+
+
+def _round_of_moments(topic: Topic, number: int, chance: random.Random) -> list[tuple[int, int, int]]:
+    """Two writers at once are killed, each at a random moment after some acknowledgements."""
+    writers = []
+    for each in range(2):
+        seed, name = chance.random(), number * 2 + each
+        pid, acks = _forked(partial(_write, topic, name, random.Random(seed), dies_at=-1))
+        writers.append((pid, acks, name))
+    found = []
+    for pid, acks, name in writers:
+        _wait_for_bytes(acks)
+        until_s = time.perf_counter() + chance.random() * 0.004
+        while time.perf_counter() < until_s:
+            pass
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        found += _drained(acks, name)
+    return found
+
+
+def _write(topic: Topic, name: int, chance: random.Random, pipe: int, *, dies_at: int) -> None:
+    if dies_at >= 0:
+        _die_at(dies_at, chance)
+    writer = topic.writer()
+    for turn in range(_BATCHES_MAX):
+        values = [
+            b"%d:%d:%d:" % (name, turn, at) + bytes(chance.randrange(600))
+            for at in range(chance.randrange(1, 40))
+        ]
+        base = int(writer.append(0, values)[0])
+        os.write(pipe, _ACK.pack(base, len(values)))
+
+
+def _die_at(step: int, chance: random.Random) -> None:
+    """Make the `step`-th change of files of this process its last."""
+    left = step
+
+    def dying(original: Callable[..., Any], torn: bool) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                return original(*args, **named)
+            if torn:
+                descriptor, data, position = args
+                # A head lies in one page and one sector: it is written whole or not at all.
+                whole = bytes(data[:4]) == b"SLH1"
+                size = chance.choice([0, len(data)]) if whole else chance.randrange(len(data) + 1)
+                original(descriptor, bytes(data)[:size], position)
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError
+
+        return call
+
+    os.pwrite = dying(os.pwrite, True)
+    os.ftruncate = dying(os.ftruncate, False)
+    Path.write_bytes = dying(Path.write_bytes, False)  # type: ignore[method-assign]
+    Path.replace = dying(Path.replace, False)  # type: ignore[method-assign]
+    Path.unlink = dying(Path.unlink, False)  # type: ignore[method-assign]
+
+
+def _forked(work: Callable[[int], None]) -> tuple[int, int]:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        try:
+            work(writing)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    return pid, reading
+
+
+def _wait_for_bytes(pipe: int) -> None:
+    ready, _, _ = select.select([pipe], [], [], 20)
+    assert ready, "a writer acknowledged nothing for 20 s"
+
+
+def _drained(pipe: int, name: int) -> list[tuple[int, int, int]]:
+    data = b""
+    while chunk := os.read(pipe, 65_536):
+        data += chunk
+    os.close(pipe)
+    return [(name, base, count) for base, count in _ACK.iter_unpack(data)]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

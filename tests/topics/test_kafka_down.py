@@ -1,0 +1,129 @@
+"""Kafka away, silent or back: waits are bounded, errors name the address, work goes on once it is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlearn.errors import NotDelivered, TopicUnreachable
+from streamlearn.topics import Topic, WriterSettings, create_topic, open_topic
+from tests.topics.places import ACCESS, SETTINGS, Place
+
+pytestmark = pytest.mark.kafka
+
+IMPATIENT = replace(ACCESS, unreachable_after_ms=600, request_timeout_ms=300)
+WAIT_S_MAX = 5.0
+
+
+@pytest.fixture
+def topic(kafka: Any, tmp_path: Path) -> Iterator[Topic]:
+    place = Place.of("kafka", tmp_path, kafka.address)
+    with create_topic(place.new_url(), SETTINGS, ACCESS) as topic:
+        yield topic
+    place.clean()
+
+
+def test_a_killed_broker_is_named_within_the_bound_and_work_goes_on_when_it_is_back(
+    kafka: Any, topic: Topic
+) -> None:
+    with (
+        open_topic(topic.url, IMPATIENT) as hurried,
+        hurried.writer(WriterSettings(delivery_timeout_ms=600)) as writer,
+    ):
+        patient_writer, reader = topic.writer(), hurried.reader()
+        patient_writer.append(0, [b"before"])
+        writer.append(0, [b"before too"])
+        assert len(reader.read(0, 0, wait_ms=2_000)) > 0
+        kafka.kill()
+        try:
+            started_s = time.monotonic()
+            with pytest.raises(TopicUnreachable, match=f"{kafka.address} did not answer for .* ms") as caught:
+                writer.append(0, [b"lost"])
+            assert caught.value.help
+            writer.send(1, b"lost too")
+            with pytest.raises(NotDelivered, match=f"partition 1: 1 .*{kafka.address} did not answer"):
+                writer.flush()
+            with pytest.raises(TopicUnreachable, match=kafka.address):
+                reader.end(0)
+            with pytest.raises(TopicUnreachable, match=kafka.address):
+                open_topic(topic.url, IMPATIENT)
+            with pytest.raises(TopicUnreachable, match=kafka.address):
+                while time.monotonic() < started_s + 4 * WAIT_S_MAX:
+                    reader.read(0, 2, wait_ms=100)
+            assert time.monotonic() - started_s < 4 * WAIT_S_MAX
+        finally:
+            kafka.restart()
+        assert patient_writer.append(0, [b"after"]).tolist() == [2]
+        with topic.reader() as patient_reader:
+            assert patient_reader.read(0, 0, wait_ms=5_000).values == [b"before", b"before too", b"after"]
+        deadline_s = time.monotonic() + 20
+        while not len(records := _read_or_none(reader, 2)) and time.monotonic() < deadline_s:
+            pass
+        assert records == [b"after"]
+        patient_writer.close()
+        reader.close()
+
+
+def _read_or_none(reader: Any, offset: int) -> list[bytes | None]:
+    try:
+        values: list[bytes | None] = reader.read(0, offset, wait_ms=200).values
+    except TopicUnreachable:
+        return []
+    return values
+
+
+def test_a_silent_broker_is_given_up_within_the_bound(kafka: Any, topic: Topic) -> None:
+    with open_topic(topic.url, IMPATIENT) as hurried, hurried.reader() as reader:
+        kafka.pause()
+        try:
+            started_s = time.monotonic()
+            assert len(reader.read(0, 0, wait_ms=50)) == 0
+            assert time.monotonic() - started_s < WAIT_S_MAX
+            with pytest.raises(TopicUnreachable, match=kafka.address):
+                hurried.settings()
+            assert time.monotonic() - started_s < WAIT_S_MAX
+        finally:
+            kafka.resume()
+
+
+def test_an_append_sent_before_a_silence_is_there_once(kafka: Any, topic: Topic) -> None:
+    """The broker got the batch but its answer was late: the batch is sent again and dropped as a duplicate."""
+    with (
+        open_topic(topic.url, replace(ACCESS, request_timeout_ms=300)) as hurried,
+        hurried.writer() as writer,
+    ):
+        writer.append(0, [b"0"])
+        kafka.pause()
+        import threading
+
+        timer = threading.Timer(1.0, kafka.resume)
+        timer.start()
+        try:
+            assert writer.append(0, [b"1", b"2"]).tolist() == [1, 2]
+        finally:
+            timer.join()
+        assert writer.append(0, [b"3"]).tolist() == [3]
+        with topic.reader() as reader:
+            assert reader.end(0) == 4
+            assert reader.read(0, 0, wait_ms=2_000).values == [b"0", b"1", b"2", b"3"]
+
+
+def test_nobody_at_the_address_is_said_within_the_bound(tmp_path: Path) -> None:
+    started_s = time.monotonic()
+    with pytest.raises(TopicUnreachable, match=r"127\.0\.0\.1:1 did not answer for .* ms \(\d+ tries\)"):
+        open_topic("kafka://127.0.0.1:1/events", IMPATIENT)
+    assert time.monotonic() - started_s < WAIT_S_MAX
+
+
+def test_kafka_pythons_log_is_silent(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(TopicUnreachable):
+        open_topic("kafka://127.0.0.1:1/events", IMPATIENT)
+    assert capfd.readouterr().err == ""
+    assert caplog.records == []

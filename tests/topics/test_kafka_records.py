@@ -1,0 +1,143 @@
+"""Kafka records written and read by other clients: compression, transactions, headers, broker's own times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlearn.errors import ConfigError, NotDelivered
+from streamlearn.topics import Topic, TopicSettings, create_topic, partition_of
+from tests.topics.places import ACCESS, SETTINGS, Place
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def place(kafka: Any, tmp_path: Path) -> Iterator[Place]:
+    place = Place.of("kafka", tmp_path, kafka.address)
+    yield place
+    place.clean()
+
+
+@pytest.fixture
+def topic(place: Place) -> Iterator[Topic]:
+    with place.create() as topic:
+        yield topic
+
+
+def name_of(topic: Topic) -> str:
+    return topic.url.rpartition("/")[2]
+
+
+def producer_of(kafka: Any, **settings: Any) -> Any:
+    from kafka import KafkaProducer
+
+    return KafkaProducer(bootstrap_servers=kafka.address, **settings)
+
+
+def test_a_stock_consumer_reads_what_we_write(kafka: Any, topic: Topic) -> None:
+    from kafka import KafkaConsumer, TopicPartition
+
+    with topic.writer() as writer:
+        writer.append(1, [b"a", None, b""], [None, b"k", b""], [1_700_000_000_000, 1_700_000_000_005, 5])
+    consumer = KafkaConsumer(bootstrap_servers=kafka.address, enable_auto_commit=False)
+    try:
+        partition = TopicPartition(name_of(topic), 1)
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        found: list[Any] = []
+        deadline_s = time.monotonic() + 20
+        while len(found) < 3 and time.monotonic() < deadline_s:
+            found += consumer.poll(timeout_ms=500).get(partition, [])
+        assert [(record.offset, record.key, record.value) for record in found] == [
+            (0, None, b"a"),
+            (1, b"k", None),
+            (2, b"", b""),
+        ]
+        assert [record.timestamp for record in found] == [1_700_000_000_000, 1_700_000_000_005, 5]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_we_read_what_a_stock_producer_writes(kafka: Any, topic: Topic, compression: str | None) -> None:
+    producer = producer_of(kafka, compression_type=compression, linger_ms=20)
+    for at in range(50):
+        key = b"k%d" % at
+        producer.send(
+            name_of(topic), b"v%d" % at, key=key, headers=[("h", b"x" * at)], timestamp_ms=1_000 + at
+        )
+    producer.flush()
+    producer.close()
+    with topic.reader() as reader:
+        for partition in range(2):
+            wanted = [at for at in range(50) if partition_of(b"k%d" % at, 2) == partition]
+            values: list[bytes | None] = []
+            while len(values) < reader.end(partition):
+                records = reader.read(partition, len(values), wait_ms=2_000)
+                values += records.values
+                assert all(
+                    key == b"k" + (value or b"")[1:]
+                    for key, value in zip(records.keys, records.values, strict=True)
+                )
+            assert values == [b"v%d" % at for at in wanted]
+
+
+def test_only_committed_transactions_are_read(kafka: Any, topic: Topic) -> None:
+    producer = producer_of(kafka, transactional_id=f"t-{name_of(topic)}")
+    producer.init_transactions()
+    for turn, (value, commits) in enumerate(
+        [(b"in", True), (b"out", False), (b"in", True), (b"out", False), (b"in", True)]
+    ):
+        producer.begin_transaction()
+        for at in range(3):
+            producer.send(name_of(topic), b"%s %d %d" % (value, turn, at), partition=0)
+        producer.flush()
+        if commits:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    with topic.reader() as reader:
+        values: list[bytes | None] = []
+        offset, end = 0, reader.end(0)
+        assert end == 20
+        while offset < end:
+            records = reader.read(0, offset, max_records=2, wait_ms=2_000)
+            assert records.next_offset > offset
+            values += records.values
+            offset = records.next_offset
+        assert values == [b"in %d %d" % (turn, at) for turn in (0, 2, 4) for at in range(3)]
+        producer.begin_transaction()
+        producer.send(name_of(topic), b"open", partition=0)
+        producer.flush()
+        assert reader.end(0) == end
+        assert len(reader.read(0, end, wait_ms=50)) == 0
+        producer.abort_transaction()
+    producer.close()
+
+
+def test_a_record_from_the_far_future_is_refused_in_the_brokers_words(topic: Topic) -> None:
+    future_ms = time.time_ns() // 1_000_000 + 100 * 86_400_000
+    with topic.writer() as writer:
+        with pytest.raises(NotDelivered, match="InvalidTimestamp"):
+            writer.append(0, [b"a"], timestamps_ms=[future_ms])
+        assert writer.append(0, [b"b"]).tolist() == [0]
+
+
+def test_settings_the_broker_refuses_are_named(place: Place) -> None:
+    with pytest.raises(ConfigError, match=r"segment\.bytes"):
+        create_topic(place.new_url(), TopicSettings(segment_bytes=1_000), ACCESS)
+
+
+def test_a_first_record_larger_than_a_fetch_is_read(place: Place) -> None:
+    with place.create(TopicSettings(record_bytes_max=3_000_000, retention_ms=SETTINGS.retention_ms)) as topic:
+        with topic.writer() as writer:
+            writer.append(0, [bytes(2_900_000), b"small"])
+        with topic.reader() as reader:
+            records = reader.read(0, 0, max_bytes=1_000, wait_ms=5_000)
+            assert [len(value or b"") for value in records.values] == [2_900_000]
+            assert reader.read(0, 1, max_bytes=1_000, wait_ms=5_000).values == [b"small"]
