@@ -116,7 +116,7 @@ class Segment:
         return None
 
     def read(
-        self, offset: int, position: int, end_bytes: int, limits: tuple[int, int], partition: int = -1
+        self, offset: int, position: int, end_bytes: int, limits: tuple[int, int], *, partition: int = -1
     ) -> tuple[Records, int]:
         """Frames at or above `offset`, from a byte at which one begins; and the byte at which to go on.
 

@@ -194,7 +194,7 @@ class _FileReader(Reader):
             at_end = known is not None and known[:2] == (base, offset)
             position = known[2] if known is not None and at_end else segment.position_of(offset, end_bytes)
             while position < end_bytes:
-                records, position = segment.read(offset, position, end_bytes, limits, partition)
+                records, position = segment.read(offset, position, end_bytes, limits, partition=partition)
                 if len(records):
                     self._ends[partition] = (base, records.next_offset, position)
                     return records

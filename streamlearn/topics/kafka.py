@@ -114,6 +114,7 @@ class KafkaTopic(Topic):
             return configs
 
         configs = self._session.persist(attempt)
+        self._session.persist(self._session.verify)  # the question named the topic, not its id
         return _settings_of(configs, self.partitions)
 
     def writer(self, settings: WriterSettings | None = None) -> Writer:

@@ -45,6 +45,7 @@ __all__ = [
     "LinkDown",
     "Produced",
     "TopicFacts",
+    "decompress",
     "error_name",
     "is_passing",
 ]
@@ -309,7 +310,7 @@ _connect_socket = KafkaNetSocket.sock_connect
 
 
 async def _connect_or_close(self: Any, net: Any, sock: Any, *args: Any, **named: Any) -> Any:
-    """Connect a socket; kafka-python leaves one that was refused to the garbage collector, and warns of it."""
+    """Connect a socket; kafka-python leaves a refused one to the garbage collector, which warns of it."""
     try:
         return await _connect_socket(self, net, sock, *args, **named)
     except BaseException:

@@ -91,7 +91,7 @@ class KafkaReader(Reader):
 
         offset = session.persist(attempt)
         # The question names the topic; only after the answer is it sure whose offset this is.
-        session.persist(lambda: session.refresh(session.access.request_timeout_ms))
+        session.persist(session.verify)
         return offset
 
     def _fetch(self, partition: int, offset: int, max_bytes: int, wait_ms: int) -> Records:

@@ -25,7 +25,7 @@ from streamlearn.topics.url import TopicUrl
 
 __all__ = ["KafkaSession", "TryAgain"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class TryAgain(Exception):
@@ -85,6 +85,10 @@ class KafkaSession:
             TopicReplaced: It has another id than before.
         """
         self.link.connect(timeout_ms)
+        self.verify()
+
+    def verify(self) -> None:
+        """Ask again for the topic, over the connection there is; raises as `refresh` does."""
         facts = self.link.topic(self.name)
         if facts is None:
             message = f"there is no topic {self.url}"
@@ -112,7 +116,9 @@ class KafkaSession:
             message, help="look at the broker's log and at this client's rights to the topic"
         )
 
-    def persist(self, attempt: Callable[[], T], bound_ms: float | None = None, *, refresh: bool = True) -> T:
+    def persist(
+        self, attempt: Callable[[], _T], bound_ms: float | None = None, *, refresh: bool = True
+    ) -> _T:
         """Do something until it succeeds or the bound has passed.
 
         Args:

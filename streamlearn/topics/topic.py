@@ -12,7 +12,7 @@ from streamlearn.topics.records import Position, Records
 from streamlearn.topics.settings import TopicSettings, WriterSettings
 from streamlearn.topics.writer import Writer
 
-__all__ = ["Reader", "Topic"]
+__all__ = ["Reader", "Topic", "replaced"]
 
 
 class Topic(ABC):

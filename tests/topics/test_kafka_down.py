@@ -53,8 +53,7 @@ def test_a_killed_broker_is_named_within_the_bound_and_work_goes_on_when_it_is_b
             with pytest.raises(TopicUnreachable, match=kafka.address):
                 open_topic(topic.url, IMPATIENT)
             with pytest.raises(TopicUnreachable, match=kafka.address):
-                while time.monotonic() < started_s + 4 * WAIT_S_MAX:
-                    reader.read(0, 2, wait_ms=100)
+                _read_until_refused(reader, started_s + 4 * WAIT_S_MAX)
             assert time.monotonic() - started_s < 4 * WAIT_S_MAX
         finally:
             kafka.restart()
@@ -62,11 +61,16 @@ def test_a_killed_broker_is_named_within_the_bound_and_work_goes_on_when_it_is_b
         with topic.reader() as patient_reader:
             assert patient_reader.read(0, 0, wait_ms=5_000).values == [b"before", b"before too", b"after"]
         deadline_s = time.monotonic() + 20
-        while not len(records := _read_or_none(reader, 2)) and time.monotonic() < deadline_s:
+        while not (values := _read_or_none(reader, 2)) and time.monotonic() < deadline_s:
             pass
-        assert records == [b"after"]
+        assert values == [b"after"]
         patient_writer.close()
         reader.close()
+
+
+def _read_until_refused(reader: Any, until_s: float) -> None:
+    while time.monotonic() < until_s:
+        reader.read(0, 2, wait_ms=100)
 
 
 def _read_or_none(reader: Any, offset: int) -> list[bytes | None]:
@@ -92,7 +96,7 @@ def test_a_silent_broker_is_given_up_within_the_bound(kafka: Any, topic: Topic) 
 
 
 def test_an_append_sent_before_a_silence_is_there_once(kafka: Any, topic: Topic) -> None:
-    """The broker got the batch but its answer was late: the batch is sent again and dropped as a duplicate."""
+    """The broker got the batch but answered late: the batch is sent again, and dropped as a duplicate."""
     with (
         open_topic(topic.url, replace(ACCESS, request_timeout_ms=300)) as hurried,
         hurried.writer() as writer,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamlearn.errors import ConfigError, NotDelivered
-from streamlearn.topics import Topic, TopicSettings, create_topic, partition_of
+from streamlearn.topics import Topic, TopicSettings, create_topic, open_topic, partition_of
 from tests.topics.places import ACCESS, SETTINGS, Place
 
 pytestmark = pytest.mark.kafka
@@ -126,6 +126,23 @@ def test_a_record_from_the_far_future_is_refused_in_the_brokers_words(topic: Top
         with pytest.raises(NotDelivered, match="InvalidTimestamp"):
             writer.append(0, [b"a"], timestamps_ms=[future_ms])
         assert writer.append(0, [b"b"]).tolist() == [0]
+
+
+def test_times_the_broker_stamps_itself_are_given(kafka: Any, place: Place) -> None:
+    from kafka.admin import KafkaAdminClient
+
+    url = place.new_url()
+    configs = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact", "retention.ms": "5"}
+    with KafkaAdminClient(bootstrap_servers=kafka.address) as admin:
+        created = {"num_partitions": 1, "configs": configs}
+        admin.create_topics({url.rpartition("/")[2]: created}, wait_for_metadata=True)
+    before_ms = time.time_ns() // 1_000_000
+    with open_topic(url, ACCESS) as topic, topic.writer() as writer, topic.reader() as reader:
+        assert topic.settings().keeps_history()
+        writer.append(0, [b"a", b"b"], [b"k", b"l"], [5, 6])
+        stamped_ms = reader.read(0, 0, wait_ms=2_000).timestamps_ms.tolist()
+        assert before_ms <= stamped_ms[0] == stamped_ms[1] <= time.time_ns() // 1_000_000
+        assert reader.offset_for_time(0, before_ms) == 0
 
 
 def test_settings_the_broker_refuses_are_named(place: Place) -> None:

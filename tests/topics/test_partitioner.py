@@ -36,7 +36,7 @@ def test_keys_go_where_kafka_python_sends_them(key: bytes, partitions: int) -> N
 def test_importing_topics_imports_no_kafka() -> None:
     program = (
         "import sys, streamlearn.topics as topics\n"
-        "topics.create_topic('memory://a'); topics.create_topic('file:///tmp/../tmp/x', exist_ok=True) if 0 else None\n"
+        "topics.create_topic('memory://a')\n"
         "assert not [name for name in sys.modules if name.split('.')[0] == 'kafka']\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
