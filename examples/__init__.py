@@ -1,0 +1,1 @@
+"""Applications to start from, each complete in one folder."""

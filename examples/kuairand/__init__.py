@@ -1,0 +1,1 @@
+"""KuaiRand: a week of real short-video impressions; see README.md."""

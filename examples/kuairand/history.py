@@ -1,0 +1,185 @@
+"""The history: the recorded week as events, at its real times. The reading of files is `log` and `side`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import compute
+
+from streamlearn.errors import ConfigError
+from streamlearn.replay import HistoryBlock, rows_of, texts_of
+
+from .log import Int64s, Log, Order, order_of, read_log
+from .side import UserTable, VideoTable
+
+__all__ = ["KuaiRandHistory", "history"]
+
+# A click is a play of at least this long, or of the whole video; a long view likewise.
+CLICK_MS = 7_000
+LONG_VIEW_MS = 18_000
+ACTIONS = ("click", "long_view")
+# The days of the data are China's.
+ZONE_MS = 8 * 3_600_000
+HOUR_MS = 3_600_000
+DAY_MS = 86_400_000
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def history(options: Mapping[str, str]) -> KuaiRandHistory:
+    """The recorded week; there are no options.
+
+    Raises:
+        ConfigError: An option was given.
+    """
+    if options:
+        message = f"the history of kuairand has no option {min(options)!r}"
+        raise ConfigError(message, help="it has none: the week is replayed as it was recorded")
+    return KuaiRandHistory()
+
+
+class KuaiRandHistory:
+    """A week of a short-video app, as impressions and the clicks and long views that followed."""
+
+    def __init__(self) -> None:
+        log = read_log()
+        order = order_of(log)
+        request_ids = compute.binary_join_element_wise(
+            *(pa.array(numbers).cast(pa.string()) for numbers in (log.user_id, log.time_ms)), "-"
+        )
+        first = order.rows[order.items_at[:-1]]
+        self._impressions = _impressions(log, order, request_ids)
+        self._actions = _actions(log, request_ids)
+        self._impression_times = log.time_ms[first]
+        self._action_times: Int64s = self._actions["event_time_ms"]
+
+    @property
+    def events_count(self) -> int:
+        """How many events there are."""
+        return len(self._impression_times) + len(self._action_times)
+
+    @property
+    def begin_ms(self) -> int:
+        """When the first video was shown."""
+        return int(self._impression_times[0])
+
+    def blocks(self, span_ms: int) -> Iterator[HistoryBlock]:
+        """The whole week, a block each `span_ms`; every event arrives when it happens."""
+        last_ms = int(max(self._impression_times[-1], self._action_times[-1]))
+        bounds = np.arange(self.begin_ms, last_ms + span_ms + 1, span_ms)
+        bounds[-1] = last_ms + 1
+        shown = np.searchsorted(self._impression_times, bounds).tolist()
+        done = np.searchsorted(self._action_times, bounds).tolist()
+        for at, until_ms in enumerate(bounds[1:].tolist()):
+            impressions, actions = (counts[at + 1] - counts[at] for counts in (shown, done))
+            yield HistoryBlock(
+                rows_of(self._impressions, shown[at], shown[at + 1]) if impressions else {},
+                impressions,
+                rows_of(self._actions, done[at], done[at + 1]) if actions else {},
+                actions,
+                watermark_ms=until_ms,
+                until_ms=until_ms,
+            )
+
+
+def _impressions(log: Log, order: Order, request_ids: Any) -> Arrays:
+    first, rows = order.rows[order.items_at[:-1]], order.rows
+    return {
+        **_texts("request_id", request_ids.take(pa.array(first))),
+        "event_time_ms": log.time_ms[first],
+        **_texts("segments.tab", pa.array(log.tab[first]).cast(pa.string())),
+        **_user_columns(log, first),
+        "items[]": order.items_at.astype(np.int32),
+        **_item_columns(log, rows),
+    }
+
+
+def _user_columns(log: Log, rows: Int64s) -> Arrays:
+    users = UserTable()
+    row = users.row_of[log.user_id[rows]]
+    columns: Arrays = {
+        "user.user_id": log.user_id[rows],
+        "user.tab": log.tab[rows],
+        "user.hour": (log.time_ms[rows] + ZONE_MS) // HOUR_MS % 24,
+    }
+    for name, (codes, texts) in users.texts.items():
+        columns[f"user.{name}"], columns[f"user.{name}$"] = texts_of(codes[row], texts)
+    for name, numbers in users.numbers.items():
+        columns[f"user.{name}"] = numbers[row]
+    columns["user.counts"] = users.counts[row].reshape(-1)
+    columns["user.counts[]"] = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(users.counts.shape[1])
+    return columns
+
+
+def _item_columns(log: Log, rows: Int64s) -> Arrays:
+    videos = VideoTable()
+    row = videos.row_of[log.video_id[rows]]
+    seconds = log.duration_ms[rows] / 1000
+    columns: Arrays = {
+        "items.video_id": log.video_id[rows],
+        "items.author_id": log.author_id[rows],
+        # Half octaves: 1, 1.4, 2, 2.8, 4, ... seconds.
+        "items.duration_bucket": np.floor(2 * np.log2(np.maximum(seconds, 0.5))).astype(np.int64),
+        "items.age_days": (log.time_ms[rows] - _day_begin_ms(log.upload_date[rows])) // DAY_MS,
+        "items.duration": (np.log1p(seconds) / 10).astype(np.float32),
+    }
+    columns["items.tags"], columns["items.tags[]"] = _tags(log.tags[rows])
+    for name, (codes, texts) in videos.texts.items():
+        columns[f"items.{name}"], columns[f"items.{name}$"] = texts_of(codes[row], texts)
+    for name, numbers in videos.numbers.items():
+        columns[f"items.{name}"] = numbers[row]
+    return columns
+
+
+def _actions(log: Log, request_ids: Any) -> Arrays:
+    """Every row's click and long view, in the order they happened; duplicates are done as often as shown."""
+    row = np.concatenate([np.flatnonzero(log.is_click), np.flatnonzero(log.long_view)])
+    kind = np.repeat([0, 1], [int(log.is_click.sum()), int(log.long_view.sum())])
+    after_ms = np.minimum(np.array([CLICK_MS, LONG_VIEW_MS])[kind], log.duration_ms[row])
+    time_ms = log.time_ms[row] + after_ms
+    order = np.argsort(time_ms, kind="stable")
+    action, action_at = texts_of(kind[order], ACTIONS)
+    return {
+        **_texts("request_id", request_ids.take(pa.array(row[order]))),
+        "event_time_ms": time_ms[order],
+        "item_id": log.video_id[row[order]],
+        "action": action,
+        "action$": action_at,
+    }
+
+
+def _texts(name: str, texts: Any) -> Arrays:
+    """The two columns of an Arrow array of texts."""
+    encoded = texts.dictionary_encode() if not pa.types.is_dictionary(texts.type) else texts
+    data, at = texts_of(encoded.indices.to_numpy(), encoded.dictionary.to_pylist())
+    return {name: data, f"{name}$": at}
+
+
+def _tags(tags: npt.NDArray[np.object_]) -> tuple[Int64s, npt.NDArray[np.int32]]:
+    """The numbers in texts like "62,4"; 0 alone where the tags are unknown."""
+    encoded = pa.array(tags).dictionary_encode()
+    numbers = [
+        [int(tag) if tag.isdigit() else 0 for tag in text.split(",")]
+        for text in encoded.dictionary.to_pylist()
+    ]
+    codes: npt.NDArray[np.int32] = encoded.indices.to_numpy()
+    count = np.array([len(one) for one in numbers])
+    padded = np.zeros((len(numbers), int(count.max())), np.int64)
+    for row, one in enumerate(numbers):
+        padded[row, : len(one)] = one
+    offsets = np.concatenate(([0], np.cumsum(count[codes]))).astype(np.int32)
+    return padded[codes][np.arange(padded.shape[1]) < count[codes][:, None]], offsets
+
+
+def _day_begin_ms(date: Int64s) -> Int64s:
+    """When a day such as 20220409 begins in China."""
+    days, of_row = np.unique(date, return_inverse=True)
+    begins = np.array(
+        [f"{day // 10_000:04}-{day // 100 % 100:02}-{day % 100:02}" for day in days.tolist()],
+        "datetime64[ms]",
+    )
+    return begins.astype(np.int64)[of_row] - ZONE_MS

@@ -1,0 +1,123 @@
+"""The history: generated traffic in blocks, and the truth beside it. What is generated is `traffic`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.replay import HistoryBlock, rows_of
+
+from .app import app
+from .arrival import Arrival, Arrived
+from .options import Options, options_of
+from .traffic import Traffic
+from .world import Arrays
+
+__all__ = ["SyntheticHistory", "Truth", "bayes_log_loss", "history"]
+
+_IMPRESSIONS, _ACTIONS = 200, 300
+_TRUTH = ("items.true_click", "items.true_long_view", "items.poisoned")
+
+
+def history(options: Mapping[str, str]) -> SyntheticHistory:
+    """Generated traffic; see `options.Options`.
+
+    Raises:
+        ConfigError: An option is unknown or wrong.
+    """
+    return SyntheticHistory(options_of(options))
+
+
+class Truth(NamedTuple):
+    """What no model is told; each array has one value an item shown, duplicates too, as `items.*` columns do.
+
+    Attributes:
+        click: float32. The probability of a click, had its labels not been poisoned.
+        long_view: float32. The probability of a long view, likewise.
+        poisoned: bool. Whether they were.
+    """
+
+    click: npt.NDArray[np.float32]
+    long_view: npt.NDArray[np.float32]
+    poisoned: npt.NDArray[np.bool_]
+
+
+class SyntheticHistory:
+    """Traffic of a world whose truth is known, the same whenever and however it is cut into blocks."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    @property
+    def events_count(self) -> int:
+        """About how many events there are."""
+        return self._options.events
+
+    @property
+    def begin_ms(self) -> int:
+        """The event time at which it starts."""
+        return self._options.start_ms
+
+    def blocks(self, span_ms: int) -> Iterator[HistoryBlock]:
+        """All of it; every block spans at most `span_ms`, and at most one chunk of the traffic."""
+        for block, _ in self.blocks_with_truth(span_ms):
+            yield block
+
+    def blocks_with_truth(self, span_ms: int) -> Iterator[tuple[HistoryBlock, Truth]]:
+        """As `blocks`, each with the truth about its impressions."""
+        impressions = Arrival(self._options, _IMPRESSIONS, in_order=True)
+        actions = Arrival(self._options, _ACTIONS, in_order=False)
+        begin_ms = end_ms = self.begin_ms
+        for chunk in Traffic(self._options, app.groups[0]).chunks():
+            begin_ms, end_ms = chunk.begin_ms, chunk.end_ms
+            shown = impressions.give(chunk.impressions, end_ms)
+            done = actions.give(chunk.actions, end_ms)
+            yield from self._cut(shown, done, (begin_ms, end_ms), span_ms)
+        last_ms = [arrival.last_ms for arrival in (impressions, actions) if arrival.last_ms is not None]
+        if last_ms:
+            yield from self._cut(impressions.rest(), actions.rest(), (end_ms, max(last_ms) + 1), span_ms)
+
+    def _cut(
+        self, shown: Arrived | None, done: Arrived | None, stretch: tuple[int, int], span_ms: int
+    ) -> Iterator[tuple[HistoryBlock, Truth]]:
+        """Blocks of what arrives in a stretch of time; they end at multiples of the span, and where it does."""
+        begin_ms, end_ms = stretch
+        first = (begin_ms - self.begin_ms) // span_ms + 1
+        inner = np.arange(self.begin_ms + first * span_ms, end_ms, span_ms)
+        bounds = [begin_ms, *inner.tolist(), end_ms]
+        shown_at, done_at = (_bounds(arrived, bounds) for arrived in (shown, done))
+        for at, until_ms in enumerate(bounds[1:]):
+            impressions = _rows(shown, shown_at[at], shown_at[at + 1])
+            truth = Truth(*(impressions.pop(name, np.zeros(0, np.float32)) for name in _TRUTH))
+            block = HistoryBlock(
+                impressions,
+                shown_at[at + 1] - shown_at[at],
+                _rows(done, done_at[at], done_at[at + 1]),
+                done_at[at + 1] - done_at[at],
+                watermark_ms=until_ms - self._options.disorder_ms,
+                until_ms=until_ms,
+            )
+            yield block, truth
+
+
+def bayes_log_loss(probability: npt.NDArray[np.floating]) -> float:
+    """The log loss of whoever knows the truth, on average: no model can do better."""
+    sure = np.clip(probability.astype(np.float64), 1e-12, 1 - 1e-12)
+    return float(-(sure * np.log(sure) + (1 - sure) * np.log1p(-sure)).mean())
+
+
+def _bounds(arrived: Arrived | None, bounds: list[int]) -> list[int]:
+    if arrived is None:
+        return [0] * len(bounds)
+    places: list[int] = np.searchsorted(arrived[1], bounds).tolist()
+    return places
+
+
+def _rows(arrived: Arrived | None, begin: int, end: int) -> Arrays:
+    if arrived is None or begin == end:
+        return {}
+    columns, arrive_ms = arrived
+    return dict(columns) if end - begin == len(arrive_ms) else rows_of(columns, begin, end)

@@ -1,0 +1,111 @@
+"""`streamlearn replay`: an application's history into its topics, at a multiple of real time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.table import print_json, print_table
+from streamlearn.errors import EXIT_PARTLY, ConfigError
+
+if TYPE_CHECKING:
+    from streamlearn.replay import ReplayProgress, ReplayReport
+
+__all__ = ["replay"]
+
+
+def replay(
+    app: AppArgument,
+    speed: Annotated[
+        float, typer.Option(help="Event time per wall time; 1 is real time, 0 as fast as it goes.")
+    ] = 0.0,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="An option of the history; may be repeated."),
+    ] = None,
+    limit_events: Annotated[int | None, typer.Option(help="End after that many events.")] = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Feed the history of APP into its topics; exit 3 when stopped before its end."""
+    from streamlearn.apps import load_app
+    from streamlearn.events import Producer
+    from streamlearn.replay import Replayer, load_history, open_replay_topics, stop_on_signals
+
+    folder = load_app(app, set_ or ())
+    history = load_history(app, _options(option or ()))
+    events = history.events_count
+    if limit_events is not None:
+        events = limit_events if events is None else min(events, limit_events)
+    with (
+        stop_on_signals() as stop,
+        open_replay_topics(folder) as (impressions, actions),
+        Producer(folder, impressions=impressions, actions=actions) as producer,
+        _progress(events) as on_progress,
+    ):
+        report = Replayer(history, producer, folder.settings.replay).run(
+            speed=speed, events_max=limit_events, on_progress=on_progress, stop=stop
+        )
+    print_json(asdict(report)) if json else print_table([_summary(report)])
+    if not report.ended:
+        raise typer.Exit(EXIT_PARTLY)
+
+
+def _options(given: Sequence[str]) -> Mapping[str, str]:
+    options: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            message = f"--option {text!r} is not NAME=VALUE"
+            raise ConfigError(message, help="for example --option seed=7")
+        options[name.strip()] = value.strip()
+    return options
+
+
+@contextmanager
+def _progress(events: int | None) -> Iterator[Callable[[ReplayProgress], None]]:
+    """A bar on stderr, while the context lasts."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} events"),
+        TextColumn("{task.fields[reached]}"),
+        TextColumn("{task.fields[rate]:,.0f} events/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("replay", total=events, reached="", rate=0.0)
+
+        def show(progress: ReplayProgress) -> None:
+            bar.update(
+                task,
+                completed=progress.events,
+                reached=_time_text(progress.event_time_ms),
+                rate=progress.events_per_s,
+            )
+
+        yield show
+
+
+def _summary(report: ReplayReport) -> dict[str, Any]:
+    return {
+        "impressions": report.impressions,
+        "actions": report.actions,
+        "from": _time_text(report.begin_ms),
+        "reached": _time_text(report.reached_ms),
+        "seconds": round(report.seconds, 1),
+        "events/s": round(report.events_per_s),
+        "ended": report.ended,
+    }
+
+
+def _time_text(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

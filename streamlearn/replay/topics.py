@@ -1,0 +1,82 @@
+"""The two topics a replay writes to: made when missing, refused when they would not keep history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from streamlearn.apps import AppFolder
+from streamlearn.errors import ConfigError, TopicExists, TopicMissing
+from streamlearn.topics import AccessSettings, Topic, TopicSettings, create_topic, open_topic
+
+__all__ = ["open_replay_topics"]
+
+_NAMES = ("impressions", "actions")
+
+
+@contextmanager
+def open_replay_topics(folder: AppFolder) -> Iterator[tuple[Topic, Topic]]:
+    """The impressions and the actions topic of an application, open until the context ends.
+
+    Nothing is made before everything that exists has been found fit.
+
+    Raises:
+        TopicExists: A topic expires records by age, so that it would lose history at once.
+        ConfigError: The two topics have, or would have, different numbers of partitions.
+        TopicUnreachable: Nobody answered within `topics.reach_s`.
+    """
+    access = AccessSettings(unreachable_after_ms=round(folder.settings.topics.reach_s * 1000))
+    urls = {name: folder.topic_url(name) for name in _NAMES}
+    with ExitStack() as stack:
+        found = {name: _existing(url, access) for name, url in urls.items()}
+        for topic in found.values():
+            if topic is not None:
+                stack.enter_context(topic)
+        _check(folder, found, urls)
+        for name, url in urls.items():
+            if found[name] is None:
+                found[name] = stack.enter_context(create_topic(url, _wanted(folder), access))
+        impressions, actions = (found[name] for name in _NAMES)
+        assert impressions is not None
+        assert actions is not None
+        yield impressions, actions
+
+
+def _existing(url: str, access: AccessSettings) -> Topic | None:
+    try:
+        return open_topic(url, access)
+    except TopicMissing:
+        return None
+
+
+def _wanted(folder: AppFolder) -> TopicSettings:
+    replay = folder.settings.replay
+    return TopicSettings(
+        partitions=replay.partitions,
+        retention_ms=-1,
+        retention_bytes=replay.retention_bytes,
+        record_bytes_max=max(TopicSettings().record_bytes_max, folder.settings.events.record_bytes_max),
+    )
+
+
+def _check(folder: AppFolder, found: dict[str, Topic | None], urls: dict[str, str]) -> None:
+    partitions = dict.fromkeys(_NAMES, folder.settings.replay.partitions)
+    for name, topic in found.items():
+        if topic is None:
+            continue
+        settings = topic.settings()
+        if not settings.keeps_history():
+            message = f"{topic.url} expires records older than {settings.retention_ms} ms"
+            hint = (
+                "the records of a replay are stamped with their event time and would be deleted at once; "
+                "set its retention.ms to -1, delete it, or name other topics in [topics]"
+            )
+            raise TopicExists(message, help=hint)
+        partitions[name] = topic.partitions
+    if len(set(partitions.values())) > 1:
+        told = ", ".join(
+            f"{urls[name]} {'has' if found[name] else 'would be made with'} {partitions[name]} partitions"
+            for name in _NAMES
+        )
+        hint = "a request and its actions meet by the partition: delete the one that is wrong, or set "
+        raise ConfigError(told, help=f"{hint}replay.partitions to the number of the one that is right")
