@@ -40,5 +40,5 @@ def peek(
         records = reader.read(partition, at, max_records=limit)
         for index, value in enumerate(records.values):
             for event_index, event in enumerate(show_record(folder.app, value)):
-                line = {"offset": int(records.offsets[index]), "event": event_index, **event}
+                line = {"offset": int(records.offsets[index]), "index": event_index, **event}
                 sys.stdout.write(json.dumps(line, default=repr) + "\n")

@@ -25,7 +25,7 @@ def show_record(app: App, value: bytes | None) -> list[dict[str, Any]]:
             return [_show(schemas, event) for event in EVENT_PACK.read(value[PREFIX_BYTES:])["events"]]
         return [_show(schemas, value or b"")]
     except DataError as error:
-        return [{"kind": "unreadable", "detail": error.message}]
+        return [{"event": "unreadable", "detail": error.message}]
 
 
 def _show(schemas: dict[bytes, Schema], event: bytes) -> dict[str, Any]:
@@ -35,6 +35,6 @@ def _show(schemas: dict[bytes, Schema], event: bytes) -> dict[str, Any]:
             framing = read_framing(event)
             message = f"no schema of this application wrote it: {framing}"
             raise BadRecord(message)
-        return {"kind": schema.name.lower(), **schema.read(event[PREFIX_BYTES:])}
+        return {"event": schema.name.lower(), **schema.read(event[PREFIX_BYTES:])}
     except DataError as error:
-        return {"kind": "unreadable", "detail": error.message}
+        return {"event": "unreadable", "detail": error.message}

@@ -97,7 +97,7 @@ def test_topics_are_created_counted_and_peeked_into(tmp_path: Path) -> None:
     assert rows["impressions"]["partitions"] == 2
     assert rows["impressions"]["records"] > 0
     lines = _streamlearn("peek", KUAIRAND, "impressions", "--set", root).stdout.splitlines()
-    kinds = [json.loads(line)["kind"] for line in lines]
+    kinds = [json.loads(line)["event"] for line in lines]
     assert "impression" in kinds
     assert "control" in kinds
 
