@@ -72,7 +72,7 @@ class FileTopic(Topic):
         """Nothing to let go of."""
 
     def _open_reader(self, partitions: tuple[int, ...]) -> Reader:
-        return _FileReader(self._folder, self._access, self._clock)
+        return _FileReader(self._folder, partitions, self._access, self._clock)
 
 
 class _FileWriter(Writer):
@@ -106,9 +106,10 @@ class _FileWriter(Writer):
 class _FileReader(Reader):
     """Keeps one head and one segment open per partition, and where the last read of it ended."""
 
-    def __init__(self, folder: Folder, access: AccessSettings, clock: Clock) -> None:
-        self.url = folder.url
-        self.topic_id = folder.topic_id
+    def __init__(
+        self, folder: Folder, partitions: tuple[int, ...], access: AccessSettings, clock: Clock
+    ) -> None:
+        super().__init__(folder.url, folder.topic_id, partitions)
         self._folder = folder
         self._access = access
         self._clock = clock
@@ -119,34 +120,26 @@ class _FileReader(Reader):
             int, tuple[int, int, int]
         ] = {}  # partition -> segment, offset, byte at which to go on
 
-    def read(
-        self,
-        partition: int,
-        offset: int,
-        *,
-        max_records: int = 1_000,
-        max_bytes: int = 1_048_576,
-        wait_ms: int = 0,
-    ) -> Records:
+    def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records:
         deadline_s, pause_s = self._clock.monotonic_s() + wait_ms / 1000, _POLL_S
         while True:
             head = self._head(partition)
             self.check_offset(partition, offset, head.earliest, head.next_offset)
             if offset < head.next_offset:
-                return self._read(partition, offset, head, (max_records, max_bytes))
+                return self._found(partition, offset, head, limits)
             left_s = deadline_s - self._clock.monotonic_s()
             if left_s <= 0:
                 return empty_records(partition, offset)
             self._clock.sleep(min(pause_s, left_s))
             pause_s = min(pause_s * 2, _POLL_S_MAX)
 
-    def earliest(self, partition: int) -> int:
+    def _earliest(self, partition: int) -> int:
         return self._head(partition).earliest
 
-    def end(self, partition: int) -> int:
+    def _end(self, partition: int) -> int:
         return self._head(partition).next_offset
 
-    def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
+    def _offset_for_time(self, partition: int, timestamp_ms: int) -> int:
         head = self._head(partition)
         for base in self._bases(partition, head):
             try:
@@ -177,7 +170,7 @@ class _FileReader(Reader):
         except OSError as error:
             raise _unreachable(self._folder, error) from error
 
-    def _read(self, partition: int, offset: int, head: Head, limits: tuple[int, int]) -> Records:
+    def _found(self, partition: int, offset: int, head: Head, limits: tuple[int, int]) -> Records:
         """The records at `offset`, which is below the end, passing over segments compaction has emptied."""
         chunk_bytes = max(_CHUNK_BYTES_MIN, limits[0] * _CHUNK_BYTES_OF_RECORD)
         limits = (limits[0], min(limits[1], chunk_bytes, self._access.fetch_bytes_max))
@@ -186,6 +179,7 @@ class _FileReader(Reader):
             try:
                 segment = self._segment(partition, base)
             except FileNotFoundError:  # retention or a roll moved on since the head was read
+                self._ends.pop(partition, None)
                 head = self._head(partition)
                 self.check_offset(partition, offset, head.earliest, head.next_offset)
                 continue

@@ -131,7 +131,7 @@ class KafkaTopic(Topic):
         self._session.close()
 
     def _open_reader(self, partitions: tuple[int, ...]) -> Reader:
-        return KafkaReader(self._connected())
+        return KafkaReader(self._connected(), partitions)
 
     def _connected(self) -> KafkaSession:
         session = KafkaSession(self._parsed, self._session.access, self._session.clock, self.topic_id)

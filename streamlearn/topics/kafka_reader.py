@@ -25,55 +25,46 @@ _FETCH_BYTES_MIN = 65_536
 class KafkaReader(Reader):
     """Keeps what a fetch brought beyond what was asked for, one answer per partition."""
 
-    def __init__(self, session: KafkaSession) -> None:
-        self.url = session.url
-        self.topic_id = str(session.facts.topic_id)
+    def __init__(self, session: KafkaSession, partitions: tuple[int, ...]) -> None:
+        super().__init__(session.url, str(session.facts.topic_id), partitions)
         self._session = session
         self._kept: dict[int, Records] = {}
         self._down_since_ms: float | None = None
         self._tries = 0
 
-    def read(
-        self,
-        partition: int,
-        offset: int,
-        *,
-        max_records: int = 1_000,
-        max_bytes: int = 1_048_576,
-        wait_ms: int = 0,
-    ) -> Records:
+    def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records:
         """Records from `offset` on; what a fetch brought beyond the limits is kept for the next read."""
         kept = self._kept.pop(partition, None)
         if kept is not None and len(kept) and _begins_at(kept, offset):
-            return self._give(kept, max_records, max_bytes)
+            return self._give(kept, *limits)
         session, deadline_ms = self._session, self._session.now_ms() + wait_ms
         while True:
             left_ms = max(0.0, deadline_ms - session.now_ms())
             try:
-                records = self._fetch(partition, offset, max_bytes, int(left_ms))
+                records = self._fetch(partition, offset, limits[1], int(left_ms))
                 self._down_since_ms, self._tries = None, 0
             except (LinkDown, TryAgain) as error:
                 self._note_down(error)
                 records = empty_records(partition, offset)
                 session.try_refresh(left_ms)
             if len(records):
-                return self._give(records, max_records, max_bytes)
+                return self._give(records, *limits)
             offset = records.next_offset
             if session.now_ms() >= deadline_ms:
                 return records
 
-    def earliest(self, partition: int) -> int:
+    def _earliest(self, partition: int) -> int:
         """The broker's log start."""
         return self._offset(partition, EARLIEST)
 
-    def end(self, partition: int) -> int:
+    def _end(self, partition: int) -> int:
         """The broker's last stable offset: open transactions lie beyond it."""
         return self._offset(partition, LATEST)
 
-    def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
+    def _offset_for_time(self, partition: int, timestamp_ms: int) -> int:
         """As the broker's index says."""
         found = self._offset(partition, max(timestamp_ms, 0))
-        return self.end(partition) if found < 0 else found
+        return self._end(partition) if found < 0 else found
 
     def close(self) -> None:
         """Close the connection."""

@@ -200,7 +200,7 @@ class MemoryTopic(Topic):
         """Nothing to let go of."""
 
     def _open_reader(self, partitions: tuple[int, ...]) -> Reader:
-        return _MemoryReader(self)
+        return _MemoryReader(self, partitions)
 
     def live_log(self) -> _Log:
         """The log, if the topic of this name is still the one that was opened."""
@@ -226,20 +226,11 @@ class _MemoryWriter(Writer):
 
 
 class _MemoryReader(Reader):
-    def __init__(self, topic: MemoryTopic) -> None:
-        self.url = topic.url
-        self.topic_id = topic.topic_id
+    def __init__(self, topic: MemoryTopic, partitions: tuple[int, ...]) -> None:
+        super().__init__(topic.url, topic.topic_id, partitions)
         self._memory = topic
 
-    def read(
-        self,
-        partition: int,
-        offset: int,
-        *,
-        max_records: int = 1_000,
-        max_bytes: int = 1_048_576,
-        wait_ms: int = 0,
-    ) -> Records:
+    def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records:
         deadline_s = time.monotonic() + wait_ms / 1000
         while True:
             log = self._memory.live_log()
@@ -247,19 +238,19 @@ class _MemoryReader(Reader):
                 end = log.ends[partition]
                 self.check_offset(partition, offset, log.partitions[partition][0].base_offset, end)
                 if offset < end:
-                    return log.find(partition, offset, max_records, max_bytes)
+                    return log.find(partition, offset, *limits)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     return empty_records(partition, offset)
                 log.changed.wait(left_s)
 
-    def earliest(self, partition: int) -> int:
+    def _earliest(self, partition: int) -> int:
         return self._memory.live_log().partitions[partition][0].base_offset
 
-    def end(self, partition: int) -> int:
+    def _end(self, partition: int) -> int:
         return self._memory.live_log().ends[partition]
 
-    def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
+    def _offset_for_time(self, partition: int, timestamp_ms: int) -> int:
         log = self._memory.live_log()
         with log.changed:
             for segment in log.partitions[partition]:

@@ -102,10 +102,11 @@ class Reader(ABC):
     The classic mistake is to take an empty read for the end of the topic: compare with `end`.
     """
 
-    url: str
-    topic_id: str
+    def __init__(self, url: str, topic_id: str, partitions: Iterable[int]) -> None:
+        self.url = url
+        self.topic_id = topic_id
+        self._partitions = frozenset(partitions)
 
-    @abstractmethod
     def read(
         self,
         partition: int,
@@ -128,25 +129,47 @@ class Reader(ABC):
             TopicUnreachable: The topic could not be reached for longer than its bound.
             BadRecord: The bytes at `offset` are not what was written.
         """
+        self._check_partition(partition)
+        return self._read(partition, offset, (max_records, max_bytes), wait_ms)
 
-    @abstractmethod
     def earliest(self, partition: int) -> int:
         """The first offset that can still be read."""
+        self._check_partition(partition)
+        return self._earliest(partition)
 
-    @abstractmethod
     def end(self, partition: int) -> int:
         """The offset after the last acknowledged record; the next record will have it or a larger one."""
+        self._check_partition(partition)
+        return self._end(partition)
 
-    @abstractmethod
     def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
         """The first offset whose record is stamped at or after `timestamp_ms`; the end when there is none.
 
         Timestamps need not grow with offsets: later records may well be stamped earlier.
         """
+        self._check_partition(partition)
+        return self._offset_for_time(partition, timestamp_ms)
 
     @abstractmethod
     def close(self) -> None:
         """Let go of connections and files."""
+
+    @abstractmethod
+    def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records: ...
+
+    @abstractmethod
+    def _earliest(self, partition: int) -> int: ...
+
+    @abstractmethod
+    def _end(self, partition: int) -> int: ...
+
+    @abstractmethod
+    def _offset_for_time(self, partition: int, timestamp_ms: int) -> int: ...
+
+    def _check_partition(self, partition: int) -> None:
+        if partition not in self._partitions:
+            message = f"{self.url}: this reader was not opened for partition {partition}"
+            raise TopicMissing(message, help="name every partition that will be read when opening the reader")
 
     def check(self, position: Position) -> None:
         """Refuse a position that cannot be read from.

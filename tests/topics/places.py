@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ __all__ = ["ACCESS", "SETTINGS", "FixedClock", "Place"]
 
 ACCESS = AccessSettings(unreachable_after_ms=20_000, request_timeout_ms=10_000, retry_wait_ms=20)
 SETTINGS = TopicSettings(partitions=2, retention_ms=-1, record_bytes_max=20_000, segment_bytes=2_000_000)
+FADING = replace(SETTINGS, segment_bytes=100, retention_ms=10_000)
 
 
 class FixedClock:
@@ -24,13 +26,9 @@ class FixedClock:
         return self.now_ms
 
     def monotonic_s(self) -> float:
-        import time
-
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        import time
-
         time.sleep(seconds)
 
 
@@ -39,6 +37,7 @@ class Place:
     kind: str
     root: str
     made: list[str] = field(default_factory=list)
+    clock: FixedClock = field(default_factory=lambda: FixedClock(0))
 
     @classmethod
     def of(cls, kind: str, folder: Path, address: str = "") -> Place:
@@ -58,20 +57,22 @@ class Place:
     def open(self, topic: Topic) -> Topic:
         return open_topic(topic.url, ACCESS)
 
-    def create_with_lost_start(self) -> Topic:
-        """A topic of which partition 0 had 20 records and lost its first ones; the others are read."""
-        if self.kind == "kafka":
-            topic = self.create()
-            with topic.writer() as writer:
-                writer.append(0, [b"%d" % at for at in range(20)])
-            _delete_records(topic.url, 7)
-            return topic
-        topic = self.create(replace(SETTINGS, segment_bytes=100, retention_bytes=300))
+    def create_fading(self) -> Topic:
+        """A topic with 20 records in partition 0, whose first ones `fade` will delete."""
+        self.clock = FixedClock(1_700_000_000_000)
+        topic = self.create(FADING if self.kind != "kafka" else SETTINGS, self.clock)
         with topic.writer() as writer:
             for at in range(20):
-                writer.append(0, [b"%d" % at])
-        topic.maintain()
+                writer.append(0, [b"%d" % at], timestamps_ms=[self.clock.now_ms + at * 1_000])
         return topic
+
+    def fade(self, topic: Topic) -> None:
+        """Delete some of the topic's oldest records."""
+        if self.kind == "kafka":
+            _delete_records(topic.url, 7)
+        else:
+            self.clock.now_ms += 20_000
+            topic.maintain()
 
     def clean(self) -> None:
         from streamlearn.errors import TopicMissing

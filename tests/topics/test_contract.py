@@ -191,23 +191,33 @@ def test_a_position_beyond_the_end_is_refused_with_both_numbers(writer: Writer, 
 
 
 def test_a_position_before_the_earliest_is_refused_with_both_numbers(place: Place) -> None:
-    with place.create_with_lost_start() as topic, topic.reader() as reader:
-        earliest, end = reader.earliest(0), reader.end(0)
-        assert 0 < earliest < end == 20
-        with pytest.raises(PositionLost, match=rf"position 0 is outside \[{earliest}, 20\]"):
+    with place.create_fading() as topic, topic.reader() as reader:
+        assert reader.read(0, 0, max_records=1, wait_ms=2_000).values == [b"0"]
+        place.fade(topic)
+        earliest = reader.earliest(0)
+        assert 0 < earliest < reader.end(0) == 20
+        with pytest.raises(PositionLost, match=rf"position 0 is outside \[{earliest}, 20\]") as caught:
             reader.read(0, 0, wait_ms=100)
+        assert caught.value.help
         assert values_of(read_all(reader)) == [b"%d" % at for at in range(earliest, 20)]
 
 
-def test_records_deleted_under_a_reader_stop_it(place: Place) -> None:
-    with place.create(replace(SETTINGS, segment_bytes=1_048_576)) as topic, topic.reader() as reader:
-        assert len(reader.read(0, 0)) == 0
-    with place.create_with_lost_start() as topic:
-        lost = Position(topic.topic_id, 0, 0)
-        with pytest.raises(PositionLost, match="position 0 is outside"):
-            topic.reader(positions=[lost])
-        with topic.reader() as reader:
-            topic.reader(positions=[Position(topic.topic_id, 0, reader.end(0))]).close()
+def test_a_lost_position_is_refused_when_a_reader_is_opened(place: Place) -> None:
+    with place.create_fading() as topic:
+        place.fade(topic)
+        for lost in (0, 21):
+            with pytest.raises(PositionLost, match=f"position {lost} is outside"):
+                topic.reader(positions=[Position(topic.topic_id, 0, lost)])
+        topic.reader(positions=[Position(topic.topic_id, 0, 20)]).close()
+
+
+def test_a_reader_reads_only_the_partitions_it_was_opened_for(topic: Topic) -> None:
+    with topic.reader([1]) as reader:
+        assert reader.end(1) == 0
+        with pytest.raises(TopicMissing, match="not opened for partition 0"):
+            reader.read(0, 0)
+        with pytest.raises(TopicMissing, match="not opened for partition 0"):
+            reader.earliest(0)
 
 
 def test_the_first_offset_at_or_after_a_time_is_found(writer: Writer, reader: Reader) -> None:
