@@ -93,3 +93,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(os.environ["STREAMLEARN_KAFKA_JARS"], tmp_path_factory.mktemp("kafka"))
     yield broker
     broker.kill()
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[Broker]:
+    folder = tmp_path / "kafka"
+    folder.mkdir()
+    broker = Broker(os.environ["STREAMLEARN_KAFKA_JARS"], folder)
+    yield broker
+    broker.kill()

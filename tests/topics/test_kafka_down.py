@@ -21,15 +21,15 @@ WAIT_S_MAX = 5.0
 
 
 @pytest.fixture
-def topic(kafka: Any, tmp_path: Path) -> Iterator[Topic]:
-    place = Place.of("kafka", tmp_path, kafka.address)
+def topic(own_kafka: Any, tmp_path: Path) -> Iterator[Topic]:
+    place = Place.of("kafka", tmp_path, own_kafka.address)
     with create_topic(place.new_url(), SETTINGS, ACCESS) as topic:
         yield topic
     place.clean()
 
 
 def test_a_killed_broker_is_named_within_the_bound_and_work_goes_on_when_it_is_back(
-    kafka: Any, topic: Topic
+    own_kafka: Any, topic: Topic
 ) -> None:
     with (
         open_topic(topic.url, IMPATIENT) as hurried,
@@ -39,24 +39,26 @@ def test_a_killed_broker_is_named_within_the_bound_and_work_goes_on_when_it_is_b
         patient_writer.append(0, [b"before"])
         writer.append(0, [b"before too"])
         assert len(reader.read(0, 0, wait_ms=2_000)) > 0
-        kafka.kill()
+        own_kafka.kill()
         try:
             started_s = time.monotonic()
-            with pytest.raises(TopicUnreachable, match=f"{kafka.address} did not answer for .* ms") as caught:
+            with pytest.raises(
+                TopicUnreachable, match=f"{own_kafka.address} did not answer for .* ms"
+            ) as caught:
                 writer.append(0, [b"lost"])
             assert caught.value.help
             writer.send(1, b"lost too")
-            with pytest.raises(NotDelivered, match=f"partition 1: 1 .*{kafka.address} did not answer"):
+            with pytest.raises(NotDelivered, match=f"partition 1: 1 .*{own_kafka.address} did not answer"):
                 writer.flush()
-            with pytest.raises(TopicUnreachable, match=kafka.address):
+            with pytest.raises(TopicUnreachable, match=own_kafka.address):
                 reader.end(0)
-            with pytest.raises(TopicUnreachable, match=kafka.address):
+            with pytest.raises(TopicUnreachable, match=own_kafka.address):
                 open_topic(topic.url, IMPATIENT)
-            with pytest.raises(TopicUnreachable, match=kafka.address):
+            with pytest.raises(TopicUnreachable, match=own_kafka.address):
                 _read_until_refused(reader, started_s + 4 * WAIT_S_MAX)
             assert time.monotonic() - started_s < 4 * WAIT_S_MAX
         finally:
-            kafka.restart()
+            own_kafka.restart()
         assert patient_writer.append(0, [b"after"]).tolist() == [2]
         with topic.reader() as patient_reader:
             assert patient_reader.read(0, 0, wait_ms=5_000).values == [b"before", b"before too", b"after"]
@@ -81,31 +83,31 @@ def _read_or_none(reader: Any, offset: int) -> list[bytes | None]:
     return values
 
 
-def test_a_silent_broker_is_given_up_within_the_bound(kafka: Any, topic: Topic) -> None:
+def test_a_silent_broker_is_given_up_within_the_bound(own_kafka: Any, topic: Topic) -> None:
     with open_topic(topic.url, IMPATIENT) as hurried, hurried.reader() as reader:
-        kafka.pause()
+        own_kafka.pause()
         try:
             started_s = time.monotonic()
             assert len(reader.read(0, 0, wait_ms=50)) == 0
             assert time.monotonic() - started_s < WAIT_S_MAX
-            with pytest.raises(TopicUnreachable, match=kafka.address):
+            with pytest.raises(TopicUnreachable, match=own_kafka.address):
                 hurried.settings()
             assert time.monotonic() - started_s < WAIT_S_MAX
         finally:
-            kafka.resume()
+            own_kafka.resume()
 
 
-def test_an_append_sent_before_a_silence_is_there_once(kafka: Any, topic: Topic) -> None:
+def test_an_append_sent_before_a_silence_is_there_once(own_kafka: Any, topic: Topic) -> None:
     """The broker got the batch but answered late: the batch is sent again, and dropped as a duplicate."""
     with (
         open_topic(topic.url, replace(ACCESS, request_timeout_ms=300)) as hurried,
         hurried.writer() as writer,
     ):
         writer.append(0, [b"0"])
-        kafka.pause()
+        own_kafka.pause()
         import threading
 
-        timer = threading.Timer(1.0, kafka.resume)
+        timer = threading.Timer(1.0, own_kafka.resume)
         timer.start()
         try:
             assert writer.append(0, [b"1", b"2"]).tolist() == [1, 2]
