@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from streamlearn.clock import SystemClock
 from streamlearn.topics import AccessSettings, Topic, TopicSettings, create_topic, delete_topic, open_topic
 
 __all__ = ["ACCESS", "SETTINGS", "FixedClock", "Place"]
@@ -16,7 +16,7 @@ SETTINGS = TopicSettings(partitions=2, retention_ms=-1, record_bytes_max=20_000,
 FADING = replace(SETTINGS, segment_bytes=100, retention_ms=10_000)
 
 
-class FixedClock:
+class FixedClock(SystemClock):
     """Wall time stands where a test puts it; waiting is real."""
 
     def __init__(self, wall_ms: int) -> None:
@@ -24,12 +24,6 @@ class FixedClock:
 
     def wall_ms(self) -> int:
         return self.now_ms
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 @dataclass
