@@ -8,6 +8,7 @@ tens of microseconds on a record. Here topics are asked for by id, records are p
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 import warnings
 import zlib
@@ -15,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamlearn.errors import BadRecord, ServiceError
-from streamlearn.topics.settings import AccessSettings
+from streamlearn.errors import BadRecord, ConfigError, ServiceError
+from streamlearn.topics.settings import AccessSettings, KafkaSecurity
 
 with warnings.catch_warnings():  # its schemas are read by a call that Python 3.11 and 3.12 call deprecated
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
@@ -63,6 +64,7 @@ _READ_COMMITTED = 1
 _TOPIC_RESOURCE = 2
 _INFLATED_BYTES_MAX = 512 * 1_048_576
 _NOBODY = uuid.UUID(int=0)
+PASSWORD_VARIABLE = "STREAMLEARN_KAFKA_PASSWORD"
 
 
 class LinkDown(Exception):
@@ -111,6 +113,7 @@ class KafkaLink:
             "reconnect_backoff_max_ms": max(access.retry_wait_ms, 1_000),
             "socket_connection_setup_timeout_ms": access.request_timeout_ms,
             "receive_message_max_bytes": access.response_bytes_max,
+            **_security(access.kafka),
         }
         self._access = access
         self._net = NetworkSelector(**config)
@@ -249,6 +252,26 @@ class KafkaLink:
             return self._manager.run(_sent, self._manager, request, node, bound_ms)
         except (kafka.errors.KafkaError, OSError) as error:
             raise LinkDown(_brief(error)) from error
+
+
+def _security(kafka: KafkaSecurity) -> dict[str, Any]:
+    """What the connections need to know of TLS and SASL.
+
+    Raises:
+        ConfigError: A SASL protocol without a user or a password.
+    """
+    config: dict[str, Any] = {"security_protocol": kafka.protocol}
+    if kafka.protocol.endswith("SSL"):
+        config["ssl_cafile"] = kafka.ssl_cafile or None
+    if kafka.protocol.startswith("SASL"):
+        password = os.environ.get(PASSWORD_VARIABLE, "")
+        if not password or not kafka.sasl_username:
+            message = f"security protocol {kafka.protocol} needs a user and a password"
+            raise ConfigError(message, help=f"set kafka.sasl_username, and {PASSWORD_VARIABLE} in the environment")
+        config["sasl_mechanism"] = kafka.sasl_mechanism
+        config["sasl_plain_username"] = kafka.sasl_username
+        config["sasl_plain_password"] = password
+    return config
 
 
 def error_name(code: int) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from streamlearn.errors import ConfigError
 
-__all__ = ["AccessSettings", "TopicSettings", "WriterSettings"]
+__all__ = ["AccessSettings", "KafkaSecurity", "TopicSettings", "WriterSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,23 @@ class WriterSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSecurity:
+    """How Kafka's brokers are spoken to; the password is read from the environment when connecting.
+
+    Attributes:
+        protocol: As the broker's listener says.
+        sasl_mechanism: Used with the SASL protocols.
+        sasl_username: Used with the SASL protocols.
+        ssl_cafile: CA certificates; the system's when empty.
+    """
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: str = "SCRAM-SHA-512"
+    sasl_username: str = ""
+    ssl_cafile: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
     """How long an implementation tries before it says that a topic cannot be reached.
 
@@ -96,6 +113,7 @@ class AccessSettings:
         lock_wait_ms: File topics: how long to wait for another writer's lock of a partition.
         fetch_bytes_max: Most bytes asked of a broker, or read from a file, at once.
         response_bytes_max: A broker's answer larger than this is refused before memory is taken for it.
+        kafka: How Kafka's brokers are spoken to.
     """
 
     unreachable_after_ms: int = 30_000
@@ -104,9 +122,11 @@ class AccessSettings:
     lock_wait_ms: int = 30_000
     fetch_bytes_max: int = 4 * 1_048_576
     response_bytes_max: int = 128 * 1_048_576
+    kafka: KafkaSecurity = KafkaSecurity()
 
     def __post_init__(self) -> None:
-        _check_bounds(self, dict.fromkeys(asdict(self), (1, 2**30)))
+        names = [name for name in asdict(self) if name != "kafka"]
+        _check_bounds(self, dict.fromkeys(names, (1, 2**30)))
 
 
 def _check_bounds(

@@ -10,7 +10,7 @@ import base64
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -94,13 +94,23 @@ class Kafka(Service):
         ports: The broker's and the controller's.
         files: What it is started from.
         sharing: The JVM's flag about the class archive; by default the archive is read.
+        properties: Broker settings laid over ours, for a listener with TLS and the like.
     """
 
     name = "kafka"
     stop_wait_s_max = 30.0
 
-    def __init__(self, folder: Path, ports: Sequence[int], files: KafkaFiles, *, sharing: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ports: Sequence[int],
+        files: KafkaFiles,
+        *,
+        sharing: str = "",
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(folder.absolute(), ports)
+        self._properties = dict(properties or {})
         self._files = files
         self._sharing = sharing or f"-XX:SharedArchiveFile={files.prepared / _ARCHIVE}"
 
@@ -125,19 +135,28 @@ class Kafka(Service):
         return KafkaFiles(java, jars, prepared) if java and jars and prepared else None
 
     @classmethod
-    def start(cls, folder: Path, *, cache: Cache | None = None, find_ports: FindPorts = free_ports) -> Self:
+    def start(
+        cls,
+        folder: Path,
+        *,
+        cache: Cache | None = None,
+        find_ports: FindPorts = free_ports,
+        properties: Callable[[Sequence[int]], Mapping[str, str]] | None = None,
+    ) -> Self:
         """Fetch what is missing, start a broker and wait until it answers.
 
         Args:
             folder: Where its data is, or will be; the data of an earlier broker is served again.
             cache: Where its jars are.
             find_ports: Where its ports come from; `fixed_port(9092)` for a known one.
+            properties: Broker settings laid over ours, made from the ports found.
 
         Raises:
             ServiceError: It could not be had or did not start.
         """
         files = cls.fetch(cache or Cache())
-        return launch_on(find_ports, 2, lambda ports: cls(folder, ports, files))
+        laid = properties or (lambda ports: {})
+        return launch_on(find_ports, 2, lambda ports: cls(folder, ports, files, properties=laid(ports)))
 
     @property
     def version(self) -> str:
@@ -145,7 +164,7 @@ class Kafka(Service):
         return _JARS.version
 
     def _prepare(self) -> Sequence[str]:
-        _write_settings(self.folder, self.ports)
+        _write_settings(self.folder, self.ports, self._properties)
         data = self.folder / "data"
         if not (data / "meta.properties").exists():
             _copy_formatted(self._files.prepared / _FORMATTED, data)
@@ -164,7 +183,7 @@ def _prepared_entry(java: Java) -> str:
 
 def _prepare_once(java: Java, jars: Path, folder: Path) -> None:
     """Format storage, and run a broker once so that the JVM writes its class archive at the end."""
-    _write_settings(folder, free_ports(2))
+    _write_settings(folder, free_ports(2), {})
     cluster_id = _random_id()
     command = [*_jvm(java, jars, folder, "-Xshare:auto"), "kafka.tools.StorageTool", "format"]
     command += ["--cluster-id", cluster_id, "--config", str(folder / "server.properties")]
@@ -192,11 +211,13 @@ def _jvm(java: Java, jars: Path, folder: Path, sharing: str) -> list[str]:
     return [str(java.path), *_JVM, sharing, f"-Djava.io.tmpdir={temporary}", logging, "-cp", class_path(jars)]
 
 
-def _write_settings(folder: Path, ports: Sequence[int]) -> None:
+def _write_settings(folder: Path, ports: Sequence[int], properties: Mapping[str, str]) -> None:
     port, controller_port = ports
     settings = _SETTINGS.format(
         host=LOOPBACK, port=port, controller_port=controller_port, data=folder / "data"
     )
+    # Of a name that stands twice, the last counts.
+    settings += "".join(f"{name}={value}\n" for name, value in properties.items())
     (folder / "server.properties").write_text(settings)
     (folder / "log4j2.properties").write_text(_LOGGING)
 
