@@ -108,7 +108,7 @@ def spans_of_packs(records: Sequence[bytes], packs: Sequence[int], failures: lis
         failures.append(Failure(int(record_of[row]), -1, "malformed", detail, chosen[int(kept[row])]))
     if len(unequal):
         keep = np.delete(kept, unequal).tolist()
-        return spans_of_packs(records, [packs[row] for row in keep], [])
+        return spans_of_packs(records, [packs[row] for row in keep], failures)
     ends = columns["events$"][1:].astype(np.int64)
     begins = columns["events$"][:-1].astype(np.int64)
     items = columns["items"]
