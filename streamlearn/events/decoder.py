@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import App
-from streamlearn.errors import BadRecord
+from streamlearn.errors import BadRecord, ConfigError
 from streamlearn.events.columns import concat_columns, empty_columns
 from streamlearn.events.event import Columns, EventColumns, Events, Failure
 from streamlearn.events.rules import broken_actions, broken_impressions
@@ -160,8 +160,13 @@ def _kind_of(writer: Schema, readers: Mapping[str, Schema]) -> _Kind:
     reader = readers.get(writer.name)
     if reader is None:
         message = f"a schema named {writer.name!r} is no event's"
-        raise BadRecord(message, help=f"events are {', '.join(readers)}")
-    return _Kind(writer.name, _plan(writer, reader))
+        raise ConfigError(message, help=f"events are {', '.join(readers)}")
+    try:
+        return _Kind(writer.name, _plan(writer, reader))
+    except ValueError as error:
+        message = f"an older schema of {writer.name} cannot be read as today's: {error}"
+        hint = "give what was added since a default, or write to a new topic; see schemas/README.md"
+        raise ConfigError(message, help=hint) from error
 
 
 def _plan(writer: Schema, reader: Schema) -> Any:
