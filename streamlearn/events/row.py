@@ -5,9 +5,10 @@ This is the convenient way in; `EventEncoder` takes whole columns where speed ma
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from streamlearn.apps import App
 from streamlearn.errors import BadRecord
@@ -18,6 +19,7 @@ from streamlearn.schemas.events import score_field
 __all__ = ["action_row", "impression_row"]
 
 _INT64 = range(-(2**63), 2**63)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def impression_row(app: App, given: Mapping[str, Any], items_max: int) -> dict[str, Any]:
@@ -36,9 +38,10 @@ def impression_row(app: App, given: Mapping[str, Any], items_max: int) -> dict[s
     if not 1 <= len(items) <= items_max:
         raise _bad(what, f"it shows {len(items)} items", f"an impression shows 1 to {items_max} items")
     row = _envelope(what, given, ("event_time_ms", "shown_wall_ms"))
-    row["served_version"] = given["served_version"]
-    if app.features.segments_of("user"):
-        row["segments"] = _texts(what, app.features.segments_of("user"), given["segments"], "")
+    version = given["served_version"]
+    row["served_version"] = None if version is None else _int(f"{what}: served_version", version)
+    row.update(_request_segments(app, what, given["segments"] or {}))
+    _require_mapping(what, "user", given["user"])
     user = _features(app, "user", what, given["user"], items_max)
     _check_history(app, what, user)
     if user:
@@ -73,17 +76,40 @@ def _bad(what: str, found: str, hint: str) -> BadRecord:
     return BadRecord(f"{what}: {found}", help=hint)
 
 
+def _require_mapping(what: str, field: str, found: object) -> None:
+    if not isinstance(found, Mapping):
+        raise _bad(what, f"{field} is {found!r:.80} ({type(found).__name__})", "a mapping by name")
+
+
+def _utf8_bytes(text: str) -> int:
+    # What is no UTF-8 at all is refused where it is written.
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
 def _envelope(what: str, given: Mapping[str, Any], times: Sequence[str]) -> dict[str, Any]:
     request_id = given["request_id"]
-    if not isinstance(request_id, str) or not 1 <= len(request_id.encode()) <= REQUEST_ID_BYTES_MAX:
+    if not isinstance(request_id, str) or not 1 <= _utf8_bytes(request_id) <= REQUEST_ID_BYTES_MAX:
         raise _bad(what, f"request_id is {request_id!r}", f"a text of 1 to {REQUEST_ID_BYTES_MAX} bytes")
     row: dict[str, Any] = {"request_id": request_id}
     for name in times:
         row[name] = _int(f"{what}: {name}", given[name])
+    if row["event_time_ms"] < 0:
+        raise _bad(what, f"event_time_ms {row['event_time_ms']} is before 1970", "milliseconds since 1970 UTC")
     return row
 
 
+def _request_segments(app: App, what: str, given: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    _require_mapping(what, "segments", given)
+    segments = app.features.segments_of("user")
+    names = [segment.name for segment in segments]
+    unknown = given.keys() - set(names)
+    if unknown:
+        raise _bad(what, f"{min(unknown)!r} is no user segment", f"they are {', '.join(names) or 'none'}")
+    return {"segments": _texts(what, segments, given, "")} if segments else {}
+
+
 def _item(app: App, what: str, item: Mapping[str, Any], values_max: int) -> dict[str, Any]:
+    _require_mapping(what, "the item", item)
     segments = app.features.segments_of("item")
     scores = [score_field(label.name) for label in app.labels]
     apart = {*scores, *(f"segment_{segment.name}" for segment in segments)}
@@ -120,11 +146,13 @@ def _slot(what: str, slot: Slot, given: Mapping[str, Any], values_max: int) -> d
         raise _bad(what, f"{slot.name} is {values!r:.80}", f"a list of at most {values_max} values")
     row: dict[str, Any] = {slot.name: [_value(where, slot, value) for value in values]}
     if slot.pooling == "weighted":
-        weights = [_number(f"{where}_weights", weight) for weight in given.get(f"{slot.name}_weights", ())]
+        weights = given.get(f"{slot.name}_weights", ())
+        if isinstance(weights, str | bytes) or not hasattr(weights, "__len__"):
+            raise _bad(what, f"{slot.name}_weights is {weights!r:.80}", "give one weight per value")
         if len(weights) != len(values):
             found = f"{slot.name} has {len(values)} values and {len(weights)} weights"
             raise _bad(what, found, "give one weight per value")
-        row[f"{slot.name}_weights"] = weights
+        row[f"{slot.name}_weights"] = [_number(f"{where}_weights", weight) for weight in weights]
     return row
 
 
@@ -147,17 +175,19 @@ def _dense(what: str, column: Dense, given: Mapping[str, Any]) -> Any:
     if column.width == 1:
         return _number(where, value)
     numbers = [value] * column.width if column.name not in given else value
+    if isinstance(numbers, str | bytes) or not hasattr(numbers, "__len__"):
+        raise _bad(what, f"{column.name} is {numbers!r:.80}", f"a list of {column.width} numbers")
     if len(numbers) != column.width:
         raise _bad(what, f"{column.name} has {len(numbers)} numbers", f"it has {column.width}")
     return [_number(where, number) for number in numbers]
 
 
 def _texts(
-    what: str, segments: Sequence[Segment], given: Mapping[str, Any] | None, prefix: str
+    what: str, segments: Sequence[Segment], given: Mapping[str, Any], prefix: str
 ) -> dict[str, str]:
     row = {}
     for segment in segments:
-        text = (given or {}).get(f"{prefix}{segment.name}", "")
+        text = given.get(f"{prefix}{segment.name}", "")
         if not isinstance(text, str):
             raise _bad(what, f"segment {segment.name} is {text!r}", "segments are texts")
         row[f"{prefix}{segment.name}"] = text
@@ -192,6 +222,6 @@ def _number(where: str, value: Any) -> float:
             where, f"expected a number, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec"
         )
     number = float(value)
-    if not math.isfinite(number):
-        raise _bad(where, f"{number} is not finite", "numbers are finite float32")
+    if not abs(number) <= _FLOAT32_MAX:
+        raise _bad(where, f"{number} is not finite as float32", "numbers are finite float32")
     return number

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from streamlearn.apps import App
 from streamlearn.events.event import Columns
 from streamlearn.features import FeatureSpec, Slot
+from streamlearn.schemas.events import score_field
 
 __all__ = ["REQUEST_ID_BYTES_MAX", "Broken", "broken_actions", "broken_impressions"]
 
@@ -24,25 +25,31 @@ def broken_impressions(app: App, columns: Columns, items_max: int) -> Broken:
     """Every rule with the rows that break it; a column left out holds its default and breaks none."""
     offsets = columns["items[]"]
     items = np.diff(offsets)
-    yield from _broken_request_id(columns)
+    yield from _broken_envelope(columns)
     yield items == 0, "it shows no items"
     yield items > items_max, f"it shows more than {items_max} items"
     for bad, rule in _broken_side(app.features, columns, "user", items_max):
         yield bad, rule
     for bad, rule in _broken_side(app.features, columns, "item", items_max):
         yield _any_item(bad, offsets), rule
+    for label in app.labels:
+        path = f"items.{score_field(label.name)}"
+        if path in columns:
+            bad = ~np.isfinite(columns[path]) & (columns[f"{path}?"] == 1)
+            yield _any_item(bad, offsets), f"{score_field(label.name)} is not finite"
 
 
 def broken_actions(columns: Columns) -> Broken:
     """Every rule with the rows that break it."""
-    yield from _broken_request_id(columns)
+    yield from _broken_envelope(columns)
     if "weight" not in columns:
         return
     weight = columns["weight"]
     yield ~(np.isfinite(weight) & (weight >= 0)), "its weight is negative or not finite"
 
 
-def _broken_request_id(columns: Columns) -> Broken:
+def _broken_envelope(columns: Columns) -> Broken:
+    yield columns["event_time_ms"] < 0, "its event_time_ms is before 1970"
     length = np.diff(columns["request_id$"])
     yield length == 0, "its request_id is empty"
     yield length > REQUEST_ID_BYTES_MAX, f"its request_id is longer than {REQUEST_ID_BYTES_MAX} bytes"
