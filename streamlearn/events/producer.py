@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import ConfigError, NotDelivered, StreamlearnError
+from streamlearn.errors import ConfigError, NotDelivered, StreamlearnError, UsageError
 from streamlearn.events.encoder import EventEncoder
 from streamlearn.events.event import Columns
 from streamlearn.events.outlet import Outlet
@@ -51,24 +52,18 @@ class Producer:
         settings = folder.settings.events
         self._clock = clock
         self._encoder = EventEncoder(folder.app, settings)
-        self._owned = []
-        if impressions is None:
-            impressions = open_topic(folder.topic_url("impressions"))
-            self._owned.append(impressions)
-        if actions is None:
-            actions = open_topic(folder.topic_url("actions"))
-            self._owned.append(actions)
-        if impressions.partitions != actions.partitions:
-            message = (
-                f"{impressions.url} has {impressions.partitions} partitions, "
-                f"{actions.url} has {actions.partitions}"
-            )
-            raise ConfigError(
-                message, help="create both with the same number: a request and its actions meet by it"
-            )
         writer = WriterSettings(buffer_bytes_max=settings.unsent_bytes_max)
-        self._impressions = Outlet(impressions, writer, settings)
-        self._actions = Outlet(actions, writer, settings)
+        with ExitStack() as opened:
+            if impressions is None:
+                impressions = opened.enter_context(open_topic(folder.topic_url("impressions")))
+            if actions is None:
+                actions = opened.enter_context(open_topic(folder.topic_url("actions")))
+            _require_same_partitions(impressions, actions)
+            self._impressions = Outlet(impressions, writer, settings)
+            opened.callback(self._impressions.close)
+            self._actions = Outlet(actions, writer, settings)
+            opened.callback(self._actions.close)
+            self._opened = opened.pop_all()
         self._lock = threading.RLock()
         self._failures: list[StreamlearnError] = []
         self._closing = threading.Event()
@@ -138,14 +133,14 @@ class Producer:
         """Many impressions, as `EventEncoder.impressions` takes them; raises as `impression` does."""
         encoded = self._encoder.impressions(columns, rows)
         with self._lock:
-            self._raise_failures()
+            self._raise_before_taking()
             self._impressions.send_columns(encoded)
 
     def actions(self, columns: Columns, rows: int) -> None:
         """Many actions, as `EventEncoder.actions` takes them; raises as `impression` does."""
         encoded = self._encoder.actions(columns, rows)
         with self._lock:
-            self._raise_failures()
+            self._raise_before_taking()
             self._actions.send_columns(encoded)
 
     def heartbeat(self, event_time_ms: int) -> None:
@@ -176,13 +171,8 @@ class Producer:
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
-        try:
+        with self._opened:
             self.flush()
-        finally:
-            for outlet in (self._impressions, self._actions):
-                outlet.close()
-            for topic in self._owned:
-                topic.close()
 
     def __enter__(self) -> Self:
         return self
@@ -194,11 +184,11 @@ class Producer:
 
     def _take(self, outlet: Outlet, event: bytes, items: int, when: tuple[str, int]) -> None:
         with self._lock:
-            self._raise_failures()
+            self._raise_before_taking()
             outlet.send(event, items, when, self._clock.monotonic_s())
             if self._linger_s == 0:
                 outlet.flush()
-            elif self._thread is None and not self._closing.is_set():
+            elif self._thread is None:
                 self._thread = threading.Thread(target=self._linger, name="producer-linger", daemon=True)
                 self._thread.start()
 
@@ -216,11 +206,14 @@ class Producer:
     def _control(self, kind: str, event_time_ms: int) -> None:
         record = self._encoder.control(kind, event_time_ms, self._clock.wall_ms(), "producer")
         with self._lock:
-            self._raise_failures()
+            self._raise_before_taking()
             for outlet in (self._impressions, self._actions):
                 outlet.send_everywhere(record, event_time_ms)
 
-    def _raise_failures(self) -> None:
+    def _raise_before_taking(self) -> None:
+        if self._closing.is_set():
+            message = "the producer is closed"
+            raise UsageError(message, help="what is given to it now would never be sent; make another one")
         failures, self._failures = self._failures, []
         self._raise(failures)
 
@@ -230,3 +223,14 @@ class Producer:
         if failures:
             message = "; ".join(failure.message for failure in failures)
             raise NotDelivered(message, help=failures[0].help) from failures[0]
+
+
+def _require_same_partitions(impressions: Topic, actions: Topic) -> None:
+    if impressions.partitions != actions.partitions:
+        message = (
+            f"{impressions.url} has {impressions.partitions} partitions, "
+            f"{actions.url} has {actions.partitions}"
+        )
+        raise ConfigError(
+            message, help="create both with the same number: a request and its actions meet by it"
+        )
