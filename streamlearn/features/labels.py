@@ -70,9 +70,9 @@ def check_labels(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> None:
 
 def window_settings_id(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> str:
     """Changes when the same events would give other samples; it is apart from the feature fingerprint."""
-    return fingerprint(
-        {"groups": [asdict(group) for group in groups], "labels": [asdict(one) for one in labels]}
-    )
+    # Equal labels are equal here too, whether a rate was written 1 or 1.0.
+    declared = [asdict(label) | {"sample_rate": float(label.sample_rate)} for label in labels]
+    return fingerprint({"groups": [asdict(group) for group in groups], "labels": declared})
 
 
 def _check_group(group: LabelGroup) -> None:
@@ -97,6 +97,7 @@ def _check_label(label: Label, groups: Sequence[str]) -> None:
     if label.group not in groups:
         message = f"label {label.name!r} is of group {label.group!r}, which is not declared"
         raise SpecError(message, help=f"the groups are {', '.join(groups) or 'none'}")
-    if not 0.0 < label.sample_rate <= 1.0:
+    rate = label.sample_rate
+    if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0.0 < rate <= 1.0:
         message = f"label {label.name!r}: sample_rate is {label.sample_rate!r}"
         raise SpecError(message, help="sample_rate is above 0 and at most 1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from streamlearn.errors import SpecError
@@ -17,6 +16,7 @@ DIM_MAX = 1024
 LENGTH_MAX = 4096
 WIDTH_MAX = 4096
 SLOTS_MAX = 1024
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
 def check_spec(spec: FeatureSpec) -> None:
@@ -28,7 +28,7 @@ def check_spec(spec: FeatureSpec) -> None:
     if not 1 <= len(spec.slots) <= SLOTS_MAX:
         message = f"a spec has {len(spec.slots)} slots"
         raise SpecError(message, help=f"declare 1 to {SLOTS_MAX} slots")
-    check_unique("feature", [*(slot.name for slot in spec.slots), *(column.name for column in spec.dense)])
+    check_unique("feature", _names_beside_each_other(spec))
     check_unique("segment", (segment.name for segment in spec.segments))
     for slot in spec.slots:
         _check_slot(slot)
@@ -43,6 +43,12 @@ def check_spec(spec: FeatureSpec) -> None:
     _check_item_id(spec.slot(spec.item_id))
 
 
+def _names_beside_each_other(spec: FeatureSpec) -> list[str]:
+    # An item's segments stand in events beside its features, prefixed.
+    segments = [f"segment_{one.name}" for one in spec.segments_of("item")]
+    return [*(slot.name for slot in spec.slots), *(column.name for column in spec.dense), *segments]
+
+
 def _require_one_of(what: str, field: str, found: object, allowed: tuple[str, ...]) -> None:
     if found not in allowed:
         message = f"{what}: {field} is {found!r}"
@@ -55,6 +61,10 @@ def _require_within(what: str, field: str, found: float, bounds: tuple[int, int]
         raise SpecError(message, help=f"{field} is a whole number from {bounds[0]} to {bounds[1]}")
 
 
+def _is_float32(found: object) -> bool:
+    return isinstance(found, int | float) and not isinstance(found, bool) and abs(found) <= FLOAT32_MAX
+
+
 def _check_slot(slot: Slot) -> None:
     check_name("slot", slot.name)
     check_name("table", slot.table)
@@ -63,9 +73,9 @@ def _check_slot(slot: Slot) -> None:
     _require_one_of(what, "pooling", slot.pooling, ("sum", "mean", "sqrtn", "weighted", "sequence"))
     _require_one_of(what, "value", slot.value, ("int", "str"))
     _require_within(what, "dim", slot.dim, (1, DIM_MAX))
-    if not (math.isfinite(slot.initial_range) and slot.initial_range >= 0):
+    if not (_is_float32(slot.initial_range) and slot.initial_range >= 0):
         message = f"{what}: initial_range is {slot.initial_range!r}"
-        raise SpecError(message, help="initial_range is a finite number of at least 0")
+        raise SpecError(message, help="initial_range is a number of at least 0, finite as float32")
     if slot.pooling in ("weighted", "sequence") and not slot.multi:
         message = f"{what}: pooling {slot.pooling!r} needs several values, and multi is False"
         raise SpecError(message, help="set multi=True, or leave the pooling out")
@@ -106,9 +116,9 @@ def _check_dense(column: Dense) -> None:
     what = f"dense column {column.name!r}"
     _require_one_of(what, "side", column.side, ("user", "item"))
     _require_within(what, "width", column.width, (1, WIDTH_MAX))
-    if column.default is not None and not math.isfinite(column.default):
+    if column.default is not None and not _is_float32(column.default):
         message = f"{what}: default is {column.default!r}"
-        raise SpecError(message, help="a default is a finite number")
+        raise SpecError(message, help="a default is a number that is finite as float32")
 
 
 def _check_tables(slots: tuple[Slot, ...]) -> None:

@@ -176,7 +176,9 @@ class FeatureSpec:
         Defaults and segments do not enter: giving an old slot a default, or cutting metrics another way,
         leaves every trained model valid.
         """
-        columns = [*map(asdict, self.slots), *map(asdict, self.dense)]
+        # Equal specs are equal here too, whether a range was written 0 or 0.0.
+        slots = [asdict(slot) | {"initial_range": float(slot.initial_range)} for slot in self.slots]
+        columns = [*slots, *map(asdict, self.dense)]
         for column in columns:
             del column["default"]
         return fingerprint({"columns": columns, "item_id": self.item_id, "pack": self.pack.to_json()})
