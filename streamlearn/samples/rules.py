@@ -63,8 +63,27 @@ def _range(name: str, column: npt.NDArray[np.int32], below: int) -> None:
 
 
 def _features(spec: FeatureSpec, side: Any, found: FeatureColumns, rows: int) -> None:
+    declared = [slot.name for slot in spec.slots_of(side)]
+    declared += [column.name for column in spec.dense_of(side)]
+    names = [*found.slots, *found.dense]
+    if sorted(names) != sorted(declared):
+        what = (
+            f"{side} columns {', '.join(names) or 'none'}, and declared are {', '.join(declared) or 'none'}"
+        )
+        raise _bad(what)
+    for column in spec.dense_of(side):
+        shape, expected = found.dense[column.name].shape, (rows, column.width)
+        if shape != expected:
+            what = f"dense column {column.name} has shape {shape}, expected {expected}"
+            raise _bad(what)
     for slot in spec.slots_of(side):
         columns = found.slots[slot.name]
+        if ((columns.offsets is None), (columns.weights is None)) != (
+            not slot.multi,
+            slot.pooling != "weighted",
+        ):
+            what = f"slot {slot.name} has offsets or weights where it has none, or lacks those it has"
+            raise _bad(what)
         if columns.offsets is None:
             _length(slot.name, columns.keys, rows)
         else:
