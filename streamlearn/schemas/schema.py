@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import fastavro
+from fastavro.read import SchemaResolutionError
 from fastavro.schema import to_parsing_canonical_form
 
 from streamlearn.errors import BadRecord, ConfigError
@@ -19,6 +20,17 @@ __all__ = ["MARKER", "PREFIX_BYTES", "Schema", "schema_of"]
 
 MARKER = b"\xc3\x01"
 PREFIX_BYTES = 10
+# fastavro meets garbage with whatever its Cython happens to raise; all of it means the same here.
+_NO_RECORD = (
+    EOFError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    SchemaResolutionError,
+    TypeError,
+    ValueError,
+)
 
 # A schema as plain JSON values; fastavro has no types for it.
 JsonSchema: TypeAlias = Mapping[str, Any]
@@ -89,8 +101,7 @@ class Schema:
         wrote = (writer or self).parsed
         try:
             value = fastavro.schemaless_reader(source, wrote, self.parsed if writer else None)
-        # fastavro meets garbage with whatever its Cython happens to raise; all of it means the same here.
-        except (EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError) as error:
+        except _NO_RECORD as error:
             message = f"{len(body)} bytes are no {self.name}: {type(error).__name__}: {error}"
             raise BadRecord(
                 message, help="the record was cut or damaged, or another schema wrote it"
