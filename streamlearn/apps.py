@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 
 from streamlearn.config import read_settings
 from streamlearn.errors import ConfigError, SpecError, StreamlearnError
@@ -92,7 +93,7 @@ class AppFolder:
         explicit: str = getattr(self.settings.topics, topic)
         if explicit:
             return explicit
-        root = self.settings.topics.root or f"file://{self.folder.resolve()}/.streamlearn/topics"
+        root = self.settings.topics.root or f"{self.folder.resolve().as_uri()}/.streamlearn/topics"
         return f"{root.rstrip('/')}/{self.app.name}.{topic.replace('_', '-')}"
 
 
@@ -127,6 +128,7 @@ def _import_app(file: Path) -> App:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+        return _app_of(file, module, loaded_before)
     except StreamlearnError:
         del sys.modules[name]
         raise
@@ -136,6 +138,9 @@ def _import_app(file: Path) -> App:
         raise SpecError(
             message, help="an app.py only declares; run it alone with python to see more"
         ) from error
+
+
+def _app_of(file: Path, module: ModuleType, loaded_before: set[str]) -> App:
     for heavy in _HEAVY:
         if heavy in sys.modules and heavy not in loaded_before:
             message = f"{file} loads {heavy}"
