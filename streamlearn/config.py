@@ -100,9 +100,10 @@ def _type_name(info: inspect.Type) -> str:
     match info:
         case inspect.LiteralType(values=values):
             return " | ".join(f'"{value}"' for value in values)
-        case inspect.IntType(ge=low, le=high) | inspect.FloatType(ge=low, le=high):
+        case inspect.IntType() | inspect.FloatType():
+            bounds = {"above": info.gt, "at least": info.ge, "below": info.lt, "at most": info.le}
             name = "int" if isinstance(info, inspect.IntType) else "float"
-            return name + (f", at least {low}" if low is not None else "") + _most(high)
+            return ", ".join([name, *(f"{word} {one}" for word, one in bounds.items() if one is not None)])
         case inspect.StrType():
             return "str"
         case inspect.BoolType():
@@ -113,10 +114,6 @@ def _type_name(info: inspect.Type) -> str:
             return f"table of {_type_name(key)} to {_type_name(value)}"
         case _:
             return type(info).__name__.removesuffix("Type").lower()
-
-
-def _most(high: float | None) -> str:
-    return f", at most {high}" if high is not None else ""
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
