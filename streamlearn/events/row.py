@@ -94,7 +94,9 @@ def _envelope(what: str, given: Mapping[str, Any], times: Sequence[str]) -> dict
     for name in times:
         row[name] = _int(f"{what}: {name}", given[name])
     if row["event_time_ms"] < 0:
-        raise _bad(what, f"event_time_ms {row['event_time_ms']} is before 1970", "milliseconds since 1970 UTC")
+        raise _bad(
+            what, f"event_time_ms {row['event_time_ms']} is before 1970", "milliseconds since 1970 UTC"
+        )
     return row
 
 
@@ -182,9 +184,7 @@ def _dense(what: str, column: Dense, given: Mapping[str, Any]) -> Any:
     return [_number(where, number) for number in numbers]
 
 
-def _texts(
-    what: str, segments: Sequence[Segment], given: Mapping[str, Any], prefix: str
-) -> dict[str, str]:
+def _texts(what: str, segments: Sequence[Segment], given: Mapping[str, Any], prefix: str) -> dict[str, str]:
     row = {}
     for segment in segments:
         text = given.get(f"{prefix}{segment.name}", "")
