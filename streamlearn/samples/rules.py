@@ -90,6 +90,19 @@ def _features(spec: FeatureSpec, side: Any, found: FeatureColumns, rows: int) ->
             _offsets(slot.name, columns.offsets, rows, len(columns.keys))
         if columns.weights is not None:
             _length(f"{slot.name}_weights", columns.weights, len(columns.keys))
+    _history(spec, side, found)
+
+
+def _history(spec: FeatureSpec, side: Any, found: FeatureColumns) -> None:
+    first: tuple[str, npt.NDArray[np.int32]] | None = None
+    for slot in spec.slots_of(side):
+        offsets = found.slots[slot.name].offsets
+        if slot.pooling != "sequence" or offsets is None:
+            continue
+        if first is not None and not np.array_equal(offsets, first[1]):
+            what = f"sequences {first[0]} and {slot.name} are columns of one history of two lengths"
+            raise _bad(what)
+        first = first or (slot.name, offsets)
 
 
 def _offsets(name: str, offsets: npt.NDArray[np.int32], rows: int, length: int) -> None:

@@ -127,8 +127,11 @@ def _label(name: str, sample_rate: float, rows: int, rng: np.random.Generator) -
 
 def _features(app: App, side: Any, rows: int, rng: np.random.Generator) -> FeatureColumns:
     slots: dict[str, SlotColumns] = {}
+    history = rng.integers(0, 4, rows)
     for slot in app.features.slots_of(side):
         counts = rng.integers(0, 4, rows) if slot.multi else np.ones(rows, np.int64)
+        # Sequences are columns of one history.
+        counts = history if slot.pooling == "sequence" else counts
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
         keys = rng.integers(0, 1 << 63, int(offsets[-1]), np.uint64)
         weights = rng.random(len(keys), np.float32) if slot.pooling == "weighted" else None
