@@ -1,0 +1,1 @@
+"""Events, from values to records and back."""

@@ -1,0 +1,1 @@
+"""Features, labels and the order of their numbers."""

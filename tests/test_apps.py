@@ -1,0 +1,174 @@
+"""Applications: how a folder becomes one, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlearn.apps import App, AppFolder, load_app
+from streamlearn.errors import ConfigError, SpecError
+from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
+from streamlearn.settings import Settings, TopicsSettings
+from streamlearn.testing import small_app, small_folder
+from streamlearn.topics import create_topic
+
+DECLARES = """
+from streamlearn.apps import App
+from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
+
+NAME = {name!r}
+app = App(
+    NAME,
+    FeatureSpec(slots=(Slot("video_id", "item"),), item_id="video_id"),
+    groups=(LabelGroup("fast", 60, 600),),
+    labels=(Label("click", "click", "fast"),),
+)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(DECLARES.format(name="shop"))
+    return tmp_path
+
+
+def test_a_folder_becomes_an_application_with_its_settings(folder: Path) -> None:
+    (folder / "app.toml").write_text("[events]\nlinger_ms = 7\nitems_max = 8\n")
+    loaded = load_app(folder, ["events.linger_ms=9"])
+    assert loaded.app.name == "shop"
+    assert loaded.folder == folder
+    assert (loaded.settings.events.linger_ms, loaded.settings.events.items_max) == (9, 8)
+    assert load_app(str(folder)).app == loaded.app
+
+
+def test_a_folder_without_app_py_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"it has no app\.py") as caught:
+        load_app(tmp_path)
+    assert str(tmp_path) in caught.value.message
+    assert "name the folder" in caught.value.help
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("1 / 0", "app.py failed: ZeroDivisionError", id="fails"),
+        pytest.param("def", "app.py failed: SyntaxError", id="no Python"),
+        pytest.param("import no_such_package", "failed: ModuleNotFoundError", id="a missing package"),
+        pytest.param("x = 1", "declares no application: `app` is NoneType", id="no app"),
+        pytest.param("app = 'shop'", "declares no application: `app` is str", id="a wrong type"),
+        pytest.param(DECLARES.format(name="My Shop"), "app name 'My Shop'", id="a contradiction"),
+    ],
+)
+def test_an_app_py_at_fault_is_refused_and_forgotten(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "app.py").write_text(text)
+    before = set(sys.modules)
+    with pytest.raises(SpecError) as caught:
+        load_app(tmp_path)
+    assert said in caught.value.message
+    assert caught.value.help
+    assert not {name for name in set(sys.modules) - before if name.startswith("streamlearn_app_")}
+
+
+@pytest.mark.parametrize("heavy", ["tensorflow", "apache_beam", "kafka"])
+def test_an_app_py_that_loads_a_heavy_package_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heavy: str
+) -> None:
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    (stubs / f"{heavy}.py").write_text("")
+    (tmp_path / "app.py").write_text(f"import {heavy}\n" + DECLARES.format(name="shop"))
+    monkeypatch.syspath_prepend(str(stubs))
+    # Put back after the test, so that no stub and no missing package is left to others.
+    for name in [name for name in sys.modules if name.partition(".")[0] == heavy]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, heavy, None)
+    del sys.modules[heavy]
+    with pytest.raises(SpecError, match=f"app.py loads {heavy}") as caught:
+        load_app(tmp_path)
+    assert "MODULE:CLASS" in caught.value.help
+
+
+def test_app_toml_at_fault_is_refused_by_its_path(folder: Path) -> None:
+    (folder / "app.toml").write_text("[events]\nlinger = 7\n")
+    with pytest.raises(ConfigError, match=r"app\.toml: there is no setting"):
+        load_app(folder)
+
+
+def test_two_applications_of_one_process_do_not_meet(tmp_path: Path) -> None:
+    loaded = []
+    for name in ("left", "right"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "app.py").write_text(DECLARES.format(name=name))
+        loaded.append(load_app(tmp_path / name))
+    again = load_app(tmp_path / "left")
+    assert [one.app.name for one in (*loaded, again)] == ["left", "right", "left"]
+    names = [module.NAME for name, module in sys.modules.items() if name.startswith("streamlearn_app_")]
+    assert {"left", "right"} <= set(names)
+
+
+FEATURES = FeatureSpec(slots=(Slot("video_id", "item"),), item_id="video_id")
+
+
+def app_of(name: str = "shop", model: str = "dcn_v2") -> App:
+    return App(name, FEATURES, (LabelGroup("fast", 60, 600),), (Label("click", "click", "fast"),), model)
+
+
+@pytest.mark.parametrize("model", ["dcn_v2", "model:MyModel", "models.din:Din_2"])
+def test_a_model_is_a_ready_made_name_or_a_class_of_a_module(model: str) -> None:
+    assert app_of(model=model).model == model
+
+
+@pytest.mark.parametrize("model", ["", "DCN", "model:", ":MyModel", "a b", "model:My.Model", "model:A:B"])
+def test_any_other_model_is_refused(model: str) -> None:
+    with pytest.raises(SpecError, match="neither a ready-made model's name") as caught:
+        app_of(model=model)
+    assert "model:MyModel" in caught.value.help
+
+
+def test_an_application_of_an_unusable_name_is_refused() -> None:
+    with pytest.raises(SpecError, match="app name 'Shop'"):
+        app_of("Shop")
+
+
+def test_the_fingerprint_of_an_application_is_its_features_and_the_order_of_its_labels() -> None:
+    app = small_app()
+    swapped = App("small", app.features, app.groups, app.labels[::-1])
+    assert app.fingerprint == small_app("renamed").fingerprint
+    assert app.fingerprint != swapped.fingerprint
+
+
+def test_actions_are_named_once_each() -> None:
+    labels = (Label("click", "click", "fast"), Label("click_again", "click", "fast"))
+    app = App("shop", FEATURES, (LabelGroup("fast", 60, 600),), labels)
+    assert app.actions == ("click",)
+    assert small_app().actions == ("click", "purchase")
+
+
+def folder_with(**topics: Any) -> AppFolder:
+    return small_folder(Path("/somewhere"), settings=Settings(topics=TopicsSettings(**topics)))
+
+
+def test_a_topic_is_beside_the_application_unless_something_says_otherwise() -> None:
+    assert folder_with().topic_url("samples") == "file:///somewhere/.streamlearn/topics/small.samples"
+
+
+@pytest.mark.parametrize("root", ["kafka://127.0.0.1:9092", "kafka://127.0.0.1:9092/"])
+def test_a_topic_is_under_the_root_by_the_applications_name(root: str) -> None:
+    folder = folder_with(root=root)
+    assert folder.topic_url("impressions") == "kafka://127.0.0.1:9092/small.impressions"
+    assert folder.topic_url("dead_letters") == "kafka://127.0.0.1:9092/small.dead-letters"
+
+
+def test_a_topic_is_where_its_own_setting_says_whatever_the_root() -> None:
+    folder = folder_with(root="kafka://127.0.0.1:9092", actions="memory://acts")
+    assert folder.topic_url("actions") == "memory://acts"
+
+
+def test_a_folder_of_an_odd_name_has_topics_too(tmp_path: Path) -> None:
+    folder = small_folder(tmp_path / "50% #1? ü")
+    with create_topic(folder.topic_url("samples")) as topic:
+        assert topic.partitions == 1
+    assert (tmp_path / "50% #1? ü" / ".streamlearn" / "topics" / "small.samples").exists()

@@ -1,0 +1,1 @@
+"""What we give to others for their tests."""
