@@ -20,6 +20,7 @@ from streamlearn.features import FeatureSpec, Label, LabelGroup, window_settings
 from streamlearn.features.labels import check_labels
 from streamlearn.features.names import check_name, fingerprint
 from streamlearn.settings import Settings
+from streamlearn.topics import AccessSettings, KafkaSecurity, Topic, open_topic
 
 __all__ = ["App", "AppFolder", "load_app"]
 
@@ -95,6 +96,29 @@ class AppFolder:
             return explicit
         root = self.settings.topics.root or f"{self.folder.resolve().as_uri()}/.streamlearn/topics"
         return f"{root.rstrip('/')}/{self.app.name}.{topic.replace('_', '-')}"
+
+    @cached_property
+    def access(self) -> AccessSettings:
+        """How its topics are reached."""
+        kafka = self.settings.kafka
+        security = KafkaSecurity(
+            protocol=kafka.security_protocol,
+            sasl_mechanism=kafka.sasl_mechanism,
+            sasl_username=kafka.sasl_username,
+            ssl_cafile=kafka.ssl_cafile,
+        )
+        return AccessSettings(
+            unreachable_after_ms=round(self.settings.topics.reach_s * 1000), kafka=security
+        )
+
+    def open_topic(self, topic: str) -> Topic:
+        """Open one of its topics; see `topic_url` for their names.
+
+        Raises:
+            TopicMissing: It was never created.
+            TopicUnreachable: Nobody answered within `topics.reach_s`.
+        """
+        return open_topic(self.topic_url(topic), self.access)
 
 
 def load_app(folder: Path | str, overrides: Sequence[str] = ()) -> AppFolder:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from streamlearn.errors import ServiceError
 from streamlearn.settings import TelemetrySettings
@@ -24,6 +24,7 @@ __all__ = ["MetricsServer", "counter", "gauge", "histogram", "serve_metrics", "s
 
 COMPONENTS = ("events", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay")
 UNITS = ("total", "seconds", "bytes", "ratio", "rows", "events", "requests", "version", "records", "offsets")
+Metric = TypeVar("Metric")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 # What logging itself puts on a record; all else was given as extra= and is shown.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -78,7 +79,8 @@ def counter(component: str, noun: str, help: str, labels: Sequence[str] = ()) ->
     from prometheus_client import REGISTRY, Counter
 
     name = _name(component, noun, "total")
-    return _once(REGISTRY, name) or Counter(name, help, labels)
+    found = _once(REGISTRY, name, Counter)
+    return found or Counter(name, help, labels)
 
 
 def gauge(component: str, noun: str, unit: str, help: str, labels: Sequence[str] = ()) -> Gauge:
@@ -86,17 +88,19 @@ def gauge(component: str, noun: str, unit: str, help: str, labels: Sequence[str]
     from prometheus_client import REGISTRY, Gauge
 
     name = _name(component, noun, unit)
-    return _once(REGISTRY, name) or Gauge(name, help, labels)
+    found = _once(REGISTRY, name, Gauge)
+    return found or Gauge(name, help, labels)
 
 
 def histogram(
-    component: str, noun: str, unit: str, help: str, *, buckets: Sequence[float], labels: Sequence[str] = ()
+    component: str, noun: str, unit: str, help: str, buckets: Sequence[float], *, labels: Sequence[str] = ()
 ) -> Histogram:
     """A distribution, named `streamlearn_<component>_<noun>_<unit>`; buckets fit what is measured."""
     from prometheus_client import REGISTRY, Histogram
 
     name = _name(component, noun, unit)
-    return _once(REGISTRY, name) or Histogram(name, help, labels, buckets=buckets)
+    found = _once(REGISTRY, name, Histogram)
+    return found or Histogram(name, help, labels, buckets=buckets)
 
 
 class MetricsServer:
@@ -138,6 +142,8 @@ def _name(component: str, noun: str, unit: str) -> str:
     return f"streamlearn_{component}_{noun}_{unit}"
 
 
-def _once(registry: CollectorRegistry, name: str) -> object | None:
+def _once(registry: CollectorRegistry, name: str, kind: type[Metric]) -> Metric | None:
     """A metric registered before: modules of one process may ask for the same one."""
-    return registry._names_to_collectors.get(name)
+    found = registry._names_to_collectors.get(name)
+    assert found is None or isinstance(found, kind), f"{name} is a {type(found).__name__}"
+    return found

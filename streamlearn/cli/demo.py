@@ -59,9 +59,11 @@ def demo(
         report = _replay(loaded, app)
         seen = _read_back(loaded)
     facts = _facts(report, seen, time.monotonic() - begin)
-    print_json(facts) if json else print_table(
-        [{"what": name, "": value} for name, value in facts.items()], title=f"{loaded.app.name}: the loop so far"
-    )
+    if json:
+        print_json(facts)
+    else:
+        rows = [{f"{loaded.app.name}: the loop so far": name, "": value} for name, value in facts.items()]
+        print_table(rows)
     _check(report, seen)
 
 
@@ -69,19 +71,20 @@ def _replay(folder: AppFolder, path: Path) -> ReplayReport:
     from streamlearn.events import Producer
     from streamlearn.replay import Replayer, load_history, open_replay_topics
 
-    with open_replay_topics(folder) as (impressions, actions):
-        with Producer(folder, impressions=impressions, actions=actions) as producer:
-            return Replayer(load_history(path), producer, folder.settings.replay).run()
+    with (
+        open_replay_topics(folder) as (impressions, actions),
+        Producer(folder, impressions=impressions, actions=actions) as producer,
+    ):
+        return Replayer(load_history(path), producer, folder.settings.replay).run()
 
 
 def _read_back(folder: AppFolder) -> _Seen:
     from streamlearn.events import EventDecoder
-    from streamlearn.topics import open_topic
 
     decoder = EventDecoder(folder.app, folder.settings.events)
     seen, begin = _Seen(), time.monotonic()
     for name in ("impressions", "actions"):
-        with open_topic(folder.topic_url(name)) as topic, topic.reader() as reader:
+        with folder.open_topic(name) as topic, topic.reader() as reader:
             for partition in range(topic.partitions):
                 at, end = reader.earliest(partition), reader.end(partition)
                 while at < end:

@@ -137,7 +137,6 @@ def _address(variable: str, url: str, port: int) -> Iterator[Finding]:
 def _topics(app: Path) -> Iterator[Finding]:
     try:
         from streamlearn.apps import load_app
-        from streamlearn.topics import open_topic
 
         folder = load_app(app)
         yield Finding(f"app {folder.app.name}", "ok", f"features {folder.app.features.fingerprint}")
@@ -146,7 +145,7 @@ def _topics(app: Path) -> Iterator[Finding]:
         return
     for name in ("impressions", "actions", "samples", "progress", "dead_letters"):
         try:
-            with open_topic(folder.topic_url(name)) as topic:
+            with folder.open_topic(name) as topic:
                 yield Finding(f"topic {name}", "ok", f"{topic.url}, {topic.partitions} partitions")
         except StreamlearnError as error:
             yield Finding(f"topic {name}", "missing", error.message, error.help)

@@ -32,10 +32,9 @@ def peek(
     """Print records of one of APP's topics as JSON, one event a line."""
     from streamlearn.apps import load_app
     from streamlearn.events.show import show_record
-    from streamlearn.topics import open_topic
 
     folder = load_app(app, set_ or ())
-    with open_topic(folder.topic_url(topic)) as found, found.reader([partition]) as reader:
+    with folder.open_topic(topic) as found, found.reader([partition]) as reader:
         at = reader.earliest(partition) if offset is None else offset
         records = reader.read(partition, at, max_records=limit)
         for index, value in enumerate(records.values):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
+
+if TYPE_CHECKING:
+    from streamlearn.apps import AppFolder
 
 __all__ = ["topics"]
 
@@ -26,22 +29,24 @@ def topics(
     from streamlearn.apps import load_app
 
     folder = load_app(app, set_ or ())
-    rows = [_row(name, folder.topic_url(name), create) for name in NAMES]
+    rows = [_row(folder, name, create) for name in NAMES]
     print_json(rows) if json else print_table(rows)
 
 
-def _row(name: str, url: str, create: int) -> dict[str, Any]:
+def _row(folder: AppFolder, name: str, create: int) -> dict[str, Any]:
     from streamlearn.errors import TopicMissing
-    from streamlearn.topics import TopicSettings, create_topic, open_topic
+    from streamlearn.topics import TopicSettings, create_topic
 
+    url = folder.topic_url(name)
     try:
-        found = open_topic(url)
+        found = folder.open_topic(name)
     except TopicMissing:
         if not create:
             empty = {"partitions": 0, "records": 0, "retention_ms": "", "record_bytes_max": "", "compacted": ""}
             return {"topic": name, **empty, "url": url, "id": "missing"}
         compacted = name == "progress"
-        found = create_topic(url, TopicSettings(partitions=1 if compacted else create, compacted=compacted))
+        wanted = TopicSettings(partitions=1 if compacted else create, compacted=compacted)
+        found = create_topic(url, wanted, folder.access)
     with found as topic, topic.reader() as reader:
         settings = topic.settings()
         records = sum(reader.end(one) - reader.earliest(one) for one in range(topic.partitions))

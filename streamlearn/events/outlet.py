@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from streamlearn.errors import Oversize
 from streamlearn.events.encoder import EncodedEvents
+from streamlearn.events.event import Columns
 from streamlearn.events.pack import PACK_PLAN, Pack
 from streamlearn.events.rules import REQUEST_ID_BYTES_MAX
 from streamlearn.native import native
@@ -117,10 +118,10 @@ class Outlet:
         cuts = self._cuts(at)
         times = np.maximum.reduceat(encoded.event_time_ms[rows], cuts[:-1]).tolist()
         if self._events_max == 1:
-            values, bounds = data, at
+            values, bounds = data, at.astype(np.int64)
         else:
-            columns = {"events": data, "events$": at, "items": np.ascontiguousarray(encoded.items[rows])}
-            columns["events[]"] = columns["items[]"] = cuts
+            items = np.ascontiguousarray(encoded.items[rows])
+            columns: Columns = {"events[]": cuts, "events": data, "events$": at, "items[]": cuts, "items": items}
             values, bounds = PACK_PLAN.encode(columns, len(cuts) - 1, EVENT_PACK.prefix)
         whole, ends = values.tobytes(), bounds.tolist()
         for index, time_ms in enumerate(times):

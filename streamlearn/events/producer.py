@@ -18,7 +18,7 @@ from streamlearn.errors import ConfigError, NotDelivered, StreamlearnError, Usag
 from streamlearn.events.encoder import EventEncoder
 from streamlearn.events.event import Columns
 from streamlearn.events.outlet import Outlet
-from streamlearn.topics import Topic, WriterSettings, open_topic
+from streamlearn.topics import Topic, WriterSettings
 
 __all__ = ["Producer"]
 
@@ -55,9 +55,9 @@ class Producer:
         writer = WriterSettings(buffer_bytes_max=settings.unsent_bytes_max)
         with ExitStack() as opened:
             if impressions is None:
-                impressions = opened.enter_context(open_topic(folder.topic_url("impressions")))
+                impressions = opened.enter_context(folder.open_topic("impressions"))
             if actions is None:
-                actions = opened.enter_context(open_topic(folder.topic_url("actions")))
+                actions = opened.enter_context(folder.open_topic("actions"))
             _require_same_partitions(impressions, actions)
             self._impressions = Outlet(impressions, writer, settings)
             opened.callback(self._impressions.close)
