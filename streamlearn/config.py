@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from streamlearn.errors import ConfigError
 
-__all__ = ["Field", "apply_overrides", "fields_of", "read_settings"]
+__all__ = ["FILE_BYTES_MAX", "Field", "apply_overrides", "fields_of", "read_settings"]
 
 FILE_BYTES_MAX = 1 << 20
 
