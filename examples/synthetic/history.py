@@ -83,7 +83,7 @@ class SyntheticHistory:
     def _cut(
         self, shown: Arrived | None, done: Arrived | None, stretch: tuple[int, int], span_ms: int
     ) -> Iterator[tuple[HistoryBlock, Truth]]:
-        """Blocks of what arrives in a stretch of time; they end at multiples of the span, and where it does."""
+        """Blocks of what arrives in a stretch of time; each ends at a multiple of the span or with it."""
         begin_ms, end_ms = stretch
         first = (begin_ms - self.begin_ms) // span_ms + 1
         inner = np.arange(self.begin_ms + first * span_ms, end_ms, span_ms)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.events.event import Columns, Int32s
+from streamlearn.events.event import Columns
 from streamlearn.native import native
 
 __all__ = ["join_rows", "rows_of", "take_rows", "texts_of"]
@@ -18,8 +18,10 @@ __all__ = ["join_rows", "rows_of", "take_rows", "texts_of"]
 # What a column's name says beyond its path: brackets for arrays, then validity or the offsets of texts.
 _NAME = re.compile(r"([^\[\]$?]+)((?:\[\])*)([$?]?)")
 
+Arrays = dict[str, npt.NDArray[Any]]
 
-def rows_of(columns: Columns, begin: int, end: int) -> dict[str, npt.NDArray[Any]]:
+
+def rows_of(columns: Columns, begin: int, end: int) -> Arrays:
     """The columns of the rows from `begin` up to `end`; views wherever possible.
 
     Args:
@@ -32,18 +34,20 @@ def rows_of(columns: Columns, begin: int, end: int) -> dict[str, npt.NDArray[Any
         >>> {name: column.tolist() for name, column in rows_of(three, 1, 3).items()}
         {'items[]': [0, 1, 3], 'items.id': [9, 4, 6]}
     """
-    kept: dict[str, npt.NDArray[Any]] = {}
-    for name, column in columns.items():
-        parents, own, is_offsets = _parse(name)
-        first, last = (_place(columns, parents, own, row) for row in (begin, end))
-        if is_offsets:
-            kept[name] = column[first : last + 1] - column[first]
+    kept: Arrays = {}
+    bounds: dict[tuple[str, ...], tuple[int, int]] = {(): (begin, end)}
+    for one in _plan(tuple(columns)):
+        column, (first, last) = columns[one.name], _bounds(columns, one.inside, bounds)
+        if one.is_offsets:
+            kept[one.name] = column[first : last + 1] - column[first]
+        elif one.texts:
+            kept[one.name] = column[columns[one.texts][first] : columns[one.texts][last]]
         else:
-            kept[name] = column[first:last]
+            kept[one.name] = column[first:last]
     return kept
 
 
-def take_rows(columns: Columns, rows: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+def take_rows(columns: Columns, rows: npt.NDArray[np.int64]) -> Arrays:
     """The columns of some rows, in the order given; a row may be taken more than once.
 
     Args:
@@ -55,46 +59,50 @@ def take_rows(columns: Columns, rows: npt.NDArray[np.int64]) -> dict[str, npt.ND
         >>> {name: column.tolist() for name, column in take_rows(three, np.array([2, 1])).items()}
         {'items[]': [0, 2, 3], 'items.id': [4, 6, 9]}
     """
-    taken: dict[str, npt.NDArray[Any]] = {}
+    taken: Arrays = {}
     # The places taken within each nest of arrays, worked out once for all the columns in it.
     places: dict[tuple[str, ...], npt.NDArray[np.int64]] = {(): rows}
-    for name, column in columns.items():
-        parents, own, is_offsets = _parse(name)
-        at = _places(columns, _offsets_names(columns, parents, own), places)
-        if is_offsets:
-            taken[name] = _offsets(np.diff(column)[at], column.dtype)
-        elif own and (texts := f"{own}{'[]' * _depth(columns, own)}$") in columns:
-            taken[name] = native.take_spans(column, columns[texts].astype(np.int64), at)[0]
+    for one in _plan(tuple(columns)):
+        column, at = columns[one.name], _places(columns, one.inside, places)
+        if one.is_offsets:
+            taken[one.name] = _offsets(np.diff(column)[at], column.dtype)
+        elif one.texts:
+            taken[one.name] = native.take_spans(column, columns[one.texts].astype(np.int64), at)[0]
         else:
-            taken[name] = column[at]
+            taken[one.name] = column[at]
     return taken
 
 
-def join_rows(parts: Sequence[Columns]) -> dict[str, npt.NDArray[Any]]:
+def join_rows(parts: Sequence[Columns]) -> Arrays:
     """The rows of one part after those of another.
 
     Args:
-        parts: Columns of the same names.
+        parts: Columns of the same names; at least one part.
     """
-    joined: dict[str, npt.NDArray[Any]] = {}
-    for name in parts[0]:
-        arrays = [part[name] for part in parts]
-        if _parse(name)[2]:
+    joined: Arrays = {}
+    for one in _plan(tuple(parts[0])):
+        arrays = [part[one.name] for part in parts]
+        if one.is_offsets:
             counts = np.concatenate([np.diff(offsets) for offsets in arrays])
-            joined[name] = _offsets(counts, arrays[0].dtype)
+            joined[one.name] = _offsets(counts, arrays[0].dtype)
         else:
-            joined[name] = np.concatenate(arrays)
+            joined[one.name] = np.concatenate(arrays)
     return joined
 
 
 def texts_of(
     codes: npt.NDArray[np.integer[Any]], texts: Sequence[str]
-) -> tuple[npt.NDArray[np.uint8], Int32s]:
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
     """The two columns of a text that takes few distinct values: its bytes, and where each row's begin.
 
     Args:
         codes: Which of the texts each row has.
         texts: The distinct texts.
+
+    Examples:
+        >>> data, offsets = texts_of(np.array([1, 0, 1]), ["click", "buy"])
+        >>> data.tobytes(), offsets.tolist()
+        (b'buyclickbuy', [0, 3, 8, 11])
     """
     raw = [text.encode() for text in texts]
     length = np.array([len(one) for one in raw], np.int64)
@@ -102,78 +110,68 @@ def texts_of(
     for row, one in enumerate(raw):
         padded[row, : len(one)] = np.frombuffer(one, np.uint8)
     of_row = length[codes]
-    offsets = np.zeros(len(codes) + 1, np.int32)
-    np.cumsum(of_row, out=offsets[1:])
     kept = np.arange(padded.shape[1]) < of_row[:, None]
-    return padded[codes][kept], offsets
+    return padded[codes][kept], _offsets(of_row, np.int32)
 
 
-@cache
-def _parse(name: str) -> tuple[tuple[str, ...], str, bool]:
-    """The paths a column is inside of, its own marked path without the last mark, and if it holds offsets."""
+class _Column(NamedTuple):
+    """How one column lies: inside which offsets, outermost first; and by which its own bytes are parted."""
+
+    name: str
+    inside: tuple[str, ...]
+    texts: str
+    is_offsets: bool
+
+
+@lru_cache(maxsize=256)
+def _plan(names: tuple[str, ...]) -> tuple[_Column, ...]:
+    return tuple(_column(name, frozenset(names)) for name in names)
+
+
+def _column(name: str, names: frozenset[str]) -> _Column:
     matched = _NAME.fullmatch(name)
     assert matched is not None, name
     path, brackets, mark = matched.groups()
     parts = path.split(".")
-    parents = tuple(".".join(parts[:depth]) for depth in range(1, len(parts)))
-    if mark:
-        return (*parents, *_arrays(path, brackets)), "", mark == "$"
-    if brackets:
-        return (*parents, *_arrays(path, brackets[2:])), "", True
-    return parents, path, False
+    outer: list[str] = []
+    for depth in range(1, len(parts)):
+        outer += _arrays(".".join(parts[:depth]), names)
+    if brackets or mark == "?":
+        # Inside as many arrays of its own as it has brackets, of which the last may be what it says itself.
+        own = len(brackets) // 2 - (not mark)
+        inside = [f"{path}{'[]' * depth}[]" for depth in range(own)]
+        return _Column(name, (*outer, *inside), "", not mark)
+    texts = f"{path}$" if not mark and f"{path}$" in names else ""
+    return _Column(name, (*outer, *_arrays(path, names)), texts, mark == "$")
 
 
-def _arrays(path: str, brackets: str) -> tuple[str, ...]:
-    return tuple(f"{path}{brackets[:depth]}[]" for depth in range(0, len(brackets), 2))
+def _arrays(path: str, names: frozenset[str]) -> list[str]:
+    """The offsets of the arrays nested at a path."""
+    found: list[str] = []
+    while (offsets := f"{path}{'[]' * len(found)}[]") in names:
+        found.append(offsets)
+    return found
 
 
-def _place(columns: Columns, parents: Sequence[str], own: str, row: int) -> int:
-    """Where a row's values begin in a column."""
-    place = row
-    for path in parents:
-        place = int(columns[path][place]) if path.endswith("[]") else _inside(columns, path, place)
-    if own:
-        place = _inside(columns, own, place)
-        marks = "[]" * _depth(columns, own)
-        at = columns.get(f"{own}{marks}$")
-        place = place if at is None else int(at[place])
-    return place
-
-
-def _inside(columns: Columns, path: str, place: int) -> int:
-    for depth in range(_depth(columns, path)):
-        place = int(columns[f"{path}{'[]' * depth}[]"][place])
-    return place
-
-
-def _depth(columns: Columns, path: str) -> int:
-    """How many arrays are nested at a path."""
-    depth = 0
-    while f"{path}{'[]' * depth}[]" in columns:
-        depth += 1
-    return depth
-
-
-def _offsets_names(columns: Columns, parents: Sequence[str], own: str) -> tuple[str, ...]:
-    """The offsets a column is inside of, outermost first."""
-    names: list[str] = []
-    for path in (*parents, own) if own else parents:
-        if path.endswith("[]"):
-            names.append(path)
-        else:
-            names.extend(f"{path}{'[]' * depth}[]" for depth in range(_depth(columns, path)))
-    return tuple(names)
+def _bounds(
+    columns: Columns, inside: tuple[str, ...], bounds: dict[tuple[str, ...], tuple[int, int]]
+) -> tuple[int, int]:
+    if inside not in bounds:
+        begin, end = _bounds(columns, inside[:-1], bounds)
+        offsets = columns[inside[-1]]
+        bounds[inside] = int(offsets[begin]), int(offsets[end])
+    return bounds[inside]
 
 
 def _places(
-    columns: Columns, names: tuple[str, ...], places: dict[tuple[str, ...], npt.NDArray[np.int64]]
+    columns: Columns, inside: tuple[str, ...], places: dict[tuple[str, ...], npt.NDArray[np.int64]]
 ) -> npt.NDArray[np.int64]:
-    if names not in places:
-        rows, offsets = _places(columns, names[:-1], places), columns[names[-1]]
+    if inside not in places:
+        rows, offsets = _places(columns, inside[:-1], places), columns[inside[-1]]
         begins, counts = offsets[:-1][rows], np.diff(offsets)[rows]
         ends = np.cumsum(counts)
-        places[names] = np.repeat(begins - (ends - counts), counts) + np.arange(int(counts.sum()))
-    return places[names]
+        places[inside] = np.repeat(begins - (ends - counts), counts) + np.arange(int(counts.sum()))
+    return places[inside]
 
 
 def _offsets(counts: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -46,7 +46,7 @@ class HistoryBlock(NamedTuple):
 class History(Protocol):
     """Where past events come from.
 
-    Guaranteed: the same events in the same order every time it is asked, however they are cut into blocks. Not
+    Guaranteed: the same events in the same order every time, however they are cut into blocks. Not
     guaranteed: that a block has any events, or that events are in the order of their event times.
     The classic mistake is to leave out stretches without events: time then stands still for whoever waits.
 
