@@ -26,7 +26,7 @@ features = FeatureSpec(
         Slot("position", "item"),
         Slot("topics", "item", multi=True, pooling="mean"),
     ),
-    dense=(Dense("taste", "user", width=8), Dense("quality", "item", width=8), Dense("age", "item")),
+    dense=(Dense("taste", "user", width=16), Dense("quality", "item", width=16), Dense("age", "item")),
     item_id="item_id",
     segments=(Segment("page"),),
 )

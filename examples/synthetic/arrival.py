@@ -12,12 +12,10 @@ from streamlearn.replay import join_rows, take_rows
 
 from .chance import chance_of
 from .options import Options
+from .waiting import Arrived, Waiting
 from .world import Arrays, Int64s
 
-__all__ = ["Arrival", "Arrived"]
-
-# (columns of the events that have arrived, in the order they did; when each did)
-Arrived = tuple[Arrays, Int64s]
+__all__ = ["Arrival"]
 
 
 class Arrival:
@@ -34,41 +32,37 @@ class Arrival:
         self._purpose = purpose
         self._at_once = in_order and not (options.duplicates or options.disorder_ms or options.stragglers)
         self._chunks = 0
-        self._waiting: Arrived | None = None
+        self._waiting = Waiting()
 
     @property
     def last_ms(self) -> int | None:
         """When the last of those under way arrives; None: none are."""
-        return None if self._waiting is None else int(self._waiting[1].max())
+        return self._waiting.last_ms
 
     def give(self, columns: Arrays, until_ms: int) -> Arrived:
-        """Give events that have happened; get those that arrive before a time."""
+        """Give events that have happened; get those that arrive before a time, in the order they do."""
         if self._at_once:
             return columns, columns["event_time_ms"]
         row, arrive_ms = self._arrivals(columns["event_time_ms"])
-        if self._waiting is not None:
-            before, before_ms = self._waiting
-            columns = join_rows([before, columns])
-            row = np.concatenate((np.arange(len(before_ms)), len(before_ms) + row))
-            arrive_ms = np.concatenate((before_ms, arrive_ms))
-        return self._part(columns, row, arrive_ms, until_ms)
+        later = arrive_ms >= until_ms
+        self._waiting.put(take_rows(columns, row[later]), arrive_ms[later])
+        row, arrive_ms = row[~later], arrive_ms[~later]
+        parts = self._waiting.take(until_ms)
+        before_ms = [part_ms for _, part_ms in parts]
+        waited = len(columns["event_time_ms"]) + np.arange(sum(len(part_ms) for part_ms in before_ms))
+        arrive_ms = np.concatenate((arrive_ms, *before_ms))
+        order = np.argsort(arrive_ms, kind="stable")
+        joined = join_rows([columns, *(part for part, _ in parts)])
+        return take_rows(joined, np.concatenate((row, waited))[order]), arrive_ms[order]
 
     def rest(self) -> Arrived | None:
-        """All those under way; None: none are."""
-        if self._waiting is None:
+        """All those under way, in the order they arrive; None: none are."""
+        parts = self._waiting.take(np.iinfo(np.int64).max)
+        if not parts:
             return None
-        columns, arrive_ms = self._waiting
-        row = np.arange(len(arrive_ms))
-        return self._part(columns, row, arrive_ms, int(arrive_ms.max()) + 1)
-
-    def _part(self, columns: Arrays, row: Int64s, arrive_ms: Int64s, until_ms: int) -> Arrived:
+        arrive_ms = np.concatenate([part_ms for _, part_ms in parts])
         order = np.argsort(arrive_ms, kind="stable")
-        row, arrive_ms = row[order], arrive_ms[order]
-        due = int(np.searchsorted(arrive_ms, until_ms))
-        self._waiting = None
-        if due < len(row):
-            self._waiting = take_rows(columns, row[due:]), arrive_ms[due:]
-        return take_rows(columns, row[:due]), arrive_ms[:due]
+        return take_rows(join_rows([part for part, _ in parts]), order), arrive_ms[order]
 
     def _arrivals(self, time_ms: Int64s) -> tuple[npt.NDArray[np.int64], Int64s]:
         """Which event arrives, and when: all of them, and some once more."""

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from streamlearn.replay import HistoryBlock, rows_of
 
 from .app import app
-from .arrival import Arrival, Arrived
+from .arrival import Arrival
 from .options import Options, options_of
 from .traffic import Traffic
+from .waiting import Arrived
 from .world import Arrays
 
 __all__ = ["SyntheticHistory", "Truth", "bayes_log_loss", "history"]

@@ -7,6 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.replay import join_rows
+
+from .waiting import Waiting
 from .world import RECENT, Int64s
 
 __all__ = ["Clicks", "Recent"]
@@ -40,19 +43,18 @@ class Recent:
         self._items = np.full((users, RECENT), -1, np.int32)
         self._categories = np.full((users, RECENT), -1, np.int8)
         self._clicks = np.zeros(users, np.int64)
-        none = np.zeros(0, np.int64)
-        self._pending = Clicks(none, none, none, none)
+        self._waiting = Waiting()
 
     def add(self, clicks: Clicks) -> None:
         """Take note of clicks, which may be of the future."""
-        pairs = zip(self._pending, clicks, strict=True)
-        self._pending = Clicks(*(np.concatenate(pair) for pair in pairs))
+        self._waiting.put(clicks._asdict(), clicks.time_ms)
 
     def advance(self, time_ms: int) -> None:
         """Make known what was clicked before then."""
-        due = self._pending.time_ms < time_ms
-        known = Clicks(*(column[due] for column in self._pending))
-        self._pending = Clicks(*(column[~due] for column in self._pending))
+        parts = self._waiting.take(time_ms)
+        if not parts:
+            return
+        known = Clicks(**join_rows([columns for columns, _ in parts]))
         order = np.lexsort((known.time_ms, known.user))
         user = known.user[order]
         begins = np.flatnonzero(np.diff(user, prepend=-1))

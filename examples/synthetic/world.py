@@ -15,7 +15,7 @@ from .options import Options
 
 __all__ = ["CATEGORIES", "COUNTRIES", "PAGES", "RECENT", "TASTES", "Shown", "World"]
 
-COHORTS, CATEGORIES, DEVICES, LENGTHS, PAGES, TASTES, RECENT = 16, 32, 6, 8, 4, 8, 8
+COHORTS, CATEGORIES, DEVICES, LENGTHS, PAGES, TASTES, RECENT = 16, 32, 6, 8, 4, 16, 8
 COUNTRIES = ("BR", "CN", "DE", "EG", "ES", "FR", "GB", "ID", "IN", "JP", "MX", "NG", "NO", "US", "VN", "ZA")
 DAY_MS = 86_400_000
 LONG_SHARE = 0.4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from examples.synthetic.history import SyntheticHistory, Truth, bayes_log_loss
 from examples.synthetic.options import options_of
 from examples.synthetic.recent import Clicks, Recent
 from examples.synthetic.speed import generator_events_per_s
+from examples.synthetic.waiting import Waiting
 from examples.synthetic.world import RECENT, Shown, World
 from streamlearn.apps import load_app
 from streamlearn.errors import ConfigError
@@ -309,13 +311,42 @@ def test_all_of_it_is_valid_and_reads_back() -> None:
 
 
 def test_memory_does_not_grow_with_events() -> None:
-    most = 0
-    history = SyntheticHistory(options_of({"events": "2_000_000", "rate": "100000", "users": "1000"}))
-    for at, block in enumerate(history.blocks(10**9)):
-        most = max(most, block.impressions_rows)
-        if at == 10:
-            break
-    assert most <= 20_000
+    def peak_bytes(events: int) -> int:
+        tracemalloc.start()
+        try:
+            for _ in SyntheticHistory(options_of({**SMALL, "rate": "200", "events": str(events)})).blocks(
+                60_000
+            ):
+                pass
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak_bytes(800_000) < 1.2 * peak_bytes(200_000) < 100 << 20
+
+
+def test_what_waits_is_let_go_once_in_order_and_kept_in_few_runs() -> None:
+    rng, waiting = np.random.default_rng(8), Waiting()
+    under_way: list[tuple[int, int]] = []
+    number = 0
+    for now_ms in range(0, 60_000, 100):
+        arrive_ms = now_ms + (rng.pareto(0.7, rng.integers(0, 20)) * 50).astype(np.int64)
+        rows = np.arange(number, number + len(arrive_ms))
+        number += len(rows)
+        under_way += zip(arrive_ms.tolist(), rows.tolist(), strict=True)
+        waiting.put({"row": rows}, arrive_ms)
+        assert waiting.last_ms == max((arrive for arrive, _ in under_way), default=None)
+        parts = waiting.take(now_ms + 100)
+        found = [
+            pair
+            for columns, part_ms in parts
+            for pair in zip(part_ms.tolist(), columns["row"].tolist(), strict=True)
+        ]
+        assert all((np.diff(part_ms) >= 0).all() for _, part_ms in parts)
+        assert sorted(found) == sorted(pair for pair in under_way if pair[0] < now_ms + 100)
+        under_way = [pair for pair in under_way if pair[0] >= now_ms + 100]
+        assert len(parts) <= 16
+    assert len(under_way) > 100
 
 
 def test_the_speed_is_measured_over_every_event() -> None:
@@ -323,7 +354,7 @@ def test_the_speed_is_measured_over_every_event() -> None:
     assert found["events"] == pytest.approx(20_000, rel=0.1)
     assert found["events_per_s"] == pytest.approx(found["events"] / found["seconds"])
     assert found["generated_events_per_s"] > found["events_per_s"]
-    assert 150 < found["impression_bytes"] < 300
+    assert 230 < found["impression_bytes"] < 300
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,18 @@ class OneASecond:
 
     def blocks(self, span_ms: int) -> Iterator[HistoryBlock]:
         number = np.arange(REQUESTS)
-        ids = {"request_id": np.full(2 * REQUESTS, ord("q"), np.uint8)}
+        ids: dict[str, Any] = {"request_id": np.full(2 * REQUESTS, ord("q"), np.uint8)}
         ids["request_id"][1::2] = number + 48
         ids["request_id$"] = np.arange(REQUESTS + 1, dtype=np.int32) * np.int32(2)
         shown_ms = BEGIN_MS + 1000 * number
-        impressions = {**ids, "event_time_ms": shown_ms, "user.user_id": number, "items.video_id": number}
+        impressions: dict[str, Any] = {
+            **ids,
+            "event_time_ms": shown_ms,
+            "user.user_id": number,
+            "items.video_id": number,
+        }
         impressions["items[]"] = np.arange(REQUESTS + 1, dtype=np.int32)
-        actions = {**ids, "event_time_ms": shown_ms + 1500, "item_id": number}
+        actions: dict[str, Any] = {**ids, "event_time_ms": shown_ms + 1500, "item_id": number}
         actions["action"] = np.frombuffer(b"click" * REQUESTS, np.uint8)
         actions["action$"] = np.arange(REQUESTS + 1, dtype=np.int32) * np.int32(5)
         bounds = [*range(BEGIN_MS, BEGIN_MS + 1000 * REQUESTS + 1501, span_ms)]
