@@ -30,6 +30,7 @@ from streamlearn.replay import (
 from streamlearn.settings import ReplaySettings, Settings, TopicsSettings
 from streamlearn.testing import ManualClock, small_folder, wait_until
 from streamlearn.topics import Topic
+from tools.services import Kafka
 
 BEGIN_MS = 1_650_000_000_000
 REQUESTS = 40
@@ -75,10 +76,13 @@ class OneASecond:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> AppFolder:
+    return _folder(tmp_path, f"memory://{uuid.uuid4().hex}")
+
+
+def _folder(tmp_path: Path, topics_url: str) -> AppFolder:
     features = FeatureSpec(slots=(Slot("user_id", "user"), Slot("video_id", "item")), item_id="video_id")
     app = App("tiny", features, (LabelGroup("fast", 60, 600),), (Label("click", "click", "fast"),))
-    name = uuid.uuid4().hex
-    topics = TopicsSettings(impressions=f"memory://{name}.i", actions=f"memory://{name}.a", time="event")
+    topics = TopicsSettings(impressions=f"{topics_url}.i", actions=f"{topics_url}.a", time="event")
     replay = ReplaySettings(partitions=PARTITIONS, heartbeat_s=10.0)
     return small_folder(tmp_path, app, Settings(topics=topics, replay=replay))
 
@@ -222,6 +226,17 @@ def test_a_stop_flushes_and_writes_no_end_mark(folder: AppFolder) -> None:
 def test_impossible_wishes_are_refused(folder: AppFolder, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         _replay(folder, ManualClock(), **options)
+
+
+def test_a_replay_of_2022_is_kept_by_a_stock_broker(tmp_path: Path, kafka: Kafka, topic_name: str) -> None:
+    folder = _folder(tmp_path, f"kafka://{kafka.address}/{topic_name}")
+    report = _replay(folder, ManualClock())
+    with open_replay_topics(folder) as topics:
+        assert all(topic.settings().keeps_history() for topic in topics)
+    impressions, actions = _written(folder)
+    assert sum(len(part.impressions) for part in impressions) == report.impressions == REQUESTS
+    assert sum(len(part.actions) for part in actions) == report.actions == REQUESTS
+    assert all(_controls(part)[-1] == ("end", 50_000) for part in (*impressions, *actions))
 
 
 def _command(tmp_path: Path, *arguments: str) -> list[str]:
