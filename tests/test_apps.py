@@ -105,8 +105,9 @@ def test_two_applications_of_one_process_do_not_meet(tmp_path: Path) -> None:
         loaded.append(load_app(tmp_path / name))
     again = load_app(tmp_path / "left")
     assert [one.app.name for one in (*loaded, again)] == ["left", "right", "left"]
-    names = [module.NAME for name, module in sys.modules.items() if name.startswith("streamlearn_app_")]
-    assert {"left", "right"} <= set(names)
+    loaded_names = [name for name in sys.modules if name.startswith("streamlearn_folder_")]
+    names = {getattr(sys.modules[name], "NAME", "") for name in loaded_names}
+    assert {"left", "right"} <= names
 
 
 FEATURES = FeatureSpec(slots=(Slot("video_id", "item"),), item_id="video_id")

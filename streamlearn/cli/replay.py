@@ -30,6 +30,7 @@ def replay(
         typer.Option("--option", metavar="NAME=VALUE", help="An option of the history; may be repeated."),
     ] = None,
     limit_events: Annotated[int | None, typer.Option(help="End after that many events.")] = None,
+    append: Annotated[bool, typer.Option("--append", help="Write into topics that hold records.")] = False,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -45,7 +46,7 @@ def replay(
         events = limit_events if events is None else min(events, limit_events)
     with (
         stop_on_signals() as stop,
-        open_replay_topics(folder) as (impressions, actions),
+        open_replay_topics(folder, append=append) as (impressions, actions),
         Producer(folder, impressions=impressions, actions=actions) as producer,
         _progress(events) as on_progress,
     ):

@@ -1,7 +1,7 @@
 """Replay: an application's recorded or generated history, fed through its Producer at a chosen speed."""
 
 from streamlearn.replay.columns import join_rows, rows_of, take_rows, texts_of
-from streamlearn.replay.history import History, HistoryBlock, app_module, load_history
+from streamlearn.replay.history import History, HistoryBlock, load_history
 from streamlearn.replay.replayer import Replayer, ReplayProgress, ReplayReport
 from streamlearn.replay.stop import stop_on_signals
 from streamlearn.replay.topics import open_replay_topics
@@ -12,7 +12,6 @@ __all__ = [
     "ReplayProgress",
     "ReplayReport",
     "Replayer",
-    "app_module",
     "join_rows",
     "load_history",
     "open_replay_topics",

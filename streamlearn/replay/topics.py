@@ -15,17 +15,22 @@ _NAMES = ("impressions", "actions")
 
 
 @contextmanager
-def open_replay_topics(folder: AppFolder) -> Iterator[tuple[Topic, Topic]]:
+def open_replay_topics(folder: AppFolder, *, append: bool = False) -> Iterator[tuple[Topic, Topic]]:
     """The impressions and the actions topic of an application, open until the context ends.
 
     Nothing is made before everything that exists has been found fit.
 
+    Args:
+        folder: The application.
+        append: Whether topics that hold records already will do.
+
     Raises:
-        TopicExists: A topic expires records by age, so that it would lose history at once.
+        TopicExists: A topic expires records by age, so that it would lose history at once; or it holds
+            records, which `append` does not allow.
         ConfigError: The two topics have, or would have, different numbers of partitions.
         TopicUnreachable: Nobody answered within `topics.reach_s`.
     """
-    access = AccessSettings(unreachable_after_ms=round(folder.settings.topics.reach_s * 1000))
+    access = folder.access
     urls = {name: folder.topic_url(name) for name in _NAMES}
     with ExitStack() as stack:
         found = {name: _existing(url, access) for name, url in urls.items()}
@@ -33,6 +38,9 @@ def open_replay_topics(folder: AppFolder) -> Iterator[tuple[Topic, Topic]]:
             if topic is not None:
                 stack.enter_context(topic)
         _check(folder, found, urls)
+        for topic in found.values():
+            if topic is not None and not append:
+                _require_empty(topic)
         for name, url in urls.items():
             if found[name] is None:
                 found[name] = stack.enter_context(create_topic(url, _wanted(folder), access))
@@ -40,6 +48,18 @@ def open_replay_topics(folder: AppFolder) -> Iterator[tuple[Topic, Topic]]:
         assert impressions is not None
         assert actions is not None
         yield impressions, actions
+
+
+def _require_empty(topic: Topic) -> None:
+    with topic.reader() as reader:
+        records = sum(reader.end(one) - reader.earliest(one) for one in range(topic.partitions))
+    if records:
+        message = f"{topic.url} holds {records} records already"
+        hint = (
+            "what is replayed on top of them comes after their end mark and behind their time; "
+            "delete the topic, name another place (--set topics.root=...), or append on purpose (--append)"
+        )
+        raise TopicExists(message, help=hint)
 
 
 def _existing(url: str, access: AccessSettings) -> Topic | None:

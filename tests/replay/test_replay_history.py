@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from streamlearn.errors import ConfigError, SpecError
-from streamlearn.replay import app_module, load_history
+from streamlearn.apps import app_module
+from streamlearn.replay import load_history
 
 HISTORY = """
 from .beside import NAME

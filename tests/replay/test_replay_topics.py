@@ -66,3 +66,13 @@ def test_a_missing_topic_is_not_made_beside_one_it_would_not_match(folder: AppFo
         pass
     with pytest.raises(TopicMissing):
         open_topic(folder.topic_url("actions"))
+
+
+def test_topics_that_hold_records_are_refused_unless_appending_is_meant(folder: AppFolder) -> None:
+    with open_replay_topics(folder) as (impressions, _), impressions.writer() as writer:
+        writer.append(1, [b"before"])
+    with pytest.raises(TopicExists, match="holds 1 records already") as caught, open_replay_topics(folder):
+        pass
+    assert "--append" in caught.value.help
+    with open_replay_topics(folder, append=True) as topics:
+        assert topics[0].partitions == 3

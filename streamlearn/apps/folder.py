@@ -1,0 +1,106 @@
+"""An application's folder: app.py (what it is), app.toml (where and how much), perhaps a model.py.
+
+Loading one never loads TensorFlow: ingest workers read applications too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+
+from streamlearn.apps.app import App
+from streamlearn.apps.module import app_module
+from streamlearn.config import read_settings
+from streamlearn.errors import ConfigError, SpecError
+from streamlearn.settings import Settings
+from streamlearn.topics import AccessSettings, KafkaSecurity, Topic, open_topic
+
+__all__ = ["AppFolder", "load_app"]
+
+_HEAVY = ("tensorflow", "apache_beam", "kafka")
+
+
+@dataclass(frozen=True)
+class AppFolder:
+    """An application with its folder and its settings."""
+
+    app: App
+    folder: Path
+    settings: Settings
+
+    def topic_url(self, topic: str) -> str:
+        """Where one of its topics is.
+
+        Args:
+            topic: The field of `settings.topics` that may name it: "impressions", "actions", "samples", ...
+        """
+        explicit: str = getattr(self.settings.topics, topic)
+        if explicit:
+            return explicit
+        root = self.settings.topics.root or f"{self.folder.resolve().as_uri()}/.streamlearn/topics"
+        return f"{root.rstrip('/')}/{self.app.name}.{topic.replace('_', '-')}"
+
+    @cached_property
+    def access(self) -> AccessSettings:
+        """How its topics are reached."""
+        kafka = self.settings.kafka
+        security = KafkaSecurity(
+            protocol=kafka.security_protocol,
+            sasl_mechanism=kafka.sasl_mechanism,
+            sasl_username=kafka.sasl_username,
+            ssl_cafile=kafka.ssl_cafile,
+        )
+        return AccessSettings(
+            unreachable_after_ms=round(self.settings.topics.reach_s * 1000), kafka=security
+        )
+
+    def open_topic(self, topic: str) -> Topic:
+        """Open one of its topics; see `topic_url` for their names.
+
+        Raises:
+            TopicMissing: It was never created.
+            TopicUnreachable: Nobody answered within `topics.reach_s`.
+        """
+        return open_topic(self.topic_url(topic), self.access)
+
+
+def load_app(folder: Path | str, overrides: Sequence[str] = ()) -> AppFolder:
+    """Load an application from its folder.
+
+    Args:
+        folder: The folder that holds app.py.
+        overrides: Settings laid over app.toml, as on the command line.
+
+    Raises:
+        ConfigError: There is no app.py, or app.toml is at fault.
+        SpecError: app.py fails, has no `app`, loads a heavy package, or declares a contradiction.
+    """
+    path = Path(folder)
+    if not (path / "app.py").is_file():
+        message = f"{path} is no application: it has no app.py"
+        raise ConfigError(message, help="name the folder of an application, such as examples/kuairand")
+    loaded_before = {heavy for heavy in _HEAVY if heavy in sys.modules}
+    module = app_module(path, "app")
+    try:
+        app = _app_of(path / "app.py", module, loaded_before)
+    except SpecError:
+        del sys.modules[module.__name__]  # a mended file is read anew
+        raise
+    return AppFolder(app, path, read_settings(Settings, path / "app.toml", overrides))
+
+
+def _app_of(file: Path, module: ModuleType, loaded_before: set[str]) -> App:
+    for heavy in _HEAVY:
+        if heavy in sys.modules and heavy not in loaded_before:
+            message = f"{file} loads {heavy}"
+            hint = "app.py is read by every process; keep models in model.py and name them as MODULE:CLASS"
+            raise SpecError(message, help=hint)
+    app = getattr(module, "app", None)
+    if not isinstance(app, App):
+        message = f"{file} declares no application: `app` is {type(app).__name__}"
+        raise SpecError(message, help="assign app = App(name=..., features=..., groups=..., labels=...)")
+    return app

@@ -1,0 +1,54 @@
+"""A module of an application's folder, imported as one of a package of its own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from streamlearn.errors import ConfigError, SpecError, StreamlearnError
+from streamlearn.features.names import fingerprint
+
+__all__ = ["app_module"]
+
+
+def app_module(folder: Path | str, name: str) -> ModuleType:
+    """A module of an application's folder, imported as one of a package of its own.
+
+    Modules of one folder meet each other by relative imports, and never those of another application.
+
+    Args:
+        folder: The application's folder.
+        name: The module's name, such as "history".
+
+    Raises:
+        ConfigError: There is no such module.
+        SpecError: It fails.
+    """
+    path = Path(folder).resolve()
+    file = path / f"{name}.py"
+    if not file.is_file():
+        message = f"{folder} has no {name}.py"
+        raise ConfigError(message, help=f"name the folder of an application that has a {name}.py")
+    package = f"streamlearn_folder_{fingerprint(str(path))}"
+    if package not in sys.modules:
+        sys.modules[package] = _package_of(package, path)
+    importlib.invalidate_caches()  # the file may have been written a moment ago
+    try:
+        return importlib.import_module(f"{package}.{name}")
+    except StreamlearnError:
+        raise
+    except Exception as error:
+        message = f"{file} failed: {type(error).__name__}: {error}"
+        raise SpecError(message, help="run it alone with python to see more") from error
+
+
+def _package_of(name: str, path: Path) -> ModuleType:
+    # Made by hand, so that the folder needs no __init__.py and none is run.
+    package = ModuleType(name)
+    package.__path__ = [str(path)]
+    package.__spec__ = ModuleSpec(name, loader=None, is_package=True)
+    package.__spec__.submodule_search_locations = [str(path)]
+    return package
