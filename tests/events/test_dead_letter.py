@@ -1,0 +1,62 @@
+"""Dead letters: every field, for every reason."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from streamlearn.errors import BadRecord
+from streamlearn.events import EventDecoder, Failure, Origin, dead_letter
+from streamlearn.events.dead_letter import OVERSIZE_HEAD_BYTES
+from streamlearn.schemas import DEAD_LETTER
+from streamlearn.schemas.fixed import DEAD_LETTER_REASONS
+from streamlearn.schemas.schema import PREFIX_BYTES
+from streamlearn.settings import EventSettings
+from streamlearn.testing import small_app
+
+ORIGIN = Origin("topic-1", 3, 1 << 40, b"q1")
+WHOLE = bytes(range(256)) * 64
+
+
+def test_a_dead_letter_says_where_it_came_from_and_why_and_keeps_all_its_bytes() -> None:
+    record = dead_letter(Failure(9, 4, "malformed", "user: cut (at byte 3)", WHOLE), ORIGIN, 77)
+    assert record.startswith(DEAD_LETTER.prefix)
+    assert DEAD_LETTER.read(record[PREFIX_BYTES:]) == {
+        "topic_id": "topic-1",
+        "partition": 3,
+        "offset": 1 << 40,
+        "event_index": 4,
+        "reason": "malformed",
+        "detail": "user: cut (at byte 3)",
+        "length": len(WHOLE),
+        "sha256": hashlib.sha256(WHOLE).digest(),
+        "head": WHOLE,
+        "key": b"q1",
+        "wall_ms": 77,
+    }
+
+
+def test_an_oversize_record_keeps_its_head_length_and_hash_alone() -> None:
+    record = dead_letter(Failure(0, -1, "oversize", "too large", WHOLE), ORIGIN._replace(key=None), 77)
+    letter = DEAD_LETTER.read(record[PREFIX_BYTES:])
+    assert letter["head"] == WHOLE[:OVERSIZE_HEAD_BYTES]
+    assert (letter["length"], letter["key"]) == (len(WHOLE), None)
+    assert letter["sha256"] == hashlib.sha256(WHOLE).digest()
+    assert len(record) < OVERSIZE_HEAD_BYTES + 200
+
+
+@pytest.mark.parametrize("reason", DEAD_LETTER_REASONS)
+def test_every_reason_can_be_written(reason: str) -> None:
+    record = dead_letter(Failure(0, -1, reason, "", b""), ORIGIN, 0)
+    assert DEAD_LETTER.read(record[PREFIX_BYTES:])["reason"] == reason
+
+
+def test_a_reason_nobody_knows_is_a_bug_told_at_once() -> None:
+    with pytest.raises(BadRecord, match="no DeadLetter"):
+        dead_letter(Failure(0, -1, "mood", "", b""), ORIGIN, 0)
+
+
+def test_a_failures_bytes_stay_out_of_its_repr() -> None:
+    (failure,) = EventDecoder(small_app(), EventSettings()).decode([b"secret-bytes"]).failures
+    assert "secret-bytes" not in repr(failure)

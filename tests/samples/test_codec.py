@@ -1,0 +1,350 @@
+"""Samples: round trips, views, and every inconsistency refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlearn.apps import App
+from streamlearn.errors import BadRecord, DataError, Oversize, UnknownSchema
+from streamlearn.features import Label
+from streamlearn.samples import FeatureColumns, SampleBatch, SampleCodec, SlotColumns
+from streamlearn.samples.rules import check_batch
+from streamlearn.schemas import CONTROL, Schema, sample_schema, schema_of
+from streamlearn.schemas.schema import PREFIX_BYTES
+from streamlearn.settings import SampleSettings
+from streamlearn.testing import small_app, small_batch
+
+APP = small_app()
+SCHEMA = sample_schema(APP)
+CODEC = SampleCodec(APP, SampleSettings())
+BATCH = small_batch(APP, 3, 7, seed=4)
+MESSAGE = CODEC.encode(BATCH)
+
+
+def arrays(batch: SampleBatch) -> dict[str, np.ndarray[Any, Any]]:
+    """Every array of a batch by a path that names it."""
+    found = {f"requests.{name}": column for name, column in vars(batch.requests).items()}
+    for side in ("user", "item"):
+        features: FeatureColumns = getattr(batch, side)
+        for name, slot in features.slots.items():
+            given = {"keys": slot.keys, "offsets": slot.offsets, "weights": slot.weights}
+            found |= {f"{side}.{name}.{part}": one for part, one in given.items() if one is not None}
+        found |= {f"{side}.{name}": numbers for name, numbers in features.dense.items()}
+    for name in ("request_index", "item_index", "settle_time_ms"):
+        found[name] = getattr(batch, name)
+    for label in batch.labels:
+        found |= {f"{label.name}.{name}": one for name, one in vars(label).items() if name != "name"}
+    for segment in batch.segments:
+        found[f"segment.{segment.name}"] = segment.codes
+    return found
+
+
+@pytest.mark.parametrize(("requests", "rows"), [(0, 0), (1, 0), (1, 1), (5, 60)])
+def test_a_batch_comes_back_as_it_was(requests: int, rows: int) -> None:
+    batch = small_batch(APP, requests, rows, seed=8)
+    read = CODEC.decode(CODEC.encode(batch))
+    assert read.header == batch.header
+    given, found = arrays(batch), arrays(read)
+    assert list(given) == list(found)
+    for name, column in given.items():
+        assert found[name].dtype == column.dtype, name
+        assert found[name].shape == column.shape, name
+        assert found[name].tobytes() == column.tobytes(), name
+    assert [(one.name, one.texts) for one in read.segments] == [
+        (one.name, one.texts) for one in batch.segments
+    ]
+
+
+def test_what_is_read_is_views_that_cannot_be_written() -> None:
+    for name, column in arrays(CODEC.decode(MESSAGE)).items():
+        assert not column.flags.writeable, name
+        assert not column.flags.owndata, name
+        whole = column
+        while isinstance(whole.base, np.ndarray):
+            whole = whole.base
+        assert isinstance(whole.base, bytes), name
+
+
+def changed(change: Callable[[dict[str, Any]], None], schema: Schema = SCHEMA) -> bytes:
+    """The message with its Avro value changed, as a writer at fault would send it."""
+    value = SCHEMA.read(MESSAGE[PREFIX_BYTES:])
+    change(value)
+    return schema.write(value)
+
+
+def put(
+    *path: Any, cut: int = 0, add: bytes = b"", whole: bytes | None = None
+) -> Callable[[dict[str, Any]], None]:
+    """Change the bytes of one column."""
+
+    def change(value: dict[str, Any]) -> None:
+        at: Any = value
+        for step in path[:-1]:
+            at = at[step]
+        given = at[path[-1]]
+        at[path[-1]] = (given[: len(given) - cut] + add) if whole is None else whole
+
+    return change
+
+
+def say(**fields: Any) -> Callable[[dict[str, Any]], None]:
+    """Change whole fields."""
+    return lambda value: value.update(fields)
+
+
+def int32s(*values: int) -> bytes:
+    return np.array(values, "<i4").tobytes()
+
+
+# (what is wrong, what is said)
+INCONSISTENT: list[Any] = [
+    pytest.param(
+        put("partition", cut=3), "column partition has 9 bytes, which are no whole <i4", id="a part"
+    ),
+    pytest.param(put("partition", cut=4), "2 requests and 7 rows; the message says 3, 7", id="requests"),
+    pytest.param(put("request_index", cut=4), "3 requests and 6 rows; the message says 3, 7", id="rows"),
+    pytest.param(say(rows=6), "dense column vector has 21 numbers for 6 rows of 3", id="rows less"),
+    pytest.param(say(requests=-1), "dense column age has 3 numbers for -1 rows of 1", id="negative requests"),
+    pytest.param(put("offset", cut=8), "column offset has 2 values, expected 3", id="a request's column"),
+    pytest.param(
+        put("item_index", add=int32s(1)), "column item_index has 8 values, expected 7", id="a row's"
+    ),
+    pytest.param(put("settle_time_ms", cut=8), "column settle_time_ms has 6 values", id="settle time"),
+    pytest.param(
+        put("request_index", whole=int32s(0, 0, 0, 0, 0, 0, 3)),
+        "column request_index has an index outside [0, 3)",
+        id="a request that is not there",
+    ),
+    pytest.param(
+        put("request_index", whole=int32s(0, 0, 0, 0, 0, 0, -1)),
+        "column request_index has an index outside [0, 3)",
+        id="a negative request",
+    ),
+    pytest.param(put("user", "user_id", cut=8), "column user_id has 2 values, expected 3", id="keys"),
+    pytest.param(
+        put("user", "history", add=bytes(8)), "column history_offsets does not rise", id="many keys"
+    ),
+    pytest.param(
+        put("user", "history_offsets", cut=4), "history_offsets has 3 values, expected 4", id="offsets"
+    ),
+    pytest.param(
+        put("item", "tags_offsets", whole=int32s(1, 1, 1, 1, 1, 1, 1, 1)),
+        "column tags_offsets does not rise from 0",
+        id="offsets that begin late",
+    ),
+    pytest.param(
+        put("user", "history_offsets", whole=int32s(0, 99, 2, 3)),
+        "column history_offsets does not rise from 0",
+        id="offsets that fall",
+    ),
+    pytest.param(put("item", "topics_weights", cut=4), "column topics_weights has", id="weights"),
+    pytest.param(
+        put("item", "vector", cut=4), "dense column vector has 20 numbers for 7 rows of 3", id="dense"
+    ),
+    pytest.param(
+        put("labels", 0, "value", cut=1), "column click.value has 6 values, expected 7", id="labels"
+    ),
+    pytest.param(put("labels", 1, "weight", cut=4), "column bought.weight has 6 values", id="label weights"),
+    pytest.param(
+        put("labels", 0, "value", whole=bytes([2, 0, 0, 0, 0, 0, 0])),
+        "label click has a value or settles that is neither 0 nor 1",
+        id="a value of 2",
+    ),
+    pytest.param(
+        put("labels", 1, "settles", whole=bytes([0, 0, 0, 0, 0, 0, 255])),
+        "label bought has a value or settles",
+        id="settles of 255",
+    ),
+    pytest.param(put("segments", 0, "codes", cut=4), "column page has 6 values, expected 7", id="codes"),
+    pytest.param(
+        put("segments", 1, "codes", whole=int32s(0, 0, 0, 0, 0, 0, 2)),
+        "column fresh has an index outside [0, 2)",
+        id="a text that is not there",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), INCONSISTENT)
+def test_a_message_that_contradicts_itself_is_refused_by_name(
+    change: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    with pytest.raises(BadRecord) as caught:
+        CODEC.decode(changed(change))
+    assert said in caught.value.message
+    assert "damaged" in caught.value.help
+
+
+def with_features(
+    side: str, slots: dict[str, Any] | None = None, dense: dict[str, Any] | None = None
+) -> SampleBatch:
+    given: FeatureColumns = getattr(BATCH, side)
+    features = FeatureColumns(
+        {name: one for name, one in {**given.slots, **(slots or {})}.items() if one is not None},
+        {name: one for name, one in {**given.dense, **(dense or {})}.items() if one is not None},
+    )
+    return replace(BATCH, **{side: features})  # type: ignore[arg-type]
+
+
+TAGS = BATCH.item.slots["tags"]
+# (the batch, what is said)
+UNWRITABLE: list[Any] = [
+    pytest.param(
+        with_features("user", {"user_id": None}), "user columns history, country, age", id="no slot"
+    ),
+    pytest.param(with_features("item", dense={"vector": None}), "declared are video_id, tags", id="no dense"),
+    pytest.param(with_features("user", {"mood": TAGS}), "mood", id="a slot too many"),
+    pytest.param(
+        with_features("item", dense={"vector": np.zeros((7, 2), np.float32)}),
+        "dense column vector has shape (7, 2), expected (7, 3)",
+        id="a dense width",
+    ),
+    pytest.param(
+        with_features("item", {"tags": SlotColumns(TAGS.keys)}),
+        "slot tags has offsets or weights",
+        id="no offsets",
+    ),
+    pytest.param(
+        with_features(
+            "item", {"video_id": SlotColumns(np.zeros(7, np.uint64), np.arange(8, dtype=np.int32))}
+        ),
+        "slot video_id has offsets or weights",
+        id="offsets of a single value",
+    ),
+    pytest.param(
+        with_features("item", {"topics": replace(BATCH.item.slots["topics"], weights=None)}),
+        "slot topics has offsets or weights",
+        id="no weights",
+    ),
+    pytest.param(replace(BATCH, labels=BATCH.labels[:1]), "labels click, and app 'small'", id="a label less"),
+    pytest.param(
+        replace(BATCH, labels=BATCH.labels[::-1]), "labels bought, click, and app", id="label order"
+    ),
+    pytest.param(replace(BATCH, labels=()), "labels none, and app", id="no labels"),
+    pytest.param(replace(BATCH, request_index=BATCH.request_index + 3), "request_index", id="request_index"),
+]
+
+
+@pytest.mark.parametrize(("batch", "said"), UNWRITABLE)
+def test_a_batch_that_contradicts_its_application_is_never_written(batch: SampleBatch, said: str) -> None:
+    with pytest.raises(BadRecord) as caught:
+        CODEC.encode(batch)
+    assert said in caught.value.message
+
+
+def test_samples_of_other_features_are_refused_with_both_fingerprints() -> None:
+    with pytest.raises(UnknownSchema) as caught:
+        CODEC.decode(changed(say(feature_fingerprint="0123456789abcdef")))
+    assert "0123456789abcdef" in caught.value.message
+    assert APP.features.fingerprint in caught.value.message
+    assert "replay" in caught.value.help
+
+
+def test_samples_of_another_application_are_refused() -> None:
+    other = small_app("other")
+    message = SampleCodec(other, SampleSettings()).encode(small_batch(other, 1, 1))
+    for foreign in (message, CONTROL.prefix + b"x", b"\x00\x00\x00\x00\x07x"):
+        with pytest.raises(UnknownSchema, match="no sample schema of app 'small' has prefix") as caught:
+            CODEC.decode(foreign)
+        assert "another application" in caught.value.help
+
+
+def test_a_message_cut_anywhere_is_refused() -> None:
+    for length in range(0, len(MESSAGE), 7):
+        with pytest.raises(BadRecord):
+            CODEC.decode(MESSAGE[:length])
+
+
+@pytest.mark.parametrize("message", [b"", b"{}", b"\xc3\x02" + bytes(40)])
+def test_garbage_is_refused(message: bytes) -> None:
+    with pytest.raises(BadRecord, match="begins"):
+        CODEC.decode(message)
+
+
+def test_trailing_bytes_are_refused() -> None:
+    with pytest.raises(BadRecord, match=r"a SampleBatch ends after \d+ of \d+ bytes"):
+        CODEC.decode(MESSAGE + b"\0")
+
+
+def test_a_message_of_too_many_bytes_is_neither_read_nor_written() -> None:
+    tight = SampleCodec(APP, SampleSettings(message_bytes_max=1_024))
+    assert len(MESSAGE) > 1_024
+    for call in (lambda: tight.encode(BATCH), lambda: tight.decode(MESSAGE)):
+        with pytest.raises(Oversize, match=f"a message of {len(MESSAGE)} bytes") as caught:
+            call()
+        assert caught.value.help == "samples.message_bytes_max is 1024"
+
+
+def test_a_message_of_too_many_rows_is_neither_read_nor_written() -> None:
+    tight = SampleCodec(APP, SampleSettings(message_rows_max=6))
+    for call in (lambda: tight.encode(BATCH), lambda: tight.decode(MESSAGE)):
+        with pytest.raises(Oversize, match="a message of 7 rows") as caught:
+            call()
+        assert caught.value.help == "samples.message_rows_max is 6"
+    with pytest.raises(Oversize, match="a message of -1 rows"):
+        CODEC.decode(changed(say(rows=-1)))
+
+
+def test_a_label_an_older_message_does_not_know_settles_nothing() -> None:
+    newer = replace(APP, labels=(*APP.labels, Label("view", "view", "fast")))
+    assert isinstance(newer, App)
+    read = SampleCodec(newer, SampleSettings()).decode(MESSAGE)
+    view = read.labels[2]
+    assert view.name == "view"
+    assert view.settles.tolist() == view.value.tolist() == [0] * 7
+    assert np.isnan(view.served_score).all()
+    assert read.labels[0].settles.tolist() == BATCH.labels[0].settles.tolist()
+
+
+def test_labels_come_in_the_applications_order_whatever_the_messages() -> None:
+    read = CODEC.decode(changed(lambda value: value["labels"].reverse()))
+    assert [label.name for label in read.labels] == ["click", "bought"]
+    assert read.labels[1].value.tolist() == BATCH.labels[1].value.tolist()
+
+
+def without_segments() -> Schema:
+    fields = [field for field in SCHEMA.json["fields"] if field["name"] != "segments"]
+    return schema_of(SCHEMA.json | {"fields": fields})
+
+
+def test_messages_of_an_older_schema_are_read_when_it_is_known() -> None:
+    older = without_segments()
+    message = changed(lambda value: value.pop("segments"), older)
+    with pytest.raises(UnknownSchema):
+        CODEC.decode(message)
+    read = SampleCodec(APP, SampleSettings(), (older,)).decode(message)
+    assert read.segments == ()
+    assert read.request_index.tolist() == BATCH.request_index.tolist()
+
+
+def test_an_older_schema_that_cannot_be_resolved_is_a_bad_record() -> None:
+    fields = [field for field in SCHEMA.json["fields"] if field["name"] != "lot"]
+    older = schema_of(SCHEMA.json | {"fields": fields})
+    message = changed(lambda value: value.pop("lot"), older)
+    with pytest.raises(BadRecord, match="lot"):
+        SampleCodec(APP, SampleSettings(), (older,)).decode(message)
+
+
+@given(
+    at=st.lists(st.tuples(st.integers(0, len(MESSAGE) - 1), st.integers(1, 255)), max_size=4),
+    end=st.one_of(st.just(len(MESSAGE)), st.integers(0, len(MESSAGE))),
+    added=st.binary(max_size=8),
+)
+def test_a_damaged_message_is_refused_or_consistent_and_nothing_else(
+    at: list[tuple[int, int]], end: int, added: bytes
+) -> None:
+    damaged = bytearray(MESSAGE)
+    for place, flip in at:
+        damaged[place] ^= flip
+    with suppress(DataError):
+        read = CODEC.decode(bytes(damaged[:end]) + added)
+        check_batch(APP, read)
+        assert read.header.feature_fingerprint == APP.features.fingerprint
+        assert len(CODEC.encode(read)) > 0

@@ -1,0 +1,39 @@
+"""The files of `schemas/`: written from the code that generates them, so that neither can drift alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from streamlearn.schemas import app_schemas
+from streamlearn.testing import small_app
+from tools.golden_records import golden_records
+
+__all__ = ["FOLDER", "schema_files", "write_schemas"]
+
+FOLDER = Path(__file__).parent.parent / "schemas"
+_OF_AN_APP = ("impression", "action", "sample")
+
+
+def schema_files() -> dict[str, bytes]:
+    """What each file holds, by its path within the folder."""
+    schemas = {
+        f"example/{name}.avsc" if name in _OF_AN_APP else f"{name}.avsc": f"{schema.text}\n".encode()
+        for name, schema in app_schemas(small_app()).items()
+    }
+    return schemas | {f"golden/{name}.bin": record for name, record in golden_records().items()}
+
+
+def write_schemas(folder: Path) -> None:
+    """Write every file.
+
+    Args:
+        folder: Where to.
+    """
+    for name, content in schema_files().items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+
+if __name__ == "__main__":
+    write_schemas(FOLDER)
