@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamlearn.errors import ConfigError
+from streamlearn.apps import App
+from streamlearn.errors import BadRecord, ConfigError
 from streamlearn.events import EventDecoder, EventEncoder, Events
+from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
 from streamlearn.schemas import (
     CONTROL,
     EVENT_PACK,
@@ -354,10 +356,46 @@ def test_an_older_schema_that_cannot_be_read_as_todays_is_refused_by_field() -> 
     old = schema_of(action_schema(APP).json | {"fields": fields})
     for given in ({"old": [old]}, {"registry": {7: old}}):
         with pytest.raises(ConfigError, match=r"older schema of Action .*'item_id'") as caught:
-            EventDecoder(APP, SETTINGS, **given)  # type: ignore[arg-type]
+            EventDecoder(APP, SETTINGS, **given)
         assert "schemas/README.md" in caught.value.help
 
 
 def test_a_control_of_another_reader_is_read_by_every_application() -> None:
     record = CONTROL.write({"kind": "END", "event_time_ms": 1, "wall_ms": 2, "source": "x"})
     assert len(EventDecoder(small_app("other"), SETTINGS).decode([record]).controls) == 1
+
+
+def test_columns_of_one_history_of_two_lengths_are_a_bad_value() -> None:
+    sequences = [Slot(name, "user", multi=True, pooling="sequence", length=4) for name in ("seen", "seconds")]
+    spec = FeatureSpec(slots=(Slot("video_id", "item"), *sequences), item_id="video_id")
+    app = App("shop", spec, (LabelGroup("g", 1, 1),), (Label("click", "click", "g"),))
+    value = {"request_id": "q", "event_time_ms": 1, "shown_wall_ms": 1, "served_version": None}
+    value["items"] = [{"video_id": 1, "served_score_click": None}]
+    schema = impression_schema(app)
+    records = [
+        schema.write(value | {"user": {"seen": [1] * seen, "seconds": [2] * seconds}})
+        for seen, seconds in ((2, 2), (2, 1), (0, 0), (0, 3))
+    ]
+    events = EventDecoder(app, SETTINGS).decode(records)
+    assert events.impressions.record_index.tolist() == [0, 2]
+    assert [failure.record_index for failure in events.failures] == [1, 3]
+    detail = "seconds and seen are columns of one history of two lengths"
+    assert {failure.detail for failure in events.failures} == {detail}
+
+
+def test_columns_with_values_and_no_weights_for_them_are_refused() -> None:
+    read = DECODER.decode([shown(seed, 4) for seed in range(3)]).impressions
+    columns = {name: one for name, one in read.columns.items() if "topics_weights" not in name}
+    with pytest.raises(BadRecord, match="topics has values and no topics_weights"):
+        ENCODER.impressions(columns, len(read))
+
+
+def test_a_score_where_there_is_none_may_be_anything() -> None:
+    read = DECODER.decode([shown(1)]).impressions
+    columns = dict(read.columns)
+    columns["items.served_score_click"] = np.full(2, np.nan, np.float32)
+    assert columns["items.served_score_click?"].tolist() == [0, 0]
+    assert len(ENCODER.impressions(columns, 1).items) == 1
+    columns["items.served_score_click?"] = np.ones(2, np.uint8)
+    with pytest.raises(BadRecord, match="impression 0 of the columns: served_score_click is not finite"):
+        ENCODER.impressions(columns, 1)

@@ -115,7 +115,7 @@ def test_columns_given_at_once_come_back_as_rows_given_one_by_one_do(place: Plac
 
 
 def test_columns_with_a_default_may_be_left_out(place: Place) -> None:
-    columns = {
+    columns: dict[str, Any] = {
         "request_id": np.frombuffer(b"ab", np.uint8),
         "request_id$": np.array([0, 1, 2], np.int32),
         "event_time_ms": np.array([5, 6], np.int64),
@@ -268,12 +268,12 @@ def test_an_event_larger_than_a_record_is_refused_and_the_others_are_sent(place:
     columns = DECODER.decode([event]).impressions.columns
     with place.producer(record_bytes_max=1_024) as producer:
         producer.impression(**small_impression(2))
-        give_it = {
+        calls: dict[str, Callable[[], None]] = {
             "rows": lambda: producer.impression(**large),
             "columns": lambda: producer.impressions(columns, 1),
-        }[by]
+        }
         with pytest.raises(Oversize, match=r"has \d{4} bytes") as caught:
-            give_it()
+            calls[by]()
         assert "events.record_bytes_max" in caught.value.help
     assert DECODER.decode(values(place.impressions)).impressions.texts("request_id") == ["q2"]
 

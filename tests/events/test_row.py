@@ -76,6 +76,7 @@ REFUSED: list[Any] = [
     pytest.param(user(history="abc"), "history is 'abc'", "at most 4 values", id="a text for a list"),
     pytest.param(user(history=5), "history is 5", "at most 4 values", id="a number for a list"),
     pytest.param(user(history=[1] * 5), "history is [1, 1, 1, 1, 1]", "at most 4 values", id="a long list"),
+    pytest.param(user(age=None), "age is missing", "a default", id="a dense column of None"),
     pytest.param(user(age="old"), "age: expected a number, got 'old'", "", id="a dense text"),
     pytest.param(user(age=math.nan), "age: nan is not finite", "finite float32", id="dense nan"),
     pytest.param(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streamlearn.apps import App
 from streamlearn.errors import BadRecord, DataError, Oversize, UnknownSchema
-from streamlearn.features import Label
+from streamlearn.features import FeatureSpec, Label, Slot
 from streamlearn.samples import FeatureColumns, SampleBatch, SampleCodec, SlotColumns
 from streamlearn.samples.rules import check_batch
 from streamlearn.schemas import CONTROL, Schema, sample_schema, schema_of
@@ -348,3 +348,16 @@ def test_a_damaged_message_is_refused_or_consistent_and_nothing_else(
         check_batch(APP, read)
         assert read.header.feature_fingerprint == APP.features.fingerprint
         assert len(CODEC.encode(read)) > 0
+
+
+def test_sequences_of_two_lengths_are_refused_by_both_names() -> None:
+    sequences = [Slot(name, "user", multi=True, pooling="sequence", length=4) for name in ("seen", "seconds")]
+    features = FeatureSpec(slots=(Slot("video_id", "item"), *sequences), item_id="video_id")
+    app = replace(APP, features=features)
+    codec = SampleCodec(app, SampleSettings())
+    batch = small_batch(app, 3, 7)
+    assert len(codec.decode(codec.encode(batch))) == 7
+    seconds = SlotColumns(np.zeros(2, np.uint64), np.array([0, 0, 0, 2], np.int32))
+    wrong = FeatureColumns({**batch.user.slots, "seconds": seconds}, {})
+    with pytest.raises(BadRecord, match="sequences seen and seconds are columns of one history"):
+        codec.encode(replace(batch, user=wrong))
