@@ -97,6 +97,18 @@ def test_an_items_index_counts_over_its_whole_record() -> None:
     ]
 
 
+def test_every_pack_counts_its_items_from_its_own_beginning() -> None:
+    first, second = pack((shown(1, 3), 3), (shown(2), 2)), pack((shown(3, 4), 4), (done(1), 0), (shown(4), 2))
+    assert places(DECODER.decode([first, second, first])) == [
+        ("q1", 0, 0, 0),
+        ("q2", 0, 1, 3),
+        ("q3", 1, 0, 0),
+        ("q4", 1, 2, 4),
+        ("q1", 2, 0, 0),
+        ("q2", 2, 1, 3),
+    ]
+
+
 @pytest.mark.parametrize(
     "break_it",
     [

@@ -223,6 +223,19 @@ def test_events_of_one_request_keep_their_order_by_rows_and_columns_alike(place:
     assert found == list(range(15))
 
 
+def test_events_given_as_columns_keep_the_order_of_each_request(place: Place) -> None:
+    acts = [one | {"request_id": f"q{number % 7}"} for number, one in enumerate(_acts(0, 400))]
+    rows = DECODER.decode([EventEncoder(small_app(), EventSettings()).action(one) for one in acts]).actions
+    with place.producer(record_events_max=9) as producer:
+        producer.actions(rows.columns, len(rows))
+    found: dict[str, list[int]] = {}
+    for value in values(place.actions):
+        done = DECODER.decode([value]).actions
+        for request_id, item in zip(done.texts("request_id"), done.columns["item_id"].tolist(), strict=True):
+            found.setdefault(request_id, []).append(item)
+    assert found == {f"q{request}": list(range(request, 400, 7)) for request in range(7)}
+
+
 def _acts(begin: int, end: int) -> list[dict[str, Any]]:
     return [
         {"request_id": "q", "event_time_ms": number, "item_id": number, "action": "click", "weight": 1.0}

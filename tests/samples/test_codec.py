@@ -27,6 +27,7 @@ SCHEMA = sample_schema(APP)
 CODEC = SampleCodec(APP, SampleSettings())
 BATCH = small_batch(APP, 3, 7, seed=4)
 MESSAGE = CODEC.encode(BATCH)
+TAGS = BATCH.item.slots["tags"]
 
 
 def arrays(batch: SampleBatch) -> dict[str, np.ndarray[Any, Any]]:
@@ -136,13 +137,13 @@ INCONSISTENT: list[Any] = [
         put("user", "history_offsets", cut=4), "history_offsets has 3 values, expected 4", id="offsets"
     ),
     pytest.param(
-        put("item", "tags_offsets", whole=int32s(1, 1, 1, 1, 1, 1, 1, 1)),
+        put("item", "tags_offsets", whole=int32s(1, 1, 1, 1, 1, 1, 1, len(TAGS.keys))),
         "column tags_offsets does not rise from 0",
         id="offsets that begin late",
     ),
     pytest.param(
-        put("user", "history_offsets", whole=int32s(0, 99, 2, 3)),
-        "column history_offsets does not rise from 0",
+        put("item", "tags_offsets", whole=int32s(0, 2, 1, 2, 2, 2, 2, len(TAGS.keys))),
+        "column tags_offsets does not rise from 0",
         id="offsets that fall",
     ),
     pytest.param(put("item", "topics_weights", cut=4), "column topics_weights has", id="weights"),
@@ -193,7 +194,6 @@ def with_features(
     return replace(BATCH, **{side: features})  # type: ignore[arg-type]
 
 
-TAGS = BATCH.item.slots["tags"]
 # (the batch, what is said)
 UNWRITABLE: list[Any] = [
     pytest.param(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from streamlearn.apps import App
 from streamlearn.errors import ConfigError
 from streamlearn.events import EventDecoder, EventEncoder, Events
 from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Segment, Slot
-from streamlearn.schemas import Schema, action_schema, impression_schema
+from streamlearn.schemas import EVENT_PACK, Schema, action_schema, impression_schema
 from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.settings import EventSettings
 
@@ -210,6 +211,24 @@ def test_old_and_new_events_of_one_topic_become_one_set_of_columns(
             row = rows[record]
             found = values[row] if at is None else values[at[row] : at[row + 1]]
             assert (found.tobytes().decode() if isinstance(given, str) else found.tolist()) == given
+
+
+def test_old_and_new_events_alone_and_in_packs_become_one_set_of_columns() -> None:
+    newer = with_slot(Slot("tags", "item", multi=True))
+    old, new = event(OLDER, {}, {}), event(newer, {}, {"tags": [5, 6, 7]})
+    pack = EVENT_PACK.write({"events": [old, new], "items": [2, 2]})
+    events = EventDecoder(newer, SETTINGS, old=schemas(OLDER)).decode([new, old, pack, new])
+    assert events.failures == ()
+    shown = events.impressions.columns
+    assert shown["items[]"].tolist() == [0, 2, 4, 6, 8, 10]
+    assert shown["items.video_id"].tolist() == [11, 12] * 5
+    assert events.impressions.texts("segments.page") == ["home"] * 5
+    tags_at = shown["items.tags[]"]
+    lists = [shown["items.tags"][begin:end].tolist() for begin, end in pairwise(tags_at.tolist())]
+    from_old = {(1, 0), (2, 0)}
+    for row in range(5):
+        place = (int(events.impressions.record_index[row]), int(events.impressions.event_index[row]))
+        assert lists[2 * row : 2 * row + 2] == [[] if place in from_old else [5, 6, 7]] * 2
 
 
 @pytest.mark.parametrize(
