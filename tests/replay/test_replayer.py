@@ -109,7 +109,7 @@ def _values(topic: Topic, partition: int) -> list[bytes | None]:
 def _written(folder: AppFolder) -> list[list[Events]]:
     """All that is in each partition of the impressions topic, then of the actions topic."""
     decoder = EventDecoder(folder.app, folder.settings.events)
-    with open_replay_topics(folder) as topics:
+    with open_replay_topics(folder, append=True) as topics:
         return [[decoder.decode(_values(topic, at)) for at in range(topic.partitions)] for topic in topics]
 
 
@@ -148,7 +148,7 @@ def test_no_event_follows_a_heartbeat_of_a_later_time(folder: AppFolder) -> None
     _replay(folder, ManualClock(), speed=7.0)
     decoder = EventDecoder(folder.app, folder.settings.events)
     checked = 0
-    with open_replay_topics(folder) as topics:
+    with open_replay_topics(folder, append=True) as topics:
         for topic in topics:
             for partition in range(topic.partitions):
                 promised_ms = 0
@@ -231,7 +231,7 @@ def test_impossible_wishes_are_refused(folder: AppFolder, options: dict[str, Any
 def test_a_replay_of_2022_is_kept_by_a_stock_broker(tmp_path: Path, kafka: Kafka, topic_name: str) -> None:
     folder = _folder(tmp_path, f"kafka://{kafka.address}/{topic_name}")
     report = _replay(folder, ManualClock())
-    with open_replay_topics(folder) as topics:
+    with open_replay_topics(folder, append=True) as topics:
         assert all(topic.settings().keeps_history() for topic in topics)
     impressions, actions = _written(folder)
     assert sum(len(part.impressions) for part in impressions) == report.impressions == REQUESTS
