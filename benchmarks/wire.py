@@ -11,7 +11,6 @@ from typing import Any
 
 import fastavro
 import numpy as np
-from streamlearn.replay import load_history
 
 from benchmarks.kafka_python import consume, produce
 from benchmarks.result import Result
@@ -21,6 +20,7 @@ from streamlearn.errors import ServiceError
 from streamlearn.events import EventDecoder, EventEncoder, Producer
 from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Slot
 from streamlearn.native import native
+from streamlearn.replay import load_history
 from streamlearn.samples import SampleCodec
 from streamlearn.schemas import impression_schema
 from streamlearn.schemas.schema import PREFIX_BYTES

@@ -168,9 +168,7 @@ class AvroPlan:
             ValueError: A column would outgrow int32 offsets.
         """
 
-    def encode(
-        self, columns: Mapping[str, npt.NDArray[Any]], rows: int, prefix: _Bytes = b""
-    ) -> tuple[_U8, _I64]:
+    def encode(self, columns: Mapping[str, npt.NDArray[Any]], rows: int, prefix: _Bytes = b"") -> tuple[_U8, _I64]:
         """Write columns as records; only a plan of one schema can.
 
         Where validity is 0, null is written, whatever the columns below it hold.
@@ -196,9 +194,7 @@ class AvroPlan:
 _Parts: TypeAlias = Sequence[bytes | None]
 _Columns: TypeAlias = tuple[_I64, _I64, list[bytes | None], list[bytes | None]]
 
-def pack_frames(
-    base_offset: int, timestamps_ms: _I64, keys: _Parts | None, values: _Parts
-) -> bytes: ...
+def pack_frames(base_offset: int, timestamps_ms: _I64, keys: _Parts | None, values: _Parts) -> bytes: ...
 def scan_frames(
     data: bytes, offset_min: int, records_max: int, bytes_max: int, frame_bytes_max: int
 ) -> tuple[_Columns, int, str]: ...

@@ -52,9 +52,7 @@ def read_settings(kind: type[T], file: Path | None, overrides: Sequence[str] = (
     return _convert(kind, apply_overrides(kind, given, overrides), "--set")
 
 
-def apply_overrides(
-    kind: type[msgspec.Struct], given: Mapping[str, Any], overrides: Sequence[str]
-) -> dict[str, Any]:
+def apply_overrides(kind: type[msgspec.Struct], given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """What was given, with each override laid over it; nothing given is changed.
 
     Raises:

@@ -30,9 +30,7 @@ class TopicsSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "embedded. Empty is the folder `.streamlearn/topics` beside app.toml."
         ),
     ] = ""
-    impressions: Annotated[
-        str, Meta(description="URL of the impressions topic. Empty is `ROOT/APP.impressions`.")
-    ] = ""
+    impressions: Annotated[str, Meta(description="URL of the impressions topic. Empty is `ROOT/APP.impressions`.")] = ""
     actions: Annotated[str, Meta(description="URL of the actions topic. Empty is `ROOT/APP.actions`.")] = ""
     samples: Annotated[str, Meta(description="URL of the samples topic. Empty is `ROOT/APP.samples`.")] = ""
     progress: Annotated[
@@ -111,13 +109,11 @@ class EventSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 900_000
     linger_ms: Annotated[
         int,
-        Meta(
-            ge=0, le=60_000, description="How long the Producer waits to fill a record. 0 sends each event."
-        ),
+        Meta(ge=0, le=60_000, description="How long the Producer waits to fill a record. 0 sends each event."),
     ] = 50
-    items_max: Annotated[
-        int, Meta(ge=1, le=65_536, description="Items of one impression, and values of one slot.")
-    ] = 4_096
+    items_max: Annotated[int, Meta(ge=1, le=65_536, description="Items of one impression, and values of one slot.")] = (
+        4_096
+    )
     unsent_bytes_max: Annotated[
         int,
         Meta(

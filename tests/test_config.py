@@ -42,35 +42,25 @@ def test_a_file_says_some_and_leaves_the_rest(file: Path) -> None:
 # (the file, what the message says, what the help says)
 FAULTS = [
     pytest.param("[events]\nlinger_ms = '7'", "events.linger_ms: expected `int`, got `str`", "50", id="type"),
-    pytest.param(
-        "[events]\nlinger_ms = 1.5", "events.linger_ms: expected `int`", "at most 60000", id="float"
-    ),
+    pytest.param("[events]\nlinger_ms = 1.5", "events.linger_ms: expected `int`", "at most 60000", id="float"),
     pytest.param("[events]\nlinger_ms = -1", "events.linger_ms: expected `int` >= 0", "at least 0", id="low"),
-    pytest.param(
-        "[events]\nlinger_ms = 60001", "events.linger_ms: expected `int` <= 60000", "60000", id="high"
-    ),
+    pytest.param("[events]\nlinger_ms = 60001", "events.linger_ms: expected `int` <= 60000", "60000", id="high"),
     pytest.param("[topics]\nreach_s = 0", "topics.reach_s: expected `float` > 0", "above 0", id="not above"),
     pytest.param("[topics]\nreach_s = nan", "topics.reach_s: expected `float`", "above 0", id="nan"),
-    pytest.param(
-        "[topics]\ntime = 'sun'", "topics.time: invalid enum value 'sun'", '"event" | "wall"', id="word"
-    ),
+    pytest.param("[topics]\ntime = 'sun'", "topics.time: invalid enum value 'sun'", '"event" | "wall"', id="word"),
     pytest.param("[topics]\nold_schemas = [1]", "topics.old_schemas[0]: expected `str`", "docs", id="list"),
     pytest.param("topics = 3", "topics: expected `object`, got `int`", "docs/settings.md", id="no section"),
     pytest.param("[event]\nlinger_ms = 7", "no setting 'event'", "did you mean 'events'?", id="section"),
     pytest.param("[zzz]\na = 1", "no setting 'zzz'", "there are events, kafka, replay", id="far section"),
     pytest.param("linger_ms = 7", "no setting 'linger_ms'", "there are", id="a key without its section"),
-    pytest.param(
-        "[events]\nlinger = 7", "no setting 'events.linger'", "did you mean 'events.linger_ms'?", id="key"
-    ),
+    pytest.param("[events]\nlinger = 7", "no setting 'events.linger'", "did you mean 'events.linger_ms'?", id="key"),
     pytest.param("[events\n", "is not TOML", "docs/settings.md", id="no TOML"),
     pytest.param("[events]\nlinger_ms = 1\nlinger_ms = 2", "is not TOML", "docs", id="twice"),
 ]
 
 
 @pytest.mark.parametrize(("text", "said", "advice"), FAULTS)
-def test_a_fault_names_the_file_and_the_setting_and_helps(
-    file: Path, text: str, said: str, advice: str
-) -> None:
+def test_a_fault_names_the_file_and_the_setting_and_helps(file: Path, text: str, said: str, advice: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(file, text)
     assert caught.value.message.startswith(str(file))
@@ -133,9 +123,7 @@ def test_an_override_is_a_toml_value_or_a_bare_word() -> None:
         pytest.param("events.linger=5", "'events.linger'", "'events.linger_ms'", id="an unknown path"),
         pytest.param("events=5", "no setting 'events'", "", id="a section"),
         pytest.param("events.linger_ms=soon", "--set: events.linger_ms: expected `int`", "50", id="a type"),
-        pytest.param(
-            "events.linger_ms=-1", "--set: events.linger_ms: expected `int` >= 0", "50", id="a bound"
-        ),
+        pytest.param("events.linger_ms=-1", "--set: events.linger_ms: expected `int` >= 0", "50", id="a bound"),
     ],
 )
 def test_a_fault_of_an_override_is_told_as_the_overrides(override: str, said: str, advice: str) -> None:
@@ -200,9 +188,7 @@ COUNTS = {"replay.partitions", "telemetry.metrics_port"}
 UNITS = ("_s", "_ms", "_bytes", "_bytes_max", "_events_max", "_rows_max", "_items_max")
 
 
-@pytest.mark.parametrize(
-    "path", [field.path for field in FIELDS if field.type.startswith(("int", "float"))], ids=str
-)
+@pytest.mark.parametrize("path", [field.path for field in FIELDS if field.type.startswith(("int", "float"))], ids=str)
 def test_every_number_says_its_unit(path: str) -> None:
     name = f"_{path.partition('.')[2]}"
     assert path in COUNTS or name.endswith(UNITS)

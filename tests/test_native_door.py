@@ -22,9 +22,7 @@ def test_a_module_of_another_version_is_refused_with_both_versions() -> None:
     other.__version__ = "0.0.0"  # type: ignore[attr-defined]
     with pytest.raises(NativeMismatch) as caught:
         check(other)
-    assert caught.value.message == (
-        f"streamlearn {streamlearn.__version__} found a compiled module of version 0.0.0"
-    )
+    assert caught.value.message == (f"streamlearn {streamlearn.__version__} found a compiled module of version 0.0.0")
     assert "make setup" in caught.value.help
 
 

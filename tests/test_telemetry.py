@@ -62,9 +62,7 @@ def fail() -> None:
 def test_a_line_for_people_has_time_level_place_message_and_extras() -> None:
     stream = logged("human")
     LOG.info("lot %d is %s", 3, "open", extra={"rows": 12, "age_s": 1.5})
-    assert re.fullmatch(
-        r"\d\d:\d\d:\d\d info    ingest\.join: lot 3 is open rows=12 age_s=1\.5\n", stream.getvalue()
-    )
+    assert re.fullmatch(r"\d\d:\d\d:\d\d info    ingest\.join: lot 3 is open rows=12 age_s=1\.5\n", stream.getvalue())
 
 
 def test_a_line_for_people_is_followed_by_its_exception() -> None:

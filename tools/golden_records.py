@@ -125,9 +125,7 @@ def golden_sample() -> SampleBatch:
     )
 
 
-def _slot(
-    keys: list[int], offsets: list[int] | None = None, weights: list[float] | None = None
-) -> SlotColumns:
+def _slot(keys: list[int], offsets: list[int] | None = None, weights: list[float] | None = None) -> SlotColumns:
     return SlotColumns(
         np.array(keys, np.uint64),
         None if offsets is None else np.array(offsets, np.int32),

@@ -162,10 +162,7 @@ def _texts(name: str, texts: Any) -> Arrays:
 def _tags(tags: npt.NDArray[np.object_]) -> tuple[Int64s, npt.NDArray[np.int32]]:
     """The numbers in texts like "62,4"; 0 alone where the tags are unknown."""
     encoded = pa.array(tags).dictionary_encode()
-    numbers = [
-        [int(tag) if tag.isdigit() else 0 for tag in text.split(",")]
-        for text in encoded.dictionary.to_pylist()
-    ]
+    numbers = [[int(tag) if tag.isdigit() else 0 for tag in text.split(",")] for text in encoded.dictionary.to_pylist()]
     codes: npt.NDArray[np.int32] = encoded.indices.to_numpy()
     count = np.array([len(one) for one in numbers])
     padded = np.zeros((len(numbers), int(count.max())), np.int64)

@@ -72,9 +72,7 @@ class VideoTable:
         table = csv.read_csv(file, convert_options=options)
         self.row_of = _row_of(table, "video_id")
         self.texts: Mapping[str, Texts] = {name: _texts(table, name) for name in VIDEO_TEXTS}
-        self.numbers: Mapping[str, npt.NDArray[np.int64]] = {
-            name: _numbers(table, name) for name in VIDEO_NUMBERS
-        }
+        self.numbers: Mapping[str, npt.NDArray[np.int64]] = {name: _numbers(table, name) for name in VIDEO_NUMBERS}
 
 
 def _row_of(table: pa.Table, name: str = "user_id") -> npt.NDArray[np.int64]:

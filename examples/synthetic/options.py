@@ -103,9 +103,7 @@ def _unknown(name: str) -> ConfigError:
     known = [*_BOUNDS, "poison", "poison_kind"]
     close = difflib.get_close_matches(name, known, n=1)
     message = f"the history of synthetic has no option {name!r}"
-    return ConfigError(
-        message, help=f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-    )
+    return ConfigError(message, help=f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}")
 
 
 def _number(name: str, text: str, kind: type) -> int | float:

@@ -16,9 +16,7 @@ from .history import history
 __all__ = ["generator_events_per_s"]
 
 
-def generator_events_per_s(
-    options: Mapping[str, str] | None = None, *, span_ms: int = 10_000
-) -> dict[str, float]:
+def generator_events_per_s(options: Mapping[str, str] | None = None, *, span_ms: int = 10_000) -> dict[str, float]:
     """Generate a history, encode every event, and say how fast that went.
 
     Args:

@@ -109,9 +109,7 @@ class Traffic:
         actions["request_id$"] = _every(request_id.shape[1], len(of_request))
         return Chunk(begin_ms, begin_ms + self._chunk_ms, impressions, actions)
 
-    def _shown_items(
-        self, rng: np.random.Generator, requests: int
-    ) -> tuple[npt.NDArray[np.int32], Int64s, Int64s]:
+    def _shown_items(self, rng: np.random.Generator, requests: int) -> tuple[npt.NDArray[np.int32], Int64s, Int64s]:
         """Where each request's items begin, their places in the catalogue, and their positions."""
         counts = 1 + np.searchsorted(ITEMS_SHARES, rng.random(requests), side="right")
         items_at = np.zeros(requests + 1, np.int32)

@@ -54,9 +54,7 @@ class AppFolder:
             sasl_username=kafka.sasl_username,
             ssl_cafile=kafka.ssl_cafile,
         )
-        return AccessSettings(
-            unreachable_after_ms=round(self.settings.topics.reach_s * 1000), kafka=security
-        )
+        return AccessSettings(unreachable_after_ms=round(self.settings.topics.reach_s * 1000), kafka=security)
 
     def open_topic(self, topic: str) -> Topic:
         """Open one of its topics; see `topic_url` for their names.

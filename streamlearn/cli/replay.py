@@ -22,9 +22,7 @@ __all__ = ["replay"]
 
 def replay(
     app: AppArgument,
-    speed: Annotated[
-        float, typer.Option(help="Event time per wall time; 1 is real time, 0 as fast as it goes.")
-    ] = 0.0,
+    speed: Annotated[float, typer.Option(help="Event time per wall time; 1 is real time, 0 as fast as it goes.")] = 0.0,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="NAME=VALUE", help="An option of the history; may be repeated."),

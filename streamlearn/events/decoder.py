@@ -100,9 +100,7 @@ class EventDecoder:
         whole = {name: concat_columns(parts, self._empty[name]) for name, parts in found.items()}
         return Events(whole["Impression"], whole["Action"], whole["Control"], tuple(failures))
 
-    def _sort(
-        self, records: Sequence[bytes], failures: list[Failure]
-    ) -> tuple[list[tuple[int, int, int]], list[int]]:
+    def _sort(self, records: Sequence[bytes], failures: list[Failure]) -> tuple[list[tuple[int, int, int]], list[int]]:
         """Records that are one event, as (record, fingerprint, body_at); and the indexes of packs."""
         singles: list[tuple[int, int, int]] = []
         packs: list[int] = []

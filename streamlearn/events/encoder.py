@@ -74,9 +74,7 @@ class EventEncoder:
 
     def control(self, kind: str, event_time_ms: int, wall_ms: int, source: str) -> bytes:
         """A heartbeat or an end mark."""
-        return CONTROL.write(
-            {"kind": kind, "event_time_ms": event_time_ms, "wall_ms": wall_ms, "source": source}
-        )
+        return CONTROL.write({"kind": kind, "event_time_ms": event_time_ms, "wall_ms": wall_ms, "source": source})
 
     def impressions(self, columns: Columns, rows: int) -> EncodedEvents:
         """Many impressions from columns.
@@ -108,9 +106,7 @@ def _encode(plan: Any, columns: Columns, rows: int, prefix: bytes) -> Any:
         return plan.encode(columns, rows, prefix)
     except (ValueError, TypeError) as error:
         message = f"the columns are no events: {error}"
-        raise BadRecord(
-            message, help="columns are named as `streamlearn schema APP --columns` lists them"
-        ) from error
+        raise BadRecord(message, help="columns are named as `streamlearn schema APP --columns` lists them") from error
 
 
 def _refuse(noun: str, broken: Broken) -> None:

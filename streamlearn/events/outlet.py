@@ -32,9 +32,7 @@ class Outlet:
         self._writer = topic.writer(writer)
         self._events_max = settings.record_events_max
         # A topic counts the key too.
-        self._bytes_max = (
-            min(settings.record_bytes_max, topic.settings().record_bytes_max) - REQUEST_ID_BYTES_MAX
-        )
+        self._bytes_max = min(settings.record_bytes_max, topic.settings().record_bytes_max) - REQUEST_ID_BYTES_MAX
         self._packs: dict[int, Pack] = {}
         self._written_since_flush = False
 
@@ -54,9 +52,7 @@ class Outlet:
         key = request_id.encode()
         if not Pack().fits(len(event), 1, self._bytes_max):
             message = f"the event of request {request_id!r} has {len(event)} bytes"
-            raise Oversize(
-                message, help=f"a record has at most {self._bytes_max}; see events.record_bytes_max"
-            )
+            raise Oversize(message, help=f"a record has at most {self._bytes_max}; see events.record_bytes_max")
         partition = partition_of(key, self._partitions)
         pack = self._packs.get(partition)
         if pack is not None and not pack.fits(len(event), self._events_max, self._bytes_max):
@@ -76,9 +72,7 @@ class Outlet:
         sizes = np.diff(encoded.offsets)
         if len(sizes) and not Pack().fits(int(sizes.max()), 1, self._bytes_max):
             message = f"event {int(sizes.argmax())} of the columns has {int(sizes.max())} bytes"
-            raise Oversize(
-                message, help=f"a record has at most {self._bytes_max}; see events.record_bytes_max"
-            )
+            raise Oversize(message, help=f"a record has at most {self._bytes_max}; see events.record_bytes_max")
         partition_of_row = native.partitions_of(encoded.request_at, encoded.request_ids, self._partitions)
         order = np.argsort(partition_of_row, kind="stable")
         bounds = np.searchsorted(partition_of_row[order], np.arange(self._partitions + 1))

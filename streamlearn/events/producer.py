@@ -227,10 +227,5 @@ class Producer:
 
 def _require_same_partitions(impressions: Topic, actions: Topic) -> None:
     if impressions.partitions != actions.partitions:
-        message = (
-            f"{impressions.url} has {impressions.partitions} partitions, "
-            f"{actions.url} has {actions.partitions}"
-        )
-        raise ConfigError(
-            message, help="create both with the same number: a request and its actions meet by it"
-        )
+        message = f"{impressions.url} has {impressions.partitions} partitions, {actions.url} has {actions.partitions}"
+        raise ConfigError(message, help="create both with the same number: a request and its actions meet by it")

@@ -94,9 +94,7 @@ def _envelope(what: str, given: Mapping[str, Any], times: Sequence[str]) -> dict
     for name in times:
         row[name] = _int(f"{what}: {name}", given[name])
     if row["event_time_ms"] < 0:
-        raise _bad(
-            what, f"event_time_ms {row['event_time_ms']} is before 1970", "milliseconds since 1970 UTC"
-        )
+        raise _bad(what, f"event_time_ms {row['event_time_ms']} is before 1970", "milliseconds since 1970 UTC")
     return row
 
 
@@ -159,11 +157,7 @@ def _slot(what: str, slot: Slot, given: Mapping[str, Any], values_max: int) -> d
 
 
 def _check_history(app: App, what: str, user: Mapping[str, Any]) -> None:
-    lengths = {
-        slot.name: len(user[slot.name])
-        for slot in app.features.slots_of("user")
-        if slot.pooling == "sequence"
-    }
+    lengths = {slot.name: len(user[slot.name]) for slot in app.features.slots_of("user") if slot.pooling == "sequence"}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} has {length} values" for name, length in lengths.items())
         raise _bad(what, found, "sequence slots are columns of one history and have its length")
@@ -198,18 +192,14 @@ def _value(where: str, slot: Slot, value: Any) -> int | str:
     if slot.value == "int":
         return _int(where, value)
     if not isinstance(value, str):
-        raise _bad(
-            where, f"expected a text, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec"
-        )
+        raise _bad(where, f"expected a text, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec")
     return value
 
 
 def _int(where: str, value: Any) -> int:
     # operator.index would take NumPy integers too; bool is an int by accident only.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise _bad(
-            where, f"expected an int, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec"
-        )
+        raise _bad(where, f"expected an int, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec")
     number = int(value)
     if number not in _INT64:
         raise _bad(where, f"{number} does not fit 64 bits", "integers are signed 64-bit")
@@ -218,9 +208,7 @@ def _int(where: str, value: Any) -> int:
 
 def _number(where: str, value: Any) -> float:
     if isinstance(value, bool) or not hasattr(value, "__float__"):
-        raise _bad(
-            where, f"expected a number, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec"
-        )
+        raise _bad(where, f"expected a number, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec")
     number = float(value)
     if not abs(number) <= _FLOAT32_MAX:
         raise _bad(where, f"{number} is not finite as float32", "numbers are finite float32")

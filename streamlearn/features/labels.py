@@ -83,12 +83,8 @@ def _check_group(group: LabelGroup) -> None:
             message = f"label group {group.name!r}: {field} is {value!r}"
             raise SpecError(message, help=f"{field} is a whole number of seconds from 1 to {WINDOW_S_MAX}")
     if group.wait_s > group.window_s:
-        message = (
-            f"label group {group.name!r}: wait_s {group.wait_s} is longer than window_s {group.window_s}"
-        )
-        raise SpecError(
-            message, help="a row cannot wait longer than its window; set them equal for no corrections"
-        )
+        message = f"label group {group.name!r}: wait_s {group.wait_s} is longer than window_s {group.window_s}"
+        raise SpecError(message, help="a row cannot wait longer than its window; set them equal for no corrections")
 
 
 def _check_label(label: Label, groups: Sequence[str]) -> None:

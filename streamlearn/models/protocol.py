@@ -46,8 +46,6 @@ class Model(Protocol):
         """Once a request: up to two tensors of U rows, passed to `score` as they are."""
         ...
 
-    def score(
-        self, weights: Sequence[Tensor], user: PackedSide, user_index: Tensor, inputs: PackedSide
-    ) -> Tensor:
+    def score(self, weights: Sequence[Tensor], user: PackedSide, user_index: Tensor, inputs: PackedSide) -> Tensor:
         """Once a candidate: (N, labels) logits; row i belongs to user row `user_index[i]`."""
         ...

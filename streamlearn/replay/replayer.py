@@ -182,9 +182,7 @@ class Replayer:
     def _report(self, seconds: float, ended: bool) -> ReplayReport:
         rate = self._events / seconds if seconds > 0 else 0.0
         begin_ms = self._history.begin_ms
-        return ReplayReport(
-            self._impressions, self._actions, begin_ms, self._reached_ms, seconds, rate, ended
-        )
+        return ReplayReport(self._impressions, self._actions, begin_ms, self._reached_ms, seconds, rate, ended)
 
 
 def _check(speed: float, events_max: int | None) -> None:
@@ -209,9 +207,7 @@ def _first(block: HistoryBlock, events: int) -> HistoryBlock:
     order = np.argsort(np.concatenate((shown, done)), kind="stable")[:events]
     impressions = int((order < len(shown)).sum())
     actions = len(order) - impressions
-    reached_ms = max(
-        [int(times[count - 1]) for times, count in ((shown, impressions), (done, actions)) if count]
-    )
+    reached_ms = max([int(times[count - 1]) for times, count in ((shown, impressions), (done, actions)) if count])
     return HistoryBlock(
         rows_of(block.impressions, 0, impressions) if impressions else {},
         impressions,

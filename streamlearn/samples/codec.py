@@ -72,8 +72,7 @@ class SampleCodec:
         value["item"] = _features_bytes(batch.item)
         value["labels"] = [{"name": one.name, **_bytes_of(one, _LABEL_DTYPES)} for one in batch.labels]
         value["segments"] = [
-            {"name": one.name, "texts": list(one.texts), "codes": _raw(one.codes, "<i4")}
-            for one in batch.segments
+            {"name": one.name, "texts": list(one.texts), "codes": _raw(one.codes, "<i4")} for one in batch.segments
         ]
         message = self._schema.write(value)
         self._check_size(len(message), len(batch))
@@ -113,9 +112,7 @@ class SampleCodec:
             ),
         )
         if (len(batch.requests), len(batch)) != (requests, rows):
-            what = (
-                f"{len(batch.requests)} requests and {len(batch)} rows; the message says {requests}, {rows}"
-            )
+            what = f"{len(batch.requests)} requests and {len(batch)} rows; the message says {requests}, {rows}"
             raise BadRecord(what, help="the message was damaged, or its writer is at fault")
         check_batch(self._app, batch)
         return batch
@@ -124,9 +121,7 @@ class SampleCodec:
         """The app's labels in its order; one the message does not know settles nothing."""
         by_name = {one["name"]: one for one in found}
         return tuple(
-            LabelColumns(
-                name, **{field: _view(by_name[name], field, kind) for field, kind in _LABEL_DTYPES.items()}
-            )
+            LabelColumns(name, **{field: _view(by_name[name], field, kind) for field, kind in _LABEL_DTYPES.items()})
             if name in by_name
             else _unsettled(name, rows)
             for name in self._labels

@@ -67,9 +67,7 @@ def _features(spec: FeatureSpec, side: Any, found: FeatureColumns, rows: int) ->
     declared += [column.name for column in spec.dense_of(side)]
     names = [*found.slots, *found.dense]
     if sorted(names) != sorted(declared):
-        what = (
-            f"{side} columns {', '.join(names) or 'none'}, and declared are {', '.join(declared) or 'none'}"
-        )
+        what = f"{side} columns {', '.join(names) or 'none'}, and declared are {', '.join(declared) or 'none'}"
         raise _bad(what)
     for column in spec.dense_of(side):
         shape, expected = found.dense[column.name].shape, (rows, column.width)

@@ -29,9 +29,7 @@ def impression_schema(app: App) -> Schema:
         _field("request_id", "string", "One per request; the record's key is its UTF-8."),
         _field("event_time_ms", "long", "When it was shown, milliseconds since 1970 UTC."),
         _field("shown_wall_ms", "long", "Wall time at which it was shown; differs in a replay."),
-        _field(
-            "served_version", ["null", "long"], "The version that scored it; null: not scored by us.", None
-        ),
+        _field("served_version", ["null", "long"], "The version that scored it; null: not scored by us.", None),
         *_nested(app, "segments", "Segments", _segments(app, "user")),
         *_nested(app, "user", "User", _features(app, "user")),
         _field("items", {"type": "array", "items": _record(app, "Item", items)}, "What was shown, in order."),

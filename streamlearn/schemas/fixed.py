@@ -24,9 +24,7 @@ DEAD_LETTER_REASONS = (
 
 
 def _record(name: str, doc: str, *fields: dict[str, Any]) -> Schema:
-    return schema_of(
-        {"type": "record", "name": name, "namespace": NAMESPACE, "doc": doc, "fields": list(fields)}
-    )
+    return schema_of({"type": "record", "name": name, "namespace": NAMESPACE, "doc": doc, "fields": list(fields)})
 
 
 def _field(name: str, kind: Any, doc: str) -> dict[str, Any]:

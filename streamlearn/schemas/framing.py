@@ -40,7 +40,5 @@ def read_framing(record: bytes | memoryview) -> Framing:
         return Framing(int.from_bytes(record[2:PREFIX_BYTES], "little"), None, PREFIX_BYTES)
     if record[:1] == b"\x00" and len(record) >= CONFLUENT_BYTES:
         return Framing(None, int.from_bytes(record[1:CONFLUENT_BYTES], "big"), CONFLUENT_BYTES)
-    message = (
-        f"a record of {len(record)} bytes begins {bytes(record[:PREFIX_BYTES]).hex(' ') or 'with nothing'}"
-    )
+    message = f"a record of {len(record)} bytes begins {bytes(record[:PREFIX_BYTES]).hex(' ') or 'with nothing'}"
     raise BadRecord(message, help="records begin C3 01 and a fingerprint, or 00 and a schema registry's id")

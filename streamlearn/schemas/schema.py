@@ -103,9 +103,7 @@ class Schema:
             value = fastavro.schemaless_reader(source, wrote, self.parsed if writer else None)
         except _NO_RECORD as error:
             message = f"{len(body)} bytes are no {self.name}: {type(error).__name__}: {error}"
-            raise BadRecord(
-                message, help="the record was cut or damaged, or another schema wrote it"
-            ) from error
+            raise BadRecord(message, help="the record was cut or damaged, or another schema wrote it") from error
         if source.tell() != len(body):
             message = f"a {self.name} ends after {source.tell()} of {len(body)} bytes"
             raise BadRecord(message, help="another schema wrote it, or bytes were added")

@@ -107,8 +107,7 @@ def small_batch(app: App, requests: int, rows: int, seed: int = 0) -> SampleBatc
         item=_features(app, "item", rows, rng),
         labels=tuple(_label(label.name, label.sample_rate, rows, rng) for label in app.labels),
         segments=tuple(
-            SegmentColumns(one.name, ("a", "b"), rng.integers(0, 2, rows, np.int32))
-            for one in app.features.segments
+            SegmentColumns(one.name, ("a", "b"), rng.integers(0, 2, rows, np.int32)) for one in app.features.segments
         ),
     )
 

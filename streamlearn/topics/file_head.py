@@ -41,9 +41,7 @@ class Head:
 
     def to_bytes(self) -> bytes:
         """The bytes of the file."""
-        body = _LAYOUT.pack(_MAGIC, 0, self.segment, self.end_bytes, self.next_offset, self.earliest)[
-            _BODY_FROM:
-        ]
+        body = _LAYOUT.pack(_MAGIC, 0, self.segment, self.end_bytes, self.next_offset, self.earliest)[_BODY_FROM:]
         return _MAGIC + native.crc32c(body).to_bytes(4, "little") + body
 
 

@@ -32,9 +32,7 @@ _COMPACT_LIMITS = (4_096, 4 * 1_048_576)
 class FileLog:
     """Appends to one partition. Any number of processes may have one; for one thread at a time."""
 
-    def __init__(
-        self, folder: Folder, partition: int, *, access: AccessSettings, clock: Clock, sync: bool
-    ) -> None:
+    def __init__(self, folder: Folder, partition: int, *, access: AccessSettings, clock: Clock, sync: bool) -> None:
         self._topic = folder
         self._folder = folder.partition(partition)
         self._access = access
@@ -66,9 +64,7 @@ class FileLog:
             head = self._clean_head()
             if head.end_bytes >= self._topic.settings.segment_bytes:
                 head = self._roll(head)
-            data = native.pack_frames(
-                head.next_offset, outgoing.timestamps_ms, outgoing.keys, outgoing.values
-            )
+            data = native.pack_frames(head.next_offset, outgoing.timestamps_ms, outgoing.keys, outgoing.values)
             self._write(head, data)
             end_bytes, next_offset = head.end_bytes + len(data), head.next_offset + len(outgoing)
             write_head(self._head, Head(head.segment, end_bytes, next_offset, head.earliest), sync=self._sync)
@@ -135,12 +131,8 @@ class FileLog:
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(self._segment, head.end_bytes)
-            message = (
-                f"{segment_path(self._folder, head.segment)}: {len(data)} bytes not written: {error.strerror}"
-            )
-            raise NotDelivered(
-                message, help="make room or repair the disk, then send the records again"
-            ) from error
+            message = f"{segment_path(self._folder, head.segment)}: {len(data)} bytes not written: {error.strerror}"
+            raise NotDelivered(message, help="make room or repair the disk, then send the records again") from error
 
     def _roll(self, head: Head) -> Head:
         """Close the segment and begin the next; what a killed writer left of that name has no records yet."""

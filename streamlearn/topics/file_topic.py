@@ -76,9 +76,7 @@ class FileTopic(Topic):
 
 
 class _FileWriter(Writer):
-    def __init__(
-        self, folder: Folder, settings: WriterSettings, access: AccessSettings, clock: Clock
-    ) -> None:
+    def __init__(self, folder: Folder, settings: WriterSettings, access: AccessSettings, clock: Clock) -> None:
         super().__init__(folder.url, folder.settings, settings, clock)
         self._folder = folder
         self._access = access
@@ -106,9 +104,7 @@ class _FileWriter(Writer):
 class _FileReader(Reader):
     """Keeps one head and one segment open per partition, and where the last read of it ended."""
 
-    def __init__(
-        self, folder: Folder, partitions: tuple[int, ...], access: AccessSettings, clock: Clock
-    ) -> None:
+    def __init__(self, folder: Folder, partitions: tuple[int, ...], access: AccessSettings, clock: Clock) -> None:
         super().__init__(folder.url, folder.topic_id, partitions)
         self._folder = folder
         self._access = access
@@ -116,9 +112,7 @@ class _FileReader(Reader):
         self._frame_bytes_max = folder.settings.record_bytes_max + FRAME_HEAD_BYTES
         self._heads: dict[int, int] = {}
         self._segments: dict[int, Segment] = {}
-        self._ends: dict[
-            int, tuple[int, int, int]
-        ] = {}  # partition -> segment, offset, byte at which to go on
+        self._ends: dict[int, tuple[int, int, int]] = {}  # partition -> segment, offset, byte at which to go on
 
     def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records:
         deadline_s, pause_s = self._clock.monotonic_s() + wait_ms / 1000, _POLL_S
@@ -231,6 +225,4 @@ class _FileReader(Reader):
 
 def _unreachable(folder: Folder, error: OSError) -> TopicUnreachable:
     message = f"{folder.url}: {error.strerror} ({error.filename})"
-    return TopicUnreachable(
-        message, help="check that the folder is there and that this user may read and write it"
-    )
+    return TopicUnreachable(message, help="check that the folder is there and that this user may read and write it")

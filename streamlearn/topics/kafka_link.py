@@ -152,9 +152,7 @@ class KafkaLink:
         """Create a topic with the cluster's own replication; gives the error code and the broker's words."""
         kind = CreateTopicsRequest.CreatableTopic
         settings = [kind.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
-        topic = kind(
-            name=name, num_partitions=partitions, replication_factor=-1, assignments=[], configs=settings
-        )
+        topic = kind(name=name, num_partitions=partitions, replication_factor=-1, assignments=[], configs=settings)
         request = CreateTopicsRequest(
             topics=[topic], timeout_ms=self._access.request_timeout_ms, validate_only=False, min_version=4
         )
@@ -164,9 +162,7 @@ class KafkaLink:
     def delete(self, name: str) -> int:
         """Delete a topic; gives the error code."""
         topic = DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=None)
-        request = DeleteTopicsRequest(
-            topics=[topic], topic_names=[name], timeout_ms=self._access.request_timeout_ms
-        )
+        request = DeleteTopicsRequest(topics=[topic], topic_names=[name], timeout_ms=self._access.request_timeout_ms)
         return int(self._ask(request).responses[0].error_code)
 
     def configs(self, name: str) -> tuple[int, dict[str, str]]:
@@ -180,9 +176,7 @@ class KafkaLink:
     def offset(self, leader: int, name: str, partition: int, timestamp_ms: int) -> tuple[int, int]:
         """The first offset at or after a time (or EARLIEST, LATEST); gives the error code and it, or -1."""
         kind = ListOffsetsRequest.ListOffsetsTopic
-        part = kind.ListOffsetsPartition(
-            partition_index=partition, current_leader_epoch=-1, timestamp=timestamp_ms
-        )
+        part = kind.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=timestamp_ms)
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=_READ_COMMITTED,
@@ -193,9 +187,7 @@ class KafkaLink:
         answer = self._ask(request, leader).topics[0].partitions[0]
         return answer.error_code, answer.offset
 
-    def fetch(
-        self, leader: int, topic_id: uuid.UUID, at: tuple[int, int], *, bytes_max: int, wait_ms: int
-    ) -> Fetched:
+    def fetch(self, leader: int, topic_id: uuid.UUID, at: tuple[int, int], *, bytes_max: int, wait_ms: int) -> Fetched:
         """Record batches of (partition, offset) of the topic with this id, waiting until there are some."""
         kind = FetchRequest.FetchTopic
         part = kind.FetchPartition(partition=at[0], fetch_offset=at[1], partition_max_bytes=bytes_max)
@@ -295,16 +287,12 @@ def decompress(codec: int, data: bytes) -> bytes:
     name, present, decode = _CODECS.get(codec, (str(codec), _never, None))
     if decode is None or not present():
         message = f"records are compressed with {name}, which is not installed here"
-        raise ServiceError(
-            message, help=f"`pip install kafka-python[{name}]`, or let producers use gzip or none"
-        )
+        raise ServiceError(message, help=f"`pip install kafka-python[{name}]`, or let producers use gzip or none")
     try:
         plain: bytes = decode(data)
     except Exception as error:
         message = f"records compressed with {name} cannot be decompressed: {error}"
-        raise BadRecord(
-            message, help="the topic holds damaged records; read on from a later position"
-        ) from error
+        raise BadRecord(message, help="the topic holds damaged records; read on from a later position") from error
     return plain
 
 

@@ -74,9 +74,7 @@ class KafkaReader(Reader):
         session = self._session
 
         def attempt() -> int:
-            code, offset = session.link.offset(
-                session.leader(partition), session.name, partition, timestamp_ms
-            )
+            code, offset = session.link.offset(session.leader(partition), session.name, partition, timestamp_ms)
             session.check(code)
             return offset
 
@@ -104,14 +102,10 @@ class KafkaReader(Reader):
 
     def _parsed(self, partition: int, offset: int, fetched: Fetched) -> Records:
         try:
-            columns, next_offset = native.scan_kafka_batches(
-                fetched.data, offset, fetched.aborted, decompress
-            )
+            columns, next_offset = native.scan_kafka_batches(fetched.data, offset, fetched.aborted, decompress)
         except ValueError as error:
             message = f"{self.url} partition {partition}: damaged records at offset {offset}: {error}"
-            raise BadRecord(
-                message, help="check the broker's disk; or read on from a later position"
-            ) from error
+            raise BadRecord(message, help="check the broker's disk; or read on from a later position") from error
         if fetched.error == NO_ERROR and fetched.data and next_offset == offset:
             size = len(fetched.data)
             message = f"{self.url} partition {partition}: no whole batch at offset {offset} in {size} bytes"

@@ -35,9 +35,7 @@ class TryAgain(Exception):
 class KafkaSession:
     """One link to the brokers of one topic. Close it."""
 
-    def __init__(
-        self, url: TopicUrl, access: AccessSettings, clock: Clock, topic_id: str | None = None
-    ) -> None:
+    def __init__(self, url: TopicUrl, access: AccessSettings, clock: Clock, topic_id: str | None = None) -> None:
         self.name = url.name
         self.url = f"kafka://{','.join(url.brokers)}/{url.name}"
         self.access = access
@@ -92,9 +90,7 @@ class KafkaSession:
         facts = self.link.topic(self.name)
         if facts is None:
             message = f"there is no topic {self.url}"
-            raise TopicMissing(
-                message, help="create it first; topics are never made by being read or written"
-            )
+            raise TopicMissing(message, help="create it first; topics are never made by being read or written")
         if self._topic_id is not None and str(facts.topic_id) != self._topic_id:
             raise replaced(self.url, self._topic_id, str(facts.topic_id))
         self._topic_id = str(facts.topic_id)
@@ -112,13 +108,9 @@ class KafkaSession:
         if code in UNKNOWN_TOPIC or is_passing(code):
             raise TryAgain(error_name(code))
         message = f"{self.url}: the broker refused: {error_name(code)}"
-        raise TopicUnreachable(
-            message, help="look at the broker's log and at this client's rights to the topic"
-        )
+        raise TopicUnreachable(message, help="look at the broker's log and at this client's rights to the topic")
 
-    def persist(
-        self, attempt: Callable[[], _T], bound_ms: float | None = None, *, refresh: bool = True
-    ) -> _T:
+    def persist(self, attempt: Callable[[], _T], bound_ms: float | None = None, *, refresh: bool = True) -> _T:
         """Do something until it succeeds or the bound has passed.
 
         Args:
@@ -156,7 +148,5 @@ class KafkaSession:
 
     def unreachable(self, spent_ms: float, tries: int, reason: Exception) -> TopicUnreachable:
         """The error of brokers that did not answer."""
-        message = (
-            f"{self.url}: {self._address} did not answer for {spent_ms:.0f} ms ({tries} tries): {reason}"
-        )
+        message = f"{self.url}: {self._address} did not answer for {spent_ms:.0f} ms ({tries} tries): {reason}"
         return TopicUnreachable(message, help="check that the brokers run and that this machine reaches them")

@@ -39,9 +39,7 @@ _SEQUENCES = 2**31
 class KafkaWriter(Writer):
     """Appends by requests of its own; the contract is `Writer`'s."""
 
-    def __init__(
-        self, session: KafkaSession, topic: TopicSettings, settings: WriterSettings, clock: Clock
-    ) -> None:
+    def __init__(self, session: KafkaSession, topic: TopicSettings, settings: WriterSettings, clock: Clock) -> None:
         super().__init__(session.url, topic, settings, clock)
         self._session = session
         self._batch_bytes_max = topic.record_bytes_max + BATCH_OVERHEAD_BYTES
@@ -90,9 +88,7 @@ class KafkaWriter(Writer):
             nonlocal unsure, batch, packed_for
             if packed_for != self._numbers(partition):
                 packed_for = self._numbers(partition)
-                batch = native.pack_kafka_batch(
-                    packed_for, outgoing.timestamps_ms, outgoing.keys, outgoing.values
-                )
+                batch = native.pack_kafka_batch(packed_for, outgoing.timestamps_ms, outgoing.keys, outgoing.values)
             topic = (session.name, session.facts.topic_id)
             leader = session.leader(partition)
             try:
@@ -136,6 +132,4 @@ class KafkaWriter(Writer):
         message = f"{where}: the broker refused the records: {what}{reason}{doubt}"
         if code in MESSAGE_TOO_LARGE:
             raise Oversize(message, help="the topic's max.message.bytes was lowered; open the topic again")
-        raise NotDelivered(
-            message, help="correct what the broker names; the topic's settings may have changed"
-        )
+        raise NotDelivered(message, help="correct what the broker names; the topic's settings may have changed")

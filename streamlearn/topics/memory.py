@@ -165,9 +165,7 @@ def _log_named(name: str) -> _Log:
         log = _LOGS.get(name)
     if log is None:
         message = f"there is no topic memory://{name} in this process"
-        raise TopicMissing(
-            message, help="create it first; memory topics are seen by the process that made them"
-        )
+        raise TopicMissing(message, help="create it first; memory topics are seen by the process that made them")
     return log
 
 

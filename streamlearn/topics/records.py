@@ -110,9 +110,7 @@ class Outgoing:
         """
         keys = len(self.values) if self.keys is None else len(self.keys)
         if keys != len(self.values) or self.timestamps_ms.shape != (len(self.values),):
-            message = (
-                f"{len(self.values)} values, {keys} keys, timestamps of shape {self.timestamps_ms.shape}"
-            )
+            message = f"{len(self.values)} values, {keys} keys, timestamps of shape {self.timestamps_ms.shape}"
             raise UsageError(message, help="give one key (or none at all) and one timestamp for each value")
         if len(self):
             unkeyed = self.keys is None or None in self.keys
@@ -127,12 +125,8 @@ def check_record(settings: TopicSettings, size_bytes: int, key: bytes | None, ti
         BadRecord: It has no key, and the topic is compacted; its timestamp is negative.
     """
     if size_bytes > settings.record_bytes_max:
-        message = (
-            f"a record of {size_bytes} bytes is larger than the topic's limit of {settings.record_bytes_max}"
-        )
-        raise Oversize(
-            message, help="make the record smaller, or create the topic with a larger record_bytes_max"
-        )
+        message = f"a record of {size_bytes} bytes is larger than the topic's limit of {settings.record_bytes_max}"
+        raise Oversize(message, help="make the record smaller, or create the topic with a larger record_bytes_max")
     if settings.compacted and key is None:
         message = "a record without a key cannot be kept by key"
         raise BadRecord(message, help="give every record of a compacted topic a key")

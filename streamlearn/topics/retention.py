@@ -55,9 +55,7 @@ class LastOfKey:
 
     def add(self, keys: Iterable[bytes | None], offsets: Iterable[int]) -> None:
         """Take in records in the order of their offsets."""
-        self.offsets.update(
-            (key, offset) for key, offset in zip(keys, offsets, strict=True) if key is not None
-        )
+        self.offsets.update((key, offset) for key, offset in zip(keys, offsets, strict=True) if key is not None)
 
     def kept(self, records: Records, settings: TopicSettings, now_ms: int) -> list[int]:
         """Which of the records stay: the last of each key, deletions only while they are young."""

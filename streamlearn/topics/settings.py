@@ -53,9 +53,7 @@ class TopicSettings:
     def differences(self, other: TopicSettings) -> str:
         """The fields in which `other` differs, as `name: this value -> other value`, or an empty string."""
         mine, theirs = asdict(self), asdict(other)
-        return ", ".join(
-            f"{name}: {mine[name]} -> {theirs[name]}" for name in mine if mine[name] != theirs[name]
-        )
+        return ", ".join(f"{name}: {mine[name]} -> {theirs[name]}" for name in mine if mine[name] != theirs[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +134,4 @@ def _check_bounds(
         value = getattr(settings, name)
         if not least <= value <= most:
             message = f"{name} is {value}, outside [{least}, {most}]"
-            raise ConfigError(
-                message, help="change it; `streamlearn.topics.settings` says what each setting does"
-            )
+            raise ConfigError(message, help="change it; `streamlearn.topics.settings` says what each setting does")

@@ -206,6 +206,4 @@ class Reader(ABC):
 def replaced(url: str, wanted_id: str, found_id: str) -> TopicReplaced:
     """The error of a topic that has another id than the one wanted."""
     message = f"{url} has topic id {found_id}, not {wanted_id}: it was deleted and created again"
-    return TopicReplaced(
-        message, help="offsets of the old topic mean nothing here; start anew and say from where"
-    )
+    return TopicReplaced(message, help="offsets of the old topic mean nothing here; start anew and say from where")

@@ -169,9 +169,7 @@ class Writer(ABC):
     def _check_partition(self, partition: int) -> None:
         if not 0 <= partition < self._topic.partitions:
             message = f"{self.url} has no partition {partition}: it has {self._topic.partitions}, from 0"
-            raise TopicMissing(
-                message, help="`partition_of(key, partitions)` gives a partition the topic has"
-            )
+            raise TopicMissing(message, help="`partition_of(key, partitions)` gives a partition the topic has")
 
     def __enter__(self) -> Self:
         return self

@@ -38,9 +38,7 @@ class Place:
 
     def producer(self, clock: Clock = SYSTEM_CLOCK, **events: Any) -> Producer:
         """A producer that lingers for ever unless told otherwise."""
-        return Producer(
-            self.folder(**events), impressions=self.impressions, actions=self.actions, clock=clock
-        )
+        return Producer(self.folder(**events), impressions=self.impressions, actions=self.actions, clock=clock)
 
     def folder(self, **events: Any) -> AppFolder:
         """The small application with these settings of events, its topics here."""

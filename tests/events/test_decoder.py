@@ -77,9 +77,7 @@ def test_events_alone_and_in_packs_are_told_apart() -> None:
     heartbeat = ENCODER.control("HEARTBEAT", 5, 6, "test")
     events = DECODER.decode([shown(1), pack((shown(2), 2), (done(2), 0), (heartbeat, 0)), done(3), heartbeat])
     assert places(events) == [("q1", 0, 0, 0), ("q2", 1, 0, 0)]
-    assert sorted(
-        zip(events.actions.texts("request_id"), events.actions.record_index.tolist(), strict=True)
-    ) == [
+    assert sorted(zip(events.actions.texts("request_id"), events.actions.record_index.tolist(), strict=True)) == [
         ("q2", 1),
         ("q3", 2),
     ]
@@ -143,21 +141,15 @@ FAILING: list[Any] = [
     pytest.param(shown(3)[:PREFIX_BYTES], "malformed", "request_id", id="a framing alone"),
     pytest.param(shown(3) + b"\0", "malformed", "1 bytes after the record's end", id="bytes added"),
     pytest.param(MARKER + bytes(8), "unknown_schema", "fingerprint 0000000000000000", id="an unknown schema"),
-    pytest.param(
-        PROGRESS.prefix + b"x", "unknown_schema", f"{PROGRESS.fingerprint:016x}", id="a schema of no event"
-    ),
-    pytest.param(
-        IMPRESSION.write(value_of(3) | {"request_id": ""}), "bad_value", "request_id is empty", id="no id"
-    ),
+    pytest.param(PROGRESS.prefix + b"x", "unknown_schema", f"{PROGRESS.fingerprint:016x}", id="a schema of no event"),
+    pytest.param(IMPRESSION.write(value_of(3) | {"request_id": ""}), "bad_value", "request_id is empty", id="no id"),
     pytest.param(
         IMPRESSION.write(value_of(3) | {"request_id": "x" * 257}),
         "bad_value",
         "longer than 256",
         id="a long id",
     ),
-    pytest.param(
-        IMPRESSION.write(value_of(3) | {"event_time_ms": -1}), "bad_value", "before 1970", id="before 1970"
-    ),
+    pytest.param(IMPRESSION.write(value_of(3) | {"event_time_ms": -1}), "bad_value", "before 1970", id="before 1970"),
     pytest.param(IMPRESSION.write(value_of(3) | {"items": []}), "bad_value", "shows no items", id="no items"),
     pytest.param(shown(3, 13), "bad_value", "more than 12 items", id="too many items"),
     pytest.param(
@@ -197,12 +189,8 @@ FAILING: list[Any] = [
         "served_score_click is not finite",
         id="a score",
     ),
-    pytest.param(
-        action_schema(APP).write(ACTION | {"weight": -1.0}), "bad_value", "weight is negative", id="a weight"
-    ),
-    pytest.param(
-        action_schema(APP).write(ACTION | {"request_id": ""}), "bad_value", "empty", id="an action's id"
-    ),
+    pytest.param(action_schema(APP).write(ACTION | {"weight": -1.0}), "bad_value", "weight is negative", id="a weight"),
+    pytest.param(action_schema(APP).write(ACTION | {"request_id": ""}), "bad_value", "empty", id="an action's id"),
 ]
 
 

@@ -84,9 +84,7 @@ def test_a_damaged_event_never_moves_the_others_of_its_pack(damaged: bytes) -> N
     events = DECODER.decode([record])
     kept = [
         place
-        for place in zip(
-            events.impressions.event_index.tolist(), events.impressions.item_base.tolist(), strict=True
-        )
+        for place in zip(events.impressions.event_index.tolist(), events.impressions.item_base.tolist(), strict=True)
         if place[0] != 1
     ]
     assert kept == [(0, 0), (2, 4)]

@@ -47,9 +47,7 @@ def rows_of(events: EventColumns) -> dict[str, dict[str, Any]]:
         topics_at = columns["items.topics[]"][begin : end + 1]
         found[request_id] = {
             "event_time_ms": int(columns["event_time_ms"][row]),
-            "served_version": int(columns["served_version"][row])
-            if columns["served_version?"][row]
-            else None,
+            "served_version": int(columns["served_version"][row]) if columns["served_version?"][row] else None,
             "page": events.texts("segments.page")[row],
             "user_id": int(columns["user.user_id"][row]),
             "history": columns["user.history"][slice(*history_at)].tolist(),
@@ -107,9 +105,7 @@ def test_columns_given_at_once_come_back_as_rows_given_one_by_one_do(place: Plac
     read = DECODER.decode(values(again.impressions))
     assert read.failures == ()
     assert rows_of(read.impressions) == rows_of(rows)
-    assert sorted(DECODER.decode(values(again.actions)).actions.texts("request_id")) == sorted(
-        acts.texts("request_id")
-    )
+    assert sorted(DECODER.decode(values(again.actions)).actions.texts("request_id")) == sorted(acts.texts("request_id"))
     for topic in (again.impressions, again.actions):
         delete_topic(topic.url)
 
@@ -211,9 +207,7 @@ def test_events_of_one_request_keep_their_order_by_rows_and_columns_alike(place:
     with place.producer(record_events_max=3) as producer:
         for number in range(5):
             producer.action("q", number, number, "click")
-        done = DECODER.decode(
-            [EventEncoder(small_app(), EventSettings()).action(one) for one in _acts(5, 12)]
-        )
+        done = DECODER.decode([EventEncoder(small_app(), EventSettings()).action(one) for one in _acts(5, 12)])
         producer.actions(done.actions.columns, 7)
         for number in range(12, 15):
             producer.action("q", number, number, "click")
@@ -326,9 +320,7 @@ def test_an_unknown_keyword_is_named(place: Place) -> None:
         pytest.param({"item_id": None}, "'item_id': missing", id="a missing column"),
     ],
 )
-def test_columns_at_fault_are_refused_by_row_and_rule(
-    place: Place, change: dict[str, Any], said: str
-) -> None:
+def test_columns_at_fault_are_refused_by_row_and_rule(place: Place, change: dict[str, Any], said: str) -> None:
     columns: dict[str, Any] = {
         "request_id": np.frombuffer(b"ab", np.uint8),
         "request_id$": np.array([0, 1, 2], np.int32),

@@ -50,14 +50,10 @@ REFUSED: list[Any] = [
     pytest.param(shown(shown_wall_ms=1 << 63), "shown_wall_ms: 9223372036854775808", "64-bit", id="64 bits"),
     pytest.param(shown(served_version="v7"), "served_version: expected an int, got 'v7'", "", id="version"),
     pytest.param(shown(items=[]), "it shows 0 items", "1 to 4 items", id="no items"),
-    pytest.param(
-        shown(items=IMPRESSION["items"] * 3), "it shows 6 items", "1 to 4 items", id="too many items"
-    ),
+    pytest.param(shown(items=IMPRESSION["items"] * 3), "it shows 6 items", "1 to 4 items", id="too many items"),
     pytest.param(shown(items=[7]), "item 0: the item is 7 (int)", "a mapping", id="an item that is none"),
     pytest.param(shown(user=None), "user is None (NoneType)", "a mapping", id="no user"),
-    pytest.param(
-        shown(segments={"pgae": "home"}), "'pgae' is no user segment", "they are page", id="segment"
-    ),
+    pytest.param(shown(segments={"pgae": "home"}), "'pgae' is no user segment", "they are page", id="segment"),
     pytest.param(shown(segments={"page": 1}), "segment page is 1", "texts", id="a segment's type"),
     pytest.param(shown(segments=["page"]), "segments is ['page'] (list)", "a mapping", id="segments' type"),
     pytest.param(
@@ -68,9 +64,7 @@ REFUSED: list[Any] = [
     ),
     pytest.param(user(user_id="a"), "user_id: expected an int, got 'a' (str)", "FeatureSpec", id="slot type"),
     pytest.param(user(user_id=None), "user_id is missing", "a default", id="a slot of None"),
-    pytest.param(
-        user(user_id=-(1 << 63) - 1), "user_id: -9223372036854775809 does", "64-bit", id="slot bits"
-    ),
+    pytest.param(user(user_id=-(1 << 63) - 1), "user_id: -9223372036854775809 does", "64-bit", id="slot bits"),
     pytest.param(user(country=7), "country: expected a text, got 7 (int)", "FeatureSpec", id="no text"),
     pytest.param(user(history=[1, "b"]), "history: expected an int, got 'b'", "", id="one of a list"),
     pytest.param(user(history="abc"), "history is 'abc'", "at most 4 values", id="a text for a list"),
@@ -79,9 +73,7 @@ REFUSED: list[Any] = [
     pytest.param(user(age=None), "age is missing", "a default", id="a dense column of None"),
     pytest.param(user(age="old"), "age: expected a number, got 'old'", "", id="a dense text"),
     pytest.param(user(age=math.nan), "age: nan is not finite", "finite float32", id="dense nan"),
-    pytest.param(
-        user(age=1e39), "age: 1e+39 is not finite as float32", "finite float32", id="beyond float32"
-    ),
+    pytest.param(user(age=1e39), "age: 1e+39 is not finite as float32", "finite float32", id="beyond float32"),
     pytest.param(user(agee=1), "'agee' is no user feature", "they are user_id, history", id="unknown"),
     pytest.param(item(video_id="a"), "item 1: video_id: expected an int", "", id="an item's slot"),
     pytest.param(item(vector=[1.0]), "item 1: vector has 1 numbers", "it has 3", id="a narrow vector"),
@@ -101,18 +93,14 @@ REFUSED: list[Any] = [
         "per value",
         id="null weights",
     ),
-    pytest.param(
-        item(topics=[1], topics_weights=[math.nan]), "item 1: topics_weights: nan", "finite", id="nan weight"
-    ),
+    pytest.param(item(topics=[1], topics_weights=[math.nan]), "item 1: topics_weights: nan", "finite", id="nan weight"),
     pytest.param(item(tags=[1]), "item 1: tags: expected a text, got 1", "", id="a tag that is no text"),
     pytest.param(item(segment_fresh=1), "item 1: segment fresh is 1", "texts", id="an item's segment"),
     pytest.param(item(segment_old="x"), "'segment_old' is no item feature", "video_id", id="unknown segment"),
     pytest.param(
         item(served_score_click="x"), "item 1: served_score_click: expected a number", "", id="a score's type"
     ),
-    pytest.param(
-        item(served_score_view=0.5), "'served_score_view' is no item", "video_id", id="unknown score"
-    ),
+    pytest.param(item(served_score_view=0.5), "'served_score_view' is no item", "video_id", id="unknown score"),
 ]
 
 
@@ -169,16 +157,12 @@ def test_numpy_values_are_as_good_as_pythons() -> None:
         },
         {"video_id": np.uint64(2**40), "vector": (0, 0, 0.5)},
     ]
-    given = shown(
-        items=items, event_time_ms=np.int64(IMPRESSION["event_time_ms"]), served_version=np.int32(7)
-    )
+    given = shown(items=items, event_time_ms=np.int64(IMPRESSION["event_time_ms"]), served_version=np.int32(7))
     assert ENCODER.impression(given) == ENCODER.impression(IMPRESSION)
 
 
 def test_what_has_a_default_may_be_left_out() -> None:
-    lean = shown(
-        segments=None, served_version=None, user={"user_id": 1}, items=[{"video_id": 1, "vector": [0] * 3}]
-    )
+    lean = shown(segments=None, served_version=None, user={"user_id": 1}, items=[{"video_id": 1, "vector": [0] * 3}])
     read = impression_schema(small_app()).read(ENCODER.impression(lean)[PREFIX_BYTES:])
     assert read["segments"] == {"page": ""}
     assert read["user"] == {"user_id": 1, "history": [], "country": "", "age": 0.0}
@@ -189,9 +173,7 @@ def test_what_has_a_default_may_be_left_out() -> None:
 def test_a_default_of_zero_is_a_default() -> None:
     spec = FeatureSpec(slots=(Slot("video_id", "item"), Slot("kind", "user", default=0)), item_id="video_id")
     app = App("shop", spec, (LabelGroup("g", 1, 1),), (Label("click", "click", "g"),))
-    event = EventEncoder(app, EventSettings()).impression(
-        shown(segments=None, user={}, items=[{"video_id": 1}])
-    )
+    event = EventEncoder(app, EventSettings()).impression(shown(segments=None, user={}, items=[{"video_id": 1}]))
     assert impression_schema(app).read(event[PREFIX_BYTES:])["user"] == {"kind": 0}
 
 

@@ -110,10 +110,7 @@ def test_a_request_is_shown_once_and_again_for_its_duplicates(rows: list[Row], w
     for (request_id, _), count in repeats.items():
         copies[request_id] = max(copies[request_id], count)
     wanted = Counter(
-        {
-            (request, int(request.split("-")[1]), tuple(items[request])): count
-            for request, count in copies.items()
-        }
+        {(request, int(request.split("-")[1]), tuple(items[request])): count for request, count in copies.items()}
     )
     found = _impressions(whole)
     assert Counter(found) == wanted
@@ -137,9 +134,7 @@ def test_actions_are_done_when_the_play_was_long_enough(rows: list[Row], whole: 
 
 
 def test_features_are_those_of_the_files(rows: list[Row], folder: AppFolder, whole: HistoryBlock) -> None:
-    users = {
-        one["user_id"]: one for one in parquet.read_table(FOLDER / "data/user_features.parquet").to_pylist()
-    }
+    users = {one["user_id"]: one for one in parquet.read_table(FOLDER / "data/user_features.parquet").to_pylist()}
     videos = {one["video_id"]: one for one in _csv("video_features_basic_pure.csv.gz")}
     first_row: dict[tuple[str, int], Row] = {}
     for row in rows:
@@ -163,9 +158,7 @@ def test_features_are_those_of_the_files(rows: list[Row], folder: AppFolder, who
         assert texts["user.fans"][number] == user["fans_user_num_range"]
         assert whole.impressions["user.is_streamer"][number] == (user["is_live_streamer"] == 1)
         assert whole.impressions["user.onehot_feat3"][number] == user["onehot_feat3"]
-        counts = [
-            user[name] for name in ("follow_user_num", "fans_user_num", "friend_user_num", "register_days")
-        ]
+        counts = [user[name] for name in ("follow_user_num", "fans_user_num", "friend_user_num", "register_days")]
         found = whole.impressions["user.counts"].reshape(-1, 4)[number]
         np.testing.assert_allclose(found, np.log1p(counts) / 10, rtol=1e-6)
 
@@ -207,9 +200,7 @@ def test_nothing_known_of_the_whole_period_is_a_feature(folder: AppFolder) -> No
 def test_all_of_it_is_valid_and_reads_back(folder: AppFolder, whole: HistoryBlock) -> None:
     encoder = EventEncoder(folder.app, folder.settings.events)
     shown_ms = np.zeros(whole.impressions_rows, np.int64)
-    impressions = encoder.impressions(
-        {**whole.impressions, "shown_wall_ms": shown_ms}, whole.impressions_rows
-    )
+    impressions = encoder.impressions({**whole.impressions, "shown_wall_ms": shown_ms}, whole.impressions_rows)
     actions = encoder.actions(whole.actions, whole.actions_rows)
     assert (len(impressions.offsets) - 1, len(actions.offsets) - 1) == (94_121, 70_626)
     records = [
@@ -233,9 +224,7 @@ def _joined(blocks: list[HistoryBlock]) -> tuple[Columns, Columns]:
 
 
 @pytest.mark.parametrize("span_ms", [3_600_000, 977_777])
-def test_the_events_are_the_same_however_they_are_cut(
-    history: History, whole: HistoryBlock, span_ms: int
-) -> None:
+def test_the_events_are_the_same_however_they_are_cut(history: History, whole: HistoryBlock, span_ms: int) -> None:
     blocks = list(history.blocks(span_ms))
     for found, wanted in zip(_joined(blocks), (whole.impressions, whole.actions), strict=True):
         assert found.keys() == wanted.keys()

@@ -107,9 +107,7 @@ def test_no_request_shows_an_item_twice(tidy: tuple[Columns, Columns, Truth]) ->
 
 
 @pytest.mark.parametrize("action", ["click", "long_view"])
-def test_what_is_done_agrees_with_the_true_probabilities(
-    tidy: tuple[Columns, Columns, Truth], action: str
-) -> None:
+def test_what_is_done_agrees_with_the_true_probabilities(tidy: tuple[Columns, Columns, Truth], action: str) -> None:
     impressions, actions, truth = tidy
     done = _done(impressions, actions, action.encode())
     probability = getattr(truth, action).astype(np.float64)
@@ -269,8 +267,7 @@ def test_the_appeal_of_items_drifts() -> None:
     none = np.zeros(400, np.int64)
     shown = Shown(none, place, none, none, np.full(400, START_MS))
     begin, half, whole = (
-        world.click_logit(shown._replace(time_ms=shown.time_ms + since_ms))
-        for since_ms in (0, 500_000, 1_000_000)
+        world.click_logit(shown._replace(time_ms=shown.time_ms + since_ms)) for since_ms in (0, 500_000, 1_000_000)
     )
     np.testing.assert_allclose(begin, whole, atol=1e-4)
     assert np.abs(half - begin).mean() > 0.5
@@ -304,19 +301,14 @@ def test_all_of_it_is_valid_and_reads_back() -> None:
         [whole[begin:end] for begin, end in pairwise(encoded.offsets.tolist())]
     )
     assert (len(events.impressions), events.failures) == (block.impressions_rows, ())
-    assert all(
-        np.array_equal(events.impressions.columns[name], block.impressions[name])
-        for name in block.impressions
-    )
+    assert all(np.array_equal(events.impressions.columns[name], block.impressions[name]) for name in block.impressions)
 
 
 def test_memory_does_not_grow_with_events() -> None:
     def peak_bytes(events: int) -> int:
         tracemalloc.start()
         try:
-            for _ in SyntheticHistory(options_of({**SMALL, "rate": "200", "events": str(events)})).blocks(
-                60_000
-            ):
+            for _ in SyntheticHistory(options_of({**SMALL, "rate": "200", "events": str(events)})).blocks(60_000):
                 pass
             return tracemalloc.get_traced_memory()[1]
         finally:
@@ -338,9 +330,7 @@ def test_what_waits_is_let_go_once_in_order_and_kept_in_few_runs() -> None:
         assert waiting.last_ms == max((arrive for arrive, _ in under_way), default=None)
         parts = waiting.take(now_ms + 100)
         found = [
-            pair
-            for columns, part_ms in parts
-            for pair in zip(part_ms.tolist(), columns["row"].tolist(), strict=True)
+            pair for columns, part_ms in parts for pair in zip(part_ms.tolist(), columns["row"].tolist(), strict=True)
         ]
         assert all((np.diff(part_ms) >= 0).all() for _, part_ms in parts)
         assert sorted(found) == sorted(pair for pair in under_way if pair[0] < now_ms + 100)

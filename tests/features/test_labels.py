@@ -27,9 +27,7 @@ def app_of(groups: tuple[LabelGroup, ...] = (FAST,), labels: tuple[Label, ...] =
         pytest.param((FAST,), (CLICK, CLICK), "'click'", "a name of its own", id="two labels of one name"),
         pytest.param((FAST,), (), "no labels", "at least one", id="no labels"),
         pytest.param((), (CLICK,), "'fast', which is not declared", "none", id="no groups"),
-        pytest.param(
-            (FAST,), (replace(CLICK, group="slow"),), "'slow'", "the groups are fast", id="an unknown group"
-        ),
+        pytest.param((FAST,), (replace(CLICK, group="slow"),), "'slow'", "the groups are fast", id="an unknown group"),
         pytest.param(
             (FAST, replace(FAST, name="slow")), (CLICK,), "'slow' has no labels", "remove it", id="idle group"
         ),
@@ -38,9 +36,7 @@ def app_of(groups: tuple[LabelGroup, ...] = (FAST,), labels: tuple[Label, ...] =
         pytest.param((FAST,), (replace(CLICK, action="a b"),), "'a b'", "lower-case", id="an action's name"),
         pytest.param((FAST,), (replace(CLICK, name="served_x"),), "'served_x'", "ours", id="a reserved name"),
         pytest.param((replace(FAST, wait_s=0),), (CLICK,), "wait_s is 0", "from 1", id="no wait"),
-        pytest.param(
-            (replace(FAST, window_s=90 * 86_400 + 1),), (CLICK,), "window_s is 7776001", "7776000", id="long"
-        ),
+        pytest.param((replace(FAST, window_s=90 * 86_400 + 1),), (CLICK,), "window_s is 7776001", "7776000", id="long"),
         pytest.param(
             (replace(FAST, wait_s=601),),
             (CLICK,),
@@ -48,18 +44,14 @@ def app_of(groups: tuple[LabelGroup, ...] = (FAST,), labels: tuple[Label, ...] =
             "equal",
             id="wait",
         ),
-        pytest.param(
-            (replace(FAST, wait_s=True),), (CLICK,), "wait_s is True", "whole number", id="a wait of True"
-        ),
+        pytest.param((replace(FAST, wait_s=True),), (CLICK,), "wait_s is True", "whole number", id="a wait of True"),
         pytest.param((FAST,), (replace(CLICK, sample_rate=0.0),), "is 0.0", "above 0", id="a rate of 0"),
         pytest.param((FAST,), (replace(CLICK, sample_rate=1.1),), "is 1.1", "at most 1", id="a rate above 1"),
         pytest.param((FAST,), (replace(CLICK, sample_rate=float("nan")),), "is nan", "above 0", id="nan"),
         pytest.param((FAST,), (replace(CLICK, sample_rate=True),), "is True", "above 0", id="a rate of True"),
     ],
 )
-def test_a_contradiction_is_refused_by_name_and_with_advice(
-    groups: Any, labels: Any, named: str, advice: str
-) -> None:
+def test_a_contradiction_is_refused_by_name_and_with_advice(groups: Any, labels: Any, named: str, advice: str) -> None:
     with pytest.raises(SpecError) as caught:
         app_of(groups, labels)
     assert named in caught.value.message

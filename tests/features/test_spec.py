@@ -81,12 +81,8 @@ CONTRADICTIONS: list[Any] = [
     pytest.param(
         {"slots": (Slot("a", "user", initial_range=-0.1),)}, "initial_range is -0.1", "at least 0", id="range"
     ),
-    pytest.param(
-        {"slots": (Slot("a", "user", initial_range=float("nan")),)}, "is nan", "finite", id="range nan"
-    ),
-    pytest.param(
-        {"slots": (odd(Slot, "a", "user", initial_range="1"),)}, "is '1'", "a number", id="range text"
-    ),
+    pytest.param({"slots": (Slot("a", "user", initial_range=float("nan")),)}, "is nan", "finite", id="range nan"),
+    pytest.param({"slots": (odd(Slot, "a", "user", initial_range="1"),)}, "is '1'", "a number", id="range text"),
     pytest.param({"dense": (Dense("a", "user", width=0),)}, "width is 0", "1 to 4096", id="width 0"),
     pytest.param({"dense": (Dense("a", "user", width=4097),)}, "width is 4097", "1 to 4096", id="width 4097"),
     pytest.param({"slots": (history(length=0),)}, "length is 0", "1 to 4096", id="length 0"),
@@ -97,12 +93,8 @@ CONTRADICTIONS: list[Any] = [
         "pooling='sequence' alone",
         id="a length without a sequence",
     ),
-    pytest.param(
-        {"slots": (history(multi=False),)}, "'history'", "multi=True", id="a single-valued sequence"
-    ),
-    pytest.param(
-        {"slots": (Slot("a", "item", pooling="weighted"),)}, "'weighted'", "multi=True", id="single weighted"
-    ),
+    pytest.param({"slots": (history(multi=False),)}, "'history'", "multi=True", id="a single-valued sequence"),
+    pytest.param({"slots": (Slot("a", "item", pooling="weighted"),)}, "'weighted'", "multi=True", id="single weighted"),
     pytest.param(
         {"slots": (history(side="item"),)}, "'history'", "belong to the user side", id="an item-side sequence"
     ),
@@ -112,9 +104,7 @@ CONTRADICTIONS: list[Any] = [
         "share their length",
         id="sequences of two lengths",
     ),
-    pytest.param(
-        {"slots": (Slot("a", "user", dim=8),)}, "table 'main'", "agree on both", id="a table of two dims"
-    ),
+    pytest.param({"slots": (Slot("a", "user", dim=8),)}, "table 'main'", "agree on both", id="a table of two dims"),
     pytest.param(
         {"slots": (Slot("a", "user", initial_range=0.1),)},
         "slot 'a' has dim 16, initial_range 0.1",
@@ -142,9 +132,7 @@ CONTRADICTIONS: list[Any] = [
     ),
     pytest.param({"slots": (Slot("a", "user", keys_of="a"),)}, "'a'", "no keys_of itself", id="own keys"),
     pytest.param({"item_id": "clip"}, "'clip'", "video_id", id="an item_id that is no slot"),
-    pytest.param(
-        {"slots": (USER,), "item_id": "user_id"}, "'user_id'", "of the item side", id="a user's item_id"
-    ),
+    pytest.param({"slots": (USER,), "item_id": "user_id"}, "'user_id'", "of the item side", id="a user's item_id"),
     pytest.param(
         {"slots": (Slot("tags", "item", multi=True),), "item_id": "tags"},
         "'tags'",
@@ -154,30 +142,18 @@ CONTRADICTIONS: list[Any] = [
     pytest.param(
         {"slots": (Slot("a", "user", default="x"),)}, "default 'x' is no int", "of type int", id="int default"
     ),
-    pytest.param(
-        {"slots": (Slot("a", "user", default=True),)}, "default True", "of type int", id="bool default"
-    ),
-    pytest.param(
-        {"slots": (Slot("a", "user", value="str", default=0),)}, "is no str", "of type str", id="str default"
-    ),
-    pytest.param(
-        {"slots": (Slot("a", "user", default=1 << 63),)}, str(1 << 63), "signed 64-bit", id="a large default"
-    ),
+    pytest.param({"slots": (Slot("a", "user", default=True),)}, "default True", "of type int", id="bool default"),
+    pytest.param({"slots": (Slot("a", "user", value="str", default=0),)}, "is no str", "of type str", id="str default"),
+    pytest.param({"slots": (Slot("a", "user", default=1 << 63),)}, str(1 << 63), "signed 64-bit", id="a large default"),
     pytest.param(
         {"slots": (Slot("a", "user", multi=True, default=1),)},
         "multi-valued slot has a default of 1",
         "leave the default out",
         id="a multi-valued default",
     ),
-    pytest.param(
-        {"dense": (odd(Dense, "a", "user", default="x"),)}, "default is 'x'", "a number", id="dense text"
-    ),
-    pytest.param(
-        {"dense": (Dense("a", "user", default=True),)}, "default is True", "a number", id="dense bool"
-    ),
-    pytest.param(
-        {"dense": (Dense("a", "user", default=float("inf")),)}, "default is inf", "finite", id="dense inf"
-    ),
+    pytest.param({"dense": (odd(Dense, "a", "user", default="x"),)}, "default is 'x'", "a number", id="dense text"),
+    pytest.param({"dense": (Dense("a", "user", default=True),)}, "default is True", "a number", id="dense bool"),
+    pytest.param({"dense": (Dense("a", "user", default=float("inf")),)}, "default is inf", "finite", id="dense inf"),
     pytest.param(
         {"dense": (Dense("a", "user", default=1e39),)},
         "1e+39",
@@ -188,9 +164,7 @@ CONTRADICTIONS: list[Any] = [
 
 
 @pytest.mark.parametrize(("given", "named", "advice"), CONTRADICTIONS)
-def test_a_contradiction_is_refused_by_name_and_with_advice(
-    given: dict[str, Any], named: str, advice: str
-) -> None:
+def test_a_contradiction_is_refused_by_name_and_with_advice(given: dict[str, Any], named: str, advice: str) -> None:
     with pytest.raises(SpecError) as caught:
         spec_of(*given.get("slots", ()), **{name: value for name, value in given.items() if name != "slots"})
     assert named in caught.value.message

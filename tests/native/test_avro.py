@@ -191,9 +191,7 @@ def test_a_reader_takes_what_it_knows_and_fills_in_what_the_writer_lacks() -> No
 
 def test_null_where_the_reader_wants_a_value_fails_that_record_alone() -> None:
     writer, reader = record([("x", ["null", "int"])]), record([("x", "long")])
-    columns, rows, failures = plan(writer, reader).decode_list(
-        write(writer, [{"x": 1}, {"x": None}, {"x": 3}])
-    )
+    columns, rows, failures = plan(writer, reader).decode_list(write(writer, [{"x": 1}, {"x": None}, {"x": 3}]))
     assert (columns["x"].tolist(), rows.tolist()) == ([1, 3], [0, 2])
     assert failures == [(1, "x: null cannot become long (at byte 1)")]
 
@@ -270,8 +268,7 @@ BAD_PLANS = [
 @pytest.mark.parametrize(("writer", "reader", "reason"), BAD_PLANS)
 def test_a_plan_that_cannot_be_is_refused_with_its_path(writer: Any, reader: Any, reason: str) -> None:
     texts = [
-        schema if isinstance(schema, str) and schema[0] in '{"' else json.dumps(schema)
-        for schema in (writer, reader)
+        schema if isinstance(schema, str) and schema[0] in '{"' else json.dumps(schema) for schema in (writer, reader)
     ]
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is looked into below
         native.AvroPlan(*texts)
@@ -318,9 +315,7 @@ BAD_COLUMNS: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("columns", "kind", "reason"), BAD_COLUMNS, ids=[reason for *_, reason in BAD_COLUMNS]
-)
+@pytest.mark.parametrize(("columns", "kind", "reason"), BAD_COLUMNS, ids=[reason for *_, reason in BAD_COLUMNS])
 def test_columns_that_are_no_records_are_refused_by_name(
     columns: dict[str, Any], kind: type[Exception], reason: str
 ) -> None:
@@ -331,9 +326,7 @@ def test_columns_that_are_no_records_are_refused_by_name(
 
 def test_a_missing_column_is_its_default_or_an_error() -> None:
     given = {name: column for name, column in COLUMNS.items() if name != "seen" and "tags" not in name}
-    expected = [
-        dict(row, seen=True, items=[dict(item, tags=["new"]) for item in row["items"]]) for row in ROWS
-    ]
+    expected = [dict(row, seen=True, items=[dict(item, tags=["new"]) for item in row["items"]]) for row in ROWS]
     assert split(*plan(EVENT).encode(given, 2)) == write(EVENT, expected)
     for name in ("at_ms", "id$", "items[]", "items.score?", "device"):
         rest = {key: column for key, column in COLUMNS.items() if key != name}
@@ -370,9 +363,7 @@ def test_arguments_of_decode_are_refused_by_name() -> None:
     spans = np.zeros(1, np.int64)
     with pytest.raises(TypeError, match=r"^buffer: expected a C-contiguous 1-D uint8 array, got bytes$"):
         plan(EVENT).decode(b"", spans, spans)
-    with pytest.raises(
-        TypeError, match=r"^ends: expected a C-contiguous 1-D int64 array, got int32 of shape"
-    ):
+    with pytest.raises(TypeError, match=r"^ends: expected a C-contiguous 1-D int64 array, got int32 of shape"):
         plan(EVENT).decode(np.zeros(0, np.uint8), spans, spans.astype(np.int32))
     with pytest.raises(TypeError, match=r"^records\[1\]: expected bytes, got str$"):
         plan(EVENT).decode_list([b"", "a"])

@@ -179,11 +179,7 @@ def evolve(draw: Draw, kind: Any, names: Any) -> Any:
     """A schema that can read what `kind` wrote, or most of it."""
     if isinstance(kind, list):
         inner = evolve(draw, inner_of(kind), names)
-        return (
-            inner
-            if isinstance(inner, list) or draw(st.booleans())
-            else draw(st.permutations(["null", inner]))
-        )
+        return inner if isinstance(inner, list) or draw(st.booleans()) else draw(st.permutations(["null", inner]))
     if draw(st.integers(0, 4)) == 0 and kind != "null":
         return draw(st.permutations(["null", kind]))
     if isinstance(kind, str):

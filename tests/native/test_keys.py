@@ -112,9 +112,7 @@ def test_another_array_than_asked_for_is_refused_by_name(values: Any, got: str) 
 def test_each_argument_is_refused_by_its_own_name() -> None:
     offsets, data = flat(["a"])
     no_array: Any = [0, 1]
-    with pytest.raises(
-        TypeError, match=r"^offsets: expected a C-contiguous 1-D int32 or int64 array, got int16 of"
-    ):
+    with pytest.raises(TypeError, match=r"^offsets: expected a C-contiguous 1-D int32 or int64 array, got int16 of"):
         native.hash_strings(offsets.astype(np.int16), data, SALT)
     with pytest.raises(TypeError, match=r"^data: expected a C-contiguous 1-D uint8 array, got int8 of"):
         native.hash_strings(offsets, data.astype(np.int8), SALT)

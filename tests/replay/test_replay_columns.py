@@ -96,9 +96,7 @@ def _records(plan: Any, columns: dict[str, npt.NDArray[Any]], rows: int) -> list
     return [whole[offsets[row] : offsets[row + 1]] for row in range(rows)]
 
 
-def test_the_columns_here_are_all_that_the_schema_has(
-    plan: Any, columns: dict[str, npt.NDArray[Any]]
-) -> None:
+def test_the_columns_here_are_all_that_the_schema_has(plan: Any, columns: dict[str, npt.NDArray[Any]]) -> None:
     assert {name for name, _ in plan.columns} == set(columns)
     assert len(set(_records(plan, columns, ROWS))) == ROWS
 

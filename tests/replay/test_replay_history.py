@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from streamlearn.errors import ConfigError, SpecError
 from streamlearn.apps import app_module
+from streamlearn.errors import ConfigError, SpecError
 from streamlearn.replay import load_history
 
 HISTORY = """

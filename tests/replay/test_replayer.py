@@ -136,9 +136,7 @@ def test_every_event_is_written_once_beside_its_requests_actions(folder: AppFold
 def test_heartbeats_and_an_end_mark_are_on_every_partition_of_both_topics(folder: AppFolder) -> None:
     report = _replay(folder, ManualClock())
     reached_ms = report.reached_ms - BEGIN_MS
-    wanted = [("heartbeat", time_ms) for time_ms in range(10_000, reached_ms + 1, 10_000)] + [
-        ("end", reached_ms)
-    ]
+    wanted = [("heartbeat", time_ms) for time_ms in range(10_000, reached_ms + 1, 10_000)] + [("end", reached_ms)]
     assert reached_ms == 50_000
     for topic in _written(folder):
         assert [_controls(part) for part in topic] == [wanted] * PARTITIONS
@@ -185,9 +183,7 @@ def test_without_a_speed_no_time_passes(folder: AppFolder) -> None:
 @pytest.mark.parametrize("limit", [1, 7, 24, 79, 80, 1000])
 def test_a_limit_ends_after_the_earliest_events(folder: AppFolder, limit: int) -> None:
     report = _replay(folder, ManualClock(), events_max=limit)
-    times = [1000 * number for number in range(REQUESTS)] + [
-        1000 * number + 1500 for number in range(REQUESTS)
-    ]
+    times = [1000 * number for number in range(REQUESTS)] + [1000 * number + 1500 for number in range(REQUESTS)]
     wanted = sorted(times)[:limit]
     found = [
         columns["event_time_ms"] - BEGIN_MS
@@ -215,10 +211,7 @@ def test_a_stop_flushes_and_writes_no_end_mark(folder: AppFolder) -> None:
     assert seen[-1].events == report.impressions + report.actions
     assert seen[-1].event_time_ms == report.reached_ms
     written = _written(folder)
-    assert (
-        sum(len(part.impressions) + len(part.actions) for topic in written for part in topic)
-        == seen[-1].events
-    )
+    assert sum(len(part.impressions) + len(part.actions) for topic in written for part in topic) == seen[-1].events
     assert not any(kind == "end" for topic in written for part in topic for kind, _ in _controls(part))
 
 

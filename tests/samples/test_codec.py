@@ -59,9 +59,7 @@ def test_a_batch_comes_back_as_it_was(requests: int, rows: int) -> None:
         assert found[name].dtype == column.dtype, name
         assert found[name].shape == column.shape, name
         assert found[name].tobytes() == column.tobytes(), name
-    assert [(one.name, one.texts) for one in read.segments] == [
-        (one.name, one.texts) for one in batch.segments
-    ]
+    assert [(one.name, one.texts) for one in read.segments] == [(one.name, one.texts) for one in batch.segments]
 
 
 def test_what_is_read_is_views_that_cannot_be_written() -> None:
@@ -81,9 +79,7 @@ def changed(change: Callable[[dict[str, Any]], None], schema: Schema = SCHEMA) -
     return schema.write(value)
 
 
-def put(
-    *path: Any, cut: int = 0, add: bytes = b"", whole: bytes | None = None
-) -> Callable[[dict[str, Any]], None]:
+def put(*path: Any, cut: int = 0, add: bytes = b"", whole: bytes | None = None) -> Callable[[dict[str, Any]], None]:
     """Change the bytes of one column."""
 
     def change(value: dict[str, Any]) -> None:
@@ -107,17 +103,13 @@ def int32s(*values: int) -> bytes:
 
 # (what is wrong, what is said)
 INCONSISTENT: list[Any] = [
-    pytest.param(
-        put("partition", cut=3), "column partition has 9 bytes, which are no whole <i4", id="a part"
-    ),
+    pytest.param(put("partition", cut=3), "column partition has 9 bytes, which are no whole <i4", id="a part"),
     pytest.param(put("partition", cut=4), "2 requests and 7 rows; the message says 3, 7", id="requests"),
     pytest.param(put("request_index", cut=4), "3 requests and 6 rows; the message says 3, 7", id="rows"),
     pytest.param(say(rows=6), "dense column vector has 21 numbers for 6 rows of 3", id="rows less"),
     pytest.param(say(requests=-1), "dense column age has 3 numbers for -1 rows of 1", id="negative requests"),
     pytest.param(put("offset", cut=8), "column offset has 2 values, expected 3", id="a request's column"),
-    pytest.param(
-        put("item_index", add=int32s(1)), "column item_index has 8 values, expected 7", id="a row's"
-    ),
+    pytest.param(put("item_index", add=int32s(1)), "column item_index has 8 values, expected 7", id="a row's"),
     pytest.param(put("settle_time_ms", cut=8), "column settle_time_ms has 6 values", id="settle time"),
     pytest.param(
         put("request_index", whole=int32s(0, 0, 0, 0, 0, 0, 3)),
@@ -130,12 +122,8 @@ INCONSISTENT: list[Any] = [
         id="a negative request",
     ),
     pytest.param(put("user", "user_id", cut=8), "column user_id has 2 values, expected 3", id="keys"),
-    pytest.param(
-        put("user", "history", add=bytes(8)), "column history_offsets does not rise", id="many keys"
-    ),
-    pytest.param(
-        put("user", "history_offsets", cut=4), "history_offsets has 3 values, expected 4", id="offsets"
-    ),
+    pytest.param(put("user", "history", add=bytes(8)), "column history_offsets does not rise", id="many keys"),
+    pytest.param(put("user", "history_offsets", cut=4), "history_offsets has 3 values, expected 4", id="offsets"),
     pytest.param(
         put("item", "tags_offsets", whole=int32s(1, 1, 1, 1, 1, 1, 1, len(TAGS.keys))),
         "column tags_offsets does not rise from 0",
@@ -147,12 +135,8 @@ INCONSISTENT: list[Any] = [
         id="offsets that fall",
     ),
     pytest.param(put("item", "topics_weights", cut=4), "column topics_weights has", id="weights"),
-    pytest.param(
-        put("item", "vector", cut=4), "dense column vector has 20 numbers for 7 rows of 3", id="dense"
-    ),
-    pytest.param(
-        put("labels", 0, "value", cut=1), "column click.value has 6 values, expected 7", id="labels"
-    ),
+    pytest.param(put("item", "vector", cut=4), "dense column vector has 20 numbers for 7 rows of 3", id="dense"),
+    pytest.param(put("labels", 0, "value", cut=1), "column click.value has 6 values, expected 7", id="labels"),
     pytest.param(put("labels", 1, "weight", cut=4), "column bought.weight has 6 values", id="label weights"),
     pytest.param(
         put("labels", 0, "value", whole=bytes([2, 0, 0, 0, 0, 0, 0])),
@@ -183,9 +167,7 @@ def test_a_message_that_contradicts_itself_is_refused_by_name(
     assert "damaged" in caught.value.help
 
 
-def with_features(
-    side: str, slots: dict[str, Any] | None = None, dense: dict[str, Any] | None = None
-) -> SampleBatch:
+def with_features(side: str, slots: dict[str, Any] | None = None, dense: dict[str, Any] | None = None) -> SampleBatch:
     given: FeatureColumns = getattr(BATCH, side)
     features = FeatureColumns(
         {name: one for name, one in {**given.slots, **(slots or {})}.items() if one is not None},
@@ -196,9 +178,7 @@ def with_features(
 
 # (the batch, what is said)
 UNWRITABLE: list[Any] = [
-    pytest.param(
-        with_features("user", {"user_id": None}), "user columns history, country, age", id="no slot"
-    ),
+    pytest.param(with_features("user", {"user_id": None}), "user columns history, country, age", id="no slot"),
     pytest.param(with_features("item", dense={"vector": None}), "declared are video_id, tags", id="no dense"),
     pytest.param(with_features("user", {"mood": TAGS}), "mood", id="a slot too many"),
     pytest.param(
@@ -212,9 +192,7 @@ UNWRITABLE: list[Any] = [
         id="no offsets",
     ),
     pytest.param(
-        with_features(
-            "item", {"video_id": SlotColumns(np.zeros(7, np.uint64), np.arange(8, dtype=np.int32))}
-        ),
+        with_features("item", {"video_id": SlotColumns(np.zeros(7, np.uint64), np.arange(8, dtype=np.int32))}),
         "slot video_id has offsets or weights",
         id="offsets of a single value",
     ),
@@ -224,9 +202,7 @@ UNWRITABLE: list[Any] = [
         id="no weights",
     ),
     pytest.param(replace(BATCH, labels=BATCH.labels[:1]), "labels click, and app 'small'", id="a label less"),
-    pytest.param(
-        replace(BATCH, labels=BATCH.labels[::-1]), "labels bought, click, and app", id="label order"
-    ),
+    pytest.param(replace(BATCH, labels=BATCH.labels[::-1]), "labels bought, click, and app", id="label order"),
     pytest.param(replace(BATCH, labels=()), "labels none, and app", id="no labels"),
     pytest.param(replace(BATCH, request_index=BATCH.request_index + 3), "request_index", id="request_index"),
 ]

@@ -55,9 +55,7 @@ ADDED: list[Any] = [
         {"user": {"country": "NO"}},
         id="a text slot with a default",
     ),
-    pytest.param(
-        with_slot(Slot("kind", "item", default=0)), {}, {"kind": 4}, {"item": {"kind": 0}}, id="an item slot"
-    ),
+    pytest.param(with_slot(Slot("kind", "item", default=0)), {}, {"kind": 4}, {"item": {"kind": 0}}, id="an item slot"),
     pytest.param(
         with_slot(Slot("tags", "item", multi=True)),
         {},
@@ -93,9 +91,7 @@ ADDED: list[Any] = [
         {"user": {"mood": [0.5, 0.5]}},
         id="a vector with a default",
     ),
-    pytest.param(
-        with_segment(Segment("country")), {}, {}, {"segments": {"country": ""}}, id="a segment of requests"
-    ),
+    pytest.param(with_segment(Segment("country")), {}, {}, {"segments": {"country": ""}}, id="a segment of requests"),
     pytest.param(
         with_segment(Segment("fresh", "item")),
         {},
@@ -171,9 +167,7 @@ def test_older_events_are_read_with_what_was_added_filled_in(
 ) -> None:
     events = EventDecoder(newer, SETTINGS, old=schemas(OLDER)).decode([event(OLDER, {}, {}), action(OLDER)])
     check_shared(events)
-    reference = impression_schema(newer).read(
-        event(OLDER, {}, {})[PREFIX_BYTES:], writer=impression_schema(OLDER)
-    )
+    reference = impression_schema(newer).read(event(OLDER, {}, {})[PREFIX_BYTES:], writer=impression_schema(OLDER))
     for place, fields in filled.items():
         for name, expected in fields.items():
             path = f"items.{name}" if place == "item" else f"{place}.{name}"
@@ -262,9 +256,7 @@ def test_what_is_added_without_a_default_is_refused_at_once_by_name(newer: App, 
         pytest.param(
             replace(
                 OLDER,
-                features=replace(
-                    OLDER.features, slots=(Slot("user_id", "user", multi=True), Slot("video_id", "item"))
-                ),
+                features=replace(OLDER.features, slots=(Slot("user_id", "user", multi=True), Slot("video_id", "item"))),
             ),
             "user_id",
             id="several values instead of one",

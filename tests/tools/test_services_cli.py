@@ -57,9 +57,7 @@ def test_fetch_that_fails_for_all_exits_1(tmp_path: Path) -> None:
     assert "no redis-server on PATH" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [("fetch", "postgres"), ("up", "prism"), ("down",), ("fetch", "--quick")]
-)
+@pytest.mark.parametrize("arguments", [("fetch", "postgres"), ("up", "prism"), ("down",), ("fetch", "--quick")])
 def test_what_is_not_offered_exits_2(arguments: tuple[str, ...]) -> None:
     assert _run(*_CLI, *arguments).returncode == 2
 
@@ -70,9 +68,7 @@ def test_status_tells_what_is_missing_without_fetching(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["cache"] == str(cache)
-    assert all(
-        "missing" in told["services"][name] for name in ("kafka", "redis", "prism", "flink", "java", "go")
-    )
+    assert all("missing" in told["services"][name] for name in ("kafka", "redis", "prism", "flink", "java", "go"))
     assert not cache.exists()
 
 
@@ -80,9 +76,7 @@ def test_status_tells_what_is_missing_without_fetching(tmp_path: Path) -> None:
 def test_up_prints_addresses_and_stops_cleanly_at(number: signal.Signals, redis: str, tmp_path: Path) -> None:
     del redis
     command = [*_CLI, "up", "redis", "--folder", str(tmp_path)]
-    with subprocess.Popen(
-        command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+    with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         name, _, url = running.stdout.readline().strip().partition("=")
         assert name == "STREAMLEARN_REGISTRY"
@@ -103,9 +97,7 @@ def test_where_a_service_cannot_be_had_a_test_skips_with_the_reason(tmp_path: Pa
 
 
 @pytest.mark.parametrize("environment", [{"CI": "true"}, {"CI": "", "STREAMLEARN_SERVICES": "require"}])
-def test_on_ci_or_when_services_are_required_a_missing_one_fails(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_on_ci_or_when_services_are_required_a_missing_one_fails(environment: dict[str, str], tmp_path: Path) -> None:
     done = _pytest(tmp_path, **environment)
     assert done.returncode == 1, done.stdout
     assert "no redis-server on PATH" in done.stdout

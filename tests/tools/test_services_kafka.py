@@ -131,9 +131,7 @@ def test_without_java_the_package_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("stated", ["11.0.2", "1.8.0"])
-def test_an_old_java_is_refused_with_its_version(
-    stated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_java_is_refused_with_its_version(stated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.touch(0o755)

@@ -117,9 +117,7 @@ def test_a_process_whose_guard_was_killed_is_still_ended(tmp_path: Path) -> None
 
 
 def test_a_failure_carries_the_status_and_the_last_lines_of_the_log(tmp_path: Path) -> None:
-    process = OwnedProcess(
-        "child", ["sh", "-c", "for i in $(seq 50); do echo line $i; done; exit 7"], tmp_path
-    )
+    process = OwnedProcess("child", ["sh", "-c", "for i in $(seq 50); do echo line $i; done; exit 7"], tmp_path)
     with pytest.raises(ServiceError) as caught:
         process.wait_until(lambda: False, 20.0)
     assert "status 7" in caught.value.message

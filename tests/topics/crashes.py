@@ -96,8 +96,7 @@ def _write(topic: Topic, name: int, chance: random.Random, pipe: int, *, dies_at
     writer = topic.writer()
     for turn in range(_BATCHES_MAX):
         values = [
-            b"%d:%d:%d:" % (name, turn, at) + bytes(chance.randrange(600))
-            for at in range(chance.randrange(1, 40))
+            b"%d:%d:%d:" % (name, turn, at) + bytes(chance.randrange(600)) for at in range(chance.randrange(1, 40))
         ]
         base = int(writer.append(0, values)[0])
         os.write(pipe, _ACK.pack(base, len(values)))

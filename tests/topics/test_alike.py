@@ -63,8 +63,7 @@ class Alike(RuleBasedStateMachine):
     @rule(timestamp_ms=st.integers(0, 6_000))
     def look(self, timestamp_ms: int) -> None:
         one, other = (
-            (reader.earliest(0), reader.end(0), reader.offset_for_time(0, timestamp_ms))
-            for reader in self.readers
+            (reader.earliest(0), reader.end(0), reader.offset_for_time(0, timestamp_ms)) for reader in self.readers
         )
         assert one == other
 

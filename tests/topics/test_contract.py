@@ -72,9 +72,7 @@ def reader(topic: Topic) -> Iterator[Reader]:
         yield reader
 
 
-def read_all(
-    reader: Reader, partition: int = 0, offset: int | None = None, max_records: int = 1_000
-) -> list[Records]:
+def read_all(reader: Reader, partition: int = 0, offset: int | None = None, max_records: int = 1_000) -> list[Records]:
     """Everything up to the end, read by read."""
     offset, end = reader.earliest(partition) if offset is None else offset, reader.end(partition)
     found = []
@@ -150,9 +148,7 @@ def test_reading_begins_at_any_offset(writer: Writer, reader: Reader) -> None:
         assert records.values[0] == wanted[offset]
 
 
-def test_a_read_stops_at_the_bytes_it_may_take_but_always_gives_one_record(
-    writer: Writer, reader: Reader
-) -> None:
+def test_a_read_stops_at_the_bytes_it_may_take_but_always_gives_one_record(writer: Writer, reader: Reader) -> None:
     writer.append(0, [bytes(5_000)] * 4)
     assert len(reader.read(0, 0, max_bytes=1, wait_ms=2_000)) == 1
     assert len(reader.read(0, 0, max_bytes=11_000, wait_ms=2_000)) == 2
@@ -240,9 +236,7 @@ def test_the_first_offset_at_or_after_a_time_is_found(writer: Writer, reader: Re
     "settings",
     [
         SETTINGS,
-        TopicSettings(
-            partitions=3, retention_ms=5_000_000, retention_bytes=7_000_000, record_bytes_max=1_000
-        ),
+        TopicSettings(partitions=3, retention_ms=5_000_000, retention_bytes=7_000_000, record_bytes_max=1_000),
         TopicSettings(compacted=True, retention_ms=-1, tombstones_keep_ms=5_000),
         TopicSettings(compacted=True, retention_ms=9_000_000),
     ],
@@ -293,9 +287,7 @@ def test_a_deleted_topic_stops_its_readers_and_writers(topic: Topic, writer: Wri
         writer.append(0, [b"b"])
 
 
-def test_a_recreated_topic_is_never_taken_for_the_old_one(
-    topic: Topic, writer: Writer, reader: Reader
-) -> None:
+def test_a_recreated_topic_is_never_taken_for_the_old_one(topic: Topic, writer: Writer, reader: Reader) -> None:
     writer.append(0, [b"old"] * 3)
     assert len(reader.read(0, 0, wait_ms=2_000)) == 3
     delete_topic(topic.url, ACCESS)
@@ -320,9 +312,7 @@ def _read_until_refused(reader: Reader, offset: int) -> None:
         assert len(reader.read(0, offset, wait_ms=100)) == 0
 
 
-def test_a_record_too_large_is_refused_before_it_is_sent(
-    topic: Topic, writer: Writer, reader: Reader
-) -> None:
+def test_a_record_too_large_is_refused_before_it_is_sent(topic: Topic, writer: Writer, reader: Reader) -> None:
     writer.append(0, [bytes(19_990)], [bytes(10)])
     with pytest.raises(Oversize, match="20001 bytes is larger than the topic's limit of 20000"):
         writer.append(0, [b"fits", bytes(19_991)], [None, bytes(10)])
@@ -371,9 +361,7 @@ def test_flush_reports_everything_that_was_not_delivered(topic: Topic, writer: W
     for at in range(3):
         writer.send(at % 2, b"%d" % at)
     delete_topic(topic.url, ACCESS)
-    with pytest.raises(
-        NotDelivered, match=r"partition 0: 2 \(.*no topic.*\); partition 1: 1 \(not tried"
-    ) as caught:
+    with pytest.raises(NotDelivered, match=r"partition 0: 2 \(.*no topic.*\); partition 1: 1 \(not tried") as caught:
         writer.flush()
     assert caught.value.help
     writer.flush()

@@ -160,6 +160,4 @@ def test_opening_a_large_topic_does_not_read_it(tmp_path: Path) -> None:
 
 
 def _bytes_read() -> int:
-    return int(
-        next(line for line in Path("/proc/self/io").read_text().splitlines() if "rchar" in line).split()[1]
-    )
+    return int(next(line for line in Path("/proc/self/io").read_text().splitlines() if "rchar" in line).split()[1])

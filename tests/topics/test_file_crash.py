@@ -55,9 +55,7 @@ def check(topic: Topic, acknowledged: list[tuple[int, int, int]]) -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", [1_000_000, 20_000])
-def test_a_writer_killed_at_each_of_its_writes_loses_nothing_acknowledged(
-    tmp_path: Path, segment_bytes: int
-) -> None:
+def test_a_writer_killed_at_each_of_its_writes_loses_nothing_acknowledged(tmp_path: Path, segment_bytes: int) -> None:
     with Place.of("file", tmp_path).create(replace(SETTINGS, segment_bytes=segment_bytes)) as topic:
         acknowledged = run("steps", topic, 60)
         assert len(acknowledged) > 500
@@ -104,9 +102,7 @@ def test_a_torn_tail_is_cut_by_the_next_writer_and_by_no_reader(tmp_path: Path, 
         assert len(log.read_bytes()) == len(whole) + 33
 
 
-def test_an_append_the_disk_refuses_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_append_the_disk_refuses_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from streamlearn.errors import NotDelivered
 
     with Place.of("file", tmp_path).create() as topic, topic.writer() as writer:
@@ -130,9 +126,7 @@ def test_an_append_the_disk_refuses_leaves_nothing_behind(
             assert read_head(head.fileno(), head_path).next_offset == 2
 
 
-def test_fsync_of_each_batch_comes_before_its_acknowledgement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fsync_of_each_batch_comes_before_its_acknowledgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from streamlearn.topics import WriterSettings
 
     steps: list[str] = []

@@ -42,9 +42,7 @@ def test_a_killed_broker_is_named_within_the_bound_and_work_goes_on_when_it_is_b
         own_kafka.kill()
         try:
             started_s = time.monotonic()
-            with pytest.raises(
-                TopicUnreachable, match=f"{own_kafka.address} did not answer for .* ms"
-            ) as caught:
+            with pytest.raises(TopicUnreachable, match=f"{own_kafka.address} did not answer for .* ms") as caught:
                 writer.append(0, [b"lost"])
             assert caught.value.help
             writer.send(1, b"lost too")
@@ -126,9 +124,7 @@ def test_nobody_at_the_address_is_said_within_the_bound(tmp_path: Path) -> None:
     assert time.monotonic() - started_s < WAIT_S_MAX
 
 
-def test_kafka_pythons_log_is_silent(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_kafka_pythons_log_is_silent(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TopicUnreachable):
         open_topic("kafka://127.0.0.1:1/events", IMPATIENT)
     assert capfd.readouterr().err == ""

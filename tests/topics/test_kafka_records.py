@@ -68,9 +68,7 @@ def test_we_read_what_a_stock_producer_writes(kafka: Any, topic: Topic, compress
     producer = producer_of(kafka, compression_type=compression, linger_ms=20)
     for at in range(50):
         key = b"k%d" % at
-        producer.send(
-            name_of(topic), b"v%d" % at, key=key, headers=[("h", b"x" * at)], timestamp_ms=1_000 + at
-        )
+        producer.send(name_of(topic), b"v%d" % at, key=key, headers=[("h", b"x" * at)], timestamp_ms=1_000 + at)
     producer.flush()
     producer.close()
     with topic.reader() as reader:
@@ -81,8 +79,7 @@ def test_we_read_what_a_stock_producer_writes(kafka: Any, topic: Topic, compress
                 records = reader.read(partition, len(values), wait_ms=2_000)
                 values += records.values
                 assert all(
-                    key == b"k" + (value or b"")[1:]
-                    for key, value in zip(records.keys, records.values, strict=True)
+                    key == b"k" + (value or b"")[1:] for key, value in zip(records.keys, records.values, strict=True)
                 )
             assert values == [b"v%d" % at for at in wanted]
 

@@ -46,9 +46,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON inste
 
 @app.command("fetch")
 def fetch_command(
-    names: Annotated[
-        list[str] | None, typer.Argument(help=f"Any of {', '.join(FETCHED)}; all when none.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(FETCHED)}; all when none.")] = None,
     as_json: Json = False,
 ) -> None:
     """Fetch or build services into the cache."""
@@ -79,21 +77,15 @@ def fetch_command(
 
 @app.command()
 def up(
-    names: Annotated[
-        list[str] | None, typer.Argument(help=f"Any of {', '.join(STARTED)}; all when none.")
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Keep data here; by default a folder that ends with it.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(STARTED)}; all when none.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Keep data here; by default a folder that ends with it.")] = None,
 ) -> None:
     """Start services, print their addresses, and stop them at Ctrl-C or SIGTERM."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _as_interrupt)
     chosen = _known(names, STARTED)
     with ExitStack() as stack:
-        place = folder or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-services-"))
-        )
+        place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-services-")))
         try:
             services = []
             for name in chosen:
@@ -135,9 +127,7 @@ def status(as_json: Json = False) -> None:
         size = facts.get("size_bytes")
         paths = facts.get("paths")
         where = "\n".join(map(str, paths)) if isinstance(paths, list) else str(facts["missing"])
-        table.add_row(
-            name, str(facts.get("version", "")), f"{size / 1e6:.1f}" if isinstance(size, int) else "", where
-        )
+        table.add_row(name, str(facts.get("version", "")), f"{size / 1e6:.1f}" if isinstance(size, int) else "", where)
     Console(soft_wrap=True).print(table)
 
 
@@ -181,9 +171,7 @@ def _print_addresses(services: list[Service]) -> None:
     table = Table("service", "version", "address", "ready after", "pid", Column("log", overflow="fold"))
     for service in services:
         ready = f"{service.ready_s:.1f} s"
-        table.add_row(
-            service.name, service.version, service.address, ready, str(service.pid), str(service.log)
-        )
+        table.add_row(service.name, service.version, service.address, ready, str(service.pid), str(service.log))
     _people.print(table)
     for service in services:
         for name, value in _environment(service).items():

@@ -79,9 +79,7 @@ class Cache:
             deadline_s = time.monotonic() + self._lock_wait_s_max
             while not _try_lock(file.fileno()):
                 if time.monotonic() > deadline_s:
-                    message = (
-                        f"{name} has been in the making by another process for {self._lock_wait_s_max:g} s"
-                    )
+                    message = f"{name} has been in the making by another process for {self._lock_wait_s_max:g} s"
                     raise ServiceError(message, help=f"end that process; it holds {file.name}")
                 time.sleep(_LOCK_POLL_S)
             yield

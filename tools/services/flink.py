@@ -23,9 +23,7 @@ __all__ = ["FlinkFiles", "FlinkJobServer"]
 _JARS = Jars("flink")
 _PROBE_WAIT_S_MAX = 2.0
 _JVM = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-_OPENED = tuple(
-    f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("util", "lang", "time", "net", "nio")
-)
+_OPENED = tuple(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("util", "lang", "time", "net", "nio"))
 _DRIVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 _GET_JOBS = "/org.apache.beam.model.job_management.v1.JobService/GetJobs"
 # What Flink listens on while a job runs; by default it is every interface.
@@ -145,9 +143,7 @@ class FlinkJobServer(Service):
         # Its own word that it has the port comes first: another server there would answer as well.
         log = self.log.read_text(errors="replace")
         return (
-            f"JobService started on {self.address}" in log
-            and _port_open(self.ports[0])
-            and _lists_jobs(self.address)
+            f"JobService started on {self.address}" in log and _port_open(self.ports[0]) and _lists_jobs(self.address)
         )
 
 

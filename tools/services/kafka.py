@@ -213,9 +213,7 @@ def _jvm(java: Java, jars: Path, folder: Path, sharing: str) -> list[str]:
 
 def _write_settings(folder: Path, ports: Sequence[int], properties: Mapping[str, str]) -> None:
     port, controller_port = ports
-    settings = _SETTINGS.format(
-        host=LOOPBACK, port=port, controller_port=controller_port, data=folder / "data"
-    )
+    settings = _SETTINGS.format(host=LOOPBACK, port=port, controller_port=controller_port, data=folder / "data")
     # Of a name that stands twice, the last counts.
     settings += "".join(f"{name}={value}\n" for name, value in properties.items())
     (folder / "server.properties").write_text(settings)

@@ -75,15 +75,11 @@ def _make(folder: Path) -> None:
         )
         (folder / "go.log").unlink()
         return
-    _LOG.warning(
-        "there is no go on PATH to build Prism %s with: asking Beam to download its own", PRISM_VERSION
-    )
+    _LOG.warning("there is no go on PATH to build Prism %s with: asking Beam to download its own", PRISM_VERSION)
     command = [sys.executable, "-c", _BEAM_DOWNLOAD, str(folder / "prism")]
     try:
         run_to_end("beam", command, folder, wait_s_max=_DOWNLOAD_WAIT_S_MAX)
     except ServiceError as error:
         message = f"Prism {PRISM_VERSION} could not be had: there is no go on PATH, and {error.message}"
-        raise ServiceError(
-            message, help="install Go 1.21 or newer, or give this machine a network"
-        ) from error
+        raise ServiceError(message, help="install Go 1.21 or newer, or give this machine a network") from error
     (folder / "beam.log").unlink()

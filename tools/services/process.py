@@ -167,9 +167,7 @@ class OwnedProcess:
         deadline_s = time.monotonic() + _GUARD_WAIT_S
         while self.exit_status is None and self._heard.count(report) == before:
             if time.monotonic() > deadline_s:
-                self.fail(
-                    f"the guard of {self.name} (pid {self.pid}) did not obey within {_GUARD_WAIT_S:g} s"
-                )
+                self.fail(f"the guard of {self.name} (pid {self.pid}) did not obey within {_GUARD_WAIT_S:g} s")
             self._hear(_POLL_S)
 
     def _await_end(self, wait_s_max: float) -> None:

@@ -88,9 +88,7 @@ class Service(ABC):
             process.stop()
             taken = [port for port in self.ports if is_taken(port)]
             if taken:
-                message = (
-                    f"{self.name} could not start: port {taken[0]} of {LOOPBACK} is taken\n{error.message}"
-                )
+                message = f"{self.name} could not start: port {taken[0]} of {LOOPBACK} is taken\n{error.message}"
                 raise PortTaken(message, help="end what listens there, or choose another port") from error
             raise
         except BaseException:
