@@ -116,13 +116,14 @@ def _type_name(info: inspect.Type) -> str:
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        raw = file.read_bytes()
+        with file.open("rb") as opened:
+            raw = opened.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         message = f"{file} cannot be read: {error.strerror}"
         raise ConfigError(message, help="check the path and its permissions") from error
     if len(raw) > FILE_BYTES_MAX:
-        message = f"{file} has {len(raw)} bytes"
-        raise ConfigError(message, help=f"settings files have at most {FILE_BYTES_MAX} bytes")
+        message = f"{file} has more than {FILE_BYTES_MAX} bytes"
+        raise ConfigError(message, help="name a settings file; see docs/settings.md")
     try:
         return tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -82,9 +82,8 @@ def test_a_folder_in_the_files_place_is_refused(file: Path) -> None:
 
 def test_a_file_beyond_its_bound_is_refused(file: Path) -> None:
     file.write_text("#" * (FILE_BYTES_MAX + 1))
-    with pytest.raises(ConfigError, match=f"has {FILE_BYTES_MAX + 1} bytes") as caught:
+    with pytest.raises(ConfigError, match=f"has more than {FILE_BYTES_MAX} bytes"):
         read_settings(Settings, file)
-    assert str(FILE_BYTES_MAX) in caught.value.help
     file.write_text("#" * FILE_BYTES_MAX)
     assert read_settings(Settings, file) == Settings()
 

@@ -48,7 +48,7 @@ BAD_FILES = {"utils", "util", "common", "helpers", "helper", "manager", "base", 
 BAD_CLASSES = re.compile(r".*(Manager|Handler|Impl|Helper|Utils)$")
 # An address of a package registry; and the paths of whatever machine this runs on.
 REGISTRY = re.compile(r"https?://[^\s\"]*(?:/simple\b|/maven2\b|registry\.|crates\.|proxy\.)")
-PLACES = (f"{ROOT}/", f"{Path.home()}/")
+PLACES = tuple(f"{place}/" for place in (ROOT, Path.home()) if place != Path("/"))
 
 
 def _tracked(*suffixes: str) -> list[Path]:

@@ -1,7 +1,7 @@
 """Applications: what a user of streamlearn declares."""
 
 from streamlearn.apps.app import App
-from streamlearn.apps.folder import AppFolder, load_app
+from streamlearn.apps.folder import TOPICS, AppFolder, load_app
 from streamlearn.apps.module import app_module
 
-__all__ = ["App", "AppFolder", "app_module", "load_app"]
+__all__ = ["TOPICS", "App", "AppFolder", "app_module", "load_app"]

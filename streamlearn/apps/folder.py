@@ -19,8 +19,9 @@ from streamlearn.errors import ConfigError, SpecError
 from streamlearn.settings import Settings
 from streamlearn.topics import AccessSettings, KafkaSecurity, Topic, open_topic
 
-__all__ = ["AppFolder", "load_app"]
+__all__ = ["TOPICS", "AppFolder", "load_app"]
 
+TOPICS = ("impressions", "actions", "samples", "progress", "dead_letters")
 _HEAVY = ("tensorflow", "apache_beam", "kafka")
 
 
@@ -36,8 +37,9 @@ class AppFolder:
         """Where one of its topics is.
 
         Args:
-            topic: The field of `settings.topics` that may name it: "impressions", "actions", "samples", ...
+            topic: One of `TOPICS`; the field of that name in `settings.topics` may name another place.
         """
+        assert topic in TOPICS, topic
         explicit: str = getattr(self.settings.topics, topic)
         if explicit:
             return explicit

@@ -40,7 +40,7 @@ def app_module(folder: Path | str, name: str) -> ModuleType:
         return importlib.import_module(f"{package}.{name}")
     except StreamlearnError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = f"{file} failed: {type(error).__name__}: {error}"
         raise SpecError(message, help="run it alone with python to see more") from error
 

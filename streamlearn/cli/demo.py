@@ -81,7 +81,7 @@ def _replay(folder: AppFolder, path: Path) -> ReplayReport:
 def _read_back(folder: AppFolder) -> _Seen:
     from streamlearn.events import EventDecoder
 
-    decoder = EventDecoder(folder.app, folder.settings.events)
+    decoder = EventDecoder.of(folder)
     seen, begin = _Seen(), time.monotonic()
     for name in ("impressions", "actions"):
         with folder.open_topic(name) as topic, topic.reader() as reader:

@@ -136,14 +136,14 @@ def _address(variable: str, url: str, port: int) -> Iterator[Finding]:
 
 def _topics(app: Path) -> Iterator[Finding]:
     try:
-        from streamlearn.apps import load_app
+        from streamlearn.apps import TOPICS, load_app
 
         folder = load_app(app)
         yield Finding(f"app {folder.app.name}", "ok", f"features {folder.app.features.fingerprint}")
     except StreamlearnError as error:
         yield Finding(f"app {app}", "wrong", error.message, error.help)
         return
-    for name in ("impressions", "actions", "samples", "progress", "dead_letters"):
+    for name in TOPICS:
         try:
             with folder.open_topic(name) as topic:
                 yield Finding(f"topic {name}", "ok", f"{topic.url}, {topic.partitions} partitions")

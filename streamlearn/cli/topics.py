@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["topics"]
 
-NAMES = ("impressions", "actions", "samples", "progress", "dead_letters")
-
 
 def topics(
     app: AppArgument,
@@ -26,10 +24,10 @@ def topics(
     json: JsonOption = False,
 ) -> None:
     """Show APP's topics: records, retention, size limits."""
-    from streamlearn.apps import load_app
+    from streamlearn.apps import TOPICS, load_app
 
     folder = load_app(app, set_ or ())
-    rows = [_row(folder, name, create) for name in NAMES]
+    rows = [_row(folder, name, create) for name in TOPICS]
     print_json(rows) if json else print_table(rows)
 
 

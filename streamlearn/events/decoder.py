@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.apps import App
+from streamlearn.apps import App, AppFolder
 from streamlearn.errors import BadRecord, ConfigError
 from streamlearn.events.columns import concat_columns, empty_columns
 from streamlearn.events.event import Columns, EventColumns, Events, Failure
+from streamlearn.events.named import named_schemas
 from streamlearn.events.rules import broken_actions, broken_impressions
 from streamlearn.events.span import Spans, spans_of_packs, spans_of_records
 from streamlearn.native import native
@@ -77,8 +78,21 @@ class EventDecoder:
         }
         self._empty = {name: empty_columns(_plan(schema, schema)) for name, schema in self._readers.items()}
 
+    @classmethod
+    def of(cls, folder: AppFolder) -> Self:
+        """The decoder of an application as its settings have it, with the older schemas they name.
+
+        Raises:
+            ConfigError: A schema file is missing, no schema, or cannot be read as today's.
+        """
+        old, registry = named_schemas(folder)
+        return cls(folder.app, folder.settings.events, old, registry)
+
     def decode(self, values: Sequence[bytes | None]) -> Events:
-        """Read records, in order.
+        """Read records.
+
+        Events of one kind come together; `record_index` and `event_index` say where each stood. They are in that
+        order unless several schemas, or records with and without packs, are met in one call.
 
         Args:
             values: Values of topic records, each one event or one pack; None is read as no bytes.

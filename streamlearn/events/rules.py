@@ -42,6 +42,7 @@ def broken_impressions(app: App, columns: Columns, items_max: int) -> Broken:
 def broken_actions(columns: Columns) -> Broken:
     """Every rule with the rows that break it."""
     yield from _broken_envelope(columns)
+    yield np.diff(columns["action$"]) == 0, "its action is empty"
     if "weight" not in columns:
         return
     weight = columns["weight"]

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import App
-from streamlearn.errors import BadRecord, Oversize, UnknownSchema
+from streamlearn.errors import BadRecord, ConfigError, Oversize, UnknownSchema
 from streamlearn.features import FeatureSpec
+from streamlearn.native import native
 from streamlearn.samples.rules import check_batch
 from streamlearn.samples.sample import (
     FeatureColumns,
@@ -45,6 +46,9 @@ class SampleCodec:
         app: The application.
         settings: The bounds a message must keep.
         old: Older sample schemas of the same features whose messages may still come.
+
+    Raises:
+        ConfigError: An older schema cannot be read as today's; the message names the field.
     """
 
     def __init__(self, app: App, settings: SampleSettings, old: tuple[Schema, ...] = ()) -> None:
@@ -52,6 +56,8 @@ class SampleCodec:
         self._settings = settings
         self._schema = sample_schema(app)
         self._writers = {schema.fingerprint: schema for schema in old}
+        for schema in old:
+            _require_readable(schema, self._schema)
         self._labels = tuple(label.name for label in app.labels)
 
     def encode(self, batch: SampleBatch) -> bytes:
@@ -145,6 +151,14 @@ class SampleCodec:
             hint = "the topic holds another application's samples, or those of another version of this one"
             raise UnknownSchema(what, help=hint)
         return self._schema.read(memoryview(message)[framing.body_at :], writer)
+
+
+def _require_readable(writer: Schema, reader: Schema) -> None:
+    try:
+        native.AvroPlan(writer.text, reader.text)
+    except ValueError as error:
+        message = f"the older sample schema {writer.fingerprint:016x} cannot be read as today's: {error}"
+        raise ConfigError(message, help="samples of other features are made again from their events") from error
 
 
 def _raw(array: npt.NDArray[Any], dtype: str) -> bytes:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from streamlearn.apps import App
 from streamlearn.errors import BadRecord
 from streamlearn.features import FeatureSpec
-from streamlearn.samples.sample import FeatureColumns, SampleBatch
+from streamlearn.samples.sample import FeatureColumns, LabelColumns, SampleBatch
 
 __all__ = ["check_batch"]
 
@@ -34,15 +34,31 @@ def check_batch(app: App, batch: SampleBatch) -> None:
         what = f"labels {', '.join(names) or 'none'}, and app {app.name!r} declares others"
         raise _bad(what)
     for label in batch.labels:
-        for name, column in vars(label).items():
-            if name != "name":
-                _length(f"{label.name}.{name}", column, rows)
-        if rows and int((label.value | label.settles).max()) > 1:
-            what = f"label {label.name} has a value or settles that is neither 0 nor 1"
-            raise _bad(what)
+        _label(label, rows)
+    names = [segment.name for segment in batch.segments]
+    if set(names) - {segment.name for segment in app.features.segments} or len(set(names)) < len(names):
+        what = f"segments {', '.join(names)}, and app {app.name!r} declares others"
+        raise _bad(what)
     for segment in batch.segments:
         _length(segment.name, segment.codes, rows)
         _range(segment.name, segment.codes, len(segment.texts))
+
+
+def _label(label: LabelColumns, rows: int) -> None:
+    for name, column in vars(label).items():
+        if name != "name":
+            _length(f"{label.name}.{name}", column, rows)
+    # Comparisons are turned so that NaN fails them.
+    rules = (
+        (label.settles <= 1, "settles is neither 0 nor 1"),
+        (label.value <= label.settles, "is positive where it settles nothing, or its value is neither 0 nor 1"),
+        ((label.sample_rate > 0) & (label.sample_rate <= 1), "sample_rate is not above 0 and at most 1"),
+        ((label.weight >= 0) & (label.weight < np.inf), "weight is negative or not finite"),
+    )
+    for good, rule in rules:
+        if not good.all():
+            what = f"label {label.name}, row {int(np.argmin(good))}: {rule}"
+            raise _bad(what)
 
 
 def _bad(what: str) -> BadRecord:

@@ -120,9 +120,12 @@ def schema_of(declared: JsonSchema | str) -> Schema:
     try:
         values = json.loads(declared) if isinstance(declared, str) else declared
         schema = Schema(json.dumps(values, indent=2))
-        assert schema.fingerprint >= 0
+        _ = schema.fingerprint  # computing it reads the whole schema
         if values["type"] != "record":
             message = f"the schema is a {values['type']!r}"
+            raise ConfigError(message, help="give an Avro record schema")
+        if not isinstance(values.get("fields"), list):
+            message = "the record schema has no fields"
             raise ConfigError(message, help="give an Avro record schema")
     except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
         message = f"not an Avro schema: {error}"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlearn.apps import App
-from streamlearn.errors import BadRecord, DataError, Oversize, UnknownSchema
+from streamlearn.errors import BadRecord, ConfigError, DataError, Oversize, UnknownSchema
 from streamlearn.features import FeatureSpec, Label, Slot
 from streamlearn.samples import FeatureColumns, SampleBatch, SampleCodec, SlotColumns
 from streamlearn.samples.rules import check_batch
@@ -79,7 +79,7 @@ def changed(change: Callable[[dict[str, Any]], None], schema: Schema = SCHEMA) -
     return schema.write(value)
 
 
-def put(*path: Any, cut: int = 0, add: bytes = b"", whole: bytes | None = None) -> Callable[[dict[str, Any]], None]:
+def put(*path: Any, cut: int = 0, add: bytes = b"", whole: Any = None) -> Callable[[dict[str, Any]], None]:
     """Change the bytes of one column."""
 
     def change(value: dict[str, Any]) -> None:
@@ -99,6 +99,10 @@ def say(**fields: Any) -> Callable[[dict[str, Any]], None]:
 
 def int32s(*values: int) -> bytes:
     return np.array(values, "<i4").tobytes()
+
+
+def float32s(*values: float) -> bytes:
+    return np.array(values, "<f4").tobytes()
 
 
 # (what is wrong, what is said)
@@ -140,14 +144,25 @@ INCONSISTENT: list[Any] = [
     pytest.param(put("labels", 1, "weight", cut=4), "column bought.weight has 6 values", id="label weights"),
     pytest.param(
         put("labels", 0, "value", whole=bytes([2, 0, 0, 0, 0, 0, 0])),
-        "label click has a value or settles that is neither 0 nor 1",
+        "label click, row 0: is positive where it settles nothing, or its value is neither 0 nor 1",
         id="a value of 2",
     ),
     pytest.param(
         put("labels", 1, "settles", whole=bytes([0, 0, 0, 0, 0, 0, 255])),
-        "label bought has a value or settles",
+        "label bought, row 6: settles is neither 0 nor 1",
         id="settles of 255",
     ),
+    pytest.param(
+        put("labels", 0, "sample_rate", whole=float32s(1, 1, 0, 1, 1, 1, 1)),
+        "label click, row 2: sample_rate is not above 0 and at most 1",
+        id="a rate of 0",
+    ),
+    pytest.param(
+        put("labels", 0, "weight", whole=float32s(1, 1, 1, float("nan"), 1, 1, 1)),
+        "label click, row 3: weight is negative or not finite",
+        id="a weight of NaN",
+    ),
+    pytest.param(put("segments", 0, "name", whole="page2"), "segments page2, fresh", id="a foreign segment"),
     pytest.param(put("segments", 0, "codes", cut=4), "column page has 6 values, expected 7", id="codes"),
     pytest.param(
         put("segments", 1, "codes", whole=int32s(0, 0, 0, 0, 0, 0, 2)),
@@ -300,12 +315,11 @@ def test_messages_of_an_older_schema_are_read_when_it_is_known() -> None:
     assert read.request_index.tolist() == BATCH.request_index.tolist()
 
 
-def test_an_older_schema_that_cannot_be_resolved_is_a_bad_record() -> None:
+def test_an_older_schema_that_cannot_be_read_as_todays_is_refused_at_once() -> None:
     fields = [field for field in SCHEMA.json["fields"] if field["name"] != "lot"]
     older = schema_of(SCHEMA.json | {"fields": fields})
-    message = changed(lambda value: value.pop("lot"), older)
-    with pytest.raises(BadRecord, match="lot"):
-        SampleCodec(APP, SampleSettings(), (older,)).decode(message)
+    with pytest.raises(ConfigError, match="lot"):
+        SampleCodec(APP, SampleSettings(), (older,))
 
 
 @given(

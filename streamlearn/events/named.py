@@ -1,0 +1,51 @@
+"""The schemas an application's settings name: older ones, and those of a schema registry by its ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from streamlearn.apps import AppFolder
+from streamlearn.errors import ConfigError
+from streamlearn.schemas import Schema, schema_of
+
+__all__ = ["named_schemas"]
+
+FILE_BYTES_MAX = 1 << 20
+REGISTRY_ID_MAX = 2**31 - 1
+
+
+def named_schemas(folder: AppFolder) -> tuple[tuple[Schema, ...], dict[int, Schema]]:
+    """The files of `topics.old_schemas` and `topics.schema_ids`, read.
+
+    Raises:
+        ConfigError: A file is missing, too large or no schema; or an id is no number.
+    """
+    topics = folder.settings.topics
+    old = tuple(_read(folder.folder / name, "topics.old_schemas") for name in topics.old_schemas)
+    ids = {_number(number): name for number, name in topics.schema_ids.items()}
+    return old, {number: _read(folder.folder / name, "topics.schema_ids") for number, name in ids.items()}
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > REGISTRY_ID_MAX:
+        message = f"topics.schema_ids: {text!r} is no schema id"
+        raise ConfigError(message, help="a schema registry's id is a whole number, such as 17")
+    return int(text)
+
+
+def _read(file: Path, setting: str) -> Schema:
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        message = f"{setting}: {file} cannot be read: {error.strerror}"
+        raise ConfigError(message, help="paths are relative to app.toml") from error
+    if len(raw) > FILE_BYTES_MAX:
+        message = f"{setting}: {file} has more than {FILE_BYTES_MAX} bytes"
+        raise ConfigError(message, help="name the file of one Avro schema")
+    try:
+        return schema_of(raw.decode())
+    except (ConfigError, UnicodeDecodeError) as error:
+        what = error.message if isinstance(error, ConfigError) else "no UTF-8"
+        message = f"{setting}: {file}: {what}"
+        raise ConfigError(message, help="name the file of one Avro record schema") from error
