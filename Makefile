@@ -46,13 +46,14 @@ test: setup fetch ## every test, on real services where they can be had (with CI
 	  $(VENV)/bin/pytest $(PYTEST) && \
 	  echo "ok: make test, $$(($$(date +%s) - begin)) seconds"
 
-check: setup ## ruff, mypy, rustfmt, clippy and the rules of tests/test_tidy.py
+check: setup ## ruff, mypy, rustfmt, clippy, the rules of tests/test_tidy.py, the documentation's links
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check --quiet .
 	@$(VENV)/bin/mypy
 	@cargo fmt --check
 	@cargo clippy --quiet --all-targets -- -D warnings
 	@$(VENV)/bin/pytest -q tests/test_tidy.py
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir site
 	@echo "ok: make check"
 
 format: setup ## format Python and Rust

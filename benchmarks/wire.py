@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import statistics
 import tempfile
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,12 +16,11 @@ import numpy as np
 from benchmarks.kafka_python import consume, produce
 from benchmarks.result import Result
 from benchmarks.timing import Timing
-from streamlearn.apps import App, AppFolder, load_app
+from streamlearn.apps import App, AppFolder, app_module
 from streamlearn.errors import ServiceError
 from streamlearn.events import EventDecoder, EventEncoder, Producer
 from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Slot
 from streamlearn.native import native
-from streamlearn.replay import load_history
 from streamlearn.samples import SampleCodec
 from streamlearn.schemas import impression_schema
 from streamlearn.schemas.schema import PREFIX_BYTES
@@ -155,21 +155,11 @@ def _kafka(records: int, result: Result, note: Note) -> None:
 
 
 def _generator(timing: Timing, result: Result) -> None:
-    folder = Path(__file__).parent.parent / "examples" / "synthetic"
-
-    encoder = EventEncoder(load_app(folder).app, EventSettings())
-    count = 0
-
-    def generate() -> None:
-        nonlocal count
-        count = 0
-        for block in load_history(folder, {"events": "200000"}).blocks(10_000):
-            encoder.impressions(block.impressions, block.impressions_rows)
-            encoder.actions(block.actions, block.actions_rows)
-            count += block.impressions_rows + block.actions_rows
-
-    seconds = timing.duration(generate)
-    result.figures["generator_events_per_s"] = count / seconds
+    """Events of the synthetic application, generated and encoded into framed records."""
+    speed = app_module(Path(__file__).parent.parent / "examples" / "synthetic", "speed")
+    runs = [speed.generator_events_per_s({"events": "200000"}) for _ in range(timing.repeats_min)]
+    for name in ("events_per_s", "impression_bytes"):
+        result.figures[f"generator_{name}"] = statistics.median(run[name] for run in runs)
 
 
 def _wide_app(slots: int, floats: int) -> App:
@@ -195,7 +185,7 @@ def _impressions(app: App, rows: int) -> dict[str, Any]:
     }
     for slot in app.features.slots:
         side = "user" if slot.side == "user" else "items"
-        columns[f"{side}.{slot.name}"] = rng.zipf(1.2, rows).astype(np.int64) % (1 << 40)
+        columns[f"{side}.{slot.name}"] = rng.integers(0, 1 << 40, rows)
     for dense in app.features.dense:
         path = f"{'user' if dense.side == 'user' else 'items'}.{dense.name}"
         columns[path] = rng.random(rows * dense.width, np.float32)
