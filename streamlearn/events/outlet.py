@@ -13,6 +13,7 @@ from streamlearn.events.rules import REQUEST_ID_BYTES_MAX
 from streamlearn.native import native
 from streamlearn.schemas import EVENT_PACK
 from streamlearn.settings import EventSettings
+from streamlearn.telemetry import counter, gauge
 from streamlearn.topics import Topic, WriterSettings, partition_of
 
 __all__ = ["Outlet"]
@@ -33,8 +34,16 @@ class Outlet:
         self._events_max = settings.record_events_max
         # A topic counts the key too.
         self._bytes_max = min(settings.record_bytes_max, topic.settings().record_bytes_max) - REQUEST_ID_BYTES_MAX
+        self._unsent_bytes_max = settings.unsent_bytes_max
         self._packs: dict[int, Pack] = {}
+        self._packs_bytes = 0
         self._written_since_flush = False
+        name = topic.url.rpartition("/")[2]
+        self._events_total = counter("events", "produced", "Events given to the Producer.", ["topic"]).labels(name)
+        self._records_total = counter("events", "produced_records", "Records they became.", ["topic"]).labels(name)
+        self._unsent_bytes = gauge("events", "unsent", "bytes", "Held until a topic acknowledges.", ["topic"]).labels(
+            name
+        )
 
     def send(self, event: bytes, items: int, when: tuple[str, int], now_s: float) -> None:
         """Take one event.
@@ -60,7 +69,11 @@ class Outlet:
             pack = None
         if pack is None:
             pack = self._packs[partition] = Pack(key=key, begun_s=now_s)
+        before_bytes = pack.bytes_at_most
         pack.add(event, items, time_ms)
+        self._packs_bytes += pack.bytes_at_most - before_bytes
+        self._events_total.inc()
+        self._note_unsent()
 
     def send_columns(self, encoded: EncodedEvents) -> None:
         """Take many events; those given before are written first.
@@ -74,6 +87,7 @@ class Outlet:
             message = f"event {int(sizes.argmax())} of the columns has {int(sizes.max())} bytes"
             raise Oversize(message, help=f"a record has at most {self._bytes_max}; see events.record_bytes_max")
         partition_of_row = native.partitions_of(encoded.request_at, encoded.request_ids, self._partitions)
+        self._events_total.inc(len(sizes))
         order = np.argsort(partition_of_row, kind="stable")
         bounds = np.searchsorted(partition_of_row[order], np.arange(self._partitions + 1))
         for partition in range(self._partitions):
@@ -97,6 +111,7 @@ class Outlet:
         if self._written_since_flush:
             self._written_since_flush = False
             self._writer.flush()
+            self._unsent_bytes.set(0)
 
     def flush_older(self, begun_s: float) -> None:
         """Flush if a pack was begun at or before that moment; raises as `flush` does."""
@@ -136,6 +151,7 @@ class Outlet:
 
     def _seal(self, partition: int) -> None:
         pack = self._packs.pop(partition)
+        self._packs_bytes -= pack.bytes_at_most - Pack.COST_BYTES
         self._write(partition, pack.record(), pack.key, pack.time_ms)
 
     def _seal_all(self) -> None:
@@ -145,3 +161,12 @@ class Outlet:
     def _write(self, partition: int, record: bytes, key: bytes, time_ms: int) -> None:
         self._writer.send(partition, record, key or None, time_ms)
         self._written_since_flush = True
+        self._records_total.inc()
+
+    def _note_unsent(self) -> None:
+        """Say how much is held, and wait for acknowledgements when it is as much as may be."""
+        held_bytes = self._packs_bytes + self._writer.unsent_bytes
+        if held_bytes > self._unsent_bytes_max:
+            self.flush()
+            held_bytes = 0
+        self._unsent_bytes.set(held_bytes)

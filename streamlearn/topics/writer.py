@@ -133,6 +133,11 @@ class Writer(ABC):
             help = "send them again once the cause is gone; readers drop what arrives twice by its identity"
             raise NotDelivered(message, help=help)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of keys and values that `send` has collected and not yet appended."""
+        return self._collected_bytes
+
     def close(self) -> None:
         """Flush, and let go of connections and files whatever the flush says."""
         try:

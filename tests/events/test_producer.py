@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from prometheus_client import REGISTRY
 
 from streamlearn.errors import BadRecord, ConfigError, NotDelivered, Oversize, TopicUnreachable, UsageError
 from streamlearn.events import EventColumns, EventDecoder, EventEncoder, Producer
 from streamlearn.schemas import CONTROL, EVENT_PACK
 from streamlearn.schemas.schema import PREFIX_BYTES
-from streamlearn.settings import EventSettings
-from streamlearn.testing import ManualClock, small_app, small_impression, wait_until
+from streamlearn.settings import EventSettings, Settings
+from streamlearn.testing import ManualClock, small_app, small_folder, small_impression, wait_until
 from streamlearn.topics import (
     Reader,
     Topic,
     TopicSettings,
     Writer,
     WriterSettings,
+    create_topic,
     delete_topic,
     partition_of,
 )
@@ -464,3 +468,21 @@ def test_closing_tells_a_failure_and_lets_go_all_the_same(place: Place) -> None:
         producer.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "producer-linger"]
     assert len(DECODER.decode(values(place.impressions)).impressions) == 1
+
+
+def test_what_waits_in_packs_counts_against_the_bound_of_unsent_bytes(tmp_path: Path) -> None:
+    settings = Settings(events=EventSettings(linger_ms=60_000, unsent_bytes_max=1 << 20))
+    folder, name, wide = small_folder(tmp_path, settings=settings), uuid.uuid4().hex, TopicSettings(partitions=64)
+    with (
+        create_topic(f"memory://{name}.i", wide) as impressions,
+        create_topic(f"memory://{name}.a", wide) as actions,
+        Producer(folder, impressions=impressions, actions=actions) as producer,
+        impressions.reader() as reader,
+    ):
+        most = 0.0
+        for seed in range(4_000):  # about 2 MiB; no pack of 64 is full by then
+            producer.impression(**small_impression(seed, items=8))
+            held = REGISTRY.get_sample_value("streamlearn_events_unsent_bytes", {"topic": f"{name}.i"})
+            most = max(most, held or 0)
+        assert 1 << 19 < most <= 1 << 20
+        assert sum(reader.end(partition) for partition in range(64)) > 0
