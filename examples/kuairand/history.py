@@ -11,7 +11,8 @@ import pyarrow as pa
 from pyarrow import compute
 
 from streamlearn.errors import ConfigError
-from streamlearn.replay import HistoryBlock, rows_of, texts_of
+from streamlearn.events import rows_of, texts_of
+from streamlearn.replay import HistoryBlock
 
 from .log import Int64s, Log, Order, order_of, read_log
 from .side import UserTable, VideoTable

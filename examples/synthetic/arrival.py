@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.replay import join_rows, take_rows
+from streamlearn.events import join_rows, take_rows
 
 from .chance import chance_of
 from .options import Options

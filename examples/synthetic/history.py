@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.replay import HistoryBlock, rows_of
+from streamlearn.events import rows_of
+from streamlearn.replay import HistoryBlock
 
 from .app import app
 from .arrival import Arrival

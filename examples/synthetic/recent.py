@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.replay import join_rows
+from streamlearn.events import join_rows
 
 from .waiting import Waiting
 from .world import RECENT, Int64s

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.events import texts_of
 from streamlearn.features import LabelGroup
-from streamlearn.replay import texts_of
 
 from .chance import chance_of, mix
 from .options import Options

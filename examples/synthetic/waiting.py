@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamlearn.replay import join_rows, rows_of, take_rows
+from streamlearn.events import join_rows, rows_of, take_rows
 
 from .world import Arrays, Int64s
 

@@ -1,5 +1,6 @@
 """Events: what was shown and what was done, between an application's processes and its topics."""
 
+from streamlearn.events.columns import join_rows, rows_of, take_rows, texts_of
 from streamlearn.events.dead_letter import Origin, dead_letter
 from streamlearn.events.decoder import EventDecoder
 from streamlearn.events.encoder import EncodedEvents, EventEncoder
@@ -16,4 +17,8 @@ __all__ = [
     "Origin",
     "Producer",
     "dead_letter",
+    "join_rows",
+    "rows_of",
+    "take_rows",
+    "texts_of",
 ]

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from streamlearn.apps import App, AppFolder
 from streamlearn.errors import BadRecord, ConfigError
-from streamlearn.events.columns import concat_columns, empty_columns
 from streamlearn.events.event import Columns, EventColumns, Events, Failure
+from streamlearn.events.joined import empty_columns, join_events
 from streamlearn.events.named import named_schemas
 from streamlearn.events.rules import broken_actions, broken_impressions
 from streamlearn.events.span import Spans, spans_of_packs, spans_of_records
@@ -111,7 +111,7 @@ class EventDecoder:
                 else:
                     found[kind.name].append(self._decode_kind(kind, of_kind, failures))
         failures.sort(key=lambda failure: (failure.record_index, failure.event_index))
-        whole = {name: concat_columns(parts, self._empty[name]) for name, parts in found.items()}
+        whole = {name: join_events(parts, self._empty[name]) for name, parts in found.items()}
         return Events(whole["Impression"], whole["Action"], whole["Control"], tuple(failures))
 
     def _sort(self, records: Sequence[bytes], failures: list[Failure]) -> tuple[list[tuple[int, int, int]], list[int]]:

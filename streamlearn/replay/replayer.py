@@ -13,9 +13,8 @@ import numpy as np
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import ConfigError
-from streamlearn.events import Producer
+from streamlearn.events import Producer, rows_of
 from streamlearn.events.event import Columns
-from streamlearn.replay.columns import rows_of
 from streamlearn.replay.history import History, HistoryBlock
 from streamlearn.settings import ReplaySettings
 

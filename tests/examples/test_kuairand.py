@@ -17,8 +17,8 @@ from pyarrow import parquet
 
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import ConfigError
-from streamlearn.events import EventDecoder, EventEncoder
-from streamlearn.replay import History, HistoryBlock, join_rows, load_history
+from streamlearn.events import EventDecoder, EventEncoder, join_rows
+from streamlearn.replay import History, HistoryBlock, load_history
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kuairand"
 FOREVER_MS = 10**12

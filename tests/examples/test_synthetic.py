@@ -19,8 +19,8 @@ from examples.synthetic.waiting import Waiting
 from examples.synthetic.world import RECENT, Shown, World
 from streamlearn.apps import load_app
 from streamlearn.errors import ConfigError
-from streamlearn.events import EventDecoder, EventEncoder
-from streamlearn.replay import HistoryBlock, join_rows, load_history
+from streamlearn.events import EventDecoder, EventEncoder, join_rows
+from streamlearn.replay import HistoryBlock, load_history
 
 FOLDER = Path(__file__).parents[2] / "examples" / "synthetic"
 START_MS = 1_700_000_000_000

@@ -17,16 +17,9 @@ import pytest
 
 from streamlearn.apps import App, AppFolder, load_app
 from streamlearn.errors import ConfigError
-from streamlearn.events import EventDecoder, Events, Producer
+from streamlearn.events import EventDecoder, Events, Producer, rows_of
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
-from streamlearn.replay import (
-    HistoryBlock,
-    Replayer,
-    ReplayProgress,
-    ReplayReport,
-    open_replay_topics,
-    rows_of,
-)
+from streamlearn.replay import HistoryBlock, Replayer, ReplayProgress, ReplayReport, open_replay_topics
 from streamlearn.settings import ReplaySettings, Settings, TopicsSettings
 from streamlearn.testing import ManualClock, small_folder, wait_until
 from streamlearn.topics import Topic

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from streamlearn.events import join_rows, rows_of, take_rows, texts_of
 from streamlearn.native import native
-from streamlearn.replay import join_rows, rows_of, take_rows, texts_of
 
 SCHEMA = json.dumps(
     {
