@@ -64,11 +64,14 @@ PROGRESS_VALUES: dict[str, Any] = {
     "lots_count": 64,
     "ingest_run": 9,
     "watermark_ms": 1_700_000_050_000,
-    "window_settings": "98d1cbdefcfdf4bb",
-    "feature_fingerprint": "6a9ec8103ad8c61b",
+    "window_settings": "7d4a9bd2bdfce5b2",
+    "feature_fingerprint": "4b06c24c016fd4f9",
     "events_topic_id": "topic-1",
+    "actions_topic_id": "topic-2",
     "wall_ms": 1_700_000_060_010,
 }
+
+ORIGIN = Origin("small.impressions", "topic-1", 2, 1 << 33, 1_700_000_000_001, b"request-1")
 
 
 def golden_records() -> dict[str, bytes]:
@@ -82,7 +85,7 @@ def golden_records() -> dict[str, bytes]:
         "control": encoder.control(**CONTROL_VALUES),
         "event_pack": EVENT_PACK.write({"events": [impression, action], "items": [2, 0]}),
         "progress": PROGRESS.write(PROGRESS_VALUES),
-        "dead_letter": dead_letter(failure, Origin("topic-1", 2, 1 << 33, b"request-1"), 1_700_000_060_011),
+        "dead_letter": dead_letter(failure, ORIGIN, 1_700_000_060_011),
         "sample": SampleCodec(small_app(), SampleSettings()).encode(golden_sample()),
     }
 
@@ -90,7 +93,7 @@ def golden_records() -> dict[str, bytes]:
 def golden_sample() -> SampleBatch:
     """One request with two rows, and another with one."""
     return SampleBatch(
-        header=SampleHeader("6a9ec8103ad8c61b", "98d1cbdefcfdf4bb", "topic-1", 3, 64, 9, 1_700_000_050_000),
+        header=SampleHeader("4b06c24c016fd4f9", "7d4a9bd2bdfce5b2", "topic-1", 3, 64, 9, 1_700_000_050_000),
         requests=RequestColumns(
             partition=np.array([1, 0], np.int32),
             offset=np.array([1 << 33, 5], np.int64),

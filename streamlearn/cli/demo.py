@@ -98,14 +98,16 @@ def _read_back(folder: AppFolder) -> _Seen:
 
 
 def _add(seen: _Seen, events: Events) -> None:
+    from streamlearn.schemas.fixed import CONTROL_KINDS
+
     shown = events.impressions
     seen.impressions += len(shown)
     seen.items += int(shown.columns["items[]"][-1])
     seen.requests.update(text.encode() for text in shown.texts("request_id"))
     seen.actions.update(events.actions.texts("action"))
     kinds = events.controls.columns["kind"]
-    seen.ends += int(kinds.sum())
-    seen.heartbeats += len(kinds) - int(kinds.sum())
+    seen.heartbeats += int((kinds == CONTROL_KINDS.index("HEARTBEAT")).sum())
+    seen.ends += int((kinds == CONTROL_KINDS.index("END")).sum())
     seen.failures += len(events.failures)
 
 

@@ -17,15 +17,19 @@ class Origin(NamedTuple):
     """Where a record came from.
 
     Attributes:
+        topic: The name of its topic.
         topic_id: The id of its topic.
         partition: Its partition.
         offset: Its offset.
+        timestamp_ms: Its timestamp.
         key: Its key.
     """
 
+    topic: str
     topic_id: str
     partition: int
     offset: int
+    timestamp_ms: int
     key: bytes | None
 
 
@@ -43,9 +47,11 @@ def dead_letter(failure: Failure, origin: Origin, wall_ms: int) -> bytes:
     head = whole[:OVERSIZE_HEAD_BYTES] if failure.reason == "oversize" else whole
     return DEAD_LETTER.write(
         {
+            "topic": origin.topic,
             "topic_id": origin.topic_id,
             "partition": origin.partition,
             "offset": origin.offset,
+            "timestamp_ms": origin.timestamp_ms,
             "event_index": failure.event_index,
             "reason": failure.reason,
             "detail": failure.detail,

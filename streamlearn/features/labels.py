@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from streamlearn.errors import SpecError
-from streamlearn.features.names import check_name, check_unique, fingerprint
+from streamlearn.features.names import check_name, check_unique, declared, fingerprint
 
 __all__ = ["Label", "LabelGroup", "check_labels", "window_settings_id"]
 
@@ -70,9 +70,8 @@ def check_labels(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> None:
 
 def window_settings_id(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> str:
     """Changes when the same events would give other samples; it is apart from the feature fingerprint."""
-    # Equal labels are equal here too, whether a rate was written 1 or 1.0.
-    declared = [asdict(label) | {"sample_rate": float(label.sample_rate)} for label in labels]
-    return fingerprint({"groups": [asdict(group) for group in groups], "labels": declared})
+    said = {"groups": [declared(group) for group in groups], "labels": [declared(label) for label in labels]}
+    return fingerprint(said)
 
 
 def _check_group(group: LabelGroup) -> None:

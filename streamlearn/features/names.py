@@ -6,11 +6,15 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from streamlearn.errors import SpecError
 
-__all__ = ["check_name", "check_unique", "fingerprint"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["check_name", "check_unique", "declared", "fingerprint"]
 
 NAME_CHARS_MAX = 64
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -53,11 +57,29 @@ def check_unique(what: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def fingerprint(declared: Any) -> str:
+def declared(thing: DataclassInstance) -> dict[str, Any]:
+    """What a declaration says beyond its defaults, for fingerprints.
+
+    A field added to a declaration later enters no fingerprint until somebody uses it, so an upgrade refuses no
+    model trained before. For the same reason the default of a field never changes.
+
+    Args:
+        thing: A dataclass of plain values.
+    """
+    said = {}
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        if value != field.default:
+            # Equal declarations are equal here too, whether a float was written 1 or 1.0.
+            said[field.name] = float(value) if "float" in str(field.type) and value is not None else value
+    return said
+
+
+def fingerprint(values: Any) -> str:
     """Sixteen hex digits that stay the same while what is declared stays the same.
 
     Args:
-        declared: Plain JSON values; the order of lists counts, the order of mappings does not.
+        values: Plain JSON values; the order of lists counts, the order of mappings does not.
     """
-    canonical = json.dumps(declared, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

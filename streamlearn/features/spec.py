@@ -5,12 +5,12 @@ It knows nothing of events, tables or models; those are derived from it.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from streamlearn.errors import SpecError
-from streamlearn.features.names import fingerprint
+from streamlearn.features.names import declared, fingerprint
 from streamlearn.features.pack import PackPlan, pack_side
 from streamlearn.features.rules import check_spec
 
@@ -176,9 +176,7 @@ class FeatureSpec:
         Defaults and segments do not enter: giving an old slot a default, or cutting metrics another way,
         leaves every trained model valid.
         """
-        # Equal specs are equal here too, whether a range was written 0 or 0.0.
-        slots = [asdict(slot) | {"initial_range": float(slot.initial_range)} for slot in self.slots]
-        columns = [*slots, *map(asdict, self.dense)]
+        columns = [*map(declared, self.slots), *map(declared, self.dense)]
         for column in columns:
-            del column["default"]
+            column.pop("default", None)
         return fingerprint({"columns": columns, "item_id": self.item_id, "pack": self.pack.to_json()})

@@ -6,7 +6,7 @@ from typing import Any
 
 from streamlearn.schemas.schema import Schema, schema_of
 
-__all__ = ["CONTROL", "DEAD_LETTER", "DEAD_LETTER_REASONS", "EVENT_PACK", "PROGRESS"]
+__all__ = ["CONTROL", "CONTROL_KINDS", "DEAD_LETTER", "DEAD_LETTER_REASONS", "EVENT_PACK", "PROGRESS"]
 
 NAMESPACE = "streamlearn"
 
@@ -21,6 +21,10 @@ DEAD_LETTER_REASONS = (
     "impossible_time",
     "late",
 )
+
+
+# New kinds are appended; readers of older ones see UNKNOWN, which promises nothing.
+CONTROL_KINDS = ("UNKNOWN", "HEARTBEAT", "END")
 
 
 def _record(name: str, doc: str, *fields: dict[str, Any]) -> Schema:
@@ -48,8 +52,9 @@ CONTROL = _record(
     "Moves the clock of an event topic's partition where no event does.",
     _field(
         "kind",
-        {"type": "enum", "name": "ControlKind", "symbols": ["HEARTBEAT", "END"], "default": "HEARTBEAT"},
-        "HEARTBEAT: no event before event_time_ms will follow here. END: nothing will follow here.",
+        {"type": "enum", "name": "ControlKind", "symbols": list(CONTROL_KINDS), "default": "UNKNOWN"},
+        "HEARTBEAT: no event before event_time_ms will follow here. END: nothing will follow here. "
+        "UNKNOWN: a kind this reader does not know, to be ignored.",
     ),
     _field("event_time_ms", "long", "Event time, milliseconds since 1970 UTC."),
     _field("wall_ms", "long", "Wall time at which it was written."),
@@ -65,16 +70,19 @@ PROGRESS = _record(
     _field("watermark_ms", "long", "Every sample due before this event time is acknowledged."),
     _field("window_settings", "string", "The id of the label windows it was joined with."),
     _field("feature_fingerprint", "string", "The fingerprint of the features it was joined with."),
-    _field("events_topic_id", "string", "The impressions topic it was read from."),
+    _field("events_topic_id", "string", "The id of the impressions topic it was read from."),
+    _field("actions_topic_id", "string", "The id of the actions topic it was read from."),
     _field("wall_ms", "long", "Wall time at which it was written."),
 )
 
 DEAD_LETTER = _record(
     "DeadLetter",
     "A record or event that could not become a sample, with where it came from and why.",
+    _field("topic", "string", "Origin: the topic's name."),
     _field("topic_id", "string", "Origin: the topic's id."),
     _field("partition", "int", "Origin: the partition."),
     _field("offset", "long", "Origin: the record's offset."),
+    _field("timestamp_ms", "long", "Origin: the record's timestamp."),
     _field("event_index", "int", "Origin: which event of the record, -1 for the record as a whole."),
     _field(
         "reason",

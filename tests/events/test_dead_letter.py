@@ -15,7 +15,7 @@ from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.settings import EventSettings
 from streamlearn.testing import small_app
 
-ORIGIN = Origin("topic-1", 3, 1 << 40, b"q1")
+ORIGIN = Origin("shop.impressions", "topic-1", 3, 1 << 40, 1_700_000_000_000, b"q1")
 WHOLE = bytes(range(256)) * 64
 
 
@@ -23,9 +23,11 @@ def test_a_dead_letter_says_where_it_came_from_and_why_and_keeps_all_its_bytes()
     record = dead_letter(Failure(9, 4, "malformed", "user: cut (at byte 3)", WHOLE), ORIGIN, 77)
     assert record.startswith(DEAD_LETTER.prefix)
     assert DEAD_LETTER.read(record[PREFIX_BYTES:]) == {
+        "topic": "shop.impressions",
         "topic_id": "topic-1",
         "partition": 3,
         "offset": 1 << 40,
+        "timestamp_ms": 1_700_000_000_000,
         "event_index": 4,
         "reason": "malformed",
         "detail": "user: cut (at byte 3)",

@@ -360,7 +360,7 @@ def test_heartbeats_and_ends_reach_every_partition_after_what_came_before(place:
     assert order == [3, 5, 6]
     events = DECODER.decode(values(place.actions))
     assert events.failures == ()
-    assert sorted(events.controls.columns["kind"].tolist()) == [0] * 4 + [1] * 4
+    assert sorted(events.controls.columns["kind"].tolist()) == [1] * 4 + [2] * 4
     assert set(events.controls.columns["wall_ms"].tolist()) == {9}
 
 

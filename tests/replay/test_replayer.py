@@ -107,7 +107,7 @@ def _written(folder: AppFolder) -> list[list[Events]]:
 
 
 def _controls(events: Events) -> list[tuple[str, int]]:
-    kinds = ("heartbeat", "end")
+    kinds = ("unknown", "heartbeat", "end")
     columns = events.controls.columns
     return [
         (kinds[kind], time_ms - BEGIN_MS)
@@ -262,7 +262,7 @@ def test_a_signal_stops_the_command_with_everything_written(tmp_path: Path, numb
     parts = _read_all(tmp_path)
     assert sum(len(part.impressions) for part in parts) == report["impressions"] > 0
     assert sum(len(part.actions) for part in parts) == report["actions"]
-    assert not any((part.controls.columns["kind"] == 1).any() for part in parts)
+    assert not any((part.controls.columns["kind"] == 2).any() for part in parts)
 
 
 def _has_impressions(tmp_path: Path, process: subprocess.Popen[str]) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from streamlearn.events import EventDecoder
 from streamlearn.samples import SampleCodec
 from streamlearn.schemas import DEAD_LETTER, EVENT_PACK, PROGRESS, app_schemas
+from streamlearn.schemas.fixed import CONTROL_KINDS
 from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.settings import EventSettings, SampleSettings
 from streamlearn.testing import small_app
@@ -77,7 +78,7 @@ def test_golden_events_are_read_as_the_values_they_were_written_from() -> None:
     done = events.actions.columns
     assert events.actions.texts("action") == ["click", "click"]
     assert (done["item_id"].tolist(), done["weight"].tolist()) == ([11, 11], [2.0, 2.0])
-    assert events.controls.columns["kind"].tolist() == [1]
+    assert events.controls.columns["kind"].tolist() == [CONTROL_KINDS.index("END")]
     assert events.controls.texts("source") == ["producer"]
 
 
