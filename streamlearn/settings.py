@@ -111,6 +111,15 @@ class EventSettings(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=0, le=60_000, description="How long the Producer waits to fill a record. 0 sends each event."),
     ] = 50
+    ahead_s_max: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3000,
+            description="How far ahead of this machine's clock an event may be with `topics.time = wall`. A stock "
+            "broker refuses records stamped more than an hour ahead, with every event in them.",
+        ),
+    ] = 600.0
     items_max: Annotated[int, Meta(ge=1, le=65_536, description="Items of one impression, and values of one slot.")] = (
         4_096
     )

@@ -6,7 +6,6 @@ does not retry what a topic refuses for good, and it never drops an event in sil
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -14,8 +13,8 @@ from typing import Any, Self
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import ConfigError, NotDelivered, StreamlearnError, UsageError
-from streamlearn.events.encoder import EventEncoder
+from streamlearn.errors import BadRecord, ConfigError, NotDelivered
+from streamlearn.events.encoder import EncodedEvents, EventEncoder
 from streamlearn.events.event import Columns
 from streamlearn.events.outlet import Outlet
 from streamlearn.topics import Topic, WriterSettings
@@ -26,10 +25,14 @@ __all__ = ["Producer"]
 class Producer:
     """Writes an application's events.
 
-    Guaranteed: when `flush` returns, every event given before is acknowledged; events of one request keep
-    their order; an impression and its actions go to the same partition number. Not guaranteed: that an event
-    is written once when an acknowledgement was lost; the join drops duplicates.
-    The classic mistake is to forget `flush` or `close` before the process ends: use it as a context manager.
+    Guaranteed: when `flush` returns, every event given before is acknowledged, and when it raises it says what is
+    lost; events of one request keep their order; an impression and its actions go to the same partition number. A
+    caller waits for a topic only in `flush`, or when `events.unsent_bytes_max` is held. Not guaranteed: that an
+    event is written once when an acknowledgement was lost; the join drops duplicates.
+    The classic mistake is to forget `flush` or `close` before the process ends: use it as a context manager. Whoever
+    never flushes hears of lost events from the log and the metric `streamlearn_events_lost_total` alone.
+
+    Safe to use from many threads.
 
     Args:
         folder: The application.
@@ -51,6 +54,8 @@ class Producer:
     ) -> None:
         settings = folder.settings.events
         self._clock = clock
+        live = folder.settings.topics.time == "wall"
+        self._ahead_ms_max = settings.ahead_s_max * 1000 if live else None
         self._encoder = EventEncoder(folder.app, settings)
         writer = WriterSettings(buffer_bytes_max=settings.unsent_bytes_max)
         with ExitStack() as opened:
@@ -59,16 +64,11 @@ class Producer:
             if actions is None:
                 actions = opened.enter_context(folder.open_topic("actions"))
             _require_same_partitions(impressions, actions)
-            self._impressions = Outlet(impressions, writer, settings)
+            self._impressions = Outlet(impressions, writer, settings, clock)
             opened.callback(self._impressions.close)
-            self._actions = Outlet(actions, writer, settings)
+            self._actions = Outlet(actions, writer, settings, clock)
             opened.callback(self._actions.close)
             self._opened = opened.pop_all()
-        self._lock = threading.RLock()
-        self._failures: list[StreamlearnError] = []
-        self._closing = threading.Event()
-        self._linger_s = settings.linger_ms / 1000
-        self._thread: threading.Thread | None = None
 
     def impression(
         self,
@@ -91,7 +91,7 @@ class Producer:
         Raises:
             BadRecord: A value is missing or wrong; nothing was taken.
             Oversize: The event is larger than a record may be; nothing was taken.
-            NotDelivered: An earlier event was not acknowledged.
+            UsageError: The producer is closed.
         """
         given = {
             "request_id": request_id,
@@ -106,7 +106,8 @@ class Producer:
             message = f"impression() got an unexpected keyword argument {min(envelope)!r}"
             raise TypeError(message)
         event = self._encoder.impression(given)
-        self._take(self._impressions, event, len(items), (request_id, event_time_ms))
+        self._require_near(event_time_ms, f"impression {request_id!r}")
+        self._impressions.give(event, len(items), (request_id, event_time_ms))
 
     def action(
         self, request_id: str, event_time_ms: int, item_id: int | str, action: str, *, weight: float = 1.0
@@ -127,21 +128,27 @@ class Producer:
             "action": action,
             "weight": weight,
         }
-        self._take(self._actions, self._encoder.action(given), 0, (request_id, event_time_ms))
+        record = self._encoder.action(given)
+        self._require_near(event_time_ms, f"action on {request_id!r}")
+        self._actions.give(record, 0, (request_id, event_time_ms))
 
     def impressions(self, columns: Columns, rows: int) -> None:
         """Many impressions, as `EventEncoder.impressions` takes them; raises as `impression` does."""
         encoded = self._encoder.impressions(columns, rows)
-        with self._lock:
-            self._raise_before_taking()
-            self._impressions.send_columns(encoded)
+        if rows:
+            self._require_near(
+                int(encoded.event_time_ms.max()), f"impression {int(encoded.event_time_ms.argmax())} of the columns"
+            )
+        self._impressions.give_columns(encoded)
 
     def actions(self, columns: Columns, rows: int) -> None:
         """Many actions, as `EventEncoder.actions` takes them; raises as `impression` does."""
         encoded = self._encoder.actions(columns, rows)
-        with self._lock:
-            self._raise_before_taking()
-            self._actions.send_columns(encoded)
+        if rows:
+            self._require_near(
+                int(encoded.event_time_ms.max()), f"action {int(encoded.event_time_ms.argmax())} of the columns"
+            )
+        self._actions.give_columns(encoded)
 
     def heartbeat(self, event_time_ms: int) -> None:
         """Say on every partition of both topics that no earlier event will follow."""
@@ -155,22 +162,20 @@ class Producer:
         """Wait until everything given is acknowledged.
 
         Raises:
-            NotDelivered: Some of it was not; the message says how much of which partitions, and why.
+            NotDelivered: Some of what was given since the last flush was not; the message says what, and why.
         """
-        with self._lock:
-            failures, self._failures = self._failures, []
-            for outlet in (self._impressions, self._actions):
-                try:
-                    outlet.flush()
-                except StreamlearnError as error:
-                    failures.append(error)
-        self._raise(failures)
+        outlets = (self._impressions, self._actions)
+        for outlet in outlets:
+            outlet.press()
+        failures = [failure for outlet in outlets for failure in outlet.settle()]
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            message = "; ".join(failure.message for failure in failures)
+            raise NotDelivered(message, help=failures[0].help) from failures[0]
 
     def close(self) -> None:
         """Flush, then let go of everything, whatever the flush says."""
-        self._closing.set()
-        if self._thread is not None:
-            self._thread.join()
         with self._opened:
             self.flush()
 
@@ -182,47 +187,24 @@ class Producer:
     ) -> None:
         self.close()
 
-    def _take(self, outlet: Outlet, event: bytes, items: int, when: tuple[str, int]) -> None:
-        with self._lock:
-            self._raise_before_taking()
-            outlet.send(event, items, when, self._clock.monotonic_s())
-            if self._linger_s == 0:
-                outlet.flush()
-            elif self._thread is None:
-                self._thread = threading.Thread(target=self._linger, name="producer-linger", daemon=True)
-                self._thread.start()
-
-    def _linger(self) -> None:
-        """Send what has waited long enough, so that a quiet caller's last events leave too."""
-        while not self._closing.wait(self._linger_s / 2):
-            with self._lock:
-                due_s = self._clock.monotonic_s() - self._linger_s
-                for outlet in (self._impressions, self._actions):
-                    try:
-                        outlet.flush_older(due_s)
-                    except StreamlearnError as error:
-                        self._failures.append(error)
-
     def _control(self, kind: str, event_time_ms: int) -> None:
         record = self._encoder.control(kind, event_time_ms, self._clock.wall_ms(), "producer")
-        with self._lock:
-            self._raise_before_taking()
-            for outlet in (self._impressions, self._actions):
-                outlet.send_everywhere(record, event_time_ms)
+        for outlet in (self._impressions, self._actions):
+            outlet.give_everywhere(record, event_time_ms)
 
-    def _raise_before_taking(self) -> None:
-        if self._closing.is_set():
-            message = "the producer is closed"
-            raise UsageError(message, help="what is given to it now would never be sent; make another one")
-        failures, self._failures = self._failures, []
-        self._raise(failures)
+    def _require_all_near(self, encoded: EncodedEvents, noun: str) -> None:
+        if len(encoded.event_time_ms):
+            latest = int(encoded.event_time_ms.argmax())
+            self._require_near(int(encoded.event_time_ms[latest]), f"{noun} {latest} of the columns")
 
-    def _raise(self, failures: Sequence[StreamlearnError]) -> None:
-        if len(failures) == 1:
-            raise failures[0]
-        if failures:
-            message = "; ".join(failure.message for failure in failures)
-            raise NotDelivered(message, help=failures[0].help) from failures[0]
+    def _require_near(self, event_time_ms: int, what: str) -> None:
+        """Refuse an event far ahead of the wall: a broker would refuse the record, with every event in it."""
+        if self._ahead_ms_max is None:
+            return
+        ahead_ms = event_time_ms - self._clock.wall_ms()
+        if ahead_ms > self._ahead_ms_max:
+            message = f"{what}: event_time_ms {event_time_ms} is {ahead_ms / 1000:.0f} s ahead of this machine"
+            raise BadRecord(message, help="mend the clock it came from; events.ahead_s_max is the bound")
 
 
 def _require_same_partitions(impressions: Topic, actions: Topic) -> None:
