@@ -184,7 +184,7 @@ def test_every_setting_says_what_it_is_for(field: object) -> None:
 
 # What a number counts, where it is neither a duration nor a size: the noun is the unit.
 COUNTS = {"replay.partitions", "telemetry.metrics_port"}
-UNITS = ("_s", "_ms", "_bytes", "_bytes_max", "_events_max", "_rows_max", "_items_max")
+UNITS = ("_s", "_s_max", "_ms", "_bytes", "_bytes_max", "_events_max", "_rows_max", "_items_max")
 
 
 @pytest.mark.parametrize("path", [field.path for field in FIELDS if field.type.startswith(("int", "float"))], ids=str)

@@ -1,0 +1,173 @@
+"""The Producer over topics that fail, wait or are full: what callers feel, and what they are told."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from streamlearn.errors import BadRecord, NotDelivered
+from streamlearn.events import EventDecoder, EventEncoder, Producer
+from streamlearn.settings import EventSettings, Settings
+from streamlearn.testing import ManualClock, small_app, small_folder, small_impression, wait_until
+from streamlearn.topics import (
+    TopicSettings,
+    create_topic,
+)
+from tests.events.failing import FailingTopic
+from tests.events.place import Place, values
+
+DECODER = EventDecoder(small_app(), EventSettings())
+
+
+def give(producer: Producer, requests: Iterable[int]) -> None:
+    for request in requests:
+        producer.impression(**small_impression(request))
+        producer.action(f"q{request}", 1_700_000_000_000 + request, 7, "click")
+
+
+def _acts(begin: int, end: int) -> list[dict[str, Any]]:
+    return [
+        {"request_id": "q", "event_time_ms": number, "item_id": number, "action": "click", "weight": 1.0}
+        for number in range(begin, end)
+    ]
+
+
+def test_flush_says_what_was_not_delivered_and_the_next_is_sent(place: Place) -> None:
+    failing = FailingTopic(place.impressions)
+    with Producer(place.folder(), impressions=failing, actions=place.actions) as producer:
+        give(producer, [1])
+        with pytest.raises(NotDelivered, match=r"partition \d: 1 \(the broker is away\)") as caught:
+            producer.flush()
+        assert "send them again" in caught.value.help
+        # The other topic is flushed all the same.
+        assert len(DECODER.decode(values(place.actions)).actions) == 1
+        failing.fails.clear()
+        give(producer, [2])
+        producer.flush()
+    assert DECODER.decode(values(place.impressions)).impressions.texts("request_id") == ["q2"]
+
+
+def test_both_topics_failures_are_told_together(place: Place) -> None:
+    shown, done = FailingTopic(place.impressions), FailingTopic(place.actions)
+    with Producer(place.folder(), impressions=shown, actions=done) as producer:
+        give(producer, [1])
+        with pytest.raises(NotDelivered) as caught:
+            producer.flush()
+    assert place.impressions.url in caught.value.message
+    assert place.actions.url in caught.value.message
+
+
+def test_what_was_lost_is_told_by_the_next_flush_and_later_events_are_sent(place: Place) -> None:
+    failing = FailingTopic(place.actions)
+    lost = {"topic": failing.url.rpartition("/")[2]}
+    with Producer(place.folder(linger_ms=1), impressions=place.impressions, actions=failing) as producer:
+        producer.action("q", 1, 7, "click")
+        wait_until(lambda: REGISTRY.get_sample_value("streamlearn_events_lost_total", lost), "the loss to be counted")
+        failing.fails.clear()
+        producer.action("q", 2, 7, "click")
+        with pytest.raises(NotDelivered, match=r"up to 1 events in 1 records of .* were not acknowledged.*is away"):
+            producer.flush()
+        producer.flush()
+    assert DECODER.decode(values(place.actions)).actions.columns["event_time_ms"].tolist() == [2]
+
+
+def test_an_error_nobody_foresaw_is_told_and_ends_nothing(place: Place) -> None:
+    failing = FailingTopic(place.actions)
+    failing.error = OSError("the socket said so")
+    with Producer(place.folder(linger_ms=1), impressions=place.impressions, actions=failing) as producer:
+        producer.action("q", 1, 7, "click")
+        with pytest.raises(NotDelivered, match="OSError: the socket said so"):
+            producer.flush()
+        failing.fails.clear()
+        producer.action("q", 2, 7, "click")
+        producer.flush()
+    assert DECODER.decode(values(place.actions)).actions.columns["event_time_ms"].tolist() == [2]
+
+
+def test_a_topic_that_takes_its_time_holds_up_no_caller(place: Place) -> None:
+    slow = FailingTopic(place.actions)
+    slow.fails.clear()
+    slow.gate.clear()
+    with Producer(place.folder(linger_ms=1), impressions=place.impressions, actions=slow) as producer:
+        producer.action("q", 1, 7, "click")
+        wait_until(slow.waiting.is_set, "the writer to wait for the topic")
+        give(producer, range(5))  # returns, though the actions topic has not answered
+        wait_until(lambda: values(place.impressions), "the other topic to go on")
+        slow.gate.set()
+    assert len(DECODER.decode(values(place.actions)).actions) == 6
+
+
+def test_a_caller_waits_at_the_bound_until_the_topic_has_taken_some(place: Place) -> None:
+    slow = FailingTopic(place.impressions)
+    slow.fails.clear()
+    slow.gate.clear()
+    events = {"linger_ms": 1, "unsent_bytes_max": 1 << 20}
+    with Producer(place.folder(**events), impressions=slow, actions=place.actions) as producer:
+        given: list[int] = []
+
+        def give_all() -> None:
+            for request in range(9_000):  # about 1.5 MiB
+                producer.impression(**small_impression(request))
+                given.append(request)
+
+        caller = threading.Thread(target=give_all)
+        caller.start()
+        name = {"topic": slow.url.rpartition("/")[2]}
+        wait_until(
+            lambda: (REGISTRY.get_sample_value("streamlearn_events_unsent_bytes", name) or 0) > (1 << 20) - 1_000,
+            "the bound to be reached",
+        )
+        assert len(given) < 9_000
+        slow.gate.set()
+        caller.join()
+    assert len(DECODER.decode(values(place.impressions)).impressions) == 9_000
+
+
+@pytest.mark.parametrize("by", ["rows", "columns"])
+def test_an_event_far_ahead_of_the_wall_is_refused_alone(place: Place, by: str) -> None:
+    clock, far = ManualClock(wall_ms=1_000_000), _acts(0, 1)[0] | {"event_time_ms": 1_000_000 + 601_000}
+    columns = DECODER.decode([EventEncoder(small_app(), EventSettings()).action(far)]).actions.columns
+    with place.producer(clock) as producer:
+        producer.action("q1", 1_000_000 + 599_000, 7, "click")
+        give_far: Callable[[], None] = lambda: producer.action(**far)  # noqa: E731
+        if by == "columns":
+            give_far = lambda: producer.actions(columns, 1)  # noqa: E731
+        with pytest.raises(BadRecord, match="601 s ahead of this machine") as caught:
+            give_far()
+        assert "events.ahead_s_max" in caught.value.help
+    assert DECODER.decode(values(place.actions)).actions.texts("request_id") == ["q1"]
+
+
+def test_closing_tells_a_failure_and_lets_go_all_the_same(place: Place) -> None:
+    failing = FailingTopic(place.actions)
+    producer = Producer(place.folder(linger_ms=1), impressions=place.impressions, actions=failing)
+    producer.impression(**small_impression(1))
+    producer.action("q", 1, 7, "click")
+    with pytest.raises(NotDelivered, match="the broker is away"):
+        producer.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("producer-")]
+    assert len(DECODER.decode(values(place.impressions)).impressions) == 1
+
+
+def test_what_waits_in_packs_counts_against_the_bound_of_unsent_bytes(tmp_path: Path) -> None:
+    settings = Settings(events=EventSettings(linger_ms=60_000, unsent_bytes_max=1 << 20))
+    folder, name, wide = small_folder(tmp_path, settings=settings), uuid.uuid4().hex, TopicSettings(partitions=64)
+    with (
+        create_topic(f"memory://{name}.i", wide) as impressions,
+        create_topic(f"memory://{name}.a", wide) as actions,
+        Producer(folder, impressions=impressions, actions=actions) as producer,
+        impressions.reader() as reader,
+    ):
+        most, given = 0.0, small_impression(1, items=8)
+        for request in range(4_000):  # about 2 MiB; no pack of 64 is full by then
+            producer.impression(**given | {"request_id": f"q{request}"})
+            held = REGISTRY.get_sample_value("streamlearn_events_unsent_bytes", {"topic": f"{name}.i"})
+            most = max(most, held or 0)
+        assert 1 << 19 < most <= 1 << 20
+        assert sum(reader.end(partition) for partition in range(64)) > 0
