@@ -15,12 +15,14 @@ from types import ModuleType
 from streamlearn.apps.app import App
 from streamlearn.apps.module import app_module
 from streamlearn.config import read_settings
-from streamlearn.errors import ConfigError, SpecError
+from streamlearn.errors import ConfigError, SpecError, UsageError
 from streamlearn.settings import Settings
-from streamlearn.topics import AccessSettings, KafkaSecurity, Topic, open_topic
+from streamlearn.topics import AccessSettings, KafkaSecurity, Topic, TopicSettings, open_topic
 
 __all__ = ["TOPICS", "AppFolder", "load_app"]
 
+# What a dead letter says beside the bytes it keeps: origin, reason, and a detail of bounded length.
+DEAD_LETTER_ADDED_BYTES = 64 * 1024
 TOPICS = ("impressions", "actions", "samples", "progress", "dead_letters")
 _HEAVY = ("tensorflow", "apache_beam", "kafka")
 
@@ -39,12 +41,35 @@ class AppFolder:
         Args:
             topic: One of `TOPICS`; the field of that name in `settings.topics` may name another place.
         """
-        assert topic in TOPICS, topic
+        if topic not in TOPICS:
+            message = f"an application has no topic {topic!r}"
+            raise UsageError(message, help=f"its topics are {', '.join(TOPICS)}")
         explicit: str = getattr(self.settings.topics, topic)
         if explicit:
             return explicit
         root = self.settings.topics.root or f"{self.folder.resolve().as_uri()}/.streamlearn/topics"
-        return f"{root.rstrip('/')}/{self.app.name}.{topic.replace('_', '-')}"
+        name = f"{self.app.name}.{topic.replace('_', '-')}"
+        # In memory there are names and no folders.
+        return (
+            f"memory://{root.removeprefix('memory://')}{name}"
+            if root.startswith("memory://")
+            else f"{root.rstrip('/')}/{name}"
+        )
+
+    def topic_settings(self, topic: str, partitions: int) -> TopicSettings:
+        """What one of its topics has to be like to hold what its settings allow.
+
+        Args:
+            topic: One of `TOPICS`.
+            partitions: How many, for impressions and actions alike.
+        """
+        if topic == "progress":  # a word per lot, kept until a newer one comes
+            return TopicSettings(partitions=1, compacted=True, retention_ms=-1)
+        bytes_max = {
+            "samples": self.settings.samples.message_bytes_max,
+            "dead_letters": self.settings.events.record_bytes_max + DEAD_LETTER_ADDED_BYTES,
+        }.get(topic, self.settings.events.record_bytes_max)
+        return TopicSettings(partitions=partitions, record_bytes_max=max(bytes_max, TopicSettings().record_bytes_max))
 
     @cached_property
     def access(self) -> AccessSettings:
@@ -68,7 +93,7 @@ class AppFolder:
         return open_topic(self.topic_url(topic), self.access)
 
 
-def load_app(folder: Path | str, overrides: Sequence[str] = ()) -> AppFolder:
+def load_app(folder: Path | str, overrides: Sequence[str] | str = ()) -> AppFolder:
     """Load an application from its folder.
 
     Args:
@@ -79,7 +104,7 @@ def load_app(folder: Path | str, overrides: Sequence[str] = ()) -> AppFolder:
         ConfigError: There is no app.py, or app.toml is at fault.
         SpecError: app.py fails, has no `app`, loads a heavy package, or declares a contradiction.
     """
-    path = Path(folder)
+    path, overrides = Path(folder), [overrides] if isinstance(overrides, str) else overrides
     if not (path / "app.py").is_file():
         message = f"{path} is no application: it has no app.py"
         raise ConfigError(message, help="name the folder of an application, such as examples/kuairand")

@@ -33,7 +33,7 @@ def topics(
 
 def _row(folder: AppFolder, name: str, create: int) -> dict[str, Any]:
     from streamlearn.errors import TopicMissing
-    from streamlearn.topics import TopicSettings, create_topic
+    from streamlearn.topics import create_topic
 
     url = folder.topic_url(name)
     try:
@@ -42,9 +42,7 @@ def _row(folder: AppFolder, name: str, create: int) -> dict[str, Any]:
         if not create:
             empty = {"partitions": 0, "records": 0, "retention_ms": "", "record_bytes_max": "", "compacted": ""}
             return {"topic": name, **empty, "url": url, "id": "missing"}
-        compacted = name == "progress"
-        wanted = TopicSettings(partitions=1 if compacted else create, compacted=compacted)
-        found = create_topic(url, wanted, folder.access)
+        found = create_topic(url, folder.topic_settings(name, create), folder.access)
     with found as topic, topic.reader() as reader:
         settings = topic.settings()
         records = sum(reader.end(one) - reader.earliest(one) for one in range(topic.partitions))

@@ -11,6 +11,7 @@ from streamlearn.schemas import DEAD_LETTER
 __all__ = ["OVERSIZE_HEAD_BYTES", "Origin", "dead_letter"]
 
 OVERSIZE_HEAD_BYTES = 4_096
+DETAIL_CHARS_MAX = 4_096
 
 
 class Origin(NamedTuple):
@@ -54,7 +55,7 @@ def dead_letter(failure: Failure, origin: Origin, wall_ms: int) -> bytes:
             "timestamp_ms": origin.timestamp_ms,
             "event_index": failure.event_index,
             "reason": failure.reason,
-            "detail": failure.detail,
+            "detail": failure.detail[:DETAIL_CHARS_MAX],
             "length": len(whole),
             "sha256": hashlib.sha256(whole).digest(),
             "head": head,

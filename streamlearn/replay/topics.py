@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ConfigError, TopicExists, TopicMissing
@@ -43,7 +44,7 @@ def open_replay_topics(folder: AppFolder, *, append: bool = False) -> Iterator[t
                 _require_empty(topic)
         for name, url in urls.items():
             if found[name] is None:
-                found[name] = stack.enter_context(create_topic(url, _wanted(folder), access))
+                found[name] = stack.enter_context(create_topic(url, _wanted(folder, name), access))
         impressions, actions = (found[name] for name in _NAMES)
         assert impressions is not None
         assert actions is not None
@@ -69,14 +70,10 @@ def _existing(url: str, access: AccessSettings) -> Topic | None:
         return None
 
 
-def _wanted(folder: AppFolder) -> TopicSettings:
+def _wanted(folder: AppFolder, name: str) -> TopicSettings:
     replay = folder.settings.replay
-    return TopicSettings(
-        partitions=replay.partitions,
-        retention_ms=-1,
-        retention_bytes=replay.retention_bytes,
-        record_bytes_max=max(TopicSettings().record_bytes_max, folder.settings.events.record_bytes_max),
-    )
+    wanted = folder.topic_settings(name, replay.partitions)
+    return replace(wanted, retention_ms=-1, retention_bytes=replay.retention_bytes)
 
 
 def _check(folder: AppFolder, found: dict[str, Topic | None], urls: dict[str, str]) -> None:
