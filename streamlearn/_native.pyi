@@ -145,7 +145,7 @@ class AvroPlan:
             buffer: The bytes.
             starts: Where each record starts.
             ends: Where each record ends.
-            items_max: How many items that take no bytes (of an array of nulls, say) a record may have.
+            items_max: How many items one array may have; and items of no bytes (nulls, say) all arrays of a record.
 
         Returns:
             The columns; for each row the index of its record; and for each bad record its index and the

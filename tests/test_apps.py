@@ -54,7 +54,7 @@ def test_a_folder_without_app_py_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param("1 / 0", "app.py failed: ZeroDivisionError", id="fails"),
+        pytest.param("1 / 0", "app.py:1 failed: ZeroDivisionError", id="fails"),
         pytest.param("def", "app.py failed: SyntaxError", id="no Python"),
         pytest.param("import no_such_package", "failed: ModuleNotFoundError", id="a missing package"),
         pytest.param("x = 1", "declares no application: `app` is NoneType", id="no app"),

@@ -9,7 +9,7 @@ from functools import cached_property
 from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec, Label, LabelGroup, window_settings_id
 from streamlearn.features.labels import check_labels
-from streamlearn.features.names import check_name, fingerprint
+from streamlearn.features.names import check_name, fingerprint, tuple_of
 
 __all__ = ["App"]
 
@@ -41,8 +41,8 @@ class App:
         Raises:
             SpecError: With the first contradiction found.
         """
-        object.__setattr__(self, "groups", tuple(self.groups))
-        object.__setattr__(self, "labels", tuple(self.labels))
+        object.__setattr__(self, "groups", tuple_of("groups", LabelGroup, self.groups))
+        object.__setattr__(self, "labels", tuple_of("labels", Label, self.labels))
         check_name("app", self.name)
         check_labels(self.groups, self.labels)
         if not _MODEL.fullmatch(self.model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -41,7 +42,9 @@ def app_module(folder: Path | str, name: str) -> ModuleType:
     except StreamlearnError:
         raise
     except (Exception, SystemExit) as error:
-        message = f"{file} failed: {type(error).__name__}: {error}"
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        where = f"{file}:{lines[-1]}" if lines else str(file)
+        message = f"{where} failed: {type(error).__name__}: {error}"
         raise SpecError(message, help="run it alone with python to see more") from error
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from streamlearn.apps import App, AppFolder
 from streamlearn.errors import BadRecord, ConfigError
+from streamlearn.events.columns import take_rows
 from streamlearn.events.event import Columns, EventColumns, Events, Failure
 from streamlearn.events.joined import empty_columns, join_events
 from streamlearn.events.named import named_schemas
@@ -109,7 +110,7 @@ class EventDecoder:
                 if kind is None:
                     failures.extend(_unknown(of_kind, fingerprint))
                 else:
-                    found[kind.name].append(self._decode_kind(kind, of_kind, failures))
+                    found[kind.name].extend(self._decode_kind(kind, of_kind, failures))
         failures.sort(key=lambda failure: (failure.record_index, failure.event_index))
         whole = {name: join_events(parts, self._empty[name]) for name, parts in found.items()}
         return Events(whole["Impression"], whole["Action"], whole["Control"], tuple(failures))
@@ -141,18 +142,27 @@ class EventDecoder:
                 singles.append((index, fingerprint, framing.body_at))
         return singles, packs
 
-    def _decode_kind(self, kind: _Kind, spans: Spans, failures: list[Failure]) -> EventColumns:
-        columns, kept, malformed = kind.plan.decode(spans.buffer, spans.starts, spans.ends)
+    def _decode_kind(self, kind: _Kind, spans: Spans, failures: list[Failure]) -> list[EventColumns]:
+        try:
+            columns, kept, malformed = kind.plan.decode(
+                spans.buffer, spans.starts, spans.ends, items_max=self._settings.items_max
+            )
+        except ValueError as error:  # more than one set of columns can hold
+            if len(spans) == 1:
+                failures.append(spans.failure(0, "malformed", str(error)))
+                return []
+            middle, rows = len(spans) // 2, np.arange(len(spans))
+            halves = (spans.take(rows[:middle]), spans.take(rows[middle:]))
+            return [part for half in halves for part in self._decode_kind(kind, half, failures)]
         for row, reason in malformed:
             failures.append(spans.failure(row, "malformed", reason))
         good = spans.take(kept)
         bad = self._judge(kind, columns, good)
         if bad:
             failures.extend(good.failure(row, "bad_value", detail) for row, detail in bad.items())
-            # Rare, so the rest is decoded once more instead of cutting rows out of every column.
-            good = good.take(np.setdiff1d(np.arange(len(good)), np.fromiter(bad, np.int64)))
-            columns, _, _ = kind.plan.decode(good.buffer, good.starts, good.ends)
-        return EventColumns(columns, good.record_index, good.event_index, good.item_base)
+            rows = np.setdiff1d(np.arange(len(good)), np.fromiter(bad, np.int64))
+            good, columns = good.take(rows), take_rows(columns, rows)
+        return [EventColumns(columns, good.record_index, good.event_index, good.item_base)]
 
     def _judge(self, kind: _Kind, columns: Columns, spans: Spans) -> dict[int, str]:
         """The rows that break a rule, each with the first rule it breaks."""

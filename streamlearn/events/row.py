@@ -92,7 +92,7 @@ def _envelope(what: str, given: Mapping[str, Any], times: Sequence[str]) -> dict
         raise _bad(what, f"request_id is {request_id!r}", f"a text of 1 to {REQUEST_ID_BYTES_MAX} bytes")
     row: dict[str, Any] = {"request_id": request_id}
     for name in times:
-        row[name] = _int(f"{what}: {name}", given[name])
+        row[name] = _int(f"{what}: {name}", given[name], "milliseconds since 1970 UTC, a whole number")
     if row["event_time_ms"] < 0:
         raise _bad(what, f"event_time_ms {row['event_time_ms']} is before 1970", "milliseconds since 1970 UTC")
     return row
@@ -130,14 +130,24 @@ def _features(app: App, side: Any, what: str, given: Mapping[str, Any], values_m
         row[column.name] = _dense(what, column, given)
     unknown = given.keys() - row.keys()
     if unknown:
-        raise _bad(what, f"{min(unknown)!r} is no {side} feature", f"they are {', '.join(row) or 'none'}")
+        raise _bad(what, f"{min(unknown)!r} is no {side} feature", _known(app, side, list(row)))
     return row
+
+
+def _known(app: App, side: Any, names: list[str]) -> str:
+    """What may be given on one side, for whoever gave something else."""
+    if side == "item":
+        names += [f"segment_{segment.name}" for segment in app.features.segments_of(side)]
+        return f"an item has {', '.join(names)}, and perhaps {', '.join(score_field(one.name) for one in app.labels)}"
+    segments = ", ".join(segment.name for segment in app.features.segments_of(side))
+    return f"they are {', '.join(names) or 'none'}" + (f"; the segments {segments} go to segments=" if segments else "")
 
 
 def _slot(what: str, slot: Slot, given: Mapping[str, Any], values_max: int) -> dict[str, Any]:
     where = f"{what}: {slot.name}"
     if not slot.multi:
-        value = given.get(slot.name, slot.default)
+        value = given.get(slot.name)
+        value = slot.default if value is None else value
         if value is None:
             raise _bad(what, f"{slot.name} is missing", "give it a value, or the slot a default")
         return {slot.name: _value(where, slot, value)}
@@ -164,13 +174,15 @@ def _check_history(app: App, what: str, user: Mapping[str, Any]) -> None:
 
 
 def _dense(what: str, column: Dense, given: Mapping[str, Any]) -> Any:
-    value = given.get(column.name, column.default)
+    value = given.get(column.name)
+    defaulted = value is None
+    value = column.default if defaulted else value
     where = f"{what}: {column.name}"
     if value is None:
         raise _bad(what, f"{column.name} is missing", "give it a value, or the dense column a default")
     if column.width == 1:
         return _number(where, value)
-    numbers = [value] * column.width if column.name not in given else value
+    numbers: Any = [value] * column.width if defaulted else value
     if isinstance(numbers, str | bytes) or not hasattr(numbers, "__len__"):
         raise _bad(what, f"{column.name} is {numbers!r:.80}", f"a list of {column.width} numbers")
     if len(numbers) != column.width:
@@ -196,10 +208,10 @@ def _value(where: str, slot: Slot, value: Any) -> int | str:
     return value
 
 
-def _int(where: str, value: Any) -> int:
+def _int(where: str, value: Any, hint: str = "see the FeatureSpec") -> int:
     # operator.index would take NumPy integers too; bool is an int by accident only.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise _bad(where, f"expected an int, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec")
+        raise _bad(where, f"expected an int, got {value!r:.80} ({type(value).__name__})", hint)
     number = int(value)
     if number not in _INT64:
         raise _bad(where, f"{number} does not fit 64 bits", "integers are signed 64-bit")

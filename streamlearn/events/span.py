@@ -16,6 +16,9 @@ __all__ = ["Spans", "spans_of_packs", "spans_of_records"]
 
 Int64s = npt.NDArray[np.int64]
 
+# An item's index within its record is an int32, and packs of ours hold far less.
+PACK_ITEMS_MAX = 1 << 24
+
 
 @dataclass(frozen=True)
 class Spans:
@@ -102,17 +105,15 @@ def spans_of_packs(records: Sequence[bytes], packs: Sequence[int], failures: lis
     record_of = np.asarray(packs, np.int32)[kept]
     events_at, items_at = columns["events[]"], columns["items[]"]
     counts = np.diff(events_at)
-    unequal = np.flatnonzero(counts != np.diff(items_at))
-    for row in unequal.tolist():
-        detail = f"a pack of {counts[row]} events with {items_at[row + 1] - items_at[row]} item counts"
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(columns["items"], dtype=np.int64)))
+    lying = _lying(counts, items_at, columns["items"], before)
+    for row, detail in lying.items():
         failures.append(Failure(int(record_of[row]), -1, "malformed", detail, chosen[int(kept[row])]))
-    if len(unequal):
-        keep = np.delete(kept, unequal).tolist()
+    if lying:
+        keep = np.delete(kept, list(lying)).tolist()
         return spans_of_packs(records, [packs[row] for row in keep], failures)
     ends = columns["events$"][1:].astype(np.int64)
     begins = columns["events$"][:-1].astype(np.int64)
-    items = columns["items"]
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.maximum(items, 0), dtype=np.int64)))
     base = before[:-1] - np.repeat(before[events_at[:-1]], counts)
     spans = Spans(
         buffer=columns["events"],
@@ -122,10 +123,24 @@ def spans_of_packs(records: Sequence[bytes], packs: Sequence[int], failures: lis
         fingerprints=_fingerprints(columns["events"], begins, ends),
         record_index=np.repeat(record_of, counts),
         event_index=(np.arange(len(ends)) - np.repeat(events_at[:-1], counts)).astype(np.int32),
-        item_base=np.minimum(base, np.iinfo(np.int32).max).astype(np.int32),
-        items=np.maximum(items, 0),
+        item_base=base.astype(np.int32),
+        items=columns["items"],
     )
     return _framed(spans, failures)
+
+
+def _lying(counts: Int64s, items_at: Int32s, items: Int32s, before: Int64s) -> dict[int, str]:
+    """Packs whose item counts cannot be true, and what they say."""
+    lying: dict[int, str] = {}
+    for row in np.flatnonzero(counts != np.diff(items_at)).tolist():
+        lying[row] = f"a pack of {counts[row]} events with {items_at[row + 1] - items_at[row]} item counts"
+    shown = before[items_at[1:]] - before[items_at[:-1]]
+    for row in np.flatnonzero(shown > PACK_ITEMS_MAX).tolist():
+        lying.setdefault(row, f"a pack of {shown[row]} items, and at most {PACK_ITEMS_MAX} can be told apart")
+    negative = np.flatnonzero(items < 0)
+    for row in (np.searchsorted(items_at, negative, side="right") - 1).tolist():
+        lying.setdefault(row, "a pack with a negative item count")
+    return lying
 
 
 def _framed(spans: Spans, failures: list[Failure]) -> Spans:

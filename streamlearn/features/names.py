@@ -7,15 +7,16 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamlearn.errors import SpecError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["check_name", "check_unique", "declared", "fingerprint"]
+__all__ = ["check_name", "check_unique", "declared", "fingerprint", "tuple_of"]
 
+Declared = TypeVar("Declared")
 NAME_CHARS_MAX = 64
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 # These would collide with the fields the event and sample schemas add beside the declared ones.
@@ -55,6 +56,24 @@ def check_unique(what: str, names: Iterable[str]) -> None:
             message = f"two of the {what}s are named {name!r}"
             raise SpecError(message, help=f"give each {what} a name of its own")
         seen.add(name)
+
+
+def tuple_of(field: str, kind: type[Declared], found: object) -> tuple[Declared, ...]:
+    """What was given where several declarations belong.
+
+    Raises:
+        SpecError: It is one of them alone, or holds something else.
+    """
+    name = kind.__name__
+    if isinstance(found, kind | str) or not isinstance(found, Iterable):
+        message = f"{field} is {found!r:.80}"
+        raise SpecError(message, help=f"{field} is a tuple: write ({name}(...),) with its comma even for one alone")
+    items = tuple(found)
+    for item in items:
+        if not isinstance(item, kind):
+            message = f"{field} holds {item!r:.80}, which is no {name}"
+            raise SpecError(message, help=f"build each with {name}(...)")
+    return items
 
 
 def declared(thing: DataclassInstance) -> dict[str, Any]:

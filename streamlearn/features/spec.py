@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from streamlearn.errors import SpecError
-from streamlearn.features.names import declared, fingerprint
+from streamlearn.features.names import declared, fingerprint, tuple_of
 from streamlearn.features.pack import PackPlan, pack_side
 from streamlearn.features.rules import check_spec
 
@@ -127,8 +127,8 @@ class FeatureSpec:
         Raises:
             SpecError: With the first contradiction found.
         """
-        for field in ("slots", "dense", "segments"):
-            object.__setattr__(self, field, tuple(getattr(self, field)))
+        for field, kind in (("slots", Slot), ("dense", Dense), ("segments", Segment)):
+            object.__setattr__(self, field, tuple_of(field, kind, getattr(self, field)))
         check_spec(self)
 
     def slot(self, name: str) -> Slot:

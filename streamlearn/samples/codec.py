@@ -72,13 +72,14 @@ class SampleCodec:
         value |= {"requests": len(batch.requests), "rows": len(batch)}
         value |= _bytes_of(batch.requests, _REQUEST_DTYPES)
         value["user"] = _features_bytes(batch.user)
-        value["request_index"] = _raw(batch.request_index, "<i4")
-        value["item_index"] = _raw(batch.item_index, "<i4")
-        value["settle_time_ms"] = _raw(batch.settle_time_ms, "<i8")
+        value["request_index"] = _raw("request_index", batch.request_index, "<i4")
+        value["item_index"] = _raw("item_index", batch.item_index, "<i4")
+        value["settle_time_ms"] = _raw("settle_time_ms", batch.settle_time_ms, "<i8")
         value["item"] = _features_bytes(batch.item)
         value["labels"] = [{"name": one.name, **_bytes_of(one, _LABEL_DTYPES)} for one in batch.labels]
         value["segments"] = [
-            {"name": one.name, "texts": list(one.texts), "codes": _raw(one.codes, "<i4")} for one in batch.segments
+            {"name": one.name, "texts": list(one.texts), "codes": _raw(one.name, one.codes, "<i4")}
+            for one in batch.segments
         ]
         message = self._schema.write(value)
         self._check_size(len(message), len(batch))
@@ -161,12 +162,15 @@ def _require_readable(writer: Schema, reader: Schema) -> None:
         raise ConfigError(message, help="samples of other features are made again from their events") from error
 
 
-def _raw(array: npt.NDArray[Any], dtype: str) -> bytes:
-    return np.ascontiguousarray(array, dtype).tobytes()
+def _raw(name: str, array: npt.NDArray[Any], dtype: str) -> bytes:
+    if array.dtype != np.dtype(dtype):
+        what = f"column {name} is {array.dtype}, expected {np.dtype(dtype)}"
+        raise BadRecord(what, help="a cast would change values in silence; make the column of its type")
+    return array.tobytes()
 
 
 def _bytes_of(columns: Any, dtypes: Mapping[str, str]) -> dict[str, bytes]:
-    return {name: _raw(getattr(columns, name), dtype) for name, dtype in dtypes.items()}
+    return {name: _raw(name, getattr(columns, name), dtype) for name, dtype in dtypes.items()}
 
 
 def _view(value: Mapping[str, Any], name: str, dtype: str) -> npt.NDArray[Any]:
@@ -181,13 +185,13 @@ def _view(value: Mapping[str, Any], name: str, dtype: str) -> npt.NDArray[Any]:
 def _features_bytes(features: FeatureColumns) -> dict[str, bytes]:
     value: dict[str, bytes] = {}
     for name, slot in features.slots.items():
-        value[name] = _raw(slot.keys, "<u8")
+        value[name] = _raw(name, slot.keys, "<u8")
         if slot.offsets is not None:
-            value[f"{name}_offsets"] = _raw(slot.offsets, "<i4")
+            value[f"{name}_offsets"] = _raw(f"{name}_offsets", slot.offsets, "<i4")
         if slot.weights is not None:
-            value[f"{name}_weights"] = _raw(slot.weights, "<f4")
+            value[f"{name}_weights"] = _raw(f"{name}_weights", slot.weights, "<f4")
     for name, numbers in features.dense.items():
-        value[name] = _raw(numbers, "<f4")
+        value[name] = _raw(name, numbers, "<f4")
     return value
 
 

@@ -151,11 +151,11 @@ FAILING: list[Any] = [
     ),
     pytest.param(IMPRESSION.write(value_of(3) | {"event_time_ms": -1}), "bad_value", "before 1970", id="before 1970"),
     pytest.param(IMPRESSION.write(value_of(3) | {"items": []}), "bad_value", "shows no items", id="no items"),
-    pytest.param(shown(3, 13), "bad_value", "more than 12 items", id="too many items"),
+    pytest.param(shown(3, 13), "malformed", "items: more than 12 items", id="too many items"),
     pytest.param(
         IMPRESSION.write(with_user(history=[1] * 13)),
-        "bad_value",
-        "history has more than 12",
+        "malformed",
+        "user.history: more than 12 items",
         id="too many values",
     ),
     pytest.param(IMPRESSION.write(with_user(age=float("nan"))), "bad_value", "age is not finite", id="nan"),
@@ -272,13 +272,13 @@ def test_a_pack_whose_lists_differ_in_length_is_malformed_and_hides_no_other_pac
     assert events.failures[2].bytes == cut
 
 
-@pytest.mark.parametrize("told", [1, 3, 0, -1, 2**31 - 1])
+@pytest.mark.parametrize("told", [1, 3, 0])
 def test_an_event_with_another_number_of_items_than_its_pack_says_is_refused(told: int) -> None:
     events = DECODER.decode([pack((shown(1), told), (done(2), 0))])
     assert (len(events.impressions), len(events.actions)) == (0, 1)
     (failure,) = events.failures
     assert failure.reason == "bad_value"
-    assert failure.detail == f"its pack says {max(told, 0)} items, it has 2"
+    assert failure.detail == f"its pack says {told} items, it has 2"
     assert failure.bytes == shown(1)
 
 
@@ -288,9 +288,15 @@ def test_an_action_that_shows_items_by_its_pack_is_refused() -> None:
     assert places(events) == [("q2", 0, 1, 4)]
 
 
-def test_item_counts_that_add_up_beyond_32_bits_are_no_trouble() -> None:
-    events = DECODER.decode([pack(*[(shown(1), 2**31 - 1)] * 4)])
-    assert [failure.reason for failure in events.failures] == ["bad_value"] * 4
+@pytest.mark.parametrize(
+    ("told", "said"), [(2**31 - 1, "a pack of 2147483649 items"), (-1, "a pack with a negative item count")]
+)
+def test_a_pack_whose_counts_could_not_tell_items_apart_is_refused_whole(told: int, said: str) -> None:
+    events = DECODER.decode([pack((shown(1), told), (shown(2), 2)), shown(3)])
+    assert places(events) == [("q3", 1, 0, 0)]
+    (failure,) = events.failures
+    assert (failure.reason, failure.event_index) == ("malformed", -1)
+    assert failure.detail.startswith(said)
 
 
 def test_a_pack_within_a_pack_is_garbage() -> None:

@@ -11,11 +11,12 @@ import pytest
 from streamlearn.apps import App
 from streamlearn.errors import BadRecord
 from streamlearn.events import EventEncoder
+from streamlearn.events.row import impression_row
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
 from streamlearn.schemas import action_schema, impression_schema
 from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.settings import EventSettings
-from streamlearn.testing import small_app
+from streamlearn.testing import small_app, small_impression
 from tools.golden_records import ACTION, IMPRESSION
 
 ENCODER = EventEncoder(small_app(), EventSettings(items_max=4))
@@ -70,7 +71,7 @@ REFUSED: list[Any] = [
     pytest.param(user(history="abc"), "history is 'abc'", "at most 4 values", id="a text for a list"),
     pytest.param(user(history=5), "history is 5", "at most 4 values", id="a number for a list"),
     pytest.param(user(history=[1] * 5), "history is [1, 1, 1, 1, 1]", "at most 4 values", id="a long list"),
-    pytest.param(user(age=None), "age is missing", "a default", id="a dense column of None"),
+    pytest.param(user(user_id=None), "user_id is missing", "a default", id="a required slot of None"),
     pytest.param(user(age="old"), "age: expected a number, got 'old'", "", id="a dense text"),
     pytest.param(user(age=math.nan), "age: nan is not finite", "finite float32", id="dense nan"),
     pytest.param(user(age=1e39), "age: 1e+39 is not finite as float32", "finite float32", id="beyond float32"),
@@ -194,3 +195,22 @@ def test_the_item_of_an_action_has_the_type_of_the_item_id() -> None:
     assert read["item_id"] == "a-11"
     with pytest.raises(BadRecord, match="item_id: expected a text, got 11"):
         encoder.action(ACTION)
+
+
+def test_none_is_a_value_left_out() -> None:
+    given = small_impression(1)
+    given["user"] |= {"country": None, "age": None}
+    row = impression_row(small_app(), {"shown_wall_ms": 1, **given}, 16)
+    assert (row["user"]["country"], row["user"]["age"]) == ("", 0.0)
+
+
+def test_what_may_be_given_beside_features_is_named_too() -> None:
+    given = {"shown_wall_ms": 1, **small_impression(1)}
+    with pytest.raises(BadRecord, match="'page' is no user feature") as caught:
+        impression_row(small_app(), given | {"user": given["user"] | {"page": "home"}}, 16)
+    assert "the segments page go to segments=" in caught.value.help
+    item = given["items"][0] | {"served_score_clik": 0.5}
+    with pytest.raises(BadRecord, match="'served_score_clik' is no item feature") as caught:
+        impression_row(small_app(), given | {"items": [item]}, 16)
+    assert "segment_fresh" in caught.value.help
+    assert "served_score_click" in caught.value.help

@@ -315,3 +315,11 @@ def test_the_defaults_of_declarations_never_change() -> None:
         LabelGroup: {},
         Label: {"sample_rate": 1.0},
     }
+
+
+@pytest.mark.parametrize(("field_name", "found"), [("slots", VIDEO), ("dense", Dense("age", "user")), ("slots", "ab")])
+def test_one_declaration_where_several_belong_is_told_its_comma(field_name: str, found: Any) -> None:
+    given: dict[str, Any] = {"slots": (VIDEO,), "item_id": "video_id", field_name: found}
+    with pytest.raises(SpecError, match=f"{field_name} is ") as caught:
+        FeatureSpec(**given)
+    assert "with its comma even for one alone" in caught.value.help

@@ -369,11 +369,18 @@ def test_arguments_of_decode_are_refused_by_name() -> None:
         plan(EVENT).decode_list([b"", "a"])
 
 
+def test_items_of_every_kind_are_bounded_by_a_limit() -> None:
+    longs = plan(record([("n", {"type": "array", "items": "long"})]))
+    columns, _, failures = longs.decode_list([b"\x04\x02\x02\x00", b"\x04\x02\x02\x04\x02\x02\x00"], items_max=3)
+    assert columns["n[]"].tolist() == [0, 2]
+    assert failures == [(1, "n: more than 3 items (at byte 4)")]
+
+
 def test_items_without_bytes_are_bounded_by_a_limit() -> None:
     nulls = plan(record([("n", {"type": "array", "items": "null"})]))
     columns, _, failures = nulls.decode_list([b"\x06\x00", b"\x08\x00"], items_max=3)
     assert columns["n[]"].tolist() == [0, 3]
-    assert failures == [(1, "n: more than 3 empty items (at byte 1)")]
+    assert failures == [(1, "n: more than 3 items (at byte 1)")]
 
 
 def test_threads_may_share_a_plan() -> None:

@@ -351,3 +351,10 @@ def test_sequences_of_two_lengths_are_refused_by_both_names() -> None:
     wrong = FeatureColumns({**batch.user.slots, "seconds": seconds}, {})
     with pytest.raises(BadRecord, match="sequences seen and seconds are columns of one history"):
         codec.encode(replace(batch, user=wrong))
+
+
+def test_a_column_of_another_type_is_refused_and_never_cast() -> None:
+    batch = small_batch(APP, 3, 7)
+    wide = replace(batch, item_index=batch.item_index.astype(np.int64))
+    with pytest.raises(BadRecord, match="column item_index is int64, expected int32"):
+        CODEC.encode(wide)

@@ -10,7 +10,7 @@ use super::skip::skip;
 /// How much one batch and one of its records may hold.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Array items a record may have that take no bytes; all others are bounded by its bytes.
+    /// Items any one array of a record may have, and items of no bytes that all its arrays may have together.
     pub items_max: u64,
     /// The largest offset of a column; int32's largest but in tests.
     pub offsets_max: usize,
@@ -187,6 +187,10 @@ impl Reading<'_> {
     fn array(&mut self, item: &Read, item_bytes_min: usize, cursor: &mut Cursor<'_>) -> Step<u64> {
         let mut items = 0;
         while let Some(block) = cursor.block(item_bytes_min)? {
+            // An item may be far larger than its bytes, for defaults are filled in: so their number is bounded too.
+            if items + block.items > self.limits.items_max {
+                return Err(cursor.fault(format!("more than {} items", self.limits.items_max)));
+            }
             if item_bytes_min == 0 {
                 if block.items > self.items_left {
                     return Err(cursor.fault(format!("more than {} empty items", self.limits.items_max)));
