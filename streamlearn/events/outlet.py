@@ -5,8 +5,10 @@ Callers only hand events over, under a short lock; one thread of its own owns th
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
+import warnings
 from collections import deque
 from itertools import pairwise
 from typing import NamedTuple
@@ -54,6 +56,9 @@ class Outlet:
         writer: How its writer writes.
         settings: The bounds of a record, and how long a pack may wait to be filled.
         clock: What a pack's age is measured by.
+
+    Attributes:
+        retention_ms: How long the topic keeps a record; -1 for ever.
     """
 
     def __init__(self, topic: Topic, writer: WriterSettings, settings: EventSettings, clock: Clock) -> None:
@@ -61,8 +66,10 @@ class Outlet:
         self._partitions = topic.partitions
         self._writer = topic.writer(writer)
         self._settings = settings
+        topic_settings = topic.settings()
+        self.retention_ms = topic_settings.retention_ms
         # A topic counts the key too.
-        self._bytes_max = min(settings.record_bytes_max, topic.settings().record_bytes_max) - REQUEST_ID_BYTES_MAX
+        self._bytes_max = min(settings.record_bytes_max, topic_settings.record_bytes_max) - REQUEST_ID_BYTES_MAX
         self._clock = clock
         self._changed = threading.Condition()
         self._packs: dict[int, Pack] = {}
@@ -82,6 +89,7 @@ class Outlet:
         self._unsent_bytes = gauge("events", "unsent", "bytes", "Held until acknowledged.", ["topic"]).labels(name)
         self._thread = threading.Thread(target=self._run, name=f"producer-{name}", daemon=True)
         self._thread.start()
+        atexit.register(self._at_exit)
 
     def give(self, event: bytes, items: int, when: tuple[str, int]) -> None:
         """Take one event.
@@ -159,8 +167,19 @@ class Outlet:
         with self._changed:
             self._closed = True
             self._want_all()
+        atexit.unregister(self._at_exit)
         self._thread.join()
         self._writer.close()
+
+    def _at_exit(self) -> None:
+        """The process ends and nobody closed: send what is held after all, and say that this was luck."""
+        with self._changed:
+            held = bool(self._packs or self._settled_count < self._sealed_count)
+        if held:
+            message = f"events for {self._url} were never flushed; use the Producer in a with statement, or close it"
+            warnings.warn(message, ResourceWarning, stacklevel=2)
+            _LOG.warning("%s", message)
+        self.close()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -170,7 +189,9 @@ class Outlet:
     def _require_fitting(self, event_bytes: int, what: str) -> None:
         if not Pack().fits(event_bytes, 1, self._bytes_max):
             message = f"{what} has {event_bytes} bytes"
-            raise Oversize(message, help=f"a record has at most {self._bytes_max}; see events.record_bytes_max")
+            setting = f"events.record_bytes_max ({self._settings.record_bytes_max})"
+            hint = f"a record has at most {self._bytes_max}, by {setting} and by what {self._url} takes"
+            raise Oversize(message, help=hint)
 
     def _take_room(self, more_bytes: int) -> None:
         """Wait until so much may be held; one event is always let in."""

@@ -6,12 +6,14 @@ does not retry what a topic refuses for good, and it never drops an event in sil
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from streamlearn.apps import AppFolder
+from streamlearn.apps import AppFolder, load_app
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import BadRecord, ConfigError, NotDelivered
 from streamlearn.events.encoder import EncodedEvents, EventEncoder
@@ -20,6 +22,9 @@ from streamlearn.events.outlet import Outlet
 from streamlearn.topics import Topic, WriterSettings
 
 __all__ = ["Producer"]
+
+ACTIONS_NOTED_MAX = 100
+_LOG = logging.getLogger(__name__)
 
 
 class Producer:
@@ -35,24 +40,28 @@ class Producer:
     Safe to use from many threads.
 
     Args:
-        folder: The application.
+        folder: The application, or the folder it is in.
         impressions: Its impressions topic; opened by the application's settings when None.
         actions: Its actions topic; opened by the application's settings when None.
         clock: Where the wall time comes from.
 
     Raises:
         ConfigError: The two topics differ in their number of partitions.
+        TopicMissing: A topic was never created; `streamlearn topics APP --create N` creates them.
     """
 
     def __init__(
         self,
-        folder: AppFolder,
+        folder: AppFolder | Path | str,
         *,
         impressions: Topic | None = None,
         actions: Topic | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        folder = folder if isinstance(folder, AppFolder) else load_app(folder)
         settings = folder.settings.events
+        self._actions_known = set(folder.app.actions)
+        self._app_says = (folder.app.name, ", ".join(folder.app.actions))
         self._clock = clock
         live = folder.settings.topics.time == "wall"
         self._ahead_ms_max = settings.ahead_s_max * 1000 if live else None
@@ -106,7 +115,7 @@ class Producer:
             message = f"impression() got an unexpected keyword argument {min(envelope)!r}"
             raise TypeError(message)
         event = self._encoder.impression(given)
-        self._require_near(event_time_ms, f"impression {request_id!r}")
+        self._require_near(self._impressions, event_time_ms, f"impression {request_id!r}")
         self._impressions.give(event, len(items), (request_id, event_time_ms))
 
     def action(
@@ -129,25 +138,20 @@ class Producer:
             "weight": weight,
         }
         record = self._encoder.action(given)
-        self._require_near(event_time_ms, f"action on {request_id!r}")
+        self._require_near(self._actions, event_time_ms, f"action on {request_id!r}")
+        self._note_action(action)
         self._actions.give(record, 0, (request_id, event_time_ms))
 
     def impressions(self, columns: Columns, rows: int) -> None:
         """Many impressions, as `EventEncoder.impressions` takes them; raises as `impression` does."""
         encoded = self._encoder.impressions(columns, rows)
-        if rows:
-            self._require_near(
-                int(encoded.event_time_ms.max()), f"impression {int(encoded.event_time_ms.argmax())} of the columns"
-            )
+        self._require_all_near(self._impressions, encoded, "impression")
         self._impressions.give_columns(encoded)
 
     def actions(self, columns: Columns, rows: int) -> None:
         """Many actions, as `EventEncoder.actions` takes them; raises as `impression` does."""
         encoded = self._encoder.actions(columns, rows)
-        if rows:
-            self._require_near(
-                int(encoded.event_time_ms.max()), f"action {int(encoded.event_time_ms.argmax())} of the columns"
-            )
+        self._require_all_near(self._actions, encoded, "action")
         self._actions.give_columns(encoded)
 
     def heartbeat(self, event_time_ms: int) -> None:
@@ -192,19 +196,31 @@ class Producer:
         for outlet in (self._impressions, self._actions):
             outlet.give_everywhere(record, event_time_ms)
 
-    def _require_all_near(self, encoded: EncodedEvents, noun: str) -> None:
+    def _require_all_near(self, outlet: Outlet, encoded: EncodedEvents, noun: str) -> None:
         if len(encoded.event_time_ms):
-            latest = int(encoded.event_time_ms.argmax())
-            self._require_near(int(encoded.event_time_ms[latest]), f"{noun} {latest} of the columns")
+            for row in (int(encoded.event_time_ms.argmax()), int(encoded.event_time_ms.argmin())):
+                self._require_near(outlet, int(encoded.event_time_ms[row]), f"{noun} {row} of the columns")
 
-    def _require_near(self, event_time_ms: int, what: str) -> None:
-        """Refuse an event far ahead of the wall: a broker would refuse the record, with every event in it."""
+    def _require_near(self, outlet: Outlet, event_time_ms: int, what: str) -> None:
+        """Refuse an event whose time would have a broker refuse its record, or delete it at once."""
         if self._ahead_ms_max is None:
             return
         ahead_ms = event_time_ms - self._clock.wall_ms()
         if ahead_ms > self._ahead_ms_max:
             message = f"{what}: event_time_ms {event_time_ms} is {ahead_ms / 1000:.0f} s ahead of this machine"
             raise BadRecord(message, help="mend the clock it came from; events.ahead_s_max is the bound")
+        if outlet.retention_ms != -1 and -ahead_ms > outlet.retention_ms:
+            message = (
+                f"{what}: event_time_ms {event_time_ms} is older than the {outlet.retention_ms} ms its topic keeps"
+            )
+            hint = "the topic would delete it at once; give milliseconds, or use a topic without retention by age"
+            raise BadRecord(message, help=hint)
+
+    def _note_action(self, action: str) -> None:
+        """Say once of each action that makes no label: most often it is a typing error."""
+        if action not in self._actions_known and len(self._actions_known) < ACTIONS_NOTED_MAX:
+            self._actions_known.add(action)
+            _LOG.warning("action %r makes no label of app %r; its labels' actions are %s", action, *self._app_says)
 
 
 def _require_same_partitions(impressions: Topic, actions: Topic) -> None:

@@ -36,16 +36,16 @@ class Place:
     impressions: Topic
     actions: Topic
 
-    def producer(self, clock: Clock = SYSTEM_CLOCK, **events: Any) -> Producer:
+    def producer(self, clock: Clock = SYSTEM_CLOCK, time: str = "event", **events: Any) -> Producer:
         """A producer that lingers for ever unless told otherwise."""
-        return Producer(self.folder(**events), impressions=self.impressions, actions=self.actions, clock=clock)
+        return Producer(self.folder(time, **events), impressions=self.impressions, actions=self.actions, clock=clock)
 
-    def folder(self, **events: Any) -> AppFolder:
+    def folder(self, time: str = "event", **events: Any) -> AppFolder:
         """The small application with these settings of events, its topics here."""
         settings = msgspec.convert(
             {
                 "events": {"linger_ms": 60_000} | events,
-                "topics": {"impressions": self.impressions.url, "actions": self.actions.url},
+                "topics": {"impressions": self.impressions.url, "actions": self.actions.url, "time": time},
             },
             Settings,
         )

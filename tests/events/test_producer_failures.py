@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from prometheus_client import REGISTRY
 
 from streamlearn.errors import BadRecord, NotDelivered
 from streamlearn.events import EventDecoder, EventEncoder, Producer
-from streamlearn.settings import EventSettings, Settings
+from streamlearn.settings import EventSettings, Settings, TopicsSettings
 from streamlearn.testing import ManualClock, small_app, small_folder, small_impression, wait_until
-from streamlearn.topics import (
-    TopicSettings,
-    create_topic,
-)
+from streamlearn.topics import TopicSettings, create_topic, open_topic
 from tests.events.failing import FailingTopic
 from tests.events.place import Place, values
 
@@ -107,7 +108,7 @@ def test_a_caller_waits_at_the_bound_until_the_topic_has_taken_some(place: Place
     slow = FailingTopic(place.impressions)
     slow.fails.clear()
     slow.gate.clear()
-    events = {"linger_ms": 1, "unsent_bytes_max": 1 << 20}
+    events: dict[str, Any] = {"linger_ms": 1, "unsent_bytes_max": 1 << 20}
     with Producer(place.folder(**events), impressions=slow, actions=place.actions) as producer:
         given: list[int] = []
 
@@ -133,13 +134,10 @@ def test_a_caller_waits_at_the_bound_until_the_topic_has_taken_some(place: Place
 def test_an_event_far_ahead_of_the_wall_is_refused_alone(place: Place, by: str) -> None:
     clock, far = ManualClock(wall_ms=1_000_000), _acts(0, 1)[0] | {"event_time_ms": 1_000_000 + 601_000}
     columns = DECODER.decode([EventEncoder(small_app(), EventSettings()).action(far)]).actions.columns
-    with place.producer(clock) as producer:
+    with place.producer(clock, time="wall") as producer:
         producer.action("q1", 1_000_000 + 599_000, 7, "click")
-        give_far: Callable[[], None] = lambda: producer.action(**far)  # noqa: E731
-        if by == "columns":
-            give_far = lambda: producer.actions(columns, 1)  # noqa: E731
         with pytest.raises(BadRecord, match="601 s ahead of this machine") as caught:
-            give_far()
+            _give(producer, by, far, columns)
         assert "events.ahead_s_max" in caught.value.help
     assert DECODER.decode(values(place.actions)).actions.texts("request_id") == ["q1"]
 
@@ -156,7 +154,9 @@ def test_closing_tells_a_failure_and_lets_go_all_the_same(place: Place) -> None:
 
 
 def test_what_waits_in_packs_counts_against_the_bound_of_unsent_bytes(tmp_path: Path) -> None:
-    settings = Settings(events=EventSettings(linger_ms=60_000, unsent_bytes_max=1 << 20))
+    settings = Settings(
+        events=EventSettings(linger_ms=60_000, unsent_bytes_max=1 << 20), topics=TopicsSettings(time="event")
+    )
     folder, name, wide = small_folder(tmp_path, settings=settings), uuid.uuid4().hex, TopicSettings(partitions=64)
     with (
         create_topic(f"memory://{name}.i", wide) as impressions,
@@ -171,3 +171,55 @@ def test_what_waits_in_packs_counts_against_the_bound_of_unsent_bytes(tmp_path: 
             most = max(most, held or 0)
         assert 1 << 19 < most <= 1 << 20
         assert sum(reader.end(partition) for partition in range(64)) > 0
+
+
+@pytest.mark.parametrize("by", ["rows", "columns"])
+def test_an_event_its_topic_would_delete_at_once_is_refused(place: Place, by: str) -> None:
+    clock, old = ManualClock(), _acts(0, 1)[0] | {"event_time_ms": ManualClock().wall_ms() - 8 * 86_400_000}
+    columns = DECODER.decode([EventEncoder(small_app(), EventSettings()).action(old)]).actions.columns
+    with place.producer(clock, time="wall") as producer:
+        with pytest.raises(BadRecord, match="older than the 604800000 ms its topic keeps"):
+            _give(producer, by, old, columns)
+        _give(producer, by, old | {"event_time_ms": clock.wall_ms()}, {**columns, "event_time_ms": _now(clock)})
+    assert len(DECODER.decode(values(place.actions)).actions) == 1
+
+
+def _now(clock: ManualClock) -> NDArray[np.int64]:
+    return np.array([clock.wall_ms()], np.int64)
+
+
+def _give(producer: Producer, by: str, act: dict[str, Any], columns: Any) -> None:
+    if by == "rows":
+        producer.action(**act)
+    else:
+        producer.actions(columns, 1)
+
+
+def test_events_never_flushed_are_sent_at_the_end_of_the_process_with_a_warning(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from streamlearn.events import Producer\n"
+        "from streamlearn.settings import *\n"
+        "from streamlearn.testing import *\n"
+        "from streamlearn.topics import *\n"
+        "root = sys.argv[1]\n"
+        "topics = TopicsSettings(root=f'file://{root}', time='event')\n"
+        "folder = small_folder(Path(root), settings=Settings(topics=topics, events=EventSettings(linger_ms=60_000)))\n"
+        "for name in ('impressions', 'actions'): create_topic(folder.topic_url(name))\n"
+        "producer = Producer(folder)\n"
+        "for request in range(100): producer.impression(**small_impression(request))\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "small.impressions were never flushed; use the Producer in a with statement" in done.stderr
+    with open_topic(f"file://{tmp_path}/small.impressions") as topic:
+        assert len(DECODER.decode(values(topic)).impressions) == 100
+
+
+def test_an_action_that_makes_no_label_is_told_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    with place.producer() as producer:
+        for request in range(3):
+            producer.action(f"q{request}", 1, 7, "clik")
+            producer.action(f"q{request}", 1, 7, "click")
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["action 'clik' makes no label of app 'small'; its labels' actions are click, purchase"]
