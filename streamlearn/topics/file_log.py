@@ -135,7 +135,14 @@ class FileLog:
             raise NotDelivered(message, help="make room or repair the disk, then send the records again") from error
 
     def _roll(self, head: Head) -> Head:
-        """Close the segment and begin the next; what a killed writer left of that name has no records yet."""
+        """Close the segment and begin the next.
+
+        Segments beyond the head are what killed writers left, without records; once the head had passed them
+        they would stand between a reader and the records of the segment before.
+        """
+        for base in bases_of(self._folder):
+            if base > head.segment:
+                self._unlink(base)
         if self._sync:
             os.fdatasync(self._segment)
         closed = self._open(head.segment)
@@ -161,12 +168,17 @@ class FileLog:
             head = Head(head.segment, head.end_bytes, head.next_offset, bases[gone])
             write_head(self._head, head, sync=self._sync)
         for base in bases[:gone]:
-            path = segment_path(self._folder, base)
-            index_path(path).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            self._unlink(base)
+        for scratch in self._folder.glob("*.scratch*"):  # of writers that were killed: this one has the lock
+            scratch.unlink()
         if settings.compacted and len(bases) - gone > 1:
             self._compact(bases[gone:], head)
         return head
+
+    def _unlink(self, base: int) -> None:
+        path = segment_path(self._folder, base)
+        index_path(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
     def _facts(self, base: int, head: Head) -> SegmentFacts:
         segment = self._open(base)

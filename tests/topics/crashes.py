@@ -1,7 +1,7 @@
 """Writers that die: forked from a process of one thread, killed at a chosen step or at a random moment.
 
 Run as a program: `python -m tests.topics.crashes steps|moments|maintain URL SEED ROUNDS`; prints what was
-acknowledged, or for `maintain` the last value of each key after each death.
+acknowledged, or for `maintain` what a reader finds after each death and the appends that follow it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streamlearn.topics import AccessSettings, Topic, open_topic
+from streamlearn.topics import AccessSettings, Reader, Topic, open_topic
+from tests.topics.places import FixedClock
 
 __all__ = ["main"]
 
 _ACK = struct.Struct("<qq")
 _BATCHES_MAX = 200
+_MAINTENANCE_STEPS = 12
+_APPENDS = 20
+_DAY_MS = 86_400_000
 _ACCESS = AccessSettings(lock_wait_ms=20_000)
 
 
 def main(mode: str, url: str, seed: int, rounds: int) -> None:
-    chance, topic = random.Random(seed), open_topic(url, _ACCESS)
+    chance, clock = random.Random(seed), FixedClock(time.time_ns() // 1_000_000)
+    topic = open_topic(url, _ACCESS, clock=clock)
     acknowledged: list[tuple[int, int, int]] = []
     if mode == "maintain":
-        print(json.dumps([_round_of_maintenance(topic, step, chance) for step in range(rounds)]))
+        print(json.dumps([_round_of_maintenance(topic, number, clock, chance) for number in range(rounds)]))
         return
     for number in range(rounds):
         if mode == "steps":
@@ -50,25 +55,53 @@ def _round_of_steps(topic: Topic, number: int, chance: random.Random) -> list[tu
     return _drained(acks, number)
 
 
-def _round_of_maintenance(topic: Topic, step: int, chance: random.Random) -> dict[str, str]:
-    """Compaction dies at a step; what a reader then finds of each key."""
+def _round_of_maintenance(
+    topic: Topic, number: int, clock: FixedClock, chance: random.Random
+) -> tuple[dict[str, str], list[str]]:
+    """Maintenance dies at a step, then another writer appends; the last value of each key, and what is missing."""
+    clock.now_ms += _DAY_MS
+    dice = random.Random(chance.random())
 
     def maintain(pipe: int) -> None:
-        _die_at(step, chance)
+        _die_at(number % _MAINTENANCE_STEPS, dice)
         topic.maintain()
 
     pid, pipe = _forked(maintain)
     os.waitpid(pid, 0)
     os.close(pipe)
-    last: dict[str, str] = {}
+    appended: dict[int, bytes] = {}
+    with topic.writer() as writer:
+        for at in range(_APPENDS):
+            value = b"%d:%d" % (number, at)
+            appended[int(writer.append(0, [value], [b"k%d" % (at % 5)])[0])] = value
     with topic.reader() as reader:
-        offset = 0
-        while offset < reader.end(0):
-            records = reader.read(0, offset)
-            for key, value in zip(records.keys, records.values, strict=True):
-                last[(key or b"").decode()] = (value or b"").decode()
-            offset = records.next_offset
+        return _last_of_keys(reader), _missing(reader, appended, dense=not topic.settings().compacted)
+
+
+def _last_of_keys(reader: Reader) -> dict[str, str]:
+    last: dict[str, str] = {}
+    offset, end = reader.earliest(0), reader.end(0)
+    while offset < end:
+        records = reader.read(0, offset)
+        for key, value in zip(records.keys, records.values, strict=True):
+            last[(key or b"").decode()] = (value or b"").decode()
+        offset = records.next_offset
     return last
+
+
+def _missing(reader: Reader, appended: dict[int, bytes], *, dense: bool) -> list[str]:
+    """Every offset from which a new look does not begin with the record that is there."""
+    found: dict[int, int] = {}
+    earliest, end = reader.earliest(0), reader.end(0)
+    wrong = [f"{offset} is beyond {end}" for offset in appended if offset >= end]
+    for offset in range(end - 1, earliest - 1, -1):  # backwards, so that no read goes on where another ended
+        records = reader.read(0, offset, max_records=1)
+        found[offset] = int(records.offsets[0])
+        if found[offset] not in (offset, found.get(offset + 1, end)) or (dense and found[offset] != offset):
+            wrong.append(f"from {offset}: {found[offset]}")
+        if found[offset] == offset and records.values[0] != appended.get(offset, records.values[0]):
+            wrong.append(f"at {offset}: {records.values[0]!r}")
+    return wrong
 
 
 def _round_of_moments(topic: Topic, number: int, chance: random.Random) -> list[tuple[int, int, int]]:
