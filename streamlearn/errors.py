@@ -24,6 +24,8 @@ An error says what happened with the values, and its `help` what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as _Sequence
+
 __all__ = [
     "EXIT_DONE",
     "EXIT_FAILED",
@@ -61,9 +63,13 @@ class StreamlearnError(Exception):
     Args:
         message: What happened, with the values.
         help: What the reader can do about it, as one or more sentences; empty when there is nothing to do.
+
+    Attributes:
+        unsure: Whether some of what was asked may have happened all the same.
     """
 
     exit_code = EXIT_FAILED
+    unsure: bool = False
 
     def __init__(self, message: str, *, help: str = "") -> None:
         super().__init__(message)
@@ -74,7 +80,7 @@ class StreamlearnError(Exception):
         return f"{self.message}\nhelp: {self.help}" if self.help else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.message, self.help))
+        return (_rebuild, (type(self), self.message, self.help), self.__dict__)
 
 
 def _rebuild(kind: type[StreamlearnError], message: str, help: str) -> StreamlearnError:
@@ -150,4 +156,18 @@ class PositionLost(TopicError):
 
 
 class NotDelivered(TopicError):
-    """A record the topic did not acknowledge."""
+    """Records the topic did not acknowledge.
+
+    Args:
+        message: What happened, with the values.
+        help: What the reader can do about it.
+        failures: (partition, records, error) of what a flush could not deliver; empty for a single append.
+    """
+
+    def __init__(
+        self, message: str, *, help: str = "", failures: _Sequence[tuple[int, int, BaseException]] = ()
+    ) -> None:
+        super().__init__(message, help=help)
+        self.failures = list(failures)
+        # An error of another kind says nothing of what had happened before it.
+        self.unsure = any(getattr(error, "unsure", True) for _, _, error in self.failures)

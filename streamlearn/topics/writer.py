@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,8 @@ from streamlearn.topics.settings import TopicSettings, WriterSettings
 
 __all__ = ["Writer"]
 
+_UNTRIED = "not tried after an earlier failure"
+
 
 @dataclass(slots=True)
 class _Collected:
@@ -29,8 +31,17 @@ class _Collected:
 
 @dataclass(slots=True)
 class _Failure:
+    partition: int
     records: int
-    reason: str
+    error: BaseException
+
+    def __str__(self) -> str:
+        reason = self.error.message if isinstance(self.error, StreamlearnError) else repr(self.error)
+        return f"partition {self.partition}: {self.records} ({reason})"
+
+
+def _untried() -> NotDelivered:
+    return NotDelivered(_UNTRIED, help="send them again")
 
 
 class Writer(ABC):
@@ -49,7 +60,7 @@ class Writer(ABC):
         self._clock = clock
         self._collected: dict[int, _Collected] = {}
         self._collected_bytes = 0
-        self._failures: dict[int, _Failure] = {}
+        self._failures: dict[tuple[int, bool], _Failure] = {}  # by partition, and whether it was untried
 
     def append(
         self,
@@ -58,7 +69,7 @@ class Writer(ABC):
         keys: Sequence[bytes | None] | None = None,
         timestamps_ms: Sequence[int] | NDArray[np.int64] | None = None,
     ) -> NDArray[np.int64]:
-        """Append records and wait until they are acknowledged.
+        """Append records and wait until they are acknowledged; what `send` collected for the partition goes first.
 
         Args:
             partition: Where to; `partition_of` says where a key belongs.
@@ -75,7 +86,7 @@ class Writer(ABC):
             TopicMissing: No such partition, or the topic was deleted.
             TopicReplaced: The topic was deleted and created again.
             TopicUnreachable: Not acknowledged within `delivery_timeout_ms`.
-            NotDelivered: The topic refused the records.
+            NotDelivered: The topic refused the records, or those that `send` took before them.
         """
         self._check_partition(partition)
         count = len(values)
@@ -86,6 +97,11 @@ class Writer(ABC):
         )
         outgoing = Outgoing(values, keys, times)
         outgoing.check(self._topic)
+        if partition in self._collected:
+            self._deliver([partition])
+        if any(failed == partition for failed, _ in self._failures):
+            message = f"{self.url} partition {partition}: {count} records not tried after an earlier failure"
+            raise NotDelivered(message, help="flush says what failed; send that again, then these")
         return self._append(partition, outgoing) if count else np.empty(0, np.int64)
 
     def send(
@@ -105,7 +121,7 @@ class Writer(ABC):
         size = len(value or b"") + len(key or b"")
         check_record(self._topic, size, key, at_ms)
         if self._collected_bytes + size > self._settings.buffer_bytes_max:
-            self._deliver_all()
+            self._deliver(list(self._collected))
         waiting = self._collected.setdefault(partition, _Collected())
         waiting.values.append(value)
         waiting.keys.append(key)
@@ -114,7 +130,7 @@ class Writer(ABC):
         self._collected_bytes += size
         full = len(waiting.values) >= self._settings.send_records_max
         if full or waiting.bytes >= self._settings.send_bytes_max:
-            self._deliver(partition)
+            self._deliver([partition])
 
     def flush(self) -> None:
         """Append what `send` collected and wait for it.
@@ -122,16 +138,14 @@ class Writer(ABC):
         Raises:
             NotDelivered: Some of it was not acknowledged: how many records of which partitions, and why.
         """
-        self._deliver_all()
+        self._deliver(list(self._collected))
         failures, self._failures = self._failures, {}
         if failures:
-            parts = [
-                f"partition {partition}: {failure.records} ({failure.reason})"
-                for partition, failure in sorted(failures.items())
-            ]
-            message = f"{self.url}: records not delivered: {'; '.join(parts)}"
-            help = "send them again once the cause is gone; readers drop what arrives twice by its identity"
-            raise NotDelivered(message, help=help)
+            found = [failures[at] for at in sorted(failures)]
+            message = f"{self.url}: records not delivered: {'; '.join(str(failure) for failure in found)}"
+            help = "send them again once the cause is gone; those in doubt may then be in the topic twice"
+            parts = [(failure.partition, failure.records, failure.error) for failure in found]
+            raise NotDelivered(message, help=help, failures=parts)
 
     @property
     def unsent_bytes(self) -> int:
@@ -151,25 +165,45 @@ class Writer(ABC):
     @abstractmethod
     def _close(self) -> None: ...
 
-    def _deliver_all(self) -> None:
-        for partition in list(self._collected):
-            self._deliver(partition)
+    def _append_many(self, outgoing: Mapping[int, Outgoing], outcomes: dict[int, StreamlearnError | None]) -> None:
+        """Append to many partitions; what became of each is put down in `outcomes` as soon as it is known.
 
-    def _deliver(self, partition: int) -> None:
+        What has no outcome in the end was not tried.
+        """
+        for partition, records in outgoing.items():
+            try:
+                self._append(partition, records)
+            except StreamlearnError as error:
+                outcomes[partition] = error
+                return
+            outcomes[partition] = None
+
+    def _deliver(self, partitions: list[int]) -> None:
+        """Append what was collected; whatever happens, it is acknowledged or the next flush names it."""
+        outgoing = {
+            partition: Outgoing(waiting.values, waiting.keys, np.array(waiting.timestamps_ms, np.int64))
+            for partition, waiting in self._collected.items()
+            if partition in partitions
+        }
+        outcomes: dict[int, StreamlearnError | None] = {}
+        stopped: BaseException | None = None
+        try:
+            if not self._failures:
+                self._append_many(outgoing, outcomes)
+        except BaseException as error:
+            stopped = error
+            raise
+        finally:
+            for partition in outgoing:
+                self._settle(partition, outcomes[partition] if partition in outcomes else stopped or _untried())
+
+    def _settle(self, partition: int, error: BaseException | None) -> None:
         waiting = self._collected.pop(partition)
         self._collected_bytes -= waiting.bytes
-        if self._failures:
-            self._fail(partition, len(waiting.values), "not tried after an earlier failure")
-            return
-        outgoing = Outgoing(waiting.values, waiting.keys, np.array(waiting.timestamps_ms, np.int64))
-        try:
-            self._append(partition, outgoing)
-        except StreamlearnError as error:
-            self._fail(partition, len(outgoing), error.message)
-
-    def _fail(self, partition: int, records: int, reason: str) -> None:
-        failure = self._failures.setdefault(partition, _Failure(0, reason))
-        failure.records += records
+        if error is not None:
+            untried = isinstance(error, NotDelivered) and error.message == _UNTRIED
+            failure = self._failures.setdefault((partition, untried), _Failure(partition, 0, error))
+            failure.records += len(waiting.values)
 
     def _check_partition(self, partition: int) -> None:
         if not 0 <= partition < self._topic.partitions:
