@@ -134,7 +134,8 @@ class KafkaTopic(Topic):
         return KafkaReader(self._connected(), partitions)
 
     def _connected(self) -> KafkaSession:
-        session = KafkaSession(self._parsed, self._session.access, self._session.clock, self.topic_id)
+        known = (self.topic_id, self.partitions)
+        session = KafkaSession(self._parsed, self._session.access, self._session.clock, known)
         try:
             session.persist(lambda: session.facts)
         except BaseException:

@@ -8,20 +8,21 @@ tens of microseconds on a record. Here topics are asked for by id, records are p
 from __future__ import annotations
 
 import logging
+import math
 import os
+import threading
+import time
 import uuid
 import warnings
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from streamlearn.errors import BadRecord, ConfigError, ServiceError
+from streamlearn.errors import ConfigError
 from streamlearn.topics.settings import AccessSettings, KafkaSecurity
 
 with warnings.catch_warnings():  # its schemas are read by a call that Python 3.11 and 3.12 call deprecated
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
-    import kafka.codec
     import kafka.errors
     from kafka.net.inet import KafkaNetSocket
     from kafka.net.manager import KafkaConnectionManager
@@ -32,6 +33,7 @@ with warnings.catch_warnings():  # its schemas are read by a call that Python 3.
     from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 __all__ = [
+    "CERTAINLY_REFUSED",
     "DUPLICATE_SEQUENCE",
     "EARLIEST",
     "LATEST",
@@ -44,9 +46,9 @@ __all__ = [
     "Fetched",
     "KafkaLink",
     "LinkDown",
+    "Pending",
     "Produced",
     "TopicFacts",
-    "decompress",
     "error_name",
     "is_passing",
 ]
@@ -58,12 +60,17 @@ TOPIC_EXISTS = 36
 DUPLICATE_SEQUENCE = 46
 UNKNOWN_TOPIC = (3, 100, 103)
 PRODUCER_STATE_LOST = (45, 47, 59)
+CERTAINLY_REFUSED = frozenset((2, 3, 10, 17, 18, 19, 21, 29, 31, 32, 43, 44, 45, 47, 59, 76, 87, 100, 103))
+"""What a broker says before it appends. After other refusals, REQUEST_TIMED_OUT or NOT_LEADER say, a batch may be
+in: the leader appends first and waits for its replicas then."""
 EARLIEST = -2
 LATEST = -1
 _READ_COMMITTED = 1
+_OVERTIME_S = 1.0
+"""How much longer than its own bound a request is waited for, should kafka-python forget it."""
 _TOPIC_RESOURCE = 2
-_INFLATED_BYTES_MAX = 512 * 1_048_576
 _NOBODY = uuid.UUID(int=0)
+_T = TypeVar("_T")
 PASSWORD_VARIABLE = "STREAMLEARN_KAFKA_PASSWORD"
 
 
@@ -81,11 +88,12 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """An answer to a fetch: record batches, and (producer id, first offset) of aborted transactions."""
+    """An answer to a fetch: record batches, (producer id, first offset) of aborted transactions, the end."""
 
     error: int
     data: bytes
     aborted: list[tuple[int, int]]
+    stable_end: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,44 @@ class Produced:
     error: int
     base_offset: int
     reason: str
+
+
+class Pending(Generic[_T]):
+    """A request on its way. Its signal is set once there is an answer, or there will be none.
+
+    Attributes:
+        done_ms: When that was, on the clock that only grows.
+    """
+
+    def __init__(self, future: Any, parse: Callable[[Any], _T], signal: threading.Event) -> None:
+        self.done_ms = math.inf
+        self._future = future
+        self._parse = parse
+        self._signal = signal
+        future.add_both(self._note)
+
+    def _note(self, _: object) -> None:
+        self.done_ms = time.monotonic() * 1000
+        self._signal.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether `take` has something to give or to raise."""
+        return self.done_ms < math.inf
+
+    def take(self) -> _T:
+        """The answer.
+
+        Raises:
+            LinkDown: There is none.
+        """
+        if not self.done:
+            message = "no answer yet"
+            raise LinkDown(message)
+        error = self._future.exception
+        if error is not None:
+            raise LinkDown(_brief(error)) from error
+        return self._parse(self._future.value)
 
 
 class KafkaLink:
@@ -128,7 +174,7 @@ class KafkaLink:
         """
         try:
             self._manager.bootstrap(timeout_ms=timeout_ms)
-        except (kafka.errors.KafkaError, OSError) as error:
+        except Exception as error:  # kafka-python raises what it likes, RuntimeError among it
             raise LinkDown(_brief(error)) from error
 
     def close(self) -> None:
@@ -138,15 +184,13 @@ class KafkaLink:
 
     def topic(self, name: str) -> TopicFacts | None:
         """What the cluster says of a topic; None when there is none."""
-        asked = MetadataRequest.MetadataRequestTopic(topic_id=_NOBODY, name=name)
-        answer = self._ask(MetadataRequest(topics=[asked], allow_auto_topic_creation=False, min_version=10))
-        found = answer.topics[0]
-        if found.error_code in UNKNOWN_TOPIC:
-            return None
-        if found.error_code != NO_ERROR:
-            raise LinkDown(error_name(found.error_code))
-        leaders = {part.partition_index: part.leader_id for part in found.partitions}
-        return TopicFacts(found.topic_id, tuple(leaders.get(at, -1) for at in range(len(leaders))))
+        return _facts_of(self._ask(_metadata_request(name)))
+
+    def begin_topic(self, name: str, *, connect: bool, signal: threading.Event) -> Pending[TopicFacts | None]:
+        """Ask for a topic without waiting; on request find the cluster before."""
+        bound_ms = self._access.request_timeout_ms
+        future = self._manager.call_soon(_looked, self._manager, _metadata_request(name), connect, bound_ms)
+        return Pending(future, _facts_of, signal)
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> tuple[int, str]:
         """Create a topic with the cluster's own replication; gives the error code and the broker's words."""
@@ -187,27 +231,44 @@ class KafkaLink:
         answer = self._ask(request, leader).topics[0].partitions[0]
         return answer.error_code, answer.offset
 
-    def fetch(self, leader: int, topic_id: uuid.UUID, at: tuple[int, int], *, bytes_max: int, wait_ms: int) -> Fetched:
-        """Record batches of (partition, offset) of the topic with this id, waiting until there are some."""
+    def begin_fetch(
+        self,
+        leader: int,
+        topic_id: uuid.UUID,
+        positions: Mapping[int, int],
+        *,
+        bytes_max: tuple[int, int],
+        wait_ms: int,
+        signal: threading.Event,
+    ) -> Pending[dict[int, Fetched]]:
+        """Ask for record batches from the offset of each partition, without waiting for the answer.
+
+        Args:
+            leader: The broker.
+            topic_id: Of the topic; a broker that has another under its name refuses.
+            positions: Partition to offset.
+            bytes_max: Of one partition, and of all together.
+            wait_ms: How long the broker may wait until there are some.
+            signal: Set when the answer is there.
+        """
         kind = FetchRequest.FetchTopic
-        part = kind.FetchPartition(partition=at[0], fetch_offset=at[1], partition_max_bytes=bytes_max)
+        parts = [
+            kind.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max[0])
+            for partition, offset in positions.items()
+        ]
         request = FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=1,
-            max_bytes=bytes_max,
+            max_bytes=bytes_max[1],
             isolation_level=_READ_COMMITTED,
             session_id=0,
             session_epoch=-1,
-            topics=[kind(topic_id=topic_id, partitions=[part])],
+            topics=[kind(topic_id=topic_id, partitions=parts)],
             forgotten_topics_data=[],
             min_version=13,
         )
-        answer = self._ask(request, leader, self._access.request_timeout_ms + wait_ms)
-        if answer.error_code != NO_ERROR:
-            return Fetched(answer.error_code, b"", [])
-        found = answer.responses[0].partitions[0]
-        aborted = [(entry.producer_id, entry.first_offset) for entry in found.aborted_transactions or ()]
-        return Fetched(found.error_code, bytes(found.records or b""), aborted)
+        future = self._begin(request, leader, self._access.request_timeout_ms + wait_ms)
+        return Pending(future, lambda answer: _fetched(answer, positions), signal)
 
     def producer_id(self) -> tuple[int, int, int]:
         """A new producer's id and epoch, after the error code."""
@@ -220,30 +281,86 @@ class KafkaLink:
         answer = self._ask(request)
         return answer.error_code, answer.producer_id, answer.producer_epoch
 
-    def produce(self, leader: int, topic: tuple[str, uuid.UUID], partition: int, batch: bytes) -> Produced:
-        """Append one record batch, acknowledged by all replicas in sync.
+    def produce(
+        self, topic: tuple[str, uuid.UUID], batches: Mapping[int, Mapping[int, bytes]]
+    ) -> dict[int, Produced | LinkDown]:
+        """Append one record batch to each of many partitions, acknowledged by all replicas in sync.
 
         Brokers before 4.0 know only the topic's name here.
-        """
-        kind = ProduceRequest.TopicProduceData
-        part = kind.PartitionProduceData(index=partition, records=batch)
-        request = ProduceRequest(
-            transactional_id=None,
-            acks=-1,
-            timeout_ms=self._access.request_timeout_ms,
-            topic_data=[kind(name=topic[0], topic_id=topic[1], partition_data=[part])],
-        )
-        answer = self._ask(request, leader).responses[0].partition_responses[0]
-        details = [entry.batch_index_error_message for entry in answer.record_errors or ()]
-        reason = next((detail for detail in details if detail), answer.error_message or "")
-        return Produced(answer.error_code, answer.base_offset, reason)
 
-    def _ask(self, request: Any, node: int | None = None, timeout_ms: int | None = None) -> Any:
-        bound_ms = timeout_ms or self._access.request_timeout_ms
+        Args:
+            topic: Its name and its id.
+            batches: Leader to partition to batch; all leaders are asked at once.
+        """
+        signal, bound_ms = threading.Event(), self._access.request_timeout_ms
+        pending = [
+            (parts, Pending(self._begin(_produce_request(topic, parts, bound_ms), leader, bound_ms), _produced, signal))
+            for leader, parts in batches.items()
+        ]
+        until_s = time.monotonic() + bound_ms / 1000 + _OVERTIME_S
+        while not all(asked.done for _, asked in pending) and (left_s := until_s - time.monotonic()) > 0:
+            signal.wait(left_s)
+            signal.clear()
+        found: dict[int, Produced | LinkDown] = {}
+        for parts, asked in pending:
+            try:
+                answers = asked.take()
+                nothing = LinkDown("the broker did not answer for the partition")
+                found.update((partition, answers.get(partition, nothing)) for partition in parts)
+            except LinkDown as error:
+                found.update(dict.fromkeys(parts, error))
+        return found
+
+    def _ask(self, request: Any, node: int | None = None) -> Any:
         try:
-            return self._manager.run(_sent, self._manager, request, node, bound_ms)
-        except (kafka.errors.KafkaError, OSError) as error:
+            return self._manager.run(_sent, self._manager, request, node, self._access.request_timeout_ms)
+        except Exception as error:
             raise LinkDown(_brief(error)) from error
+
+    def _begin(self, request: Any, node: int, timeout_ms: int) -> Any:
+        return self._manager.call_soon(_sent, self._manager, request, node, timeout_ms)
+
+
+def _metadata_request(name: str) -> Any:
+    asked = MetadataRequest.MetadataRequestTopic(topic_id=_NOBODY, name=name)
+    return MetadataRequest(topics=[asked], allow_auto_topic_creation=False, min_version=10)
+
+
+def _facts_of(answer: Any) -> TopicFacts | None:
+    found = answer.topics[0]
+    if found.error_code in UNKNOWN_TOPIC:
+        return None
+    if found.error_code != NO_ERROR:
+        raise LinkDown(error_name(found.error_code))
+    leaders = {part.partition_index: part.leader_id for part in found.partitions}
+    return TopicFacts(found.topic_id, tuple(leaders.get(at, -1) for at in range(len(leaders))))
+
+
+def _fetched(answer: Any, positions: Mapping[int, int]) -> dict[int, Fetched]:
+    if answer.error_code != NO_ERROR:
+        return {partition: Fetched(answer.error_code, b"", []) for partition in positions}
+    found = {}
+    for part in (part for topic in answer.responses for part in topic.partitions):
+        aborted = [(entry.producer_id, entry.first_offset) for entry in part.aborted_transactions or ()]
+        data = bytes(part.records or b"")
+        found[part.partition_index] = Fetched(part.error_code, data, aborted, part.last_stable_offset)
+    return found
+
+
+def _produce_request(topic: tuple[str, uuid.UUID], batches: Mapping[int, bytes], timeout_ms: int) -> Any:
+    kind = ProduceRequest.TopicProduceData
+    parts = [kind.PartitionProduceData(index=partition, records=batch) for partition, batch in batches.items()]
+    data = kind(name=topic[0], topic_id=topic[1], partition_data=parts)
+    return ProduceRequest(transactional_id=None, acks=-1, timeout_ms=timeout_ms, topic_data=[data])
+
+
+def _produced(answer: Any) -> dict[int, Produced]:
+    found = {}
+    for part in answer.responses[0].partition_responses:
+        details = [entry.batch_index_error_message for entry in part.record_errors or ()]
+        reason = next((detail for detail in details if detail), part.error_message or "")
+        found[part.index] = Produced(part.error_code, part.base_offset, reason)
+    return found
 
 
 def _security(kafka: KafkaSecurity) -> dict[str, Any]:
@@ -277,46 +394,6 @@ def is_passing(code: int) -> bool:
     return bool(kafka.errors.for_code(code).retriable)
 
 
-def decompress(codec: int, data: bytes) -> bytes:
-    """The records of a compressed batch, at most 512 MiB of them.
-
-    Raises:
-        BadRecord: The bytes are not what the codec's number says, or too many come out.
-        ServiceError: The codec's package is not installed.
-    """
-    name, present, decode = _CODECS.get(codec, (str(codec), _never, None))
-    if decode is None or not present():
-        message = f"records are compressed with {name}, which is not installed here"
-        raise ServiceError(message, help=f"`pip install kafka-python[{name}]`, or let producers use gzip or none")
-    try:
-        plain: bytes = decode(data)
-    except Exception as error:
-        message = f"records compressed with {name} cannot be decompressed: {error}"
-        raise BadRecord(message, help="the topic holds damaged records; read on from a later position") from error
-    return plain
-
-
-def _gunzip(data: bytes) -> bytes:
-    inflater = zlib.decompressobj(wbits=31)
-    plain = inflater.decompress(data, _INFLATED_BYTES_MAX)
-    if not inflater.eof:
-        message = f"incomplete, or more than {_INFLATED_BYTES_MAX} bytes"
-        raise ValueError(message)
-    return plain
-
-
-def _never() -> bool:
-    return False
-
-
-_CODECS: dict[int, tuple[str, Any, Any]] = {
-    1: ("gzip", kafka.codec.has_gzip, _gunzip),
-    2: ("snappy", kafka.codec.has_snappy, kafka.codec.snappy_decode),
-    3: ("lz4", kafka.codec.has_lz4, kafka.codec.lz4_decode),
-    4: ("zstd", kafka.codec.has_zstd, kafka.codec.zstd_decode),
-}
-
-
 _connect_socket = KafkaNetSocket.sock_connect
 
 
@@ -330,6 +407,12 @@ async def _connect_or_close(self: Any, net: Any, sock: Any, *args: Any, **named:
 
 
 KafkaNetSocket.sock_connect = _connect_or_close
+
+
+async def _looked(manager: Any, request: Any, connect: bool, timeout_ms: int) -> Any:
+    if connect:
+        await manager.bootstrap_async(timeout_ms=timeout_ms)
+    return await _sent(manager, request, None, timeout_ms)
 
 
 async def _sent(manager: Any, request: Any, node: int | None, timeout_ms: int) -> Any:

@@ -5,16 +5,18 @@ It knows the topic's id and refuses any other; it does not know what is asked.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from streamlearn.clock import Clock
-from streamlearn.errors import TopicMissing, TopicUnreachable
+from streamlearn.errors import TopicError, TopicMissing, TopicUnreachable
 from streamlearn.topics.kafka_link import (
     NO_ERROR,
     UNKNOWN_TOPIC,
     KafkaLink,
     LinkDown,
+    Pending,
     TopicFacts,
     error_name,
     is_passing,
@@ -33,17 +35,27 @@ class TryAgain(Exception):
 
 
 class KafkaSession:
-    """One link to the brokers of one topic. Close it."""
+    """One link to the brokers of one topic. Close it.
 
-    def __init__(self, url: TopicUrl, access: AccessSettings, clock: Clock, topic_id: str | None = None) -> None:
+    Args:
+        url: The topic.
+        access: How long to try.
+        clock: Says how long it took.
+        known: The topic's id and its partitions, when it was opened before: any other is refused.
+    """
+
+    def __init__(
+        self, url: TopicUrl, access: AccessSettings, clock: Clock, known: tuple[str, int] | None = None
+    ) -> None:
         self.name = url.name
         self.url = f"kafka://{','.join(url.brokers)}/{url.name}"
         self.access = access
         self.clock = clock
         self.link = KafkaLink(url.brokers, access)
         self._address = ",".join(url.brokers)
-        self._topic_id = topic_id
+        self._known = known
         self._facts: TopicFacts | None = None
+        self._checked_ms = self.now_ms()
 
     def close(self) -> None:
         """Close the link."""
@@ -87,14 +99,49 @@ class KafkaSession:
 
     def verify(self) -> None:
         """Ask again for the topic, over the connection there is; raises as `refresh` does."""
-        facts = self.link.topic(self.name)
+        self.learn(self.link.topic(self.name))
+
+    def verify_now_and_then(self) -> None:
+        """Verify when the last look is older than `check_every_ms`."""
+        if self.is_due():
+            self.verify()
+
+    def is_due(self) -> bool:
+        """Whether it is time to look at the topic again."""
+        return self.now_ms() - self._checked_ms >= self.access.check_every_ms
+
+    def begin_look(self, *, connect: bool, signal: threading.Event) -> Pending[TopicFacts | None]:
+        """Ask again for the topic without waiting; give the answer to `learn`."""
+        self._checked_ms = self.now_ms()
+        return self.link.begin_topic(self.name, connect=connect, signal=signal)
+
+    def learn(self, facts: TopicFacts | None) -> None:
+        """Take in what the brokers say of the topic.
+
+        Raises:
+            TopicMissing: There is no such topic (any more).
+            TopicReplaced: It has another id than before.
+            TopicError: It has more partitions than before.
+            TryAgain: It has fewer: the broker is behind.
+        """
         if facts is None:
             message = f"there is no topic {self.url}"
             raise TopicMissing(message, help="create it first; topics are never made by being read or written")
-        if self._topic_id is not None and str(facts.topic_id) != self._topic_id:
-            raise replaced(self.url, self._topic_id, str(facts.topic_id))
-        self._topic_id = str(facts.topic_id)
-        self._facts = facts
+        found = (str(facts.topic_id), len(facts.leaders))
+        known = self._known or found
+        if found[0] != known[0]:
+            raise replaced(self.url, known[0], found[0])
+        if found[1] > known[1]:
+            message = f"{self.url} has {found[1]} partitions now, it had {known[1]} when it was opened"
+            help = (
+                "open it again to read and write all of them; keys lie in other partitions from now on, so what "
+                "joins by key must start anew, and impressions and actions need the same number"
+            )
+            raise TopicError(message, help=help)
+        if found[1] < known[1]:
+            message = f"the broker knows {found[1]} of {known[1]} partitions"
+            raise TryAgain(message)
+        self._known, self._facts, self._checked_ms = known, facts, self.now_ms()
 
     def check(self, code: int) -> None:
         """Sort out an error code: nothing wrong, or worth another try.
@@ -143,7 +190,7 @@ class KafkaSession:
         timeout_ms = min(self.access.request_timeout_ms, max(bound_ms, self.access.retry_wait_ms))
         try:
             self.refresh(timeout_ms)
-        except LinkDown:
+        except (LinkDown, TryAgain):
             return
 
     def unreachable(self, spent_ms: float, tries: int, reason: Exception) -> TopicUnreachable:

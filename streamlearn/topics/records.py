@@ -54,14 +54,18 @@ class Records:
 
     def slice(self, start: int, stop: int) -> Records:
         """The records from `start` up to, without, `stop`; reading on from it loses none of the others."""
-        last = stop >= len(self)
+        stop = min(max(start, stop), len(self))
+        if stop == len(self):
+            following = self.next_offset
+        else:
+            following = int(self.offsets[stop - 1]) + 1 if stop > start else int(self.offsets[start])
         return Records(
             self.partition,
             self.offsets[start:stop],
             self.timestamps_ms[start:stop],
             self.keys[start:stop],
             self.values[start:stop],
-            self.next_offset if last else int(self.offsets[stop - 1]) + 1,
+            following,
         )
 
 

@@ -70,7 +70,7 @@ class WriterSettings:
     """
 
     fsync: Literal["never", "batch"] = "never"
-    delivery_timeout_ms: int = 60_000
+    delivery_timeout_ms: int = 120_000
     send_records_max: int = 1_000
     send_bytes_max: int = 524_288
     buffer_bytes_max: int = 32 * 1_048_576
@@ -107,19 +107,28 @@ class AccessSettings:
     Attributes:
         unreachable_after_ms: A broker that has not answered for this long is reported as unreachable.
         request_timeout_ms: How long one request to a broker may take, apart from its wait for records.
+        answer_wait_ms: How much longer than its `wait_ms` a read waits for a broker's answer. What comes later
+            is given by the next read.
+        check_every_ms: How often readers and writers look whether their topic is still what it was.
         retry_wait_ms: The pause between two attempts.
         lock_wait_ms: File topics: how long to wait for another writer's lock of a partition.
         fetch_bytes_max: Most bytes asked of a broker, or read from a file, at once.
+        request_bytes_max: Most bytes of record batches in one request; a larger batch goes alone.
         response_bytes_max: A broker's answer larger than this is refused before memory is taken for it.
+        decompressed_bytes_max: Most bytes that one fetch of a partition may become by decompression.
         kafka: How Kafka's brokers are spoken to.
     """
 
-    unreachable_after_ms: int = 30_000
+    unreachable_after_ms: int = 90_000
     request_timeout_ms: int = 10_000
+    answer_wait_ms: int = 100
+    check_every_ms: int = 30_000
     retry_wait_ms: int = 100
     lock_wait_ms: int = 30_000
     fetch_bytes_max: int = 4 * 1_048_576
+    request_bytes_max: int = 4 * 1_048_576
     response_bytes_max: int = 128 * 1_048_576
+    decompressed_bytes_max: int = 512 * 1_048_576
     kafka: KafkaSecurity = KafkaSecurity()
 
     def __post_init__(self) -> None:

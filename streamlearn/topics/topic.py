@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from streamlearn.errors import PositionLost, TopicMissing, TopicReplaced
+from streamlearn.errors import PositionLost, TopicMissing, TopicReplaced, UsageError
 from streamlearn.topics.records import Position, Records
 from streamlearn.topics.settings import TopicSettings, WriterSettings
 from streamlearn.topics.writer import Writer
 
 __all__ = ["Reader", "Topic", "replaced"]
+
+_TURN_MS = 10
 
 
 class Topic(ABC):
@@ -118,19 +121,50 @@ class Reader(ABC):
     ) -> Records:
         """Records from `offset` on: at least one if there is one, none after `wait_ms` without any.
 
-        The first record is given even when it is larger than `max_bytes`. Only the wait for records counts as
-        `wait_ms`; the answer itself has the bounds of `AccessSettings`. A broker that is away for less than
-        `unreachable_after_ms` reads as no records.
+        The first record is given even when it is larger than `max_bytes`. A read returns within `wait_ms` and
+        the `answer_wait_ms` of `AccessSettings`, whatever a broker does; an answer that comes later is given by
+        the next read. Only an offset the broker refuses is asked after for longer, to name both bounds. A
+        broker that is away for less than `unreachable_after_ms` reads as no records.
 
         Raises:
+            UsageError: `max_records` or `max_bytes` is below 1.
             PositionLost: `offset` is below earliest or beyond the end.
             TopicReplaced: The topic was deleted and created again.
             TopicMissing: The topic was deleted.
             TopicUnreachable: The topic could not be reached for longer than its bound.
             BadRecord: The bytes at `offset` are not what was written.
+            Oversize: They are compressed, and become more than `decompressed_bytes_max`.
         """
         self._check_partition(partition)
-        return self._read(partition, offset, (max_records, max_bytes), wait_ms)
+        return self._read(partition, offset, _limits(max_records, max_bytes), wait_ms)
+
+    def read_many(
+        self,
+        positions: Mapping[int, int],
+        *,
+        max_records: int = 1_000,
+        max_bytes: int = 1_048_576,
+        wait_ms: int = 0,
+    ) -> list[Records]:
+        """Records of many partitions, as `read` gives them, for the price of about one read.
+
+        Guaranteed: one `Records` for each position, in the order of `positions`, empty where there is nothing
+        yet; it returns as soon as one of them has records. Not guaranteed: records of every partition that has
+        some; a partition whose turn has not come reads as empty.
+
+        Args:
+            positions: Partition to the offset to read from.
+            max_records: Of each partition.
+            max_bytes: Of each partition; the first record comes whatever its size.
+            wait_ms: For all of them together.
+
+        Raises:
+            UsageError: `max_records` or `max_bytes` is below 1.
+            StreamlearnError: As `read`; what was found in other partitions is given by the next read.
+        """
+        for partition in positions:
+            self._check_partition(partition)
+        return self._read_many(positions, _limits(max_records, max_bytes), wait_ms)
 
     def earliest(self, partition: int) -> int:
         """The first offset that can still be read."""
@@ -156,6 +190,16 @@ class Reader(ABC):
 
     @abstractmethod
     def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records: ...
+
+    def _read_many(self, positions: Mapping[int, int], limits: tuple[int, int], wait_ms: int) -> list[Records]:
+        """One look at each; when there is nothing, short waits in turn until there is."""
+        until_s = time.monotonic() + wait_ms / 1000
+        found = [self._read(partition, offset, limits, 0) for partition, offset in positions.items()]
+        while found and not any(map(len, found)) and (left_s := until_s - time.monotonic()) > 0:
+            for at, records in enumerate(found):
+                turn_ms = min(max(1, round(left_s * 1000)), _TURN_MS) if at == 0 else 0
+                found[at] = self._read(records.partition, records.next_offset, limits, turn_ms)
+        return found
 
     @abstractmethod
     def _earliest(self, partition: int) -> int: ...
@@ -201,6 +245,13 @@ class Reader(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _limits(max_records: int, max_bytes: int) -> tuple[int, int]:
+    if max_records < 1 or max_bytes < 1:
+        message = f"a read of at most {max_records} records and {max_bytes} bytes"
+        raise UsageError(message, help="ask for at least 1 of each; the first record comes whatever its size")
+    return max_records, max_bytes
 
 
 def replaced(url: str, wanted_id: str, found_id: str) -> TopicReplaced:

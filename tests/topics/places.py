@@ -11,7 +11,7 @@ from streamlearn.topics import AccessSettings, Topic, TopicSettings, create_topi
 
 __all__ = ["ACCESS", "SETTINGS", "FixedClock", "Place"]
 
-ACCESS = AccessSettings(unreachable_after_ms=20_000, request_timeout_ms=10_000, retry_wait_ms=20)
+ACCESS = AccessSettings(unreachable_after_ms=20_000, request_timeout_ms=10_000, retry_wait_ms=20, answer_wait_ms=5_000)
 SETTINGS = TopicSettings(partitions=2, retention_ms=-1, record_bytes_max=20_000, segment_bytes=2_000_000)
 FADING = replace(SETTINGS, segment_bytes=100, retention_ms=10_000)
 

@@ -361,7 +361,9 @@ def test_flush_reports_everything_that_was_not_delivered(topic: Topic, writer: W
     for at in range(3):
         writer.send(at % 2, b"%d" % at)
     delete_topic(topic.url, ACCESS)
-    with pytest.raises(NotDelivered, match=r"partition 0: 2 \(.*no topic.*\); partition 1: 1 \(not tried") as caught:
+    with pytest.raises(
+        NotDelivered, match=r"partition 0: 2 \(.*no topic.*\); partition 1: 1 \((not tried|there is no)"
+    ) as caught:
         writer.flush()
     assert caught.value.help
     writer.flush()
@@ -405,6 +407,57 @@ def test_many_partitions_are_kept_apart(place: Place) -> None:
         with topic.reader() as reader:
             for partition in range(12):
                 assert values_of(read_all(reader, partition)) == [b"%d" % partition] * (partition + 1)
+
+
+def test_many_partitions_are_read_at_once(place: Place) -> None:
+    with place.create(replace(SETTINGS, partitions=12)) as topic, topic.writer() as writer, topic.reader() as reader:
+        for partition in range(1, 12):
+            for at in range(partition):
+                writer.send(partition, b"%d-%d" % (partition, at))
+        writer.flush()
+        positions, found = dict.fromkeys(range(12), 0), [[] for _ in range(12)]  # type: ignore[var-annotated]
+        while sum(map(len, found)) < sum(range(12)):
+            many = reader.read_many(positions, max_records=4, wait_ms=5_000)
+            assert [records.partition for records in many] == list(positions)
+            assert 0 < max(map(len, many)) <= 4
+            for records in many:
+                found[records.partition] += records.values
+                positions[records.partition] = records.next_offset
+        assert found == [[b"%d-%d" % (partition, at) for at in range(partition)] for partition in range(12)]
+        assert reader.read_many({}, wait_ms=5_000) == []
+        with pytest.raises(PositionLost, match="partition 3: position 99"):
+            reader.read_many({2: 0, 3: 99})
+        with pytest.raises(TopicMissing, match="not opened for partition 12"):
+            reader.read_many({12: 0})
+
+
+def test_many_idle_partitions_are_waited_for_together(writer: Writer, reader: Reader) -> None:
+    started_s = time.monotonic()
+    assert [len(records) for records in reader.read_many({0: 0, 1: 0}, wait_ms=150)] == [0, 0]
+    assert 0.1 < time.monotonic() - started_s < 2
+    found: list[list[Records]] = []
+    thread = threading.Thread(target=lambda: found.append(reader.read_many({0: 0, 1: 0}, wait_ms=20_000)))
+    thread.start()
+    writer.append(1, [b"late"])
+    thread.join(20)
+    assert [records.values for records in found[0]] == [[], [b"late"]]
+
+
+@pytest.mark.parametrize("limits", [{"max_records": 0}, {"max_bytes": 0}, {"max_records": -1}])
+def test_a_read_of_nothing_is_refused(writer: Writer, reader: Reader, limits: dict[str, int]) -> None:
+    writer.append(0, [b"a"])
+    with pytest.raises(UsageError, match="ask for at least 1 of each"):
+        reader.read(0, 0, **limits)
+    with pytest.raises(UsageError, match="ask for at least 1 of each"):
+        reader.read_many({0: 0}, **limits)
+
+
+def test_a_slice_of_no_records_skips_none(writer: Writer, reader: Reader) -> None:
+    writer.append(0, [b"a", b"b", b"c"])
+    records = reader.read(0, 0, wait_ms=2_000)
+    starts = {start: records.slice(start, start) for start in range(4)}
+    assert {start: (len(none), none.next_offset) for start, none in starts.items()} == {at: (0, at) for at in range(4)}
+    assert (records.slice(1, 99).next_offset, records.slice(1, 2).next_offset) == (3, 2)
 
 
 def test_a_compacted_topic_wants_keys_and_takes_tombstones(place: Place) -> None:

@@ -16,7 +16,7 @@ from tests.topics.places import ACCESS, SETTINGS, Place
 
 pytestmark = pytest.mark.kafka
 
-IMPATIENT = replace(ACCESS, unreachable_after_ms=600, request_timeout_ms=300)
+IMPATIENT = replace(ACCESS, unreachable_after_ms=600, request_timeout_ms=300, answer_wait_ms=100)
 WAIT_S_MAX = 5.0
 
 
@@ -93,6 +93,28 @@ def test_a_silent_broker_is_given_up_within_the_bound(own_kafka: Any, topic: Top
             assert time.monotonic() - started_s < WAIT_S_MAX
         finally:
             own_kafka.resume()
+
+
+def test_a_read_returns_in_its_time_from_a_silent_broker_and_the_next_takes_the_answer(
+    own_kafka: Any, topic: Topic
+) -> None:
+    patient = replace(ACCESS, answer_wait_ms=50)
+    with open_topic(topic.url, patient) as reopened, reopened.reader() as reader, topic.writer() as writer:
+        assert len(reader.read(0, 0, wait_ms=100)) == 0
+        writer.append(0, [b"a", b"b"])
+        own_kafka.pause()
+        try:
+            for _ in range(3):
+                started_s = time.monotonic()
+                assert len(reader.read(0, 0, wait_ms=20)) == 0
+                assert time.monotonic() - started_s < 1
+        finally:
+            own_kafka.resume()
+        deadline_s = time.monotonic() + 20
+        values: list[bytes | None] = []
+        while not values and time.monotonic() < deadline_s:
+            values = reader.read(0, 0, wait_ms=20).values
+        assert values == [b"a", b"b"]
 
 
 def test_an_append_sent_before_a_silence_is_there_once(own_kafka: Any, topic: Topic) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamlearn.errors import ConfigError, NotDelivered
-from streamlearn.topics import Topic, TopicSettings, create_topic, open_topic, partition_of
+from streamlearn.errors import ConfigError, NotDelivered, Oversize, TopicError
+from streamlearn.topics import Reader, Topic, TopicSettings, Writer, create_topic, open_topic, partition_of
 from tests.topics.places import ACCESS, SETTINGS, Place
 
 pytestmark = pytest.mark.kafka
@@ -155,3 +156,51 @@ def test_a_first_record_larger_than_a_fetch_is_read(place: Place) -> None:
             records = reader.read(0, 0, max_bytes=1_000, wait_ms=5_000)
             assert [len(value or b"") for value in records.values] == [2_900_000]
             assert reader.read(0, 1, max_bytes=1_000, wait_ms=5_000).values == [b"small"]
+
+
+def test_a_topic_that_grows_is_said_to_have_grown(kafka: Any, topic: Topic) -> None:
+    from kafka.admin import KafkaAdminClient
+
+    hurried = replace(ACCESS, check_every_ms=100)
+    with open_topic(topic.url, hurried) as opened, opened.reader() as reader, opened.writer() as writer:
+        writer.append(0, [b"a"])
+        with KafkaAdminClient(bootstrap_servers=kafka.address) as admin:
+            admin.create_partitions({name_of(topic): 4})
+        grown = "has 4 partitions now, it had 2 when it was opened"
+        with pytest.raises(TopicError, match=grown):
+            read_on(reader, 1)
+        with pytest.raises(TopicError, match=grown):
+            append_on(writer)
+        with pytest.raises(TopicError, match=grown):
+            opened.reader()
+    with open_topic(topic.url, ACCESS) as again:
+        assert again.partitions == 4
+
+
+def read_on(reader: Reader, offset: int) -> None:
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        offset = reader.read(0, offset, wait_ms=50).next_offset
+
+
+def append_on(writer: Writer) -> None:
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        writer.append(0, [b"more"])
+
+
+def test_records_that_become_too_many_bytes_are_refused_and_smaller_ones_read(kafka: Any, topic: Topic) -> None:
+    producer = producer_of(kafka, compression_type="zstd", linger_ms=0)
+    for size in (600_000, 700_000, 30):
+        producer.send(name_of(topic), bytes(size), partition=0).get(20)
+    producer.close()
+    wide, narrow = (replace(ACCESS, decompressed_bytes_max=bytes_max) for bytes_max in (1_000_000, 650_000))
+    with open_topic(topic.url, wide) as bounded, bounded.reader() as reader:
+        sizes: list[int] = []
+        while len(sizes) < 3:
+            sizes += [len(value or b"") for value in reader.read(0, len(sizes), wait_ms=5_000).values]
+        assert sizes == [600_000, 700_000, 30]
+    with open_topic(topic.url, narrow) as bounded, bounded.reader() as reader:
+        assert len(reader.read(0, 0, wait_ms=5_000)) == 1
+        with pytest.raises(Oversize, match=r"records at offset 1: .* become more than 650000 bytes"):
+            reader.read(0, 1, wait_ms=5_000)

@@ -1,0 +1,238 @@
+"""Kafka's rare answers, played by a link that says what a script tells it: no broker gives them on demand."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streamlearn.clock import SYSTEM_CLOCK
+from streamlearn.errors import NotDelivered, TopicError, TopicUnreachable
+from streamlearn.native import native
+from streamlearn.topics import AccessSettings, Reader, TopicSettings, WriterSettings
+from streamlearn.topics.kafka_codec import Decompressor
+from streamlearn.topics.kafka_link import Fetched, LinkDown, Produced, TopicFacts
+from streamlearn.topics.kafka_reader import KafkaReader
+from streamlearn.topics.kafka_session import KafkaSession
+from streamlearn.topics.kafka_writer import KafkaWriter
+from streamlearn.topics.url import TopicUrl
+
+ACCESS = AccessSettings(retry_wait_ms=1, unreachable_after_ms=150, answer_wait_ms=20, request_timeout_ms=500)
+URL = TopicUrl("kafka", "t", ("127.0.0.1:1",))
+APPENDING = (0, 6, 7, 20)
+"""What a broker may answer once a batch is in its log."""
+
+
+class Answer:
+    """What `Pending` gives, at once or never."""
+
+    def __init__(self, found: Any, *, done: bool = True) -> None:
+        self._found = found
+        self.done = done
+        self.done_ms = time.monotonic() * 1000
+
+    def take(self) -> Any:
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
+
+
+class ScriptedLink:
+    """One broker. `codes` are what it answers to batches, `None` breaks the connection."""
+
+    def __init__(self, leaders: tuple[int, ...], codes: list[int | None] | None = None) -> None:
+        self.leaders = leaders
+        self.codes = codes or []
+        self.producers = 0
+        self.values: list[bytes | None] = []
+        self.requests: list[list[int]] = []
+        self.silent = False
+        self._known: dict[bytes, int] = {}
+
+    def connect(self, timeout_ms: float) -> None: ...
+
+    def close(self) -> None: ...
+
+    def topic(self, name: str) -> TopicFacts:
+        return TopicFacts(uuid.UUID(int=7), self.leaders)
+
+    def begin_topic(self, name: str, *, connect: bool, signal: threading.Event) -> Answer:
+        signal.set()
+        return Answer(self.topic(name))
+
+    def producer_id(self) -> tuple[int, int, int]:
+        self.producers += 1
+        return 0, self.producers, 0
+
+    def produce(
+        self, topic: tuple[str, uuid.UUID], batches: Mapping[int, Mapping[int, bytes]]
+    ) -> dict[int, Produced | LinkDown]:
+        answers: dict[int, Produced | LinkDown] = {}
+        for parts in batches.values():
+            self.requests.append(list(parts))
+            for partition, batch in parts.items():
+                code = self.codes.pop(0) if self.codes else 0
+                if code is None or code in APPENDING:
+                    self._append(batch)
+                base = self._known.get(batch, -1)
+                answers[partition] = LinkDown("gone") if code is None else Produced(code, base, "")
+        return answers
+
+    def _append(self, batch: bytes) -> None:
+        if batch not in self._known:  # the sequence numbers in it are the same
+            self._known[batch] = len(self.values)
+            columns, _ = native.scan_kafka_batches(batch, 0, [], Decompressor(1))
+            self.values += columns[3]
+
+    def begin_fetch(self, leader: int, topic_id: uuid.UUID, positions: Mapping[int, int], **_: Any) -> Answer:
+        self.requests.append(list(positions))
+        return Answer({partition: Fetched(0, b"", []) for partition in positions}, done=not self.silent)
+
+
+def session_of(link: ScriptedLink, monkeypatch: pytest.MonkeyPatch, access: AccessSettings = ACCESS) -> KafkaSession:
+    monkeypatch.setattr("streamlearn.topics.kafka_session.KafkaLink", lambda *_: link)
+    session = KafkaSession(URL, access, SYSTEM_CLOCK)
+    session.verify()
+    return session
+
+
+def writer_of(link: ScriptedLink, monkeypatch: pytest.MonkeyPatch, timeout_ms: int = 5_000) -> KafkaWriter:
+    session = session_of(link, monkeypatch)
+    topic = TopicSettings(partitions=len(link.leaders))
+    return KafkaWriter(session, topic, WriterSettings(delivery_timeout_ms=timeout_ms), SYSTEM_CLOCK)
+
+
+def read_on(reader: Reader, partitions: tuple[int, ...]) -> None:
+    """Read nothing until the reader refuses."""
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        for partition in partitions:
+            assert len(reader.read(partition, 0, wait_ms=5)) == 0
+
+
+@pytest.mark.parametrize("doubtful", [None, 6, 7, 20])
+@pytest.mark.parametrize("lost", [45, 47, 59])
+def test_a_batch_in_doubt_is_never_sent_under_another_producer_id(
+    monkeypatch: pytest.MonkeyPatch, doubtful: int | None, lost: int
+) -> None:
+    link = ScriptedLink((0,), [doubtful, lost, 0])
+    writer = writer_of(link, monkeypatch)
+    with pytest.raises(NotDelivered, match="1 records may or may not be in") as caught:
+        writer.append(0, [b"event"])
+    assert caught.value.unsure
+    assert link.values == [b"event"]
+
+
+@pytest.mark.parametrize("refused", [19, 45, 59])
+def test_a_batch_that_is_not_in_for_certain_is_sent_again(monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
+    link = ScriptedLink((0,), [refused, 59, 0])
+    assert writer_of(link, monkeypatch).append(0, [b"event"]).tolist() == [0]
+    assert link.values == [b"event"]
+
+
+@pytest.mark.parametrize("doubtful", [None, 6, 7, 20])
+def test_a_batch_in_doubt_is_sent_again_byte_for_byte(monkeypatch: pytest.MonkeyPatch, doubtful: int | None) -> None:
+    link = ScriptedLink((0,), [doubtful, 19, doubtful, 0])
+    writer = writer_of(link, monkeypatch)
+    assert writer.append(0, [b"a"]).tolist() == [0]
+    assert writer.append(0, [b"b"]).tolist() == [1]
+    assert link.values == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(("code", "unsure"), [(19, False), (7, True)])
+def test_an_append_given_up_says_whether_it_may_be_in(monkeypatch: pytest.MonkeyPatch, code: int, unsure: bool) -> None:
+    link = ScriptedLink((0,), [code] * 10_000)
+    with pytest.raises(TopicUnreachable) as caught:
+        writer_of(link, monkeypatch, 30).append(0, [b"event"])
+    assert caught.value.unsure == unsure == ("may or may not be in" in caught.value.message)
+
+
+def test_a_flush_asks_a_leader_once_for_all_its_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink((3, 4, 3, 4))
+    writer = writer_of(link, monkeypatch)
+    for partition in range(4):
+        writer.send(partition, b"%d" % partition)
+    writer.flush()
+    assert sorted(map(sorted, link.requests)) == [[0, 2], [1, 3]]
+
+
+def test_one_partition_that_is_refused_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink((0, 0, 0), [0, 32, 7, 0])
+    writer = writer_of(link, monkeypatch)
+    for partition in range(3):
+        writer.send(partition, b"%d" % partition)
+    with pytest.raises(NotDelivered, match=r"partition 1: 1 \(.*InvalidTimestamp") as caught:
+        writer.flush()
+    assert [failure[:2] for failure in caught.value.failures] == [(1, 1)]
+    assert not caught.value.unsure
+    assert link.values == [b"0", b"2"]
+
+
+def test_a_partition_without_a_leader_is_named_though_another_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink((-1, 0))
+    reader = KafkaReader(session_of(link, monkeypatch), (0, 1))
+    with pytest.raises(TopicUnreachable, match="partition 0 has no leader"):
+        read_on(reader, (0, 1))
+    link.leaders = (0, 0)
+    deadline_s = time.monotonic() + 20
+    while [0] not in link.requests and time.monotonic() < deadline_s:
+        try:
+            reader.read(0, 0, wait_ms=5)
+        except TopicUnreachable:
+            continue
+    assert [0] in link.requests
+
+
+def test_a_pause_between_reads_is_no_silence_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink((-1,))
+    session = session_of(link, monkeypatch)
+    reader, paused_ms = KafkaReader(session, (0,)), [0.0]
+    monkeypatch.setattr(session, "now_ms", lambda: time.monotonic() * 1000 + paused_ms[0])
+    reader.read(0, 0)
+    paused_ms[0] += 3_600_000
+    link.leaders = (0,)
+    assert len(reader.read(0, 0)) == 0
+
+
+def test_a_topic_that_gets_more_partitions_stops_its_idle_readers_and_writers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    access = replace(ACCESS, check_every_ms=50)
+    link = ScriptedLink((0,))
+    reader = KafkaReader(session_of(link, monkeypatch, access), (0,))
+    session = session_of(link, monkeypatch, access)
+    writer = KafkaWriter(session, TopicSettings(), WriterSettings(), SYSTEM_CLOCK)
+    assert len(reader.read(0, 0)) == 0
+    link.leaders = (0, 0, 0)
+    with pytest.raises(TopicError, match="has 3 partitions now, it had 1 when it was opened") as caught:
+        read_on(reader, (0,))
+    assert "open it again" in caught.value.help
+    with pytest.raises(TopicError, match="has 3 partitions now"):
+        writer.append(0, [b"a"])
+
+
+def test_one_fetch_asks_a_leader_for_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink((0,) * 5 + (1,) * 3)
+    reader = KafkaReader(session_of(link, monkeypatch), tuple(range(8)))
+    found = reader.read_many(dict.fromkeys(range(8), 0))
+    assert [records.partition for records in found] == list(range(8))
+    assert sorted(map(sorted, link.requests)) == [[0, 1, 2, 3, 4], [5, 6, 7]]
+
+
+def test_a_silent_broker_is_asked_once_and_named_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink((0,))
+    link.silent = True
+    reader = KafkaReader(session_of(link, monkeypatch), (0,))
+    started_s = time.monotonic()
+    assert len(reader.read(0, 0)) == 0
+    assert len(reader.read(0, 0, wait_ms=10)) == 0
+    assert time.monotonic() - started_s < 2
+    assert link.requests == [[0]]
+    with pytest.raises(TopicUnreachable, match="no answer"):
+        read_on(reader, (0,))
+    assert link.requests == [[0]]
