@@ -9,13 +9,13 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from streamlearn.errors import BadRecord, ConfigError, TopicExists, TopicMissing
+from streamlearn.errors import BadRecord, ConfigError, TopicExists, TopicMissing, TopicUnreachable
 from streamlearn.topics.file_head import HEAD_NAME, Head
 from streamlearn.topics.file_segment import segment_path
 from streamlearn.topics.settings import TopicSettings
 from streamlearn.topics.topic import replaced
 
-__all__ = ["Folder", "create_file_topic", "delete_file_topic", "open_folder"]
+__all__ = ["Folder", "create_file_topic", "delete_file_topic", "folder_unreachable", "open_folder"]
 
 _IDENTITY_NAME = "topic.json"
 _IDENTITY_BYTES_MAX = 65_536
@@ -69,10 +69,11 @@ def create_file_topic(path: Path, settings: TopicSettings) -> None:
 
     Raises:
         TopicExists: There is something of that name.
+        TopicUnreachable: The file system refuses.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.new-{uuid.uuid4().hex}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         for partition in range(settings.partitions):
             folder = scratch / str(partition)
             folder.mkdir(parents=True)
@@ -86,8 +87,8 @@ def create_file_topic(path: Path, settings: TopicSettings) -> None:
             os.fsync(file.fileno())
         scratch.rename(path)
     except OSError as error:
-        if not path.exists():
-            raise
+        if not os.path.lexists(path):
+            raise folder_unreachable(path, error) from error
         message = f"file://{path} exists already"
         raise TopicExists(message, help="delete it first, or take another name") from error
     finally:
@@ -99,12 +100,16 @@ def delete_file_topic(path: Path) -> None:
 
     Raises:
         TopicMissing: There is no topic.
+        TopicUnreachable: The file system refuses.
     """
-    if not (path / _IDENTITY_NAME).exists():
-        raise _missing(path)
     scratch = path.with_name(f".{path.name}.gone-{uuid.uuid4().hex}")
-    path.rename(scratch)
-    shutil.rmtree(scratch)
+    try:
+        if not (path / _IDENTITY_NAME).exists():
+            raise _missing(path)
+        path.rename(scratch)
+        shutil.rmtree(scratch)
+    except OSError as error:
+        raise folder_unreachable(path, error) from error
 
 
 def open_folder(path: Path) -> Folder:
@@ -113,6 +118,7 @@ def open_folder(path: Path) -> Folder:
     Raises:
         TopicMissing: There is no topic.
         BadRecord: Its topic.json cannot be understood.
+        TopicUnreachable: The file system refuses.
     """
     file = path / _IDENTITY_NAME
     try:
@@ -121,6 +127,8 @@ def open_folder(path: Path) -> Folder:
             raw = opened.read(_IDENTITY_BYTES_MAX + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise _missing(path) from None
+    except OSError as error:
+        raise folder_unreachable(path, error) from error
     try:
         identity = json.loads(raw)
         if identity["format"] != _FORMAT:
@@ -130,6 +138,12 @@ def open_folder(path: Path) -> Folder:
     except (ValueError, KeyError, TypeError, ConfigError) as error:
         message = f"{file} is not a topic's: {error}"
         raise BadRecord(message, help="restore it from a copy, or delete the folder") from error
+
+
+def folder_unreachable(path: Path, error: OSError) -> TopicUnreachable:
+    """The error of a folder that the file system keeps from us."""
+    message = f"file://{path}: {error.strerror} ({error.filename})"
+    return TopicUnreachable(message, help="check that the folder is there and that this user may read and write it")
 
 
 def _mark(file: Path) -> tuple[int, int, int]:

@@ -85,8 +85,11 @@ class Segment:
         return os.fstat(self.descriptor).st_size
 
     def is_replaced(self) -> bool:
-        """Whether another file lies at its path now."""
-        return self.path.stat().st_ino != os.fstat(self.descriptor).st_ino
+        """Whether another file lies at its path now, or none."""
+        try:
+            return self.path.stat().st_ino != os.fstat(self.descriptor).st_ino
+        except FileNotFoundError:
+            return True
 
     def timestamp_ms_max(self, end_bytes: int) -> int:
         """The largest timestamp up to a byte; -1 without records."""

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamlearn.clock import Clock
-from streamlearn.errors import TopicUnreachable
-from streamlearn.topics.file_folder import Folder, open_folder
+from streamlearn.errors import BadRecord, TopicUnreachable
+from streamlearn.topics.file_folder import Folder, folder_unreachable, open_folder
 from streamlearn.topics.file_head import HEAD_NAME, Head, read_head
 from streamlearn.topics.file_log import FileLog
 from streamlearn.topics.file_segment import Segment, bases_of
@@ -92,7 +92,9 @@ class _FileWriter(Writer):
                 self._logs[partition] = log
             base = log.append(outgoing)
         except OSError as error:
-            raise _unreachable(self._folder, error) from error
+            failed = folder_unreachable(self._folder.path, error)
+            failed.unsure = True  # the head may say so already, though its fsync failed
+            raise failed from error
         return np.arange(base, base + len(outgoing), dtype=np.int64)
 
     def _close(self) -> None:
@@ -135,11 +137,16 @@ class _FileReader(Reader):
 
     def _offset_for_time(self, partition: int, timestamp_ms: int) -> int:
         head = self._head(partition)
-        for base in self._bases(partition, head):
+        for _ in range(_MOVES_MAX):
             try:
-                segment = self._segment(partition, base)
-            except FileNotFoundError:  # retention took it a moment ago, with everything in it
-                continue
+                return self._found_time(partition, timestamp_ms, head)
+            except (FileNotFoundError, BadRecord) as error:
+                head = self._moved_on(partition, head, error)
+        raise self._restless(partition)
+
+    def _found_time(self, partition: int, timestamp_ms: int, head: Head) -> int:
+        for base in self._bases(partition, head):
+            segment = self._segment(partition, base)
             found = segment.offset_for_time(timestamp_ms, self._end_bytes(segment, head))
             if found is not None:
                 return max(found, head.earliest)
@@ -162,43 +169,79 @@ class _FileReader(Reader):
                 self._heads[partition] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             return read_head(self._heads[partition], path)
         except OSError as error:
-            raise _unreachable(self._folder, error) from error
+            raise folder_unreachable(self._folder.path, error) from error
 
     def _found(self, partition: int, offset: int, head: Head, limits: tuple[int, int]) -> Records:
-        """The records at `offset`, which is below the end, passing over segments compaction has emptied."""
+        """The records at `offset`, which is below the end.
+
+        Writers move on while this looks: what does not fit together is damage only under a head that stands.
+        """
         chunk_bytes = max(_CHUNK_BYTES_MIN, limits[0] * _CHUNK_BYTES_OF_RECORD)
         limits = (limits[0], min(limits[1], chunk_bytes, self._access.fetch_bytes_max))
         for _ in range(_MOVES_MAX):
-            base = self._base_of(partition, offset, head)
             try:
-                segment = self._segment(partition, base)
-            except FileNotFoundError:  # retention or a roll moved on since the head was read
-                self._ends.pop(partition, None)
-                head = self._head(partition)
+                records = self._scanned(partition, offset, head, limits)
+            except (FileNotFoundError, BadRecord) as error:
+                head = self._moved_on(partition, head, error)
                 self.check_offset(partition, offset, head.earliest, head.next_offset)
                 continue
-            end_bytes = self._end_bytes(segment, head)
-            known = self._ends.get(partition)
-            at_end = known is not None and known[:2] == (base, offset)
-            position = known[2] if known is not None and at_end else segment.position_of(offset, end_bytes)
-            while position < end_bytes:
-                records, position = segment.read(offset, position, end_bytes, limits, partition=partition)
-                if len(records):
-                    self._ends[partition] = (base, records.next_offset, position)
-                    return records
-            following = [later for later in self._bases(partition, head) if later > base]
-            if not following:
-                return empty_records(partition, head.next_offset)
-            offset = max(offset, following[0])
-            self._ends.pop(partition, None)
+            if len(records) or records.next_offset >= head.next_offset:
+                return records
+            offset = records.next_offset
         return empty_records(partition, offset)
+
+    def _scanned(self, partition: int, offset: int, head: Head, limits: tuple[int, int]) -> Records:
+        """The records at `offset` of the segment it belongs to; without any, where the next segment begins.
+
+        Raises:
+            FileNotFoundError: Retention took what the head speaks of.
+            BadRecord: Damage, or a file that compaction put in the place of the one the head speaks of.
+        """
+        base = self._base_of(partition, offset, head)
+        segment = self._segment(partition, base)
+        end_bytes = self._end_bytes(segment, head)
+        known = self._ends.get(partition)
+        at_end = known is not None and known[:2] == (base, offset)
+        position = known[2] if known is not None and at_end else segment.position_of(offset, end_bytes)
+        while position < end_bytes:
+            records, position = segment.read(offset, position, end_bytes, limits, partition=partition)
+            if len(records):
+                self._ends[partition] = (base, records.next_offset, position)
+                return records
+        self._ends.pop(partition, None)
+        following = next((later for later in self._bases(partition, head) if later > base), head.next_offset)
+        # Listed before, looked at after: were a segment between deleted, its records would be passed over.
+        now = self._head(partition)
+        self.check_offset(partition, offset, now.earliest, now.next_offset)
+        return empty_records(partition, max(offset, following))
+
+    def _moved_on(self, partition: int, head: Head, error: FileNotFoundError | BadRecord) -> Head:
+        """The head now, when a writer moved on since `head` was read or has replaced the segment's file.
+
+        Raises:
+            BadRecord: Nothing moved: the damage is there.
+        """
+        now, known = self._head(partition), self._segments.get(partition)
+        if isinstance(error, BadRecord) and now == head and not (known and self._is_rewritten(known)):
+            raise error
+        self._ends.pop(partition, None)
+        if known is not None:
+            known.close()
+            del self._segments[partition]
+        return now
+
+    def _restless(self, partition: int) -> TopicUnreachable:
+        message = f"{self.url} partition {partition}: writers moved on {_MOVES_MAX} times during one look"
+        return TopicUnreachable(message, help="try again; create the topic with a larger segment_bytes")
 
     def _base_of(self, partition: int, offset: int, head: Head) -> int:
         known = self._ends.get(partition)
         if known is not None and known[1] == offset:
             return known[0]
         bases = self._bases(partition, head)
-        return bases[max(bisect_right(bases, offset) - 1, 0)]
+        if not bases or bases[0] > offset:
+            raise FileNotFoundError
+        return bases[bisect_right(bases, offset) - 1]
 
     def _bases(self, partition: int, head: Head) -> list[int]:
         folder = self._folder.partition(partition)
@@ -221,8 +264,3 @@ class _FileReader(Reader):
     def _is_rewritten(self, segment: Segment) -> bool:
         """Whether compaction has put another file in this one's place."""
         return self._folder.settings.compacted and segment.is_replaced()
-
-
-def _unreachable(folder: Folder, error: OSError) -> TopicUnreachable:
-    message = f"{folder.url}: {error.strerror} ({error.filename})"
-    return TopicUnreachable(message, help="check that the folder is there and that this user may read and write it")

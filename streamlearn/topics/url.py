@@ -43,7 +43,9 @@ def parse_url(url: str) -> TopicUrl:
         ('127.0.0.1:9092',)
     """
     parts = urlsplit(url)
-    if "@" in parts.netloc:
+    # Wherever it is: a password with a slash or a hash in it ends the part that names the host.
+    in_path = parts.scheme == "file" and parts.netloc in ("", "localhost")
+    if not in_path and ("@" in url or "%40" in url):
         message = "a topic's URL carries no credentials"
         raise UsageError(message, help=_HELP)
     if parts.scheme == "memory" and _is_name(parts.netloc) and parts.path in ("", "/"):

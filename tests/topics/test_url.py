@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from streamlearn.errors import UsageError
-from streamlearn.topics import open_topic
+from streamlearn.errors import TopicUnreachable, UsageError
+from streamlearn.topics import create_topic, open_topic
 from streamlearn.topics.url import TopicUrl, parse_url
 
 
@@ -48,7 +50,32 @@ def test_what_is_no_url_of_a_topic_is_refused(url: str) -> None:
     assert "memory://NAME" in caught.value.help
 
 
-def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
-    with pytest.raises(UsageError) as caught:
-        open_topic("kafka://me:secret@host:9092/events")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "kafka://me:secret@host:9092/events",
+        "kafka://me:se#secret@host:9092/events",
+        "kafka://me:se/secret@host:9092/events",
+        "kafka://me:se?secret@host:9092/events",
+        "kafka://me:secret%40host:9092/events",
+        "file://me:se/secret@host/events",
+        "http://me:secret@host/events",
+        "me:secret@host",
+    ],
+)
+def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(UsageError, match="carries no credentials") as caught:
+        open_topic(url)
     assert "secret" not in str(caught.value)
+
+
+def test_a_folder_may_have_any_name() -> None:
+    assert parse_url("file:///data/me@home/events") == TopicUrl("file", "/data/me@home/events")
+
+
+def test_a_folder_the_file_system_refuses_is_said_to_be_unreachable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for url in ("file:///proc/nope/t", f"file://{tmp_path}/file/t"):
+        with pytest.raises(TopicUnreachable, match=url) as caught:
+            create_topic(url)
+        assert caught.value.help
