@@ -65,6 +65,13 @@ def check_offsets(offsets: _Offsets, length: int) -> None:
 
 # Partitions and spans.
 
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a key, as Kafka's default partitioner (murmur2) says.
+
+    Raises:
+        ValueError: There are no partitions.
+    """
+
 def partitions_of(offsets: npt.NDArray[np.int32], data: _U8, partitions: int) -> npt.NDArray[np.int32]:
     """The partition of each key, as Kafka's default partitioner (murmur2) says.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,11 @@ def test_keys_go_where_kafka_python_sends_them(key: bytes, partitions: int) -> N
 
     assert kafka_link.NO_ERROR == 0
     assert partition_of(key, partitions) == (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def test_no_partitions_are_refused() -> None:
+    with pytest.raises(ValueError, match="partitions: expected at least 1, got 0"):
+        partition_of(b"key", 0)
 
 
 def test_importing_topics_imports_no_kafka() -> None:

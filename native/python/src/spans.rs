@@ -26,6 +26,14 @@ fn partitions_of<'py>(
 }
 
 #[pyfunction]
+fn partition_of(key: &[u8], partitions: u32) -> PyResult<u32> {
+    if partitions == 0 {
+        return Err(PyValueError::new_err("partitions: expected at least 1, got 0"));
+    }
+    Ok(partitioner::partition_of(key, partitions))
+}
+
+#[pyfunction]
 fn take_spans<'py>(
     py: Python<'py>,
     data: &Bound<'py, PyAny>,
@@ -41,6 +49,7 @@ fn take_spans<'py>(
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(partition_of, module)?)?;
     module.add_function(wrap_pyfunction!(partitions_of, module)?)?;
     module.add_function(wrap_pyfunction!(take_spans, module)?)
 }

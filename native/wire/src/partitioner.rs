@@ -22,6 +22,11 @@ pub fn murmur2(key: &[u8]) -> u32 {
     value ^ (value >> 15)
 }
 
+/// The partition of one key.
+pub fn partition_of(key: &[u8], partitions: u32) -> u32 {
+    (murmur2(key) & 0x7fff_ffff) % partitions
+}
+
 /// The partition of each key laid end to end in `data`.
 pub fn partitions_of<O: Copy + Into<i64>>(
     offsets: &[O],
@@ -30,7 +35,7 @@ pub fn partitions_of<O: Copy + Into<i64>>(
 ) -> Result<Vec<i32>, OffsetsError> {
     check_offsets(offsets, data.len())?;
     let key = |pair: &[O]| &data[pair[0].into() as usize..pair[1].into() as usize];
-    Ok(offsets.windows(2).map(|pair| ((murmur2(key(pair)) & 0x7fff_ffff) % partitions) as i32).collect())
+    Ok(offsets.windows(2).map(|pair| partition_of(key(pair), partitions) as i32).collect())
 }
 
 #[cfg(test)]
