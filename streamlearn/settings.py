@@ -51,9 +51,96 @@ class TopicsSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=3600,
-            description="How long a broker or folder may stay silent before a call gives up, naming it.",
+            description="How long a broker or folder may stay silent before a call gives up, naming it. Keep it "
+            "above the time in which a broker restarts.",
+        ),
+    ] = 90.0
+    request_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="How long one request to a broker may take before its connection is given up and the "
+            "request sent again. Raise it for brokers far away.",
+        ),
+    ] = 10.0
+    delivery_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86_400,
+            description="How long records are tried before they are reported as not delivered. Lower it where "
+            "a late answer is worse than a lost record; a broker away for less loses nothing.",
+        ),
+    ] = 120.0
+    answer_wait_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="How much longer than it may wait for records a read waits for a broker's answer; a "
+            "later answer is taken by the next read. Raise it when `peek` of a slow broker shows nothing.",
+        ),
+    ] = 0.1
+    check_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86_400,
+            description="How often readers and writers look whether a Kafka topic got more partitions.",
         ),
     ] = 30.0
+    fetch_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            le=1 << 30,
+            description="Bytes asked of a broker, or read of a file, at once. Raise it for fast catching up, lower "
+            "it to save memory.",
+        ),
+    ] = 4 << 20
+    request_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            le=1 << 30,
+            description="Bytes of records in one request to a broker; keep it below the broker's "
+            "socket.request.max.bytes.",
+        ),
+    ] = 4 << 20
+    response_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            le=1 << 30,
+            description="A broker's answer larger than this is refused. Raise it when records are larger.",
+        ),
+    ] = 128 << 20
+    decompressed_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            le=1 << 30,
+            description="Bytes that one fetch of a partition may become by decompression. Raise it when other "
+            "producers compress very large batches, lower it to bound memory.",
+        ),
+    ] = 512 << 20
+    lock_wait_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="File topics: how long to wait for another writer's lock. Raise it when many processes "
+            "write, or compaction of a large topic takes long.",
+        ),
+    ] = 30.0
+    fsync: Annotated[
+        Literal["never", "batch"],
+        Meta(
+            description="File topics: `batch` has records on the disk before they are acknowledged, for machines "
+            "that may lose power; `never` survives the death of any process."
+        ),
+    ] = "never"
     schema_ids: Annotated[
         dict[str, str],
         Meta(

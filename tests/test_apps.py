@@ -13,7 +13,7 @@ from streamlearn.errors import ConfigError, SpecError
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
 from streamlearn.settings import Settings, TopicsSettings
 from streamlearn.testing import small_app, small_folder
-from streamlearn.topics import create_topic
+from streamlearn.topics import AccessSettings, WriterSettings, create_topic
 
 DECLARES = """
 from streamlearn.apps import App
@@ -173,3 +173,24 @@ def test_a_folder_of_an_odd_name_has_topics_too(tmp_path: Path) -> None:
     with create_topic(folder.topic_url("samples")) as topic:
         assert topic.partitions == 1
     assert (tmp_path / "50% #1? ü" / ".streamlearn" / "topics" / "small.samples").exists()
+
+
+def test_every_setting_of_topics_arrives_where_topics_are_opened_and_written(folder: Path) -> None:
+    numbers = {
+        "reach_s": 61.5, "request_timeout_s": 7.5, "answer_wait_s": 0.25, "check_s": 3.5, "lock_wait_s": 9.5,
+        "fetch_bytes_max": 2_001, "request_bytes_max": 2_002, "response_bytes_max": 2_003,
+        "decompressed_bytes_max": 2_004, "delivery_timeout_s": 99.5,
+    }  # fmt: skip
+    loaded = load_app(folder, [f"topics.{name}={value}" for name, value in numbers.items()] + ["topics.fsync=batch"])
+    access, writer = loaded.access, loaded.writer_settings
+    assert (access.unreachable_after_ms, access.request_timeout_ms) == (61_500, 7_500)
+    assert (access.answer_wait_ms, access.check_every_ms, access.lock_wait_ms) == (250, 3_500, 9_500)
+    assert (access.fetch_bytes_max, access.request_bytes_max) == (2_001, 2_002)
+    assert (access.response_bytes_max, access.decompressed_bytes_max) == (2_003, 2_004)
+    assert (writer.delivery_timeout_ms, writer.fsync) == (99_500, "batch")
+
+
+def test_defaults_of_topics_are_said_once_and_outlast_a_minute_without_a_broker(folder: Path) -> None:
+    loaded = load_app(folder)
+    assert (loaded.access, loaded.writer_settings) == (AccessSettings(), WriterSettings())
+    assert min(loaded.access.unreachable_after_ms, loaded.writer_settings.delivery_timeout_ms) > 60_000

@@ -17,7 +17,7 @@ from streamlearn.apps.module import app_module
 from streamlearn.config import read_settings
 from streamlearn.errors import ConfigError, SpecError, UsageError
 from streamlearn.settings import Settings
-from streamlearn.topics import AccessSettings, KafkaSecurity, Topic, TopicSettings, open_topic
+from streamlearn.topics import AccessSettings, KafkaSecurity, Topic, TopicSettings, WriterSettings, open_topic
 
 __all__ = ["TOPICS", "AppFolder", "load_app"]
 
@@ -81,7 +81,25 @@ class AppFolder:
             sasl_username=kafka.sasl_username,
             ssl_cafile=kafka.ssl_cafile,
         )
-        return AccessSettings(unreachable_after_ms=round(self.settings.topics.reach_s * 1000), kafka=security)
+        topics = self.settings.topics
+        return AccessSettings(
+            unreachable_after_ms=_ms(topics.reach_s),
+            request_timeout_ms=_ms(topics.request_timeout_s),
+            answer_wait_ms=_ms(topics.answer_wait_s),
+            check_every_ms=_ms(topics.check_s),
+            lock_wait_ms=_ms(topics.lock_wait_s),
+            fetch_bytes_max=topics.fetch_bytes_max,
+            request_bytes_max=topics.request_bytes_max,
+            response_bytes_max=topics.response_bytes_max,
+            decompressed_bytes_max=topics.decompressed_bytes_max,
+            kafka=security,
+        )
+
+    @cached_property
+    def writer_settings(self) -> WriterSettings:
+        """How its topics are written."""
+        topics = self.settings.topics
+        return WriterSettings(fsync=topics.fsync, delivery_timeout_ms=_ms(topics.delivery_timeout_s))
 
     def open_topic(self, topic: str) -> Topic:
         """Open one of its topics; see `topic_url` for their names.
@@ -116,6 +134,10 @@ def load_app(folder: Path | str, overrides: Sequence[str] | str = ()) -> AppFold
         del sys.modules[module.__name__]  # a mended file is read anew
         raise
     return AppFolder(app, path, read_settings(Settings, path / "app.toml", overrides))
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
 
 
 def _app_of(file: Path, module: ModuleType, loaded_before: set[str]) -> App:

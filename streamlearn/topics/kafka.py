@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import ConfigError, TopicExists, TopicMissing
-from streamlearn.topics.kafka_link import NO_ERROR, TOPIC_EXISTS, UNKNOWN_TOPIC, error_name, is_passing
+from streamlearn.topics.kafka_link import NO_ERROR, NOT_ALLOWED, TOPIC_EXISTS, UNKNOWN_TOPIC, error_name, is_passing
 from streamlearn.topics.kafka_reader import KafkaReader
 from streamlearn.topics.kafka_session import KafkaSession, TryAgain
 from streamlearn.topics.kafka_writer import BATCH_OVERHEAD_BYTES, KafkaWriter
@@ -14,6 +16,8 @@ from streamlearn.topics.url import TopicUrl
 from streamlearn.topics.writer import Writer
 
 __all__ = ["KafkaTopic", "create_kafka_topic", "delete_kafka_topic", "open_kafka_topic"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def open_kafka_topic(url: TopicUrl, access: AccessSettings, clock: Clock) -> KafkaTopic:
@@ -107,19 +111,36 @@ class KafkaTopic(Topic):
 
     def settings(self) -> TopicSettings:
         """What the broker says the topic is set to now."""
-
-        def attempt() -> dict[str, str]:
-            code, configs = self._session.link.configs(self._parsed.name)
-            self._session.check(code)
-            return configs
-
-        configs = self._session.persist(attempt)
-        self._session.persist(self._session.verify)  # the question named the topic, not its id
+        code, configs = self._configs()
+        self._session.check(code)
         return _settings_of(configs, self.partitions)
 
+    def _configs(self) -> tuple[int, dict[str, str]]:
+        """What the broker says the topic is set to, or that this user may not ask."""
+
+        def attempt() -> tuple[int, dict[str, str]]:
+            code, configs = self._session.link.configs(self._parsed.name)
+            if code not in NOT_ALLOWED:
+                self._session.check(code)
+            return code, configs
+
+        found = self._session.persist(attempt)
+        self._session.persist(self._session.verify)  # the question named the topic, not its id
+        return found
+
     def writer(self, settings: WriterSettings | None = None) -> Writer:
-        """A writer with a connection of its own; acknowledged by all replicas in sync, idempotent."""
-        topic = self.settings()
+        """A writer with a connection of its own; acknowledged by all replicas in sync, idempotent.
+
+        A user who may write but not ask for the topic's settings gets one that checks records against the
+        default ones; the broker still judges by the real ones.
+        """
+        code, configs = self._configs()
+        if code in NOT_ALLOWED:
+            topic = TopicSettings(partitions=self.partitions)
+            message = "%s: this user may not see its settings: records are checked against a record_bytes_max of %d"
+            _LOG.warning(message, self.url, topic.record_bytes_max)
+        else:
+            topic = _settings_of(configs, self.partitions)
         session = self._connected()
         return KafkaWriter(session, topic, settings or WriterSettings(), session.clock)
 

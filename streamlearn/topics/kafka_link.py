@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from streamlearn.errors import ConfigError
+from streamlearn.topics.meters import note_answer
 from streamlearn.topics.settings import AccessSettings, KafkaSecurity
 
 with warnings.catch_warnings():  # its schemas are read by a call that Python 3.11 and 3.12 call deprecated
@@ -38,6 +39,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "MESSAGE_TOO_LARGE",
+    "NOT_ALLOWED",
     "NO_ERROR",
     "OFFSET_OUT_OF_RANGE",
     "PRODUCER_STATE_LOST",
@@ -59,6 +61,7 @@ MESSAGE_TOO_LARGE = (10, 18)
 TOPIC_EXISTS = 36
 DUPLICATE_SEQUENCE = 46
 UNKNOWN_TOPIC = (3, 100, 103)
+NOT_ALLOWED = (29, 31)
 PRODUCER_STATE_LOST = (45, 47, 59)
 CERTAINLY_REFUSED = frozenset((2, 3, 10, 17, 18, 19, 21, 29, 31, 32, 43, 44, 45, 47, 59, 76, 87, 100, 103))
 """What a broker says before it appends. After other refusals, REQUEST_TIMED_OUT or NOT_LEADER say, a batch may be
@@ -69,6 +72,7 @@ _READ_COMMITTED = 1
 _OVERTIME_S = 1.0
 """How much longer than its own bound a request is waited for, should kafka-python forget it."""
 _TOPIC_RESOURCE = 2
+_CLIENT_ID = "streamlearn"
 _NOBODY = uuid.UUID(int=0)
 _T = TypeVar("_T")
 PASSWORD_VARIABLE = "STREAMLEARN_KAFKA_PASSWORD"
@@ -153,15 +157,17 @@ class KafkaLink:
         _hush()
         config = {
             "bootstrap_servers": list(brokers),
-            "client_id": "streamlearn",
+            "client_id": _CLIENT_ID,
             "request_timeout_ms": access.request_timeout_ms,
             "reconnect_backoff_ms": access.retry_wait_ms,
             "reconnect_backoff_max_ms": max(access.retry_wait_ms, 1_000),
             "socket_connection_setup_timeout_ms": access.request_timeout_ms,
             "receive_message_max_bytes": access.response_bytes_max,
+            "proxy_url": f"{_Socket.SCHEMES[0]}://direct",
             **_security(access.kafka),
         }
         self._access = access
+        self._address = ",".join(brokers)
         self._net = NetworkSelector(**config)
         self._manager = KafkaConnectionManager(self._net, **config)
         self._net.start()
@@ -189,7 +195,7 @@ class KafkaLink:
     def begin_topic(self, name: str, *, connect: bool, signal: threading.Event) -> Pending[TopicFacts | None]:
         """Ask for a topic without waiting; on request find the cluster before."""
         bound_ms = self._access.request_timeout_ms
-        future = self._manager.call_soon(_looked, self._manager, _metadata_request(name), connect, bound_ms)
+        future = self._manager.call_soon(self._looked, _metadata_request(name), connect, bound_ms)
         return Pending(future, _facts_of, signal)
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> tuple[int, str]:
@@ -313,12 +319,23 @@ class KafkaLink:
 
     def _ask(self, request: Any, node: int | None = None) -> Any:
         try:
-            return self._manager.run(_sent, self._manager, request, node, self._access.request_timeout_ms)
+            return self._manager.run(self._sent, request, node, self._access.request_timeout_ms)
         except Exception as error:
             raise LinkDown(_brief(error)) from error
 
     def _begin(self, request: Any, node: int, timeout_ms: int) -> Any:
-        return self._manager.call_soon(_sent, self._manager, request, node, timeout_ms)
+        return self._manager.call_soon(self._sent, request, node, timeout_ms)
+
+    async def _looked(self, request: Any, connect: bool, timeout_ms: int) -> Any:
+        if connect:
+            await self._manager.bootstrap_async(timeout_ms=timeout_ms)
+        return await self._sent(request, None, timeout_ms)
+
+    async def _sent(self, request: Any, node: int | None, timeout_ms: int) -> Any:
+        future = self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
+        answer = await self._manager.wait_for(future, timeout_ms)
+        note_answer(self._address)
+        return answer
 
 
 def _metadata_request(name: str) -> Any:
@@ -394,38 +411,40 @@ def is_passing(code: int) -> bool:
     return bool(kafka.errors.for_code(code).retriable)
 
 
-_connect_socket = KafkaNetSocket.sock_connect
+class _Socket(KafkaNetSocket):  # type: ignore[misc]
+    """How our connections are made: kafka-python leaves a refused socket to the garbage collector, which warns.
 
+    It is found by the scheme of the setting for proxies, so that no other user of kafka-python meets it.
+    """
 
-async def _connect_or_close(self: Any, net: Any, sock: Any, *args: Any, **named: Any) -> Any:
-    """Connect a socket; kafka-python leaves a refused one to the garbage collector, which warns of it."""
-    try:
-        return await _connect_socket(self, net, sock, *args, **named)
-    except BaseException:
-        sock.close()
-        raise
+    SCHEMES = ("streamlearn",)
 
-
-KafkaNetSocket.sock_connect = _connect_or_close
-
-
-async def _looked(manager: Any, request: Any, connect: bool, timeout_ms: int) -> Any:
-    if connect:
-        await manager.bootstrap_async(timeout_ms=timeout_ms)
-    return await _sent(manager, request, None, timeout_ms)
-
-
-async def _sent(manager: Any, request: Any, node: int | None, timeout_ms: int) -> Any:
-    future = manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
-    return await manager.wait_for(future, timeout_ms)
+    async def sock_connect(self, net: Any, sock: Any, *args: Any, **named: Any) -> Any:
+        try:
+            return await super().sock_connect(net, sock, *args, **named)
+        except BaseException:
+            sock.close()
+            raise
 
 
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".split("\n", maxsplit=1)[0][:200]
 
 
+class _Hush(logging.Filter):
+    """A broker that is away is reported once, by an error of ours; kafka-python would log every attempt.
+
+    What other threads log comes from other users of kafka-python, and passes.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.threadName or "").endswith(_CLIENT_ID)
+
+
+_HUSH = _Hush()
+
+
 def _hush() -> None:
-    """A broker that is away is reported once, by an error of ours; kafka-python would log every attempt."""
-    log = logging.getLogger("kafka")
-    if log.level == logging.NOTSET:
-        log.setLevel(logging.CRITICAL + 1)
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if name.split(".")[0] == "kafka" and isinstance(logger, logging.Logger):
+            logger.addFilter(_HUSH)  # once, however often it is added

@@ -292,6 +292,7 @@ class KafkaReader(Reader):
             silence.since_ms = min(silence.since_ms, at_ms)
             silence.last_ms, silence.look, silence.reason = at_ms, self._looks, error
             silence.tries += 1
+            self._meter.retried()
             self._troubled.add(partition)
 
     def _complain(self, wanted: Iterable[int], now_ms: float) -> None:

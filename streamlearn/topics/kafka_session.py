@@ -21,6 +21,7 @@ from streamlearn.topics.kafka_link import (
     error_name,
     is_passing,
 )
+from streamlearn.topics.meters import Meter
 from streamlearn.topics.settings import AccessSettings
 from streamlearn.topics.topic import replaced
 from streamlearn.topics.url import TopicUrl
@@ -55,6 +56,7 @@ class KafkaSession:
         self._address = ",".join(url.brokers)
         self._known = known
         self._facts: TopicFacts | None = None
+        self.meter = Meter(self.url)
         self._checked_ms = self.now_ms()
 
     def close(self) -> None:
@@ -179,6 +181,7 @@ class KafkaSession:
             spent_ms = self.now_ms() - started_ms
             if spent_ms >= bound_ms:
                 raise self.unreachable(spent_ms, tries, reason) from reason
+            self.meter.retried()
             if refresh:
                 self.try_refresh(bound_ms - spent_ms)
             else:

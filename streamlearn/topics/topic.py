@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from streamlearn.errors import PositionLost, TopicMissing, TopicReplaced, UsageError
+from streamlearn.topics.meters import Meter
 from streamlearn.topics.records import Position, Records
 from streamlearn.topics.settings import TopicSettings, WriterSettings
 from streamlearn.topics.writer import Writer
@@ -109,6 +110,7 @@ class Reader(ABC):
         self.url = url
         self.topic_id = topic_id
         self._partitions = frozenset(partitions)
+        self._meter = Meter(url)
 
     def read(
         self,
@@ -136,7 +138,9 @@ class Reader(ABC):
             Oversize: They are compressed, and become more than `decompressed_bytes_max`.
         """
         self._check_partition(partition)
-        return self._read(partition, offset, _limits(max_records, max_bytes), wait_ms)
+        records = self._read(partition, offset, _limits(max_records, max_bytes), wait_ms)
+        self._count([records])
+        return records
 
     def read_many(
         self,
@@ -164,7 +168,9 @@ class Reader(ABC):
         """
         for partition in positions:
             self._check_partition(partition)
-        return self._read_many(positions, _limits(max_records, max_bytes), wait_ms)
+        found = self._read_many(positions, _limits(max_records, max_bytes), wait_ms)
+        self._count(found)
+        return found
 
     def earliest(self, partition: int) -> int:
         """The first offset that can still be read."""
@@ -209,6 +215,12 @@ class Reader(ABC):
 
     @abstractmethod
     def _offset_for_time(self, partition: int, timestamp_ms: int) -> int: ...
+
+    def _count(self, found: Sequence[Records]) -> None:
+        records = sum(map(len, found))
+        if records:
+            columns = (column for each in found for column in (each.keys, each.values))
+            self._meter.read(records, sum(sum(map(len, filter(None, column))) for column in columns))
 
     def _check_partition(self, partition: int) -> None:
         if partition not in self._partitions:

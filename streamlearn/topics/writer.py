@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from streamlearn.clock import Clock
 from streamlearn.errors import NotDelivered, StreamlearnError, TopicMissing
+from streamlearn.topics.meters import Meter
 from streamlearn.topics.records import Outgoing, check_record
 from streamlearn.topics.settings import TopicSettings, WriterSettings
 
@@ -60,6 +61,7 @@ class Writer(ABC):
         self._clock = clock
         self._collected: dict[int, _Collected] = {}
         self._collected_bytes = 0
+        self._meter = Meter(url)
         self._failures: dict[tuple[int, bool], _Failure] = {}  # by partition, and whether it was untried
 
     def append(
@@ -102,7 +104,11 @@ class Writer(ABC):
         if any(failed == partition for failed, _ in self._failures):
             message = f"{self.url} partition {partition}: {count} records not tried after an earlier failure"
             raise NotDelivered(message, help="flush says what failed; send that again, then these")
-        return self._append(partition, outgoing) if count else np.empty(0, np.int64)
+        if not count:
+            return np.empty(0, np.int64)
+        offsets = self._append(partition, outgoing)
+        self._meter.appended(count, sum(outgoing.sizes()))
+        return offsets
 
     def send(
         self, partition: int, value: bytes | None, key: bytes | None = None, timestamp_ms: int | None = None
@@ -200,7 +206,9 @@ class Writer(ABC):
     def _settle(self, partition: int, error: BaseException | None) -> None:
         waiting = self._collected.pop(partition)
         self._collected_bytes -= waiting.bytes
-        if error is not None:
+        if error is None:
+            self._meter.appended(len(waiting.values), waiting.bytes)
+        else:
             untried = isinstance(error, NotDelivered) and error.message == _UNTRIED
             failure = self._failures.setdefault((partition, untried), _Failure(partition, 0, error))
             failure.records += len(waiting.values)

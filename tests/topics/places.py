@@ -7,9 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from streamlearn.clock import SystemClock
-from streamlearn.topics import AccessSettings, Topic, TopicSettings, create_topic, delete_topic, open_topic
+from streamlearn.topics import (
+    AccessSettings,
+    Reader,
+    Records,
+    Topic,
+    TopicSettings,
+    create_topic,
+    delete_topic,
+    open_topic,
+)
 
-__all__ = ["ACCESS", "SETTINGS", "FixedClock", "Place"]
+__all__ = ["ACCESS", "SETTINGS", "FixedClock", "Place", "read_all", "values_of"]
 
 ACCESS = AccessSettings(unreachable_after_ms=20_000, request_timeout_ms=10_000, retry_wait_ms=20, answer_wait_ms=5_000)
 SETTINGS = TopicSettings(partitions=2, retention_ms=-1, record_bytes_max=20_000, segment_bytes=2_000_000)
@@ -85,3 +94,19 @@ def _delete_records(url: str, before_offset: int) -> None:
     address, name = url.removeprefix("kafka://").split("/")
     with KafkaAdminClient(bootstrap_servers=address) as admin:
         admin.delete_records({TopicPartition(name, 0): before_offset})
+
+
+def read_all(reader: Reader, partition: int = 0, offset: int | None = None, max_records: int = 1_000) -> list[Records]:
+    """Everything up to the end, read by read."""
+    offset, end = reader.earliest(partition) if offset is None else offset, reader.end(partition)
+    found = []
+    while offset < end:
+        records = reader.read(partition, offset, max_records=max_records, wait_ms=2_000)
+        assert records.next_offset > offset
+        found.append(records)
+        offset = records.next_offset
+    return found
+
+
+def values_of(found: list[Records]) -> list[bytes | None]:
+    return [value for records in found for value in records.values]

@@ -33,7 +33,7 @@ from streamlearn.topics import (
     delete_topic,
     open_topic,
 )
-from tests.topics.places import ACCESS, SETTINGS, FixedClock, Place
+from tests.topics.places import ACCESS, SETTINGS, Place, read_all, values_of
 
 NOW_MS = 1_700_000_000_000
 
@@ -42,14 +42,6 @@ NOW_MS = 1_700_000_000_000
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     address = request.getfixturevalue("kafka").address if request.param == "kafka" else ""
     place = Place.of(request.param, tmp_path, address)
-    yield place
-    place.clean()
-
-
-@pytest.fixture(params=["memory", "file"])
-def own_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Where retention and compaction are ours; Kafka's broker does them by itself, in its own time."""
-    place = Place.of(request.param, tmp_path)
     yield place
     place.clean()
 
@@ -70,22 +62,6 @@ def writer(topic: Topic) -> Iterator[Writer]:
 def reader(topic: Topic) -> Iterator[Reader]:
     with topic.reader() as reader:
         yield reader
-
-
-def read_all(reader: Reader, partition: int = 0, offset: int | None = None, max_records: int = 1_000) -> list[Records]:
-    """Everything up to the end, read by read."""
-    offset, end = reader.earliest(partition) if offset is None else offset, reader.end(partition)
-    found = []
-    while offset < end:
-        records = reader.read(partition, offset, max_records=max_records, wait_ms=2_000)
-        assert records.next_offset > offset
-        found.append(records)
-        offset = records.next_offset
-    return found
-
-
-def values_of(found: list[Records]) -> list[bytes | None]:
-    return [value for records in found for value in records.values]
 
 
 def test_what_was_appended_is_read(writer: Writer, reader: Reader) -> None:
@@ -460,6 +436,22 @@ def test_a_slice_of_no_records_skips_none(writer: Writer, reader: Reader) -> Non
     assert (records.slice(1, 99).next_offset, records.slice(1, 2).next_offset) == (3, 2)
 
 
+def test_what_is_appended_and_read_is_counted_by_topic(topic: Topic, writer: Writer, reader: Reader) -> None:
+    from prometheus_client import REGISTRY
+
+    writer.append(0, [b"abc", None], [b"k", b"key"])
+    writer.send(1, b"defg")
+    writer.flush()
+    reader.read(0, 0, wait_ms=5_000)
+    reader.read_many({0: 1, 1: 0}, wait_ms=5_000)
+    labels = {"topic": topic.url.rpartition("/")[2]}
+    wanted = {"records_appended": 3, "appended_bytes": 11}
+    found = {noun: REGISTRY.get_sample_value(f"streamlearn_topics_{noun}_total", labels) for noun in wanted}
+    assert found == wanted
+    assert REGISTRY.get_sample_value("streamlearn_topics_records_read_total", labels) in (3, 4)
+    assert (REGISTRY.get_sample_value("streamlearn_topics_read_bytes_total", labels) or 0) >= 7
+
+
 def test_a_compacted_topic_wants_keys_and_takes_tombstones(place: Place) -> None:
     with place.create(TopicSettings(compacted=True, retention_ms=-1)) as topic, topic.writer() as writer:
         with pytest.raises(BadRecord, match="without a key"):
@@ -469,52 +461,3 @@ def test_a_compacted_topic_wants_keys_and_takes_tombstones(place: Place) -> None
         writer.append(0, [b"a", None], [b"k", b"k"])
         with topic.reader() as reader:
             assert values_of(read_all(reader)) == [b"a", None]
-
-
-def test_compaction_keeps_the_last_record_of_each_key(own_place: Place) -> None:
-    clock = FixedClock(NOW_MS)
-    settings = TopicSettings(compacted=True, retention_ms=-1, segment_bytes=200, tombstones_keep_ms=1_000)
-    with own_place.create(settings, clock) as topic, topic.writer() as writer, topic.reader() as reader:
-        for at in range(40):
-            writer.append(0, [b"%d" % at], [b"k%d" % (at % 3)], [NOW_MS])
-        writer.append(0, [None], [b"k0"], [NOW_MS])
-        for _ in range(8):
-            writer.append(0, [b"other"], [b"k9"], [NOW_MS])
-        topic.maintain()
-        values = values_of(read_all(reader))
-        assert values[:3] == [b"37", b"38", None]
-        assert (reader.earliest(0), reader.end(0)) == (0, 49)
-        assert values_of(read_all(reader, offset=5)) == values
-        clock.now_ms += 2_000
-        topic.maintain()
-        assert values_of(read_all(reader))[:2] == [b"37", b"38"]
-        assert None not in values_of(read_all(reader))
-
-
-def test_retention_by_age_goes_by_the_records_own_times(own_place: Place) -> None:
-    clock = FixedClock(NOW_MS)
-    settings = replace(SETTINGS, retention_ms=10_000, segment_bytes=100)
-    with own_place.create(settings, clock) as topic, topic.writer() as writer, topic.reader() as reader:
-        for at in range(10):
-            writer.append(0, [b"%d" % at], timestamps_ms=[NOW_MS + at * 1_000])
-        clock.now_ms += 15_000
-        topic.maintain()
-        kept = values_of(read_all(reader))
-        assert kept[-1] == b"9"
-        assert b"1" not in kept
-        assert reader.offset_for_time(0, NOW_MS + 8_000) == 8
-        clock.now_ms += 10_000
-        topic.maintain()
-        assert (reader.earliest(0), reader.end(0)) == (10, 10)
-        assert writer.append(0, [b"next"], timestamps_ms=[clock.now_ms]).tolist() == [10]
-        assert values_of(read_all(reader)) == [b"next"]
-
-
-def test_retention_by_size_drops_whole_old_segments(own_place: Place) -> None:
-    settings = replace(SETTINGS, retention_bytes=1_000, segment_bytes=300)
-    with own_place.create(settings) as topic, topic.writer() as writer, topic.reader() as reader:
-        for at in range(100):
-            writer.append(0, [b"%03d" % at + bytes(65)])
-        kept = values_of(read_all(reader))
-        assert 10 <= len(kept) <= 20
-        assert (kept[-1] or b"")[:3] == b"099"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -151,3 +152,21 @@ def test_kafka_pythons_log_is_silent(capfd: pytest.CaptureFixture[str], caplog: 
         open_topic("kafka://127.0.0.1:1/events", IMPATIENT)
     assert capfd.readouterr().err == ""
     assert caplog.records == []
+
+
+def test_the_log_of_others_who_use_kafka_python_is_not_touched(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(TopicUnreachable):
+        open_topic("kafka://127.0.0.1:1/events", IMPATIENT)
+    theirs = logging.getLogger("kafka.net.manager")
+    assert theirs.isEnabledFor(logging.ERROR)
+    theirs.error("of another client")
+    assert [record.getMessage() for record in caplog.records] == ["of another client"]
+
+
+def test_connections_of_others_who_use_kafka_python_are_made_as_before() -> None:
+    from kafka.net.inet import KafkaNetSocket
+
+    with pytest.raises(TopicUnreachable):
+        open_topic("kafka://127.0.0.1:1/events", IMPATIENT)
+    assert KafkaNetSocket.sock_connect.__module__ == "kafka.net.inet"
+    assert type(KafkaNetSocket()) is KafkaNetSocket

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamlearn.errors import ConfigError, NotDelivered, Oversize, TopicError
+from streamlearn.errors import ConfigError, NotDelivered, Oversize, TopicError, TopicUnreachable
 from streamlearn.topics import Reader, Topic, TopicSettings, Writer, create_topic, open_topic, partition_of
 from tests.topics.places import ACCESS, SETTINGS, Place
 
@@ -204,3 +204,26 @@ def test_records_that_become_too_many_bytes_are_refused_and_smaller_ones_read(ka
         assert len(reader.read(0, 0, wait_ms=5_000)) == 1
         with pytest.raises(Oversize, match=r"records at offset 1: .* become more than 650000 bytes"):
             reader.read(0, 1, wait_ms=5_000)
+
+
+def test_a_writer_without_the_right_to_see_settings_writes(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from streamlearn.topics.kafka_link import KafkaLink
+
+    monkeypatch.setattr(KafkaLink, "configs", lambda *_: (29, {}))
+    with caplog.at_level("WARNING", "streamlearn"), topic.writer() as writer:
+        assert writer.append(1, [b"a"]).tolist() == [0]
+    assert "may not see its settings: records are checked against a record_bytes_max of 1048576" in caplog.text
+    with pytest.raises(TopicUnreachable, match="TopicAuthorizationFailed"):
+        topic.settings()
+
+
+def test_how_long_a_broker_is_silent_is_measured(kafka: Any, topic: Topic) -> None:
+    from prometheus_client import REGISTRY
+
+    with topic.reader() as reader:
+        reader.end(0)
+        silence_s = REGISTRY.get_sample_value("streamlearn_topics_broker_silence_seconds", {"brokers": kafka.address})
+    assert silence_s is not None
+    assert 0 <= silence_s < 60

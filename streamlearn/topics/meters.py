@@ -1,0 +1,65 @@
+"""Metrics of topics: what was appended and read, how often it was tried again, how long brokers are silent.
+
+Nothing is registered before something is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from streamlearn.telemetry import counter, gauge
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter
+
+__all__ = ["Meter", "note_answer"]
+
+_COUNTS = {
+    "records_appended": "Records that were acknowledged.",
+    "appended_bytes": "Bytes of keys and values that were acknowledged.",
+    "records_read": "Records that were given to readers.",
+    "read_bytes": "Bytes of keys and values that were given to readers.",
+    "retries": "Requests to brokers that were or will be tried again.",
+}
+_LOCK = threading.Lock()
+_ANSWERED_S: dict[str, float] = {}
+
+
+class Meter:
+    """The counts of one topic, by its name."""
+
+    def __init__(self, url: str) -> None:
+        self._topic = url.rpartition("/")[2]
+        self._counts: dict[str, Counter] = {}
+
+    def appended(self, records: int, size_bytes: int) -> None:
+        """Count what was acknowledged."""
+        self._count("records_appended").inc(records)
+        self._count("appended_bytes").inc(size_bytes)
+
+    def read(self, records: int, size_bytes: int) -> None:
+        """Count what a reader was given."""
+        self._count("records_read").inc(records)
+        self._count("read_bytes").inc(size_bytes)
+
+    def retried(self) -> None:
+        """Count another try."""
+        self._count("retries").inc()
+
+    def _count(self, noun: str) -> Counter:
+        if noun not in self._counts:
+            with _LOCK:  # two threads would register it twice
+                self._counts[noun] = counter("topics", noun, _COUNTS[noun], ["topic"]).labels(self._topic)
+        return self._counts[noun]
+
+
+def note_answer(address: str) -> None:
+    """Note that a broker of an address has answered just now."""
+    first = address not in _ANSWERED_S
+    _ANSWERED_S[address] = time.monotonic()
+    if first:
+        with _LOCK:
+            silence = gauge("topics", "broker_silence", "seconds", "Since a broker last answered.", ["brokers"])
+        silence.labels(address).set_function(lambda: time.monotonic() - _ANSWERED_S[address])
