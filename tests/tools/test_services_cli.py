@@ -75,15 +75,19 @@ def test_status_tells_what_is_missing_without_fetching(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_up_prints_addresses_and_stops_cleanly_at(number: signal.Signals, redis: str, tmp_path: Path) -> None:
     del redis
-    command = [*_CLI, "up", "redis", "--folder", str(tmp_path)]
+    # As a shell starts a command in the background: with SIGINT ignored.
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *_CLI, "up", "redis", "--folder", str(tmp_path)]
     with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        name, _, url = running.stdout.readline().strip().partition("=")
-        assert name == "STREAMLEARN_REGISTRY"
-        with Client.from_url(url, socket_timeout=10) as client:
-            pid = int(client.info("server")["process_id"])
-        running.send_signal(number)
-        _, told = running.communicate(timeout=60)
+        try:
+            assert running.stdout is not None
+            name, _, url = running.stdout.readline().strip().partition("=")
+            assert name == "STREAMLEARN_REGISTRY"
+            with Client.from_url(url, socket_timeout=10) as client:
+                pid = int(client.info("server")["process_id"])
+            running.send_signal(number)
+            _, told = running.communicate(timeout=60)
+        finally:
+            running.kill()
         assert running.returncode == 0, told
     assert "stopping redis" in told
     assert not Path(f"/proc/{pid}").exists()

@@ -19,10 +19,13 @@ __all__: list[str] = []
 _ROOT = Path(__file__).parents[2]
 _SLEEP = ("sleep", "600")
 _STUBBORN = ("sh", "-c", "trap '' TERM; echo ready; while true; do sleep 0.05; done")
+# SIGINT is made what it is in a terminal: whoever runs this suite in the background has it ignored.
 _OWNER = """\
+import signal
 import sys
 from pathlib import Path
 from tools.services.process import OwnedProcess
+signal.signal(signal.SIGINT, signal.default_int_handler)
 process = OwnedProcess("child", sys.argv[2:], Path(sys.argv[1]))
 print(process.pid, flush=True)
 sys.stdin.read()
@@ -85,12 +88,15 @@ def test_nothing_is_left_when_the_owner_is_ended_by(number: signal.Signals, tmp_
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=_ROOT
     ) as owner:
-        assert owner.stdout is not None
-        pid = int(owner.stdout.readline())
-        assert _is_there(pid)
-        owner.send_signal(number)
-        owner.wait(20)
-        wait_until(lambda: not _is_there(pid), "the process")
+        try:
+            assert owner.stdout is not None
+            pid = int(owner.stdout.readline())
+            assert _is_there(pid)
+            owner.send_signal(number)
+            owner.wait(20)
+            wait_until(lambda: not _is_there(pid), "the process")
+        finally:
+            owner.kill()
 
 
 def test_a_fork_of_the_owner_does_not_keep_the_process_alive(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def up(
     folder: Annotated[Path | None, typer.Option(help="Keep data here; by default a folder that ends with it.")] = None,
 ) -> None:
     """Start services, print their addresses, and stop them at Ctrl-C or SIGTERM."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: a shell starts what it puts in the background with SIGINT ignored, and then Python handles none.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _as_interrupt)
     chosen = _known(names, STARTED)
     with ExitStack() as stack:
