@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = ["AppArgument", "JsonOption", "SetOption"]
+__all__ = ["AppArgument", "JsonOption", "SetOption", "one_of"]
 
 AppArgument: TypeAlias = Annotated[
     Path, typer.Argument(metavar="APP", help="The folder of an application, such as examples/kuairand.")
@@ -17,3 +18,15 @@ SetOption: TypeAlias = Annotated[
     typer.Option("--set", metavar="SECTION.NAME=VALUE", help="Lay a setting over app.toml; may be repeated."),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+
+
+def one_of(names: Sequence[str]) -> Callable[[str | None], str | None]:
+    """A callback that refuses what is none of some names; enums are refused with a word that is not ours."""
+
+    def check(given: str | None) -> str | None:
+        if given is not None and given not in names:
+            message = f"{given!r} is not one of {', '.join(names)}."
+            raise typer.BadParameter(message)
+        return given
+
+    return check

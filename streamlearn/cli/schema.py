@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from streamlearn.cli.options import AppArgument, JsonOption
+from streamlearn.cli.options import AppArgument, JsonOption, one_of
 from streamlearn.cli.table import print_json, print_table
+from streamlearn.errors import UsageError
 
 __all__ = ["schema"]
 
 
-class SchemaName(StrEnum):
-    """Which schema."""
-
-    IMPRESSION = "impression"
-    ACTION = "action"
-    SAMPLE = "sample"
-    CONTROL = "control"
-    PROGRESS = "progress"
-    DEAD_LETTER = "dead_letter"
-    EVENT_PACK = "event_pack"
+NAMES = ("impression", "action", "sample", "control", "progress", "dead_letter", "event_pack")
 
 
 def schema(
     app: AppArgument,
-    name: Annotated[SchemaName | None, typer.Argument(help="Print this one schema as JSON.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help=f"Print this one as JSON: {', '.join(NAMES)}.", callback=one_of(NAMES))
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write all of them into this folder, as NAME.avsc.")] = None,
     columns: Annotated[bool, typer.Option("--columns", help="List the columns of one schema.")] = False,
     json: JsonOption = False,
@@ -39,6 +32,9 @@ def schema(
     from streamlearn.native import native
     from streamlearn.schemas import app_schemas
 
+    if columns and name is None:
+        message = "--columns without the schema whose columns to list"
+        raise UsageError(message, help=f"name one of {', '.join(NAMES)}")
     found = app_schemas(load_app(app).app)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -46,7 +42,8 @@ def schema(
             (out / f"{one}.avsc").write_text(written.text + "\n")
     if name is not None and columns:
         plan = native.AvroPlan(found[name].text, found[name].text)
-        print_table([{"column": column, "dtype": dtype} for column, dtype in plan.columns])
+        rows = [{"column": column, "dtype": dtype} for column, dtype in plan.columns]
+        print_json(rows) if json else print_table(rows)
         return
     if name is not None:
         sys.stdout.write(found[name].text + "\n")

@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from streamlearn.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 KUAIRAND = ROOT / "examples" / "kuairand"
@@ -95,9 +99,7 @@ def test_topics_are_created_counted_and_peeked_into(tmp_path: Path) -> None:
     assert rows["impressions"]["partitions"] == 2
     assert rows["impressions"]["records"] > 0
     lines = _streamlearn("peek", KUAIRAND, "impressions", "--set", root).stdout.splitlines()
-    kinds = [json.loads(line)["event"] for line in lines]
-    assert "impression" in kinds
-    assert "control" in kinds
+    assert {json.loads(line)["event"] for line in lines} == {"impression"}
 
 
 def test_the_demo_reads_back_what_it_replayed() -> None:
@@ -107,6 +109,14 @@ def test_the_demo_reads_back_what_it_replayed() -> None:
     assert facts["impressions replayed"] == facts["impressions read back"] > 0
     assert facts["unreadable"] == 0
     assert "ok: all" in done.stderr
+
+
+def test_columns_of_no_schema_are_usage_and_those_of_one_are_listed(small: Path, verb: Callable[..., Any]) -> None:
+    refused = verb("schema", small, "--columns").exception
+    assert isinstance(refused, UsageError)
+    assert "name one of impression, action" in refused.help
+    listed = verb("schema", small, "action", "--columns", "--json")
+    assert {"column": "item_id", "dtype": "int64"} in json.loads(listed.stdout)
 
 
 @pytest.mark.parametrize("words", [["schema"], ["peek", "nowhere"]])
