@@ -16,17 +16,27 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
-    """A table on stdout; the first row's keys are its head."""
+def print_table(rows: Sequence[Mapping[str, Any]], title: str = "", *, whole: bool = False) -> None:
+    """A table on stdout; the first row's keys are its head.
+
+    Args:
+        rows: Of equal keys; None is printed as nothing.
+        title: Above it.
+        whole: Whether words and numbers stay whole, on lines as long as they are.
+    """
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in rows[0] if rows else ():
-        table.add_column(name, overflow="fold", justify="right" if _is_number(rows[0][name]) else "left")
+        justify = "right" if any(_is_number(row[name]) for row in rows) else "left"
+        table.add_column(name, overflow="fold", justify=justify, no_wrap=whole)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(_text(value) for value in row.values()))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    if whole:
+        console = Console(highlight=False, width=max(console.width, console.measure(table).maximum))
+    console.print(table)
 
 
 def _is_number(value: Any) -> bool:
@@ -36,4 +46,6 @@ def _is_number(value: Any) -> bool:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value is None:
+        return ""
     return f"{value:,}" if _is_number(value) else str(value)

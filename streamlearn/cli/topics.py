@@ -1,58 +1,182 @@
-"""`streamlearn topics`: an application's topics, what is in them, and how they are set."""
+"""`streamlearn topics`: an application's topics, what is in them and how they are set; makes and deletes them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
+from streamlearn.cli.units import bytes_text, retention_text
+from streamlearn.errors import StreamlearnError, TopicMissing, UsageError
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
+    from streamlearn.topics import Topic, TopicSettings
 
 __all__ = ["topics"]
+
+DAY_MS = 86_400_000
+Row = dict[str, Any]
 
 
 def topics(
     app: AppArgument,
     create: Annotated[
-        int, typer.Option(metavar="PARTITIONS", help="Create those that are missing, with so many partitions.")
-    ] = 0,
+        int | None,
+        typer.Option(min=1, metavar="PARTITIONS", help="Create those that are missing, with so many partitions."),
+    ] = None,
+    retention_days: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=100_000,
+            metavar="DAYS",
+            help="With --create: how long records are kept, 0 for ever. Kafka expires events by their EVENT time: "
+            "what is older when it is sent is gone at once.",
+            show_default="7",
+        ),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete all of them with their records.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --delete: really do it.")] = False,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show APP's topics: records, retention, size limits."""
+    """Show APP's topics: partitions, records, retention, size limits; or create or delete them."""
     from streamlearn.apps import TOPICS, load_app
 
     folder = load_app(app, set_ or ())
-    rows = [_row(folder, name, create) for name in TOPICS]
-    print_json(rows) if json else print_table(rows)
+    _check_options(create, retention_days, delete, yes)
+    if delete:
+        _delete(folder, yes, json)
+        return
+    rows = [_row(folder, name, create, retention_days) for name in TOPICS]
+    if json:
+        print_json(rows)
+    else:
+        print_table([_for_people(row) for row in rows], whole=True)
+        typer.echo(_places(folder, rows))
+    if create is not None:
+        _say_created(folder, rows, create)
+        _check_partitions(rows)
+    elif any(row["id"] == "missing" for row in rows):
+        typer.echo("missing ones are made by --create PARTITIONS", err=True)
 
 
-def _row(folder: AppFolder, name: str, create: int) -> dict[str, Any]:
-    from streamlearn.errors import TopicMissing
+def _check_options(create: int | None, retention_days: int | None, delete: bool, yes: bool) -> None:
+    message = ""
+    if delete and create is not None:
+        message = "--delete and --create in one command"
+    elif yes and not delete:
+        message = "--yes without --delete"
+    elif retention_days is not None and create is None:
+        message = "--retention-days without --create: what a topic keeps is set when it is made"
+    if message:
+        raise UsageError(message, help="see streamlearn topics --help")
+
+
+def _row(folder: AppFolder, name: str, create: int | None, retention_days: int | None) -> Row:
     from streamlearn.topics import create_topic
 
-    url = folder.topic_url(name)
+    created = False
     try:
         found = folder.open_topic(name)
     except TopicMissing:
-        if not create:
-            empty = {"partitions": 0, "records": 0, "retention_ms": "", "record_bytes_max": "", "compacted": ""}
-            return {"topic": name, **empty, "url": url, "id": "missing"}
-        found = create_topic(url, folder.topic_settings(name, create), folder.access)
-    with found as topic, topic.reader() as reader:
+        url = folder.topic_url(name)
+        if create is None:
+            unset = dict.fromkeys(("retention_ms", "retention_bytes", "record_bytes_max", "compacted"))
+            return {"topic": name, "partitions": 0, "records": 0, **unset, "url": url, "id": "missing"}
+        found = create_topic(url, _wanted(folder, name, create, retention_days), folder.access)
+        created = True
+    with found as topic:
         settings = topic.settings()
-        records = sum(reader.end(one) - reader.earliest(one) for one in range(topic.partitions))
         return {
             "topic": name,
             "partitions": topic.partitions,
-            "records": records,
+            "records": _records(topic),
             "retention_ms": settings.retention_ms,
+            "retention_bytes": settings.retention_bytes,
             "record_bytes_max": settings.record_bytes_max,
             "compacted": settings.compacted,
             "url": topic.url,
             "id": topic.topic_id,
+            **({"created": created} if create is not None else {}),
         }
+
+
+def _wanted(folder: AppFolder, name: str, partitions: int, retention_days: int | None) -> TopicSettings:
+    wanted = folder.topic_settings(name, partitions)
+    if retention_days is None or wanted.compacted:
+        return wanted
+    return replace(wanted, retention_ms=retention_days * DAY_MS or -1)
+
+
+def _records(topic: Topic) -> int:
+    with topic.reader() as reader:
+        return sum(reader.end(one) - reader.earliest(one) for one in range(topic.partitions))
+
+
+def _for_people(row: Row) -> Row:
+    if row["id"] == "missing":
+        return {
+            "topic": row["topic"],
+            **dict.fromkeys(("partitions", "records")),
+            "kept": "missing",
+            "record max": None,
+        }
+    kept = retention_text(row["retention_ms"])
+    if row["retention_bytes"] >= 0:
+        kept += f", {bytes_text(row['retention_bytes'])} a partition"
+    return {
+        "topic": row["topic"],
+        "partitions": row["partitions"],
+        "records": row["records"],
+        "kept": f"{kept}, newest of a key" if row["compacted"] else kept,
+        "record max": bytes_text(row["record_bytes_max"]),
+    }
+
+
+def _places(folder: AppFolder, rows: list[Row]) -> str:
+    """Where they are: the place that all or most share once, the others each by name."""
+    default = {row["topic"]: f"{folder.app.name}.{row['topic'].replace('_', '-')}" for row in rows}
+    usual = [row for row in rows if row["url"].endswith(default[row["topic"]])]
+    roots = list(dict.fromkeys(row["url"].removesuffix(default[row["topic"]]) for row in usual))
+    lines = [f"at {root}{folder.app.name}.*" for root in roots[:1]]
+    apart = [row for row in rows if row not in usual or not row["url"].startswith(roots[0])]
+    return "\n".join([*lines, *(f"{row['topic']} at {row['url']}" for row in apart)])
+
+
+def _say_created(folder: AppFolder, rows: list[Row], partitions: int) -> None:
+    made = [f"{row['topic']} ({row['partitions']})" for row in rows if row["created"]]
+    typer.echo(f"created, with partitions: {', '.join(made)}" if made else "created nothing: all were there", err=True)
+    for row in rows:
+        wanted = folder.topic_settings(row["topic"], partitions).partitions
+        if not row["created"] and row["partitions"] != wanted:
+            typer.echo(f"{row['topic']} was there with {row['partitions']} partitions, not {wanted}", err=True)
+
+
+def _check_partitions(rows: list[Row]) -> None:
+    counts = {row["topic"]: row["partitions"] for row in rows if row["topic"] in ("impressions", "actions")}
+    if len(set(counts.values())) > 1:
+        told = " and ".join(f"{name} has {count} partitions" for name, count in counts.items())
+        hint = "a request and its actions meet by the partition: delete one of the two, and create it with the other's"
+        raise StreamlearnError(told, help=hint)
+
+
+def _delete(folder: AppFolder, yes: bool, json: bool) -> None:
+    from streamlearn.apps import TOPICS
+    from streamlearn.topics import delete_topic
+
+    found = [row for row in (_row(folder, name, None, None) for name in TOPICS) if row["id"] != "missing"]
+    told = ", ".join(f"{row['topic']} ({row['records']:,} records)" for row in found)
+    if found and not yes:
+        message = f"this deletes {told} at {found[0]['url'].rpartition('/')[0]}"
+        raise UsageError(message, help="add --yes to do it; what is deleted is gone")
+    for row in found:
+        delete_topic(row["url"], folder.access)
+    if json:
+        print_json({"deleted": found})
+    else:
+        typer.echo(f"deleted {told}" if found else "deleted nothing: there are none")
