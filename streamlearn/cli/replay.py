@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.replay_progress import show_progress
 from streamlearn.cli.table import print_json, print_table
+from streamlearn.cli.units import time_text
 from streamlearn.errors import EXIT_PARTLY, ConfigError
 
 if TYPE_CHECKING:
-    from streamlearn.replay import ReplayProgress, ReplayReport
+    from streamlearn.replay import ReplayReport
 
 __all__ = ["replay"]
 
@@ -46,13 +46,17 @@ def replay(
         stop_on_signals() as stop,
         open_replay_topics(folder, append=append) as (impressions, actions),
         Producer(folder, impressions=impressions, actions=actions) as producer,
-        _progress(events) as on_progress,
+        show_progress(events) as on_progress,
     ):
         report = Replayer(history, producer, folder.settings.replay).run(
             speed=speed, events_max=limit_events, on_progress=on_progress, stop=stop
         )
-    print_json(asdict(report)) if json else print_table([_summary(report)])
+    print_json(asdict(report)) if json else print_table([{"replayed": name, "": value} for name, value in _summary(report).items()])
     if not report.ended:
+        # What is in the topics now has no end mark, and nothing remembers where the history was left.
+        reached = f"stopped at {time_text(report.reached_ms)}, {report.impressions + report.actions:,} events"
+        hint = "start anew in another place (--set topics.root=...) or on top of what is there with --append"
+        typer.echo(f"{reached}\nhelp: {hint}", err=True)
         raise typer.Exit(EXIT_PARTLY)
 
 
@@ -67,44 +71,13 @@ def _options(given: Sequence[str]) -> Mapping[str, str]:
     return options
 
 
-@contextmanager
-def _progress(events: int | None) -> Iterator[Callable[[ReplayProgress], None]]:
-    """A bar on stderr, while the context lasts."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} events"),
-        TextColumn("{task.fields[reached]}"),
-        TextColumn("{task.fields[rate]:,.0f} events/s"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("replay", total=events, reached="", rate=0.0)
-
-        def show(progress: ReplayProgress) -> None:
-            bar.update(
-                task,
-                completed=progress.events,
-                reached=_time_text(progress.event_time_ms),
-                rate=progress.events_per_s,
-            )
-
-        yield show
-
-
 def _summary(report: ReplayReport) -> dict[str, Any]:
     return {
         "impressions": report.impressions,
         "actions": report.actions,
-        "from": _time_text(report.begin_ms),
-        "reached": _time_text(report.reached_ms),
+        "from": time_text(report.begin_ms),
+        "reached": time_text(report.reached_ms),
         "seconds": round(report.seconds, 1),
         "events/s": round(report.events_per_s),
         "ended": report.ended,
     }
-
-
-def _time_text(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -257,6 +257,8 @@ def test_a_signal_stops_the_command_with_everything_written(tmp_path: Path, numb
         finally:
             process.kill()
     assert process.returncode == 3, err
+    assert "stopped at " in err
+    assert "--append" in err
     report = json.loads(out)
     assert not report["ended"]
     parts = _read_all(tmp_path)
