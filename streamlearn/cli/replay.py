@@ -51,7 +51,9 @@ def replay(
         report = Replayer(history, producer, folder.settings.replay).run(
             speed=speed, events_max=limit_events, on_progress=on_progress, stop=stop
         )
-    print_json(asdict(report)) if json else print_table([{"replayed": name, "": value} for name, value in _summary(report).items()])
+    print_json(asdict(report)) if json else print_table(
+        [{"replayed": name, "": value} for name, value in _summary(report).items()]
+    )
     if not report.ended:
         # What is in the topics now has no end mark, and nothing remembers where the history was left.
         reached = f"stopped at {time_text(report.reached_ms)}, {report.impressions + report.actions:,} events"

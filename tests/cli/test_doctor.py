@@ -1,0 +1,74 @@
+"""`streamlearn doctor --app`: an application's schemas and topics, each place tried once and soon given up."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlearn.apps import load_app
+from streamlearn.cli.app_findings import app_findings
+from streamlearn.cli.finding import Finding
+from streamlearn.topics import TopicSettings, create_topic
+
+__all__: list[str] = []
+
+
+def _found(small: Path, *overrides: str) -> dict[str, Finding]:
+    return {finding.what: finding for finding in app_findings(small, list(overrides))}
+
+
+def test_topics_never_made_are_missing_and_not_wrong(small: Path) -> None:
+    found = _found(small)
+    assert found["event schemas"].state == "ok"
+    assert found["topic impressions"].state == found["topic progress"].state == "missing"
+    assert "--create" in found["topic impressions"].help
+    assert not any(finding.state == "wrong" for finding in found.values())
+
+
+def test_a_broker_that_does_not_answer_is_wrong_and_asked_once(small: Path) -> None:
+    begin = time.monotonic()
+    found = _found(small, "topics.root=kafka://127.0.0.1:1", "topics.reach_s=0.3")
+    assert time.monotonic() - begin < 5
+    topics = [finding for what, finding in found.items() if what.startswith("topic ")]
+    assert [finding.state for finding in topics] == ["wrong"] * 5
+    assert ["not tried" in finding.detail for finding in topics] == [False, True, True, True, True]
+
+
+def test_impressions_and_actions_of_different_partitions_are_wrong(small: Path) -> None:
+    folder = load_app(small)
+    for name, count in (("impressions", 2), ("actions", 3)):
+        create_topic(folder.topic_url(name), TopicSettings(partitions=count)).close()
+    found = _found(small)
+    assert found["topic actions"].detail.endswith("3 partitions")
+    assert found["partitions"].detail == "impressions has 2, actions has 3"
+    assert found["partitions"].state == "wrong"
+
+
+def test_a_schema_file_that_is_not_there_is_wrong(small: Path) -> None:
+    found = _found(small, 'topics.old_schemas=["gone.avsc"]')
+    assert found["event schemas"].state == "wrong"
+    assert "gone.avsc" in found["event schemas"].detail
+
+
+def test_a_folder_that_is_no_application_is_one_finding(tmp_path: Path) -> None:
+    (finding,) = app_findings(tmp_path, [])
+    assert finding.state == "wrong"
+
+
+def test_a_finding_takes_two_lines_and_settings_can_be_laid_over(
+    small: Path, verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamlearn.cli.machine_findings.COMMANDS", {"nothing": (["no-such-program"], "do without")})
+    done = verb("doctor", "--app", small, "--set", "topics.root=nonsense://")
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    assert lines[lines.index("missing nothing: not on PATH") + 1] == "        do without"
+    assert any(line.startswith("wrong   topic impressions: 'nonsense:") for line in lines)
+    whats = [finding["what"] for finding in json.loads(verb("doctor", "--app", small, "--json").stdout)]
+    assert "nothing" in whats
+    assert verb("doctor", "--set", "topics.reach_s=1").exception.exit_code == 2
