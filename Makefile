@@ -63,8 +63,8 @@ format: setup ## format Python and Rust
 bench: setup fetch ## every benchmark, quickly; `python -m benchmarks NAME` measures one in full
 	@for name in wire; do $(RUN) -m benchmarks $$name --quick; done
 
-demo: setup ## the loop, as far as it is built
-	@begin=$$(date +%s); $(VENV)/bin/streamlearn demo && echo "ok: make demo, $$(($$(date +%s) - begin)) seconds"
+demo: ## the loop, as far as it is built; the time it says includes what setup took
+	@begin=$$(date +%s); $(MAKE) --no-print-directory setup && $(VENV)/bin/streamlearn demo && echo "ok: make demo, $$(($$(date +%s) - begin)) seconds"
 
 clean: ## remove what setup made (not the cache of services)
 	rm -rf $(VENV) target streamlearn/_native*.so

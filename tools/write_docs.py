@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 from streamlearn.config import fields_of
@@ -20,6 +21,9 @@ def settings_page() -> str:
         "Everything `app.toml` may say, by section. `--set SECTION.NAME=VALUE` lays a value over it for one run;",
         "`streamlearn settings APP` shows what an application runs with. An unknown key or a wrong type is refused.",
         "",
+        "The environment names addresses and secrets, and no setting: `STREAMLEARN_KAFKA_PASSWORD` is the password",
+        "that goes with `kafka.sasl_username`. It is in no file, no log and no message.",
+        "",
         "<!-- written by python -m tools.write_docs -->",
     ]
     section = ""
@@ -27,10 +31,25 @@ def settings_page() -> str:
         found, _, name = field.path.partition(".")
         if found != section:
             section = found
-            lines += ["", f"## [{section}]", "", "| setting | type | default | what it is |", "|---|---|---|---|"]
+            lines += [
+                "",
+                f"## [{section}]",
+                "",
+                _said(section),
+                "",
+                "| setting | type | default | what it is |",
+                "|---|---|---|---|",
+            ]
         kind = field.type.replace("|", "\\|")
         lines.append(f"| `{name}` | {kind} | `{field.default!r}` | {field.description} |")
     return "\n".join(lines) + "\n"
+
+
+def _said(section: str) -> str:
+    """What the section's docstring says it is for."""
+    doc = inspect.getdoc(type(getattr(Settings(), section)))
+    assert doc is not None
+    return " ".join(doc.split())
 
 
 if __name__ == "__main__":

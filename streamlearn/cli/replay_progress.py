@@ -13,7 +13,7 @@ from streamlearn.cli.units import time_text
 if TYPE_CHECKING:
     from streamlearn.replay import ReplayProgress
 
-__all__ = ["line_progress", "show_progress"]
+__all__ = ["LINE_S", "line_progress", "show_progress"]
 
 LINE_S = 5.0
 

@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
+import json as json_text
+import shutil
+import textwrap
+from collections.abc import Iterator
 from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
-from streamlearn.cli.table import print_json, print_table
+from streamlearn.cli.table import print_json
+
+if TYPE_CHECKING:
+    from streamlearn.config import Field
+    from streamlearn.settings import Settings
 
 __all__ = ["settings"]
 
 
-def settings(app: AppArgument, set_: SetOption = None, json: JsonOption = False) -> None:
-    """Show every setting APP runs with."""
+def settings(
+    app: AppArgument,
+    changed: Annotated[bool, typer.Option("--changed", help="Only those that differ from their default.")] = False,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show every setting APP runs with; * marks those that differ from their default."""
     from streamlearn.apps import load_app
     from streamlearn.config import fields_of
     from streamlearn.settings import Settings
 
-    folder = load_app(app, set_ or ())
-    rows = [
-        {
-            "setting": field.path,
-            "value": attrgetter(field.path)(folder.settings),
-            "default": field.default,
-            "what it is": field.description,
-        }
-        for field in fields_of(Settings)
-    ]
+    found = load_app(app, set_ or ()).settings
+    fields = [one for one in fields_of(Settings) if not changed or attrgetter(one.path)(found) != one.default]
     if json:
-        print_json({row["setting"]: row["value"] for row in rows})
+        print_json({field.path: attrgetter(field.path)(found) for field in fields})
         return
-    for row in rows:
-        row["value"], row["default"] = repr(row["value"]), repr(row["default"])
-    print_table(rows)
+    for line in _lines(found, fields):
+        typer.echo(line)
+
+
+def _lines(found: Settings, fields: list[Field]) -> Iterator[str]:
+    width = max(40, min(100, shutil.get_terminal_size().columns))
+    section = ""
+    for field in fields:
+        if field.path.partition(".")[0] != section:
+            if section:
+                yield ""
+            section = field.path.partition(".")[0]
+            yield f"[{section}]"
+        value = attrgetter(field.path)(found)
+        differs = value != field.default
+        was = f"  (default {_text(field.default)})" if differs else ""
+        yield f"{'*' if differs else ' '} {field.path} = {_text(value)}{was}"
+        yield from textwrap.wrap(field.description, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def _text(value: Any) -> str:
+    return json_text.dumps(value, ensure_ascii=False)

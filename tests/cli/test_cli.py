@@ -74,6 +74,14 @@ def test_settings_show_what_a_run_would_have() -> None:
     assert json.loads(done.stdout)["events.linger_ms"] == 7
 
 
+def test_settings_fit_80_columns_and_mark_what_differs(small: Path, verb: Callable[..., Any]) -> None:
+    lines = verb("settings", small, "--set", "events.linger_ms=7").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "* events.linger_ms = 7  (default 50)" in lines
+    assert [line for line in lines if line.startswith("*")] == ["* events.linger_ms = 7  (default 50)"]
+    assert json.loads(verb("settings", small, "--changed", "--json").stdout) == {}
+
+
 def test_a_setting_that_is_none_is_refused_with_the_one_that_was_meant() -> None:
     done = _streamlearn("settings", KUAIRAND, "--set", "events.linger=7")
     assert done.returncode == 2
