@@ -12,6 +12,7 @@ import pytest
 
 from streamlearn.errors import ConfigError, NotDelivered, Oversize, TopicError, TopicUnreachable
 from streamlearn.topics import Reader, Topic, TopicSettings, Writer, create_topic, open_topic, partition_of
+from streamlearn.topics.kafka_reader import KafkaReader
 from tests.topics.places import ACCESS, SETTINGS, Place
 
 pytestmark = pytest.mark.kafka
@@ -227,3 +228,41 @@ def test_how_long_a_broker_is_silent_is_measured(kafka: Any, topic: Topic) -> No
         silence_s = REGISTRY.get_sample_value("streamlearn_topics_broker_silence_seconds", {"brokers": kafka.address})
     assert silence_s is not None
     assert 0 <= silence_s < 60
+
+
+def test_whatever_kafka_python_raises_becomes_an_error_of_ours(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kafka.net.manager import KafkaConnectionManager
+
+    def broken(*_: object) -> None:
+        message = "of kafka-python itself"
+        raise RuntimeError(message)
+
+    with open_topic(topic.url, replace(ACCESS, unreachable_after_ms=100)) as opened, opened.reader() as reader:
+        monkeypatch.setattr(KafkaConnectionManager, "run", broken)
+        with pytest.raises(TopicUnreachable, match="RuntimeError: of kafka-python itself"):
+            reader.end(0)
+        monkeypatch.undo()
+
+
+def test_what_follows_is_fetched_while_its_reader_works(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    with topic.writer() as writer:
+        for _ in range(4):
+            writer.append(0, [bytes(15_000)] * 10)
+    with topic.reader() as reader:
+        assert isinstance(reader, KafkaReader)
+        begun: list[dict[int, int]] = []
+        begin = reader._begin
+
+        def noted(leader: int, positions: dict[int, int], limits: tuple[int, int], wait_ms: int) -> None:
+            begun.append(positions)
+            begin(leader, positions, limits, wait_ms)
+
+        monkeypatch.setattr(reader, "_begin", noted)
+        offset = 0
+        while offset < 40:
+            records = reader.read(0, offset, max_bytes=200_000, wait_ms=5_000)
+            assert records.offsets.tolist() == list(range(offset, offset + len(records)))
+            offset = records.next_offset
+            # Asked for already, unless this was the end.
+            assert offset == 40 or reader._kept or begun[-1] == {0: offset}
+        assert len(begun) > 1
