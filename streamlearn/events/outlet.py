@@ -10,6 +10,7 @@ import logging
 import threading
 import warnings
 from collections import deque
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -306,6 +307,9 @@ class Outlet:
             self._writer.flush()
         # Whatever it was, the events are named as lost and the thread goes on: later ones may fare better.
         except Exception as error:
+            if not isinstance(error, NotDelivered):
+                with suppress(StreamlearnError):
+                    self._writer.flush()  # has told everything by this error; the next flush begins anew
             self._note_lost(records, error)
 
     def _note_lost(self, records: list[_Sealed], error: Exception) -> None:

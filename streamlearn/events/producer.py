@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +20,7 @@ from streamlearn.errors import BadRecord, ConfigError, NotDelivered
 from streamlearn.events.encoder import EncodedEvents, EventEncoder
 from streamlearn.events.event import Columns
 from streamlearn.events.outlet import Outlet
-from streamlearn.topics import Topic, WriterSettings
+from streamlearn.topics import Topic
 
 __all__ = ["Producer"]
 
@@ -66,7 +67,7 @@ class Producer:
         live = folder.settings.topics.time == "wall"
         self._ahead_ms_max = settings.ahead_s_max * 1000 if live else None
         self._encoder = EventEncoder(folder.app, settings)
-        writer = WriterSettings(buffer_bytes_max=settings.unsent_bytes_max)
+        writer = replace(folder.writer_settings, buffer_bytes_max=settings.unsent_bytes_max)
         with ExitStack() as opened:
             if impressions is None:
                 impressions = opened.enter_context(folder.open_topic("impressions"))
