@@ -1,0 +1,123 @@
+//! Grace: nothing that a reader may still look at is used again before every reader has passed.
+//!
+//! A reader holds one word for the length of a batch call; a writer stamps what it lets go of, and takes it back
+//! once no reader is left that came before the stamp. Readers never wait, and never make each other wait.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// The most readers at once; one more waits for a place.
+pub const READERS_MAX: usize = 256;
+const IDLE: u64 = u64::MAX;
+
+#[repr(align(64))]
+struct Place(AtomicU64);
+
+/// What readers and writers of one table agree on.
+pub struct Grace {
+    now: AtomicU64,
+    places: Box<[Place]>,
+}
+
+/// A reader's stay; leaving is dropping it.
+pub struct Stay<'a>(&'a AtomicU64);
+
+impl Default for Grace {
+    fn default() -> Self {
+        Self {
+            now: AtomicU64::new(1),
+            places: (0..READERS_MAX).map(|_| Place(AtomicU64::new(IDLE))).collect(),
+        }
+    }
+}
+
+impl Grace {
+    /// Begin reading: what is reachable now stays what it is until the stay ends.
+    pub fn enter(&self) -> Stay<'_> {
+        loop {
+            for Place(place) in &self.places {
+                let now = self.now.load(Ordering::Relaxed);
+                if place.load(Ordering::Relaxed) == IDLE
+                    && place.compare_exchange(IDLE, now, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+                {
+                    // The word must be seen before anything is read: a writer that misses it must have unlinked
+                    // what it lets go of before our first look.
+                    fence(Ordering::SeqCst);
+                    return Stay(place);
+                }
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// The stamp of something just unlinked.
+    pub fn stamp(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        self.now.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Everything stamped below this is seen by no reader any more.
+    pub fn passed(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        let oldest = self.places.iter().map(|Place(place)| place.load(Ordering::SeqCst)).min();
+        oldest.unwrap_or(IDLE).min(self.now.load(Ordering::SeqCst))
+    }
+}
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        self.0.store(IDLE, Ordering::Release);
+    }
+}
+
+/// Things let go of, waiting for their readers to pass; first in, first out.
+pub struct Waiting<T>(Mutex<VecDeque<(u64, T)>>);
+
+impl<T> Default for Waiting<T> {
+    fn default() -> Self {
+        Self(Mutex::new(VecDeque::new()))
+    }
+}
+
+impl<T> Waiting<T> {
+    /// Let go of something that was just unlinked.
+    pub fn put(&self, grace: &Grace, thing: T) {
+        let stamp = grace.stamp();
+        self.0.lock().expect("no holder panics").push_back((stamp, thing));
+    }
+
+    /// What no reader sees any more.
+    pub fn take(&self, grace: &Grace) -> Vec<T> {
+        let passed = grace.passed();
+        let mut waiting = self.0.lock().expect("no holder panics");
+        let free = waiting.iter().take_while(|(stamp, _)| *stamp < passed).count();
+        waiting.drain(..free).map(|(_, thing)| thing).collect()
+    }
+
+    /// How much still waits.
+    pub fn len(&self) -> usize {
+        self.0.lock().expect("no holder panics").len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_taken_back_while_an_earlier_reader_stays() {
+        let (grace, waiting) = (Grace::default(), Waiting::default());
+        let early = grace.enter();
+        waiting.put(&grace, "a");
+        let late = grace.enter();
+        assert!(waiting.take(&grace).is_empty());
+        drop(early);
+        assert_eq!(waiting.take(&grace), ["a"]);
+        waiting.put(&grace, "b");
+        assert!(waiting.take(&grace).is_empty());
+        drop(late);
+        assert_eq!(waiting.take(&grace), ["b"]);
+        assert_eq!(waiting.len(), 0);
+    }
+}

@@ -1,0 +1,110 @@
+//! One line of the index: five keys, their rows, and a head that tells readers whether what they saw was whole.
+//!
+//! A line is 64 bytes, so that a probe touches one line of the cache. Its head is a sequence lock: a writer makes
+//! it odd, changes the line or a row it leads to, and makes it even again; a reader that finds the head changed
+//! reads again.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Keys in a line.
+pub const SLOTS: usize = 5;
+
+/// Which slots hold a key.
+pub const OCCUPIED: u32 = 0b1_1111;
+/// A key that belongs here may be in a line further on.
+pub const OVERFLOW: u32 = 1 << 5;
+/// The part has another index by now.
+pub const MOVED: u32 = 1 << 6;
+/// A writer is at work; the bits above count its works.
+pub const WRITING: u32 = 1 << 7;
+
+/// Five keys and the ids of their newest rows.
+#[repr(C, align(64))]
+pub struct Line {
+    head: AtomicU32,
+    rows: [AtomicU32; SLOTS],
+    keys: [AtomicU64; SLOTS],
+}
+
+const _: () = assert!(size_of::<Line>() == 64);
+
+impl Line {
+    /// The head, seen before anything else of the line.
+    #[inline(always)]
+    pub fn head(&self) -> u32 {
+        self.head.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing changed since `head` was read, so that all that was read meanwhile belongs together.
+    #[inline(always)]
+    pub fn is_still(&self, head: u32) -> bool {
+        fence(Ordering::Acquire);
+        self.head.load(Ordering::Relaxed) == head
+    }
+
+    /// The row of a key, under a head that was read before.
+    #[inline(always)]
+    pub fn find(&self, head: u32, key: u64) -> Option<u32> {
+        let mut matches = 0;
+        for (slot, found) in self.keys.iter().enumerate() {
+            matches |= u32::from(found.load(Ordering::Relaxed) == key) << slot;
+        }
+        matches &= head & OCCUPIED;
+        if matches == 0 {
+            return None;
+        }
+        Some(self.rows[matches.trailing_zeros() as usize].load(Ordering::Relaxed))
+    }
+
+    /// The key in an occupied slot.
+    pub fn key(&self, slot: usize) -> u64 {
+        self.keys[slot].load(Ordering::Relaxed)
+    }
+
+    /// The row of an occupied slot.
+    pub fn row(&self, slot: usize) -> u32 {
+        self.rows[slot].load(Ordering::Relaxed)
+    }
+
+    /// Begin to write; only the holder of the part's lock may.
+    #[inline(always)]
+    pub fn write(&self) -> Writing<'_> {
+        let head = self.head.load(Ordering::Relaxed);
+        debug_assert!(head & WRITING == 0, "one writer a part");
+        self.head.store(head | WRITING, Ordering::Relaxed);
+        // What is written from here on must not be seen under the head before.
+        fence(Ordering::Release);
+        Writing { line: self, head }
+    }
+}
+
+/// A line being written; readers wait or read again until it is dropped.
+pub struct Writing<'a> {
+    line: &'a Line,
+    head: u32,
+}
+
+impl Writing<'_> {
+    /// Put a key into a free slot.
+    pub fn put(&mut self, slot: usize, key: u64, row: u32) {
+        self.line.keys[slot].store(key, Ordering::Relaxed);
+        self.line.rows[slot].store(row, Ordering::Relaxed);
+        self.head |= 1 << slot;
+    }
+
+    /// Say that a key that belongs here is further on.
+    pub fn set_overflow(&mut self) {
+        self.head |= OVERFLOW;
+    }
+
+    /// Say that the part has another index.
+    pub fn set_moved(&mut self) {
+        self.head |= MOVED;
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.line.head.store(self.head.wrapping_add(2 * WRITING), Ordering::Release);
+    }
+}
