@@ -64,7 +64,7 @@ bench: setup fetch ## every benchmark, quickly; `python -m benchmarks NAME` meas
 	@for name in wire; do $(RUN) -m benchmarks $$name --quick; done
 
 demo: ## the loop, as far as it is built; the time it says includes what setup took
-	@begin=$$(date +%s); $(MAKE) --no-print-directory setup && $(VENV)/bin/streamlearn demo && echo "ok: make demo, $$(($$(date +%s) - begin)) seconds"
+	@begin=$$(date +%s); $(MAKE) --silent --no-print-directory setup && $(VENV)/bin/streamlearn demo && echo "ok: make demo, $$(($$(date +%s) - begin)) seconds"
 
 clean: ## remove what setup made (not the cache of services)
 	rm -rf $(VENV) target streamlearn/_native*.so
