@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from streamlearn.errors import ConfigError
 
-__all__ = ["FILE_BYTES_MAX", "Field", "apply_overrides", "fields_of", "read_settings"]
+__all__ = ["FILE_BYTES_MAX", "Field", "apply_overrides", "fields_of", "read_bounded", "read_settings"]
 
 FILE_BYTES_MAX = 1 << 20
 
@@ -114,16 +114,30 @@ def _type_name(info: inspect.Type) -> str:
             return type(info).__name__.removesuffix("Type").lower()
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def read_bounded(file: Path, what: str) -> bytes:
+    """A file that a person wrote, and so is small.
+
+    Args:
+        file: Which.
+        what: What it is, for the message.
+
+    Raises:
+        ConfigError: It cannot be read, or has more than FILE_BYTES_MAX bytes.
+    """
     try:
         with file.open("rb") as opened:
             raw = opened.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         message = f"{file} cannot be read: {error.strerror}"
-        raise ConfigError(message, help="check the path and its permissions") from error
+        raise ConfigError(message, help=f"check the path of {what}, and its permissions") from error
     if len(raw) > FILE_BYTES_MAX:
         message = f"{file} has more than {FILE_BYTES_MAX} bytes"
-        raise ConfigError(message, help="name a settings file; see docs/settings.md")
+        raise ConfigError(message, help=f"this is where {what} is named")
+    return raw
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    raw = read_bounded(file, "the settings")
     try:
         return tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from streamlearn.apps import AppFolder
+from streamlearn.config import read_bounded
 from streamlearn.errors import ConfigError
 from streamlearn.schemas import Schema, schema_of
 
 __all__ = ["named_schemas"]
 
-FILE_BYTES_MAX = 1 << 20
 REGISTRY_ID_MAX = 2**31 - 1
 
 
@@ -35,17 +35,8 @@ def _number(text: str) -> int:
 
 def _read(file: Path, setting: str) -> Schema:
     try:
-        with file.open("rb") as opened:
-            raw = opened.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        message = f"{setting}: {file} cannot be read: {error.strerror}"
-        raise ConfigError(message, help="paths are relative to app.toml") from error
-    if len(raw) > FILE_BYTES_MAX:
-        message = f"{setting}: {file} has more than {FILE_BYTES_MAX} bytes"
-        raise ConfigError(message, help="name the file of one Avro schema")
-    try:
-        return schema_of(raw.decode())
+        return schema_of(read_bounded(file, "an Avro schema").decode())
     except (ConfigError, UnicodeDecodeError) as error:
         what = error.message if isinstance(error, ConfigError) else "no UTF-8"
-        message = f"{setting}: {file}: {what}"
-        raise ConfigError(message, help="name the file of one Avro record schema") from error
+        message = f"{setting}: {file.name}: {what}"
+        raise ConfigError(message, help="name the file of one Avro record schema, relative to app.toml") from error
