@@ -10,9 +10,10 @@ import logging
 import threading
 import warnings
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,24 +34,34 @@ __all__ = ["Outlet"]
 
 _LOG = logging.getLogger(__name__)
 _SEND_BYTES = 1 << 20
+_NOTIFY_RECORDS = 64
+ALIVE_CHECK_S = 5.0
+FAILURES_KEPT = 100
 
 
-class _Sealed(NamedTuple):
-    """A record on its way."""
+@dataclass(frozen=True)
+class _Ready:
+    """What becomes one record: a pack that takes no more, or a record made already."""
 
     partition: int
-    value: bytes
-    key: bytes | None
+    made: Pack | bytes
+    key: bytes
     time_ms: int
     events: int
     held_bytes: int
+    begun_s: float
+
+    def record(self) -> bytes:
+        return self.made.record() if isinstance(self.made, Pack) else self.made
 
 
 class Outlet:
     """Takes events of any thread and writes them to one topic.
 
     At `unsent_bytes_max` a caller blocks until the topic has taken some. What the topic refuses, or does not take
-    within its writer's delivery timeout, is lost: logged, counted, and raised by the next `flush`.
+    within its writer's delivery timeout, is lost: logged, counted, and told to every thread that flushes.
+
+    Callers only append; records are made and sent by the outlet's own thread, which no Ctrl-C ever reaches.
 
     Args:
         topic: Where to.
@@ -65,29 +76,32 @@ class Outlet:
     def __init__(self, topic: Topic, writer: WriterSettings, settings: EventSettings, clock: Clock) -> None:
         self._url = topic.url
         self._partitions = topic.partitions
-        self._writer = topic.writer(writer)
-        self._settings = settings
         topic_settings = topic.settings()
         self.retention_ms = topic_settings.retention_ms
         # A topic counts the key too.
         self._bytes_max = min(settings.record_bytes_max, topic_settings.record_bytes_max) - REQUEST_ID_BYTES_MAX
+        self._settings = settings
+        self._delivery_s = writer.delivery_timeout_ms / 1000
         self._clock = clock
         self._changed = threading.Condition()
         self._packs: dict[int, Pack] = {}
-        self._sealed: deque[_Sealed] = deque()
+        self._ready: deque[_Ready] = deque()
+        self._sending: list[_Ready] = []
+        # About what is held; counted anew whenever it decides something.
         self._held_bytes = 0
-        # Records sealed and records settled, ever: whoever waits knows which ones it waits for.
-        self._sealed_count = 0
+        # Records settled ever, and up to which one somebody waits.
         self._settled_count = 0
         self._wanted_count = 0
-        self._sealed_bytes = 0
-        self._sealed_since_s = 0.0
+        self._callers = 0
         self._closed = False
-        self._failures: list[NotDelivered] = []
+        self._failures: deque[NotDelivered] = deque(maxlen=FAILURES_KEPT)
+        self._failures_count = 0
+        self._told = threading.local()
         name = self._url.rpartition("/")[2]
         self._events_total = counter("events", "produced", "Events given to the Producer.", ["topic"]).labels(name)
         self._lost_total = counter("events", "lost", "Events no topic acknowledged.", ["topic"]).labels(name)
         self._unsent_bytes = gauge("events", "unsent", "bytes", "Held until acknowledged.", ["topic"]).labels(name)
+        self._writer = topic.writer(writer)
         self._thread = threading.Thread(target=self._run, name=f"producer-{name}", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
@@ -108,16 +122,17 @@ class Outlet:
         key = request_id.encode()
         self._require_fitting(len(event), f"the event of request {request_id!r}")
         partition = partition_of(key, self._partitions)
-        with self._changed:
-            self._take_room(len(event))
+        with self._calling():
+            self._wait_for_room(len(event))
             pack = self._packs.get(partition)
             if pack is not None and not pack.fits(len(event), self._settings.record_events_max, self._bytes_max):
-                self._seal(partition)
+                self._make_ready(partition)
                 pack = None
             if pack is None:
                 pack = self._packs[partition] = Pack(key=key, begun_s=self._clock.monotonic_s())
                 self._changed.notify_all()
             pack.add(event, items, time_ms)
+            self._note_held(len(event))
             self._events_total.inc()
 
     def give_columns(self, encoded: EncodedEvents) -> None:
@@ -131,40 +146,48 @@ class Outlet:
         bounds = np.searchsorted(partition_of_row[order], np.arange(self._partitions + 1))
         spans = [order[begin:end] for begin, end in pairwise(bounds) if end > begin]
         records = [record for rows in spans for record in self._records(encoded, rows, partition_of_row[rows[0]])]
-        with self._changed:
-            self._require_open()
-            self._seal_all()
+        with self._calling():
+            self._make_all_ready()
             for record in records:
-                self._take_room(record.held_bytes)
-                self._put(record, self._clock.monotonic_s())
+                self._wait_for_room(record.held_bytes)
+                self._put(record)
+                self._note_held(record.held_bytes)
                 self._events_total.inc(record.events)
 
     def give_everywhere(self, record: bytes, time_ms: int) -> None:
         """Write one record to every partition, after what was given before; raises as `give` does."""
-        with self._changed:
-            self._require_open()
-            self._seal_all()
+        with self._calling():
+            self._make_all_ready()
+            now_s = self._clock.monotonic_s()
             for partition in range(self._partitions):
-                self._take_room(len(record))
-                self._put(_Sealed(partition, record, None, time_ms, 0, len(record)), self._clock.monotonic_s())
+                self._wait_for_room(len(record))
+                self._put(_Ready(partition, record, b"", time_ms, 0, len(record), now_s))
+                self._note_held(len(record))
 
-    def press(self) -> None:
-        """Have everything given so far sent without waiting for fuller packs; `settle` waits for it."""
+    def press(self) -> int:
+        """Have everything given so far sent without waiting for fuller packs; gives what `settle` waits for."""
         with self._changed:
-            self._want_all()
+            return self._want_all()
 
-    def settle(self) -> list[NotDelivered]:
-        """Wait until everything given is acknowledged or lost; what was lost since the last time."""
+    def settle(self, wanted: int) -> None:
+        """Wait until everything up to a `press` is acknowledged or lost.
+
+        Raises:
+            UsageError: The process was forked since the outlet was made: its thread is not here.
+        """
         with self._changed:
-            self._want_all()
-            wanted = self._sealed_count
             while self._settled_count < wanted:
-                self._changed.wait()
-            failures, self._failures = self._failures, []
-            return failures
+                self._wait_for_change()
+
+    def failures(self) -> list[NotDelivered]:
+        """What was lost since the calling thread last asked: each thread is told of everything."""
+        with self._changed:
+            fresh = self._failures_count - getattr(self._told, "count", 0)
+            self._told.count = self._failures_count
+            return list(self._failures)[-fresh:] if fresh else []
 
     def close(self) -> None:
-        """Send what is left, then end the thread and let go of the writer; settle first to hear of failures."""
+        """Send what is left, then end the thread and let go of the writer; ask for failures first."""
         with self._changed:
             self._closed = True
             self._want_all()
@@ -174,18 +197,39 @@ class Outlet:
 
     def _at_exit(self) -> None:
         """The process ends and nobody closed: send what is held after all, and say that this was luck."""
-        with self._changed:
-            held = bool(self._packs or self._settled_count < self._sealed_count)
-        if held:
-            message = f"events for {self._url} were never flushed; use the Producer in a with statement, or close it"
-            warnings.warn(message, ResourceWarning, stacklevel=2)
-            _LOG.warning("%s", message)
-        self.close()
+        try:
+            with self._changed:
+                held = bool(self._packs or self._ready or self._sending)
+            if held:
+                message = f"events for {self._url} were never flushed; use the Producer in a with statement"
+                _LOG.warning("%s, or close it", message)
+                warnings.warn(message, ResourceWarning, stacklevel=2)
+        finally:
+            self.close()
 
-    def _require_open(self) -> None:
-        if self._closed:
-            message = "the producer is closed"
-            raise UsageError(message, help="what is given to it now would never be sent; make another one")
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Hold the lock for a call that, once begun, is let finish even while another closes."""
+        with self._changed:
+            if self._closed:
+                message = "the producer is closed"
+                raise UsageError(message, help="what is given to it now would never be sent; make another one")
+            self._callers += 1
+            try:
+                yield
+            finally:
+                self._leave()
+
+    def _leave(self) -> None:
+        self._callers -= 1
+        if self._closed:  # the thread may be waiting for the last caller
+            self._changed.notify_all()
+
+    def _wait_for_change(self) -> None:
+        if not self._thread.is_alive():
+            message = f"the thread that sends to {self._url} is not in this process"
+            raise UsageError(message, help="make the Producer after the process has forked, one in each")
+        self._changed.wait(ALIVE_CHECK_S)
 
     def _require_fitting(self, event_bytes: int, what: str) -> None:
         if not Pack().fits(event_bytes, 1, self._bytes_max):
@@ -194,18 +238,26 @@ class Outlet:
             hint = f"a record has at most {self._bytes_max}, by {setting} and by what {self._url} takes"
             raise Oversize(message, help=hint)
 
-    def _take_room(self, more_bytes: int) -> None:
-        """Wait until so much may be held; one event is always let in."""
-        self._require_open()
+    def _wait_for_room(self, more_bytes: int) -> None:
+        """Wait until so much more may be held; one event is always let in."""
         while self._held_bytes and self._held_bytes + more_bytes > self._settings.unsent_bytes_max:
-            self._seal_all()
-            self._changed.notify_all()
-            self._changed.wait()
-            self._require_open()
+            self._recount()
+            if not self._held_bytes or self._held_bytes + more_bytes <= self._settings.unsent_bytes_max:
+                return
+            self._want_all()
+            self._wait_for_change()
+
+    def _recount(self) -> None:
+        """Count what is held: an interrupted call may have left the running number wrong."""
+        packs = sum(pack.bytes_at_most - Pack.COST_BYTES for pack in self._packs.values())
+        ready = sum(record.held_bytes for record in (*self._ready, *self._sending))
+        self._held_bytes = packs + ready
+
+    def _note_held(self, more_bytes: int) -> None:
         self._held_bytes += more_bytes
         self._unsent_bytes.set(self._held_bytes)
 
-    def _records(self, encoded: EncodedEvents, rows: npt.NDArray[np.int64], partition: int) -> list[_Sealed]:
+    def _records(self, encoded: EncodedEvents, rows: npt.NDArray[np.int64], partition: int) -> list[_Ready]:
         """Events of one partition as the records they become."""
         data, at = native.take_spans(encoded.buffer, encoded.offsets, rows)
         cuts = self._cuts(at)
@@ -217,12 +269,13 @@ class Outlet:
             columns: Columns = {"events[]": cuts, "events": data, "events$": at, "items[]": cuts, "items": items}
             values, bounds = PACK_PLAN.encode(columns, len(cuts) - 1, EVENT_PACK.prefix)
         whole, ends, events = values.tobytes(), bounds.tolist(), np.diff(cuts).tolist()
+        now_s = self._clock.monotonic_s()
         records = []
         for index, time_ms in enumerate(times):
             row = int(rows[cuts[index]])
             key = encoded.request_ids[encoded.request_at[row] : encoded.request_at[row + 1]].tobytes()
             value = whole[ends[index] : ends[index + 1]]
-            records.append(_Sealed(int(partition), value, key, time_ms, events[index], len(value)))
+            records.append(_Ready(int(partition), value, key, time_ms, events[index], len(value), now_s))
         return records
 
     def _cuts(self, at: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -236,83 +289,95 @@ class Outlet:
             cuts.append(max(cuts[-1] + 1, min(fit, cuts[-1] + self._settings.record_events_max)))
         return np.asarray(cuts, np.int32)
 
-    def _seal(self, partition: int) -> None:
-        pack = self._packs.pop(partition)
-        held_bytes = sum(map(len, pack.events))
-        record = pack.record()
-        sealed = _Sealed(partition, record, pack.key, pack.time_ms, len(pack.events), held_bytes)
-        self._put(sealed, pack.begun_s)
+    def _make_ready(self, partition: int) -> None:
+        """A pack takes no more. It is put before it is taken out: a Ctrl-C between the two doubles and never loses."""
+        pack = self._packs[partition]
+        held_bytes = pack.bytes_at_most - Pack.COST_BYTES
+        self._put(_Ready(partition, pack, pack.key, pack.time_ms, len(pack.events), held_bytes, pack.begun_s))
+        del self._packs[partition]
 
-    def _put(self, record: _Sealed, begun_s: float) -> None:
-        if not self._sealed:
-            self._sealed_since_s = begun_s
-            self._changed.notify_all()
-        self._sealed_since_s = min(self._sealed_since_s, begun_s)
-        self._sealed.append(record)
-        self._sealed_count += 1
-        self._sealed_bytes += len(record.value)
-        if self._sealed_bytes >= _SEND_BYTES:
-            self._changed.notify_all()
-
-    def _want_all(self) -> None:
-        """Have everything there is sent now."""
-        self._seal_all()
-        self._wanted_count = self._sealed_count
-        self._changed.notify_all()
-
-    def _seal_all(self) -> None:
+    def _make_all_ready(self) -> None:
         for partition in list(self._packs):
-            self._seal(partition)
+            self._make_ready(partition)
+
+    def _put(self, record: _Ready) -> None:
+        self._ready.append(record)
+        if len(self._ready) == 1 or len(self._ready) % _NOTIFY_RECORDS == 0:
+            self._changed.notify_all()
+
+    def _want_all(self) -> int:
+        """Have everything there is sent now."""
+        self._make_all_ready()
+        self._wanted_count = self._settled_count + len(self._sending) + len(self._ready)
+        self._changed.notify_all()
+        return self._wanted_count
 
     def _run(self) -> None:
         while records := self._next():
-            try:
-                self._deliver(records)
-            finally:
-                with self._changed:
-                    self._settled_count += len(records)
-                    self._held_bytes -= sum(record.held_bytes for record in records)
-                    self._unsent_bytes.set(self._held_bytes)
-                    self._changed.notify_all()
+            lost = self._deliver(records)
+            with self._changed:
+                self._settled_count += len(records)
+                self._sending = []
+                if lost:
+                    self._give_up_old()
+                self._recount()
+                self._unsent_bytes.set(self._held_bytes)
+                self._changed.notify_all()
 
-    def _next(self) -> list[_Sealed]:
+    def _next(self) -> list[_Ready]:
         """What to send next, once it is due; nothing when the outlet is closed and empty."""
         with self._changed:
             while (wait_s := self._due_in_s()) != 0:
-                if self._closed and not self._sealed:
+                if self._closed and not self._ready and not self._callers:
                     return []
                 self._changed.wait(wait_s)
-            records, size = [], 0
-            while self._sealed and size < _SEND_BYTES:
-                records.append(self._sealed.popleft())
-                size += len(records[-1].value)
-            self._sealed_bytes -= size
-            return records
+            size = 0
+            while self._ready and size < _SEND_BYTES:
+                size += self._ready[0].held_bytes
+                self._sending.append(self._ready.popleft())
+            return self._sending
 
     def _due_in_s(self) -> float | None:
         """How long until records are to be sent: 0 now, None not before something changes."""
         linger_s, now_s = self._settings.linger_ms / 1000, self._clock.monotonic_s()
         for partition in [one for one, pack in self._packs.items() if now_s - pack.begun_s >= linger_s]:
-            self._seal(partition)
-        wanted = self._settled_count < self._wanted_count or self._sealed_bytes >= _SEND_BYTES
-        if self._sealed and (wanted or now_s - self._sealed_since_s >= linger_s):
-            return 0
+            self._make_ready(partition)
+        if self._ready:
+            wanted = self._settled_count < self._wanted_count or len(self._ready) >= _NOTIFY_RECORDS
+            if wanted or now_s - self._ready[0].begun_s >= linger_s:
+                return 0
         # Half of it, for the clock may be another than the one that waits.
-        return max(linger_s / 2, 0.001) if self._sealed or self._packs else None
+        return max(linger_s / 2, 0.001) if self._ready or self._packs else None
 
-    def _deliver(self, records: list[_Sealed]) -> None:
+    def _deliver(self, records: list[_Ready]) -> bool:
+        """Send records and wait for them; whether some were lost. Nothing that goes wrong ends the thread."""
+        lost = False
+        for record in records:
+            try:
+                self._writer.send(record.partition, record.record(), record.key or None, record.time_ms)
+            except Exception as error:  # refused alone: the others are sent all the same
+                self._note_lost([record], error)
+                lost = True
         try:
-            for record in records:
-                self._writer.send(record.partition, record.value, record.key, record.time_ms)
             self._writer.flush()
-        # Whatever it was, the events are named as lost and the thread goes on: later ones may fare better.
         except Exception as error:
-            if not isinstance(error, NotDelivered):
-                with suppress(StreamlearnError):
-                    self._writer.flush()  # has told everything by this error; the next flush begins anew
             self._note_lost(records, error)
+            lost = True
+            if not isinstance(error, NotDelivered):
+                with suppress(Exception):
+                    self._writer.flush()  # the writer has something to tell of it too: once is enough
+        return lost
 
-    def _note_lost(self, records: list[_Sealed], error: Exception) -> None:
+    def _give_up_old(self) -> None:
+        """After a loss, give up what has waited as long as a delivery may take: it would wait as long again."""
+        oldest_s = self._clock.monotonic_s() - self._delivery_s
+        old = [record for record in self._ready if record.begun_s < oldest_s]
+        if old:
+            self._ready = deque(record for record in self._ready if record.begun_s >= oldest_s)
+            self._settled_count += len(old)
+            self._note_lost(old, self._failures[-1])
+
+    def _note_lost(self, records: list[_Ready], error: Exception) -> None:
         events = sum(record.events for record in records)
         reason = error.message if isinstance(error, StreamlearnError) else f"{type(error).__name__}: {error}"
         message = f"up to {events} events in {len(records)} records of {self._url} were not acknowledged: {reason}"
@@ -323,3 +388,4 @@ class Outlet:
         _LOG.error("%s", message)
         with self._changed:
             self._failures.append(failure)
+            self._failures_count += 1

@@ -170,9 +170,10 @@ class Producer:
             NotDelivered: Some of what was given since the last flush was not; the message says what, and why.
         """
         outlets = (self._impressions, self._actions)
-        for outlet in outlets:
-            outlet.press()
-        failures = [failure for outlet in outlets for failure in outlet.settle()]
+        # Wait for both before anything is taken: a flush that Ctrl-C ends has told nothing and forgotten nothing.
+        for outlet, wanted in [(outlet, outlet.press()) for outlet in outlets]:
+            outlet.settle(wanted)
+        failures = [failure for outlet in outlets for failure in outlet.failures()]
         if len(failures) == 1:
             raise failures[0]
         if failures:
@@ -193,6 +194,9 @@ class Producer:
         self.close()
 
     def _control(self, kind: str, event_time_ms: int) -> None:
+        if event_time_ms < 0:
+            message = f"event_time_ms {event_time_ms} is before 1970"
+            raise BadRecord(message, help="milliseconds since 1970 UTC")
         record = self._encoder.control(kind, event_time_ms, self._clock.wall_ms(), "producer")
         for outlet in (self._impressions, self._actions):
             outlet.give_everywhere(record, event_time_ms)

@@ -39,11 +39,14 @@ class FileLog:
         self._clock = clock
         self._sync = sync
         self._frame_bytes_max = folder.settings.record_bytes_max + FRAME_HEAD_BYTES
-        self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CLOEXEC)
         self._head_path = self._folder / HEAD_NAME
-        self._head = os.open(self._head_path, os.O_RDWR | os.O_CLOEXEC)
-        self._segment = -1
-        self._segment_base = -1
+        self._lock = self._head = self._segment = self._segment_base = -1
+        try:
+            self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+            self._head = os.open(self._head_path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the files."""
@@ -111,9 +114,11 @@ class FileLog:
         head = read_head(self._head, self._head_path)
         path = segment_path(self._folder, head.segment)
         if self._segment_base != head.segment:
-            if self._segment >= 0:
-                os.close(self._segment)
-            self._segment, self._segment_base = os.open(path, os.O_RDWR | os.O_CLOEXEC), head.segment
+            # Opened before the other is closed: after a failure its number must not stay here, for others get it.
+            opened, before = os.open(path, os.O_RDWR | os.O_CLOEXEC), self._segment
+            self._segment, self._segment_base = opened, head.segment
+            if before >= 0:
+                os.close(before)
         size = os.fstat(self._segment).st_size
         if size < head.end_bytes:
             raise fault(path, size, head.next_offset, "torn")

@@ -126,7 +126,7 @@ def check_record(settings: TopicSettings, size_bytes: int, key: bytes | None, ti
 
     Raises:
         Oversize: It is larger than the topic's limit.
-        BadRecord: It has no key, and the topic is compacted; its timestamp is negative.
+        BadRecord: It has no key, and the topic is compacted; its timestamp is negative or beyond 64 bits.
     """
     if size_bytes > settings.record_bytes_max:
         message = f"a record of {size_bytes} bytes is larger than the topic's limit of {settings.record_bytes_max}"
@@ -134,6 +134,6 @@ def check_record(settings: TopicSettings, size_bytes: int, key: bytes | None, ti
     if settings.compacted and key is None:
         message = "a record without a key cannot be kept by key"
         raise BadRecord(message, help="give every record of a compacted topic a key")
-    if timestamp_ms < 0:
-        message = f"timestamp {timestamp_ms} ms is before 1970"
+    if not 0 <= timestamp_ms < 2**63:
+        message = f"timestamp {timestamp_ms} ms is {'before 1970' if timestamp_ms < 0 else 'beyond 64 bits'}"
         raise BadRecord(message, help="timestamps are milliseconds since 1970 UTC")

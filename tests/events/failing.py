@@ -7,7 +7,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from streamlearn.errors import TopicUnreachable
+from streamlearn.errors import BadRecord, TopicUnreachable
 from streamlearn.testing import ManualClock
 from streamlearn.topics import (
     Reader,
@@ -28,9 +28,18 @@ class FailingWriter(Writer):
         self._fails = topic.fails
         self._writer_below = topic.below.writer(settings)
 
+    def send(
+        self, partition: int, value: bytes | None, key: bytes | None = None, timestamp_ms: int | None = None
+    ) -> None:
+        if self._failing.refused and key == self._failing.refused:
+            message = "this one never"
+            raise BadRecord(message)
+        super().send(partition, value, key, timestamp_ms)
+
     def _append(self, partition: int, outgoing: Outgoing) -> NDArray[np.int64]:
         self._failing.waiting.set()
         assert self._failing.gate.wait(20)
+        self._failing.tries += 1
         if self._fails.is_set():
             raise self._failing.error
         times = outgoing.timestamps_ms
@@ -51,6 +60,8 @@ class FailingTopic(Topic):
         self.error: Exception = TopicUnreachable("the broker is away")
         self.gate, self.waiting = threading.Event(), threading.Event()
         self.gate.set()
+        self.refused = b""
+        self.tries = 0
 
     def settings(self) -> TopicSettings:
         return self.below.settings()

@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 
 from streamlearn.errors import BadRecord, NotDelivered
 from streamlearn.events import EventDecoder, EventEncoder, Producer
+from streamlearn.events.pack import Pack
 from streamlearn.settings import EventSettings, Settings, TopicsSettings
 from streamlearn.testing import ManualClock, small_app, small_folder, small_impression, wait_until
 from streamlearn.topics import TopicSettings, create_topic, open_topic
@@ -223,3 +224,98 @@ def test_an_action_that_makes_no_label_is_told_once(place: Place, caplog: pytest
             producer.action(f"q{request}", 1, 7, "click")
     told = [record.getMessage() for record in caplog.records]
     assert told == ["action 'clik' makes no label of app 'small'; its labels' actions are click, purchase"]
+
+
+def test_every_thread_that_flushes_is_told_what_was_lost(place: Place) -> None:
+    failing, told = FailingTopic(place.actions), []
+    with Producer(place.folder(linger_ms=1), impressions=place.impressions, actions=failing) as producer:
+
+        def lose(request: int) -> None:
+            producer.action(f"q{request}", 1, 7, "click")
+            with pytest.raises(NotDelivered):
+                producer.flush()
+            told.append(request)
+
+        threads = [threading.Thread(target=lose, args=(request,)) for request in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with pytest.raises(NotDelivered):
+            producer.flush()
+    assert sorted(told) == [0, 1, 2, 3]
+
+
+def test_a_flush_that_is_interrupted_has_forgotten_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = FailingTopic(place.impressions)
+    with Producer(place.folder(), impressions=failing, actions=place.actions) as producer:
+        give(producer, [1])
+        outlet = producer._actions
+        with monkeypatch.context() as patched:
+            patched.setattr(outlet, "settle", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                producer.flush()
+        with pytest.raises(NotDelivered, match="is away"):
+            producer.flush()
+
+
+def _interrupt(wanted: int) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_record_that_is_refused_takes_no_other_with_it(place: Place) -> None:
+    failing = FailingTopic(place.actions)
+    failing.fails.clear()
+    failing.refused = b"q3"
+    with Producer(place.folder(record_events_max=1), impressions=place.impressions, actions=failing) as producer:
+        for request in range(6):
+            producer.action(f"q{request}", 1, 7, "click")
+        with pytest.raises(NotDelivered, match="up to 1 events in 1 records"):
+            producer.flush()
+    found = DECODER.decode(values(place.actions)).actions.texts("request_id")
+    assert sorted(found) == ["q0", "q1", "q2", "q4", "q5"]
+
+
+def test_what_waited_as_long_as_a_delivery_may_take_is_given_up_with_what_failed(place: Place) -> None:
+    failing, clock = FailingTopic(place.actions), ManualClock()
+    failing.gate.clear()
+    with Producer(place.folder(), impressions=place.impressions, actions=failing, clock=clock) as producer:
+        producer.action("q0", 1, 7, "click")
+        flushing = threading.Thread(target=_flush_losing, args=(producer,))
+        flushing.start()
+        wait_until(failing.waiting.is_set, "the first to be tried")
+        for request in range(5_000):  # more than one sending takes
+            producer.action(f"q{request}", 1, 7, "click")
+        producer._actions.press()
+        clock.sleep(121)
+        failing.gate.set()
+        flushing.join()
+        with pytest.raises(NotDelivered):
+            producer.flush()
+    assert failing.tries == 1
+
+
+def _flush_losing(producer: Producer) -> None:
+    with pytest.raises(NotDelivered):
+        producer.flush()
+
+
+def test_a_negative_heartbeat_is_refused_before_it_is_taken(place: Place) -> None:
+    with place.producer() as producer, pytest.raises(BadRecord, match="before 1970"):
+        producer.heartbeat(-5)
+
+
+def test_ctrl_c_in_a_caller_loses_nothing_that_was_given(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with place.producer(record_events_max=2) as producer:
+        give(producer, range(3))
+        with monkeypatch.context() as patched:
+            patched.setattr(Pack, "fits", _interrupt_fits)
+            with pytest.raises(KeyboardInterrupt):
+                give(producer, [3])
+        give(producer, range(4, 40))
+    found = DECODER.decode(values(place.impressions)).impressions.texts("request_id")
+    assert sorted(found) == sorted(f"q{request}" for request in range(40) if request != 3)
+
+
+def _interrupt_fits(pack: Pack, event_bytes: int, events_max: int, bytes_max: int) -> bool:
+    raise KeyboardInterrupt

@@ -312,6 +312,9 @@ def test_columns_that_do_not_fit_together_are_refused(writer: Writer, reader: Re
         writer.append(0, [b"a", b"b"], timestamps_ms=[1])
     with pytest.raises(BadRecord, match="timestamp -1 ms"):
         writer.append(0, [b"a"], timestamps_ms=[-1])
+    with pytest.raises(BadRecord, match="beyond 64 bits"):
+        writer.send(0, b"a", timestamp_ms=2**63)
+    writer.flush()
     assert reader.end(0) == 0
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from streamlearn.errors import BadRecord, TopicMissing
-from streamlearn.topics import Topic, open_topic
+from streamlearn.errors import BadRecord, TopicMissing, TopicUnreachable
+from streamlearn.topics import Topic, TopicSettings, create_topic, open_topic
 from tests.topics.places import SETTINGS, Place
 
 FRAME_BYTES = 32 + 2 + 4  # key k1, value v001
@@ -161,3 +164,35 @@ def test_opening_a_large_topic_does_not_read_it(tmp_path: Path) -> None:
 
 def _bytes_read() -> int:
     return int(next(line for line in Path("/proc/self/io").read_text().splitlines() if "rchar" in line).split()[1])
+
+
+def test_a_segment_that_could_not_be_opened_once_costs_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}/topic"
+    with create_topic(url, TopicSettings(segment_bytes=1)) as topic, topic.writer() as first, topic.writer() as second:
+        first.append(0, [b"a"])
+        second.append(0, [b"b"])  # begins a segment that the first writer has not open
+        real_open = os.open
+
+        def fail_for_segments(path: Any, *args: Any, **named: Any) -> int:
+            if str(path).endswith(".log"):
+                raise OSError(errno.EMFILE, "Too many open files", str(path))
+            return real_open(path, *args, **named)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", fail_for_segments)
+            with pytest.raises(TopicUnreachable, match="Too many open files"):
+                first.append(0, [b"c"])
+        other = real_open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+        inode = os.fstat(other).st_ino
+        first.append(0, [b"d"])
+        assert os.fstat(other).st_ino == inode
+        os.close(other)
+        with topic.reader([0]) as reader:
+            values, offset = [], 0
+            while offset < reader.end(0):
+                records = reader.read(0, offset)
+                values += records.values
+                offset = records.next_offset
+    assert values == [b"a", b"b", b"d"]
