@@ -34,7 +34,7 @@ __all__ = ["Outlet"]
 
 _LOG = logging.getLogger(__name__)
 _SEND_BYTES = 1 << 20
-_NOTIFY_RECORDS = 64
+_SEND_RECORDS = 1_024
 ALIVE_CHECK_S = 5.0
 FAILURES_KEPT = 100
 
@@ -302,8 +302,12 @@ class Outlet:
 
     def _put(self, record: _Ready) -> None:
         self._ready.append(record)
-        if len(self._ready) == 1 or len(self._ready) % _NOTIFY_RECORDS == 0:
+        if len(self._ready) == 1 or self._is_much():
             self._changed.notify_all()
+
+    def _is_much(self) -> bool:
+        """Whether what is ready is worth a request of its own, before it has lingered."""
+        return len(self._ready) >= _SEND_RECORDS or self._held_bytes >= _SEND_BYTES
 
     def _want_all(self) -> int:
         """Have everything there is sent now."""
@@ -343,7 +347,7 @@ class Outlet:
         for partition in [one for one, pack in self._packs.items() if now_s - pack.begun_s >= linger_s]:
             self._make_ready(partition)
         if self._ready:
-            wanted = self._settled_count < self._wanted_count or len(self._ready) >= _NOTIFY_RECORDS
+            wanted = self._settled_count < self._wanted_count or self._is_much()
             if wanted or now_s - self._ready[0].begun_s >= linger_s:
                 return 0
         # Half of it, for the clock may be another than the one that waits.
