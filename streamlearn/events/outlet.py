@@ -13,19 +13,15 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from streamlearn.clock import Clock
 from streamlearn.errors import NotDelivered, Oversize, StreamlearnError, UsageError
 from streamlearn.events.encoder import EncodedEvents
-from streamlearn.events.event import Columns
-from streamlearn.events.pack import PACK_PLAN, Pack
+from streamlearn.events.pack import Pack
+from streamlearn.events.packed import pack_columns
 from streamlearn.events.rules import REQUEST_ID_BYTES_MAX
-from streamlearn.native import native
-from streamlearn.schemas import EVENT_PACK
 from streamlearn.settings import EventSettings
 from streamlearn.telemetry import counter, gauge
 from streamlearn.topics import Topic, WriterSettings, partition_of
@@ -141,11 +137,9 @@ class Outlet:
         if not len(sizes):
             return
         self._require_fitting(int(sizes.max()), f"event {int(sizes.argmax())} of the columns")
-        partition_of_row = native.partitions_of(encoded.request_at, encoded.request_ids, self._partitions)
-        order = np.argsort(partition_of_row, kind="stable")
-        bounds = np.searchsorted(partition_of_row[order], np.arange(self._partitions + 1))
-        spans = [order[begin:end] for begin, end in pairwise(bounds) if end > begin]
-        records = [record for rows in spans for record in self._records(encoded, rows, partition_of_row[rows[0]])]
+        now_s = self._clock.monotonic_s()
+        packed = pack_columns(encoded, self._partitions, self._settings.record_events_max, self._bytes_max)
+        records = [_Ready(*one, held_bytes=len(one.value), begun_s=now_s) for one in packed]
         with self._calling():
             self._make_all_ready()
             for record in records:
@@ -256,38 +250,6 @@ class Outlet:
     def _note_held(self, more_bytes: int) -> None:
         self._held_bytes += more_bytes
         self._unsent_bytes.set(self._held_bytes)
-
-    def _records(self, encoded: EncodedEvents, rows: npt.NDArray[np.int64], partition: int) -> list[_Ready]:
-        """Events of one partition as the records they become."""
-        data, at = native.take_spans(encoded.buffer, encoded.offsets, rows)
-        cuts = self._cuts(at)
-        times = np.maximum.reduceat(encoded.event_time_ms[rows], cuts[:-1]).tolist()
-        if self._settings.record_events_max == 1:
-            values, bounds = data, at.astype(np.int64)
-        else:
-            items = np.ascontiguousarray(encoded.items[rows])
-            columns: Columns = {"events[]": cuts, "events": data, "events$": at, "items[]": cuts, "items": items}
-            values, bounds = PACK_PLAN.encode(columns, len(cuts) - 1, EVENT_PACK.prefix)
-        whole, ends, events = values.tobytes(), bounds.tolist(), np.diff(cuts).tolist()
-        now_s = self._clock.monotonic_s()
-        records = []
-        for index, time_ms in enumerate(times):
-            row = int(rows[cuts[index]])
-            key = encoded.request_ids[encoded.request_at[row] : encoded.request_at[row + 1]].tobytes()
-            value = whole[ends[index] : ends[index + 1]]
-            records.append(_Ready(int(partition), value, key, time_ms, events[index], len(value), now_s))
-        return records
-
-    def _cuts(self, at: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Where each record's events begin, as many to a record as its bounds allow."""
-        events, cuts = len(at) - 1, [0]
-        # Each event costs its bytes and what a pack adds to it, so that a cut is one search.
-        cost = at.astype(np.int64) + np.arange(events + 1) * Pack.EVENT_COST_BYTES
-        room = self._bytes_max - Pack.COST_BYTES
-        while cuts[-1] < events:
-            fit = int(np.searchsorted(cost, cost[cuts[-1]] + room, side="right")) - 1
-            cuts.append(max(cuts[-1] + 1, min(fit, cuts[-1] + self._settings.record_events_max)))
-        return np.asarray(cuts, np.int32)
 
     def _make_ready(self, partition: int) -> None:
         """A pack takes no more. It is put before it is taken out: a Ctrl-C between the two doubles and never loses."""

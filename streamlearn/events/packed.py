@@ -1,0 +1,87 @@
+"""Columns of events as the records they become: parted by partition, cut to the bounds of a record."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.events.encoder import EncodedEvents
+from streamlearn.events.event import Columns
+from streamlearn.events.pack import PACK_PLAN, Pack
+from streamlearn.native import native
+from streamlearn.schemas import EVENT_PACK
+
+__all__ = ["Packed", "pack_columns"]
+
+
+class Packed(NamedTuple):
+    """One record.
+
+    Attributes:
+        partition: Where it goes.
+        value: The event alone, or a pack of several.
+        key: The request id of its first event.
+        time_ms: Its latest event time.
+        events: How many it holds.
+    """
+
+    partition: int
+    value: bytes
+    key: bytes
+    time_ms: int
+    events: int
+
+
+def pack_columns(encoded: EncodedEvents, partitions: int, events_max: int, bytes_max: int) -> list[Packed]:
+    """The records of many events, each partition's in the order given.
+
+    Args:
+        encoded: The events; each fits a record alone.
+        partitions: How many partitions there are.
+        events_max: Events in one record; 1 packs none.
+        bytes_max: Bytes of one record.
+    """
+    partition_of_row = native.partitions_of(encoded.request_at, encoded.request_ids, partitions)
+    order = np.argsort(partition_of_row, kind="stable")
+    bounds = np.searchsorted(partition_of_row[order], np.arange(partitions + 1)).tolist()
+    records: list[Packed] = []
+    for partition, (begin, end) in enumerate(pairwise(bounds)):
+        if end > begin:
+            records += _of_partition(encoded, order[begin:end], partition, (events_max, bytes_max))
+    return records
+
+
+def _of_partition(
+    encoded: EncodedEvents, rows: npt.NDArray[np.int64], partition: int, limits: tuple[int, int]
+) -> list[Packed]:
+    data, at = native.take_spans(encoded.buffer, encoded.offsets, rows)
+    cuts = _cuts(at, *limits)
+    times = np.maximum.reduceat(encoded.event_time_ms[rows], cuts[:-1]).tolist()
+    if limits[0] == 1:
+        values, bounds = data, at.astype(np.int64)
+    else:
+        items = np.ascontiguousarray(encoded.items[rows])
+        columns: Columns = {"events[]": cuts, "events": data, "events$": at, "items[]": cuts, "items": items}
+        values, bounds = PACK_PLAN.encode(columns, len(cuts) - 1, EVENT_PACK.prefix)
+    whole, ends, events = values.tobytes(), bounds.tolist(), np.diff(cuts).tolist()
+    records = []
+    for index, time_ms in enumerate(times):
+        row = int(rows[cuts[index]])
+        key = encoded.request_ids[encoded.request_at[row] : encoded.request_at[row + 1]].tobytes()
+        records.append(Packed(partition, whole[ends[index] : ends[index + 1]], key, time_ms, events[index]))
+    return records
+
+
+def _cuts(at: npt.NDArray[np.int32], events_max: int, bytes_max: int) -> npt.NDArray[np.int32]:
+    """Where each record's events begin, as many to a record as its bounds allow."""
+    events, cuts = len(at) - 1, [0]
+    # Each event costs its bytes and what a pack adds to it, so that a cut is one search.
+    cost = at.astype(np.int64) + np.arange(events + 1) * Pack.EVENT_COST_BYTES
+    room = bytes_max - Pack.COST_BYTES
+    while cuts[-1] < events:
+        fit = int(np.searchsorted(cost, cost[cuts[-1]] + room, side="right")) - 1
+        cuts.append(max(cuts[-1] + 1, min(fit, cuts[-1] + events_max)))
+    return np.asarray(cuts, np.int32)
