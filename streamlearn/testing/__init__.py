@@ -2,6 +2,7 @@
 
 from streamlearn.testing.clock import ManualClock
 from streamlearn.testing.small import small_app, small_batch, small_folder, small_impression
+from streamlearn.testing.topic import memory_topic
 from streamlearn.testing.wait import wait_until
 
-__all__ = ["ManualClock", "small_app", "small_batch", "small_folder", "small_impression", "wait_until"]
+__all__ = ["ManualClock", "memory_topic", "small_app", "small_batch", "small_folder", "small_impression", "wait_until"]

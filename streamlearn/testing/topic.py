@@ -1,0 +1,36 @@
+"""A topic in memory, of a name of its own, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.topics import Topic, TopicSettings, create_topic, delete_topic
+
+__all__ = ["memory_topic"]
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def memory_topic(settings: TopicSettings | None = None, clock: Clock = SYSTEM_CLOCK) -> Iterator[Topic]:
+    """A topic that keeps the contract of every other, and is gone when the context ends.
+
+    Args:
+        settings: What it shall be; by default it keeps everything in one partition.
+        clock: Stamps its records, and ages them.
+
+    Examples:
+        >>> with memory_topic() as topic, topic.writer() as writer, topic.reader() as reader:
+        ...     offsets = writer.append(0, [b"hello"])
+        ...     reader.read(0, 0).values
+        [b'hello']
+    """
+    url = f"memory://testing-{next(_numbers)}"
+    with create_topic(url, settings or TopicSettings(retention_ms=-1), clock=clock) as topic:
+        try:
+            yield topic
+        finally:
+            delete_topic(url)
