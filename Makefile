@@ -67,4 +67,4 @@ demo: ## the loop, as far as it is built; the time it says includes what setup t
 	@begin=$$(date +%s); $(MAKE) --silent --no-print-directory setup && $(VENV)/bin/streamlearn demo && echo "ok: make demo, $$(($$(date +%s) - begin)) seconds"
 
 clean: ## remove what setup made (not the cache of services)
-	rm -rf $(VENV) target streamlearn/_native*.so
+	rm -rf $(VENV) target site .hypothesis streamlearn/_native*.so

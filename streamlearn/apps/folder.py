@@ -49,12 +49,9 @@ class AppFolder:
             return explicit
         root = self.settings.topics.root or f"{self.folder.resolve().as_uri()}/.streamlearn/topics"
         name = f"{self.app.name}.{topic.replace('_', '-')}"
-        # In memory there are names and no folders.
-        return (
-            f"memory://{root.removeprefix('memory://')}{name}"
-            if root.startswith("memory://")
-            else f"{root.rstrip('/')}/{name}"
-        )
+        if root.startswith("memory://"):  # names, and no folders
+            return f"{root}{name}"
+        return f"{root.rstrip('/')}/{name}"
 
     def topic_settings(self, topic: str, partitions: int) -> TopicSettings:
         """What one of its topics has to be like to hold what its settings allow.

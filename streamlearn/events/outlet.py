@@ -182,6 +182,8 @@ class Outlet:
 
     def close(self) -> None:
         """Send what is left, then end the thread and let go of the writer; ask for failures first."""
+        if not self._thread.is_alive():
+            return  # closed before, or a fork of the process that made it: what it holds is not this one's to send
         with self._changed:
             self._closed = True
             self._want_all()
@@ -194,7 +196,7 @@ class Outlet:
         try:
             with self._changed:
                 held = bool(self._packs or self._ready or self._sending)
-            if held:
+            if held and self._thread.is_alive():
                 message = f"events for {self._url} were never flushed; use the Producer in a with statement"
                 _LOG.warning("%s, or close it", message)
                 warnings.warn(message, ResourceWarning, stacklevel=2)
@@ -337,9 +339,11 @@ class Outlet:
     def _give_up_old(self) -> None:
         """After a loss, give up what has waited as long as a delivery may take: it would wait as long again."""
         oldest_s = self._clock.monotonic_s() - self._delivery_s
-        old = [record for record in self._ready if record.begun_s < oldest_s]
+        old = []
+        # From the front alone: whoever waits has counted the records before its own.
+        while self._ready and self._ready[0].begun_s < oldest_s:
+            old.append(self._ready.popleft())
         if old:
-            self._ready = deque(record for record in self._ready if record.begun_s >= oldest_s)
             self._settled_count += len(old)
             self._note_lost(old, self._failures[-1])
 

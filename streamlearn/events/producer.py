@@ -1,6 +1,6 @@
 """The Producer: events in, acknowledged records of the application's topics out.
 
-Events of one partition are packed into records, for an event alone costs a reader thirty times as much. It
+Events of one partition are packed into records, for an event alone costs a reader several times as much. It
 does not retry what a topic refuses for good, and it never drops an event in silence.
 """
 

@@ -2,7 +2,7 @@
 
 It speaks the protocol through kafka-python's connections and message classes instead of its consumer and
 producer: those name topics, so a topic deleted and created again is taken for the old one, and they spend
-tens of microseconds on a record. Here topics are asked for by id, records are packed and scanned natively.
+most of their time in Python, record by record. Here topics are asked for by id, records packed and scanned natively.
 """
 
 from __future__ import annotations

@@ -319,3 +319,32 @@ def test_ctrl_c_in_a_caller_loses_nothing_that_was_given(place: Place, monkeypat
 
 def _interrupt_fits(pack: Pack, event_bytes: int, events_max: int, bytes_max: int) -> bool:
     raise KeyboardInterrupt
+
+
+def test_a_fork_of_a_producers_process_is_told_and_sends_nothing_of_its_parents(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path\n"
+        "from streamlearn.errors import UsageError\n"
+        "from streamlearn.events import Producer\n"
+        "from streamlearn.settings import *\n"
+        "from streamlearn.testing import *\n"
+        "from streamlearn.topics import *\n"
+        "root = sys.argv[1]\n"
+        "topics = TopicsSettings(root=f'file://{root}', time='event')\n"
+        "folder = small_folder(Path(root), settings=Settings(topics=topics, events=EventSettings(linger_ms=60_000)))\n"
+        "for name in ('impressions', 'actions'): create_topic(folder.topic_url(name))\n"
+        "producer = Producer(folder)\n"
+        "producer.impression(**small_impression(1))\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    try: producer.flush()\n"
+        "    except UsageError as error: print(error.message)\n"
+        "    sys.exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "producer.close()\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "the thread that sends to" in done.stdout
+    with open_topic(f"file://{tmp_path}/small.impressions") as topic:
+        assert len(DECODER.decode(values(topic)).impressions) == 1
