@@ -31,9 +31,9 @@ def main() -> int:
         return EXIT_FAILED
     for name, value in (*result.figures.items(), *result.ratios.items()):
         note(f"{name:36} {value:>18,.4g}")
-    note("done")
+    note(f"failed: {', '.join(result.failures)}" if result.failures else "done")
     print(result.line())
-    return 0
+    return EXIT_FAILED if result.failures else 0
 
 
 if __name__ == "__main__":

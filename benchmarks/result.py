@@ -22,11 +22,13 @@ class Result:
         bench: The benchmark's name.
         figures: Absolute figures, each with its unit in its name.
         ratios: This project against a peer on the same inputs in the same run; above 1 we are faster.
+        failures: What could not be measured of this project; with any, the command fails.
     """
 
     bench: str
     figures: dict[str, float] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
 
     def line(self) -> str:
         """The last line of stdout."""

@@ -47,7 +47,13 @@ def run(quick: bool, note: Note) -> Result:
         _touch()
         note(f"streamlearn: {group} of {keys_count:,} keys on {cores} {'core' if cores == 1 else 'cores'}")
         order = Order("streamlearn", keys_count, (group,), latency_s=latency_s)
-        ours = ask(_OURS, order, cores)
+        try:
+            ours = ask(_OURS, order, cores)
+        except ServiceError as error:
+            # A quarter of an hour of other figures is not thrown away for it.
+            note(f"error: {error}")
+            result.failures.append(f"{group} on {cores}")
+            continue
         result.figures |= {_name(figure, cores): value for figure, value in ours.items()}
         for name in _measured(names, group):
             _hold_against(name, (group, cores), order, ours, result, note)

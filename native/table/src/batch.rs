@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::held::Open;
 use crate::images::row_of;
 use crate::index::{PARTS, mix, part_of};
 use crate::prefetch::{prefetch, prefetch_row};
@@ -85,20 +86,23 @@ impl Table {
 
     /// Bring near what a member's key leads to; what is seen here decides nothing. Within a grace.
     #[inline(always)]
-    pub(crate) fn prefetch_row(&self, member: &Member, is_learning: bool) {
+    pub(crate) fn prefetch_row(&self, member: &Member, open: Open, is_learning: bool) {
         let part = part_of(member.hash);
         let Some(lines) = self.index.lines(part) else { return };
         let line = lines.line(lines.first(member.hash));
         let head = line.head();
         let Some(slot) = line.find(head, member.key) else { return };
         let row = row_of(line.id(slot));
+        if !crate::line::is_settled(head, slot) {
+            prefetch(self.images[part].address(row));
+        } else if open.is_versioned && !is_learning {
+            // Another row takes its place.
+            return;
+        }
         prefetch_row(self.rows.embedding.address(row).cast(), self.rows.embedding.row_bytes() / 4);
         if is_learning {
             prefetch_row(self.rows.state.address(row).cast(), self.rows.state.row_bytes() / 4);
             prefetch(self.rows.use_address(row));
-        }
-        if !crate::line::is_settled(head, slot) {
-            prefetch(self.images[part].address(row));
         }
     }
 }

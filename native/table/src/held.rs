@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::error::{Result, TableError};
 use crate::images::{GONE, Image, ImagesUse, NONE, OldPlaces, row_of};
 use crate::index::{Found, IndexUse};
-use crate::prefetch::prefetch;
+use crate::prefetch::{prefetch, prefetch_row};
 use crate::rows::Use;
 use crate::sheets::Block;
 use crate::sketch::Sketch;
@@ -156,7 +156,7 @@ impl<'a> Held<'a> {
             self.part.free = self.table.rows.embedding.link(row);
             self.part.free_rows -= 1;
             // The next one leads to the one after it, so that it is needed as soon as it is taken.
-            prefetch(self.table.rows.embedding.address(self.part.free));
+            self.bring_near(self.part.free);
             return Ok(row);
         }
         if self.part.chunk.is_empty() {
@@ -166,6 +166,18 @@ impl<'a> Held<'a> {
         let row = self.part.chunk.next().expect("chunks are not empty");
         prefetch(self.table.rows.embedding.address(row + AHEAD_ROWS));
         Ok(row)
+    }
+
+    /// Bring near all that is written of a row when it is taken.
+    #[inline(always)]
+    fn bring_near(&self, row: u32) {
+        if row != NONE {
+            let (embedding, state) = (&self.table.rows.embedding, &self.table.rows.state);
+            prefetch_row(embedding.address(row).cast(), embedding.row_bytes() / 4);
+            prefetch_row(state.address(row).cast(), state.row_bytes() / 4);
+            prefetch(self.table.rows.use_address(row));
+            prefetch(self.images().address(row));
+        }
     }
 
     /// What a write to a key does.

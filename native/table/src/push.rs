@@ -5,7 +5,7 @@ use crate::error::{Result, TableError};
 use crate::held::{Cell, Held, Open, Values};
 use crate::index::part_of;
 use crate::optimizer::Rule;
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_all;
 use crate::rows::Use;
 use crate::sketch::Sketch;
 use crate::table::Table;
@@ -167,10 +167,10 @@ impl<'a> Bench<'a> {
         self.places.clear();
         self.places.resize((2 * block.len()).next_power_of_two(), 0);
         let mask = self.places.len() - 1;
-        block.iter().take(AHEAD).for_each(|&member| prefetch(self.given(member).as_ptr()));
+        block.iter().take(AHEAD).for_each(|&member| prefetch_all(self.given(member)));
         for (number, &member) in block.iter().enumerate() {
             if let Some(&ahead) = block.get(number + AHEAD) {
-                prefetch(self.given(ahead).as_ptr());
+                prefetch_all(self.given(ahead));
             }
             let count = self.push.counts.map_or(1, |counts| counts[member.at as usize]);
             let mut at = member.hash as usize & mask;
@@ -210,8 +210,8 @@ impl<'a> Bench<'a> {
         let (given, dim) = (self.push.gradients, self.dim);
         let near = |ahead: &[Unique]| {
             for one in ahead {
-                table.prefetch_row(&one.member, true);
-                prefetch(given[one.member.at as usize * dim..].as_ptr());
+                table.prefetch_row(&one.member, open, true);
+                prefetch_all(&given[one.member.at as usize * dim..][..dim]);
             }
         };
         near(&uniques[..ROWS_AHEAD.min(uniques.len())]);

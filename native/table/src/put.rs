@@ -5,7 +5,7 @@ use crate::error::{Result, TableError};
 use crate::held::{Cell, Held, Open, Values};
 use crate::index::part_of;
 use crate::pack::GROUP;
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_all;
 use crate::row_type::RowType;
 use crate::rows::Use;
 use crate::table::Table;
@@ -53,8 +53,10 @@ impl Table {
         let mut begun = vec![0.0; settings.state()];
         settings.rule.inspect(|rule| rule.begin(&mut begun));
         let near = |at: usize| match rows.embeddings {
-            Embeddings::Floats(floats) => prefetch(floats[at * dim..].as_ptr()),
-            Embeddings::Wire(numbers, _) => prefetch(numbers[at * dim * row_type.number_bytes()..].as_ptr()),
+            Embeddings::Floats(floats) => prefetch_all(row_of(floats, at, dim)),
+            Embeddings::Wire(numbers, _) => {
+                prefetch_all(row_of(numbers, at, dim * row_type.number_bytes()));
+            }
         };
         let stored = || vec![0; row_type.row_bytes(dim)];
         self.each_key(keys, threads, near, stored, |held, open, member, stored| {
@@ -162,7 +164,7 @@ impl Table {
                         near(ahead.at as usize);
                     }
                     if let Some(ahead) = members.get(at + ROWS_AHEAD) {
-                        self.prefetch_row(ahead, false);
+                        self.prefetch_row(ahead, open, false);
                     }
                     work(&mut held, open, member, &mut scratch)?;
                     at += 1;
