@@ -306,6 +306,9 @@ class TableSet:
     def commit(self, version: int) -> None:
         """Keep the sealed version."""
 
+    def abandon(self, version: int) -> None:
+        """Give up the sealed version; what it wrote belongs to the open one again."""
+
     def discard(self, threads: int) -> None:
         """Drop what is not committed."""
 

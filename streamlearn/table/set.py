@@ -114,6 +114,17 @@ class TableSet:
         """
         self._set.commit(_version(version))
 
+    def abandon(self, version: int) -> None:
+        """Give up the sealed version: what it wrote belongs to the open one again, and the next one sealed says it all.
+
+        Giving up the same version again changes nothing. Its number is not needed any more.
+
+        Raises:
+            VersionRefused: It is not the sealed one.
+            TableBusy: A pin or an export holds it.
+        """
+        self._set.abandon(_version(version))
+
     def discard(self, *, threads: int = 1) -> None:
         """Drop everything that is not committed, sealed or open. Exports under way end with `TableBusy`.
 

@@ -316,6 +316,26 @@ def test_an_export_holds_its_versions_from_the_call_on_and_until_it_ends() -> No
     tables.set.retire(2)
 
 
+def test_the_version_after_one_that_was_given_up_says_what_both_wrote() -> None:
+    tables = TableSet(OPTIONS[:1])
+    table, ones = tables["main"], np.ones((1, 3), np.float32)
+    for version, key in ((1, 1), (2, 2)):
+        table.put(_array([key]), ones)
+        tables.seal(version)
+        if version == 1:
+            tables.commit(1)
+    tables.abandon(2)
+    _refused(VersionRefused, lambda: tables.commit(2))
+    table.put(_array([2, 3]), 2 * np.ones((2, 3), np.float32))
+    tables.seal(3)
+    tables.commit(3)
+    found = {int(key): row[0] for one in tables.changed(1, 3) for key, row in zip(one.keys, one.rows, strict=True)}
+    assert found == {2: 2.0, 3: 2.0}
+    tables.activate(3)
+    tables.retire(1)
+    assert (table.stats().images, table.stats().rows) == (0, 3)
+
+
 def test_an_export_of_what_is_discarded_ends_and_says_so() -> None:
     tables = Tables()
     tables.put("main", [1], seed=1)

@@ -352,6 +352,11 @@ impl NativeSet {
         done(py, self.set.commit(version))
     }
 
+    fn abandon(&self, py: Python<'_>, version: u64) -> PyResult<()> {
+        let outcome = py.detach(|| self.set.abandon(version));
+        done(py, outcome)
+    }
+
     fn discard(&self, py: Python<'_>, threads: usize) -> PyResult<()> {
         let outcome = py.detach(|| self.set.discard(threads));
         done(py, outcome)

@@ -63,9 +63,21 @@ impl TableSet {
         Ok(())
     }
 
-    /// Keep the sealed version.
+    /// Keep the sealed version. What versions that were given up left behind goes with the next `sweep`.
     pub fn commit(&self, version: u64) -> Result<()> {
-        self.shared.versions.commit(version)
+        let mut retiring = self.shared.retiring.lock().expect("no holder panics");
+        let parts = self.shared.versions.commit(version)?;
+        let stamp = self.shared.grace.stamp();
+        retiring.extend(parts.into_iter().map(|retired| (stamp, retired)));
+        Ok(())
+    }
+
+    /// Give up the sealed version: what it wrote belongs to the open one again.
+    pub fn abandon(&self, version: u64) -> Result<()> {
+        let _gate = self.shared.end_version();
+        self.shared.versions.abandon(version)?;
+        self.shared.reopen_version();
+        Ok(())
     }
 
     /// Make readers follow a retained version.

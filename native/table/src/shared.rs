@@ -73,6 +73,11 @@ impl Shared {
         self.is_written.store(false, Ordering::SeqCst);
     }
 
+    /// What a version that was given up had written is written into the version that is open.
+    pub fn reopen_version(&self) {
+        self.is_written.store(true, Ordering::SeqCst);
+    }
+
     /// Begin to read for an export.
     pub fn export(&self) -> RwLockReadGuard<'_, ()> {
         self.exporting.read().expect("no holder panics")

@@ -51,6 +51,8 @@ struct State {
     /// Committed and retained, oldest first.
     retained: Vec<Known>,
     sealed: Option<Known>,
+    /// Sealed and given up since the newest was committed, oldest first.
+    abandoned: Vec<Known>,
 }
 
 /// The versions of one set.
@@ -85,7 +87,7 @@ impl Versions {
     /// Whether writes must leave what was there before for someone else.
     pub fn is_versioned(&self) -> bool {
         let state = self.state();
-        state.sealed.is_some() || !state.retained.is_empty()
+        state.sealed.is_some() || !state.retained.is_empty() || !state.abandoned.is_empty()
     }
 
     /// The birth of the version that readers follow.
@@ -113,21 +115,44 @@ impl Versions {
         Ok(true)
     }
 
-    /// Keep the sealed version. Committing the newest one again changes nothing.
-    pub fn commit(&self, version: u64) -> Result<()> {
+    /// Keep the sealed version. Committing the newest one again changes nothing. Gives the versions that were given
+    /// up before it, which are part of it now.
+    pub fn commit(&self, version: u64) -> Result<Vec<Retired>> {
         let mut state = self.state();
         match state.sealed {
             Some(sealed) if sealed.version == version => {
                 state.sealed = None;
+                let has_older = !state.retained.is_empty();
                 state.retained.push(sealed);
-                Ok(())
+                let part_of = |known: Known| Retired { birth: known.birth, has_older, newer: sealed.birth };
+                Ok(state.abandoned.drain(..).map(part_of).collect())
             }
-            None if state.retained.last().is_some_and(|last| last.version == version) => Ok(()),
+            None if state.retained.last().is_some_and(|last| last.version == version) => Ok(Vec::new()),
             Some(sealed) => {
                 let text = format!("version {version} is not the sealed one: that is {}", sealed.version);
                 Err(TableError::Version(text))
             }
             None => Err(TableError::Version(format!("version {version} is not sealed: no version is"))),
+        }
+    }
+
+    /// Give up the sealed version: what it wrote belongs to the open one again, and the next one sealed says it all.
+    /// Doing it again changes nothing.
+    pub fn abandon(&self, version: u64) -> Result<()> {
+        let mut state = self.state();
+        match state.sealed {
+            Some(sealed) if sealed.version == version && sealed.pins + sealed.exports > 0 => {
+                let (pins, exports) = (sealed.pins, sealed.exports);
+                let text = format!("version {version}: {pins} readers and {exports} exports hold it");
+                Err(TableError::Busy(text))
+            }
+            Some(sealed) if sealed.version == version => {
+                state.sealed = None;
+                state.abandoned.push(sealed);
+                Ok(())
+            }
+            None if state.abandoned.iter().any(|known| known.version == version) => Ok(()),
+            _ => Err(TableError::Version(format!("version {version} is not the sealed one"))),
         }
     }
 
@@ -139,6 +164,7 @@ impl Versions {
             return Err(TableError::Busy(text));
         }
         state.sealed = None;
+        state.abandoned.clear();
         // What is written next must not be taken for what was just dropped.
         self.open.fetch_add(1, Ordering::AcqRel);
         Ok(state.retained.last().map_or(Dropped::Everything, |last| Dropped::After(last.birth)))
@@ -185,7 +211,7 @@ impl Versions {
     /// Let a pinned version go.
     pub fn unpin(&self, birth: u64) {
         let mut state = self.state();
-        let State { retained, sealed } = &mut *state;
+        let State { retained, sealed, .. } = &mut *state;
         let known = retained.iter_mut().chain(sealed).find(|known| known.birth == birth);
         known.expect("pinned versions are kept").pins -= 1;
     }
@@ -201,7 +227,7 @@ impl Versions {
     /// Let go of a version that an export held; it may have been discarded.
     pub fn let_go(&self, held: Held) {
         let mut state = self.state();
-        let State { retained, sealed } = &mut *state;
+        let State { retained, sealed, .. } = &mut *state;
         if let Some(known) = retained.iter_mut().chain(sealed).find(|known| known.birth == held.birth) {
             known.exports -= 1;
         }
@@ -282,6 +308,22 @@ mod tests {
         versions.activate(3).unwrap();
         assert_eq!(versions.retire(1).unwrap(), Retired { birth: first, has_older: false, newer: 3 });
         assert!(versions.activate(1).unwrap_err().to_string().contains("retained are: 3"));
+    }
+
+    #[test]
+    fn a_version_that_is_given_up_is_part_of_the_next() {
+        let versions = kept(&[1]);
+        versions.seal(2).unwrap();
+        let pinned = versions.pin(2).unwrap();
+        assert!(matches!(versions.abandon(2), Err(TableError::Busy(_))));
+        versions.unpin(pinned);
+        versions.abandon(2).unwrap();
+        versions.abandon(2).unwrap();
+        assert!(versions.abandon(3).is_err() && versions.commit(2).is_err() && versions.pin(2).is_err());
+        versions.seal(3).unwrap();
+        assert!(versions.abandon(2).is_err());
+        assert_eq!(versions.commit(3).unwrap(), [Retired { birth: 2, has_older: true, newer: 3 }]);
+        assert_eq!((versions.commit(3).unwrap(), versions.retained()), (vec![], vec![1, 3]));
     }
 
     #[test]

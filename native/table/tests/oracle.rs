@@ -19,6 +19,7 @@ enum Step {
     Pass(i64),
     Seal,
     Commit,
+    Abandon,
     Discard,
     Retire(usize),
     Activate(usize),
@@ -42,6 +43,8 @@ struct Run {
     set: TableSet,
     plain: Vec<Plain>,
     sealed: Option<Version>,
+    /// Sealed and given up since the newest was committed: their images are there until the next one is.
+    abandoned: Vec<Version>,
     retained: Vec<Version>,
     active: Option<u64>,
     pins: Vec<(Pin, u64)>,
@@ -77,6 +80,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (0i64..15_000).prop_map(Step::Pass),
         4 => Just(Step::Seal),
         4 => Just(Step::Commit),
+        2 => Just(Step::Abandon),
         2 => Just(Step::Discard),
         5 => prop_oneof![Just(0), 0..4usize].prop_map(Step::Retire),
         2 => (0..4usize).prop_map(Step::Activate),
@@ -100,11 +104,24 @@ impl Run {
         let set = TableSet::new(&settings()).unwrap();
         let plain = settings().into_iter().map(Plain::new).collect();
         let (sealed, retained, active, pins, going) = (None, Vec::new(), None, Vec::new(), None);
-        Self { set, plain, sealed, retained, active, pins, going, number: 0, now_ms: 50_000, threads }
+        let abandoned = Vec::new();
+        Self {
+            set,
+            plain,
+            sealed,
+            abandoned,
+            retained,
+            active,
+            pins,
+            going,
+            number: 0,
+            now_ms: 50_000,
+            threads,
+        }
     }
 
     fn is_versioned(&self) -> bool {
-        self.sealed.is_some() || !self.retained.is_empty()
+        self.sealed.is_some() || !self.abandoned.is_empty() || !self.retained.is_empty()
     }
 
     fn versions(&self) -> Vec<&Version> {
@@ -311,7 +328,11 @@ impl Run {
         if let Some(sealed) = self.sealed.take() {
             assert!(self.set.commit(sealed.number + 1).is_err());
             self.set.commit(sealed.number).unwrap();
+            self.set.sweep(1_000, self.threads).unwrap();
             self.retained.push(sealed);
+            if !std::mem::take(&mut self.abandoned).is_empty() && self.retained.len() == 1 {
+                self.leave_for_good();
+            }
         } else {
             assert!(self.set.commit(self.number + 1).is_err());
         }
@@ -323,6 +344,24 @@ impl Run {
         assert!(self.set.check_parent(Some(u64::MAX)).is_err());
     }
 
+    /// Whoever holds the sealed version keeps it; else it is as if it had not been sealed.
+    fn abandon(&mut self) {
+        let Some(sealed) = &self.sealed else {
+            assert!(self.set.abandon(self.number + 1).is_err());
+            return;
+        };
+        let number = sealed.number;
+        let is_exported = self.going.as_ref().is_some_and(|going| going.upto.number == number);
+        let abandoned = self.set.abandon(number);
+        assert_eq!(abandoned.is_ok(), !is_exported && !self.is_held(number), "{abandoned:?}");
+        if abandoned.is_ok() {
+            self.abandoned.extend(self.sealed.take());
+            self.set.abandon(number).unwrap();
+            let newest = self.retained.last().map(|last| last.number);
+            assert!(self.set.check_parent(newest).is_err(), "what it wrote is in the version that is open");
+        }
+    }
+
     fn discard(&mut self) {
         let discarded = self.set.discard(self.threads);
         assert_eq!(discarded.is_ok(), self.may_discard());
@@ -330,6 +369,7 @@ impl Run {
             return;
         }
         self.sealed = None;
+        self.abandoned.clear();
         self.going.iter_mut().for_each(|going| going.is_over = true);
         self.going.iter().for_each(|going| self.check_export(going));
         for (at, plain) in self.plain.iter_mut().enumerate() {
@@ -353,14 +393,17 @@ impl Run {
         let Ok(left) = retired else { return };
         assert_eq!((left, self.set.retiring()), (0, 0));
         self.retained.remove(at);
-        if at > 0 {
-            return;
+        if at == 0 {
+            self.leave_for_good();
         }
+    }
+
+    fn leave_for_good(&mut self) {
         // What is gone in the oldest version is gone for everybody, and leaves for good.
         for (at, oldest) in self.retained[0].tables.clone().iter().enumerate() {
             for (number, image) in oldest.iter().filter(|(_, image)| image.is_none()) {
-                let contents =
-                    self.retained.iter_mut().chain(&mut self.sealed).map(|version| &mut version.tables[at]);
+                let versions = self.retained.iter_mut().chain(&mut self.abandoned).chain(&mut self.sealed);
+                let contents = versions.map(|version| &mut version.tables[at]);
                 for content in contents.chain([&mut self.plain[at].open]) {
                     if content.get(number).is_some_and(|other| Rc::ptr_eq(other, image)) {
                         content.remove(number);
@@ -418,6 +461,7 @@ impl Run {
             Step::Pass(ms) => self.now_ms += ms,
             Step::Seal => self.seal(),
             Step::Commit => self.commit(),
+            Step::Abandon => self.abandon(),
             Step::Discard => self.discard(),
             Step::Retire(at) => self.retire(*at),
             Step::Activate(at) => {
@@ -495,7 +539,8 @@ impl Run {
     /// There is one row for each content of a key that someone may still ask for, and nothing else.
     fn check_size(&self) {
         for (at, (table, plain)) in self.set.tables().iter().zip(&self.plain).enumerate() {
-            let versions = self.versions().into_iter().map(|version| &version.tables[at]);
+            let versions = self.retained.iter().chain(&self.abandoned).chain(&self.sealed);
+            let versions = versions.map(|version| &version.tables[at]);
             let contents: Vec<&Content> = versions.chain([&plain.open]).collect();
             let images: BTreeSet<_> =
                 contents.iter().flat_map(|content| content.values()).map(Rc::as_ptr).collect();
