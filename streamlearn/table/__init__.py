@@ -16,6 +16,7 @@ from streamlearn.table.options import (
 from streamlearn.table.packing import Packing, Scatter
 from streamlearn.table.pin import At, Pin
 from streamlearn.table.set import TableSet
+from streamlearn.table.source import RowSource
 from streamlearn.table.table import Expired, Pushed, Table, TableStats, Upkeep
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Packing",
     "Pin",
     "Pushed",
+    "RowSource",
     "RowType",
     "RowwiseAdagrad",
     "Scatter",

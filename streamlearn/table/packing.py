@@ -5,6 +5,7 @@ The same code packs for training and for serving. It knows nothing of a model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from streamlearn.features import PackColumn, PackSide
 from streamlearn.native import native
 from streamlearn.samples import FeatureColumns
 from streamlearn.table.arguments import UINT64_MAX, flat, whole
-from streamlearn.table.pin import At, native_at
-from streamlearn.table.set import TableSet
+from streamlearn.table.pin import At
+from streamlearn.table.source import RowSource
 
 __all__ = ["Packing", "Scatter"]
 
@@ -29,22 +30,25 @@ _ROWS_MAX = (1 << 31) - 1
 
 
 class Packing:
-    """One side's layout over the tables of a set.
+    """One side's layout over tables.
 
     Args:
         side: Where each column stands.
-        tables: Where rows come from.
+        tables: Where rows come from: a `TableSet`, or the client of a parameter server.
     """
 
-    def __init__(self, side: PackSide, tables: TableSet) -> None:
+    def __init__(self, side: PackSide, tables: RowSource) -> None:
         self.side = side
         self._tables = tables
-        numbers = {name: number for number, name in enumerate(tables.tables)}
+        dims = tables.dims
+        numbers = {name: number for number, name in enumerate(dims)}
         self._flat = [(column, numbers.get(column.table, 0)) for column in side.flat]
         self._sequence = [(column, numbers.get(column.table, 0)) for column in side.sequence]
         for column in (*side.flat, *side.sequence):
-            if column.table and tables[column.table].dim != column.width:
-                dim = tables[column.table].dim
+            if not column.table:
+                continue
+            dim = _dim(dims, column.table)
+            if dim != column.width:
                 message = (
                     f"slot {column.name!r} takes {column.width} channels, table {column.table!r} has rows of {dim}"
                 )
@@ -68,7 +72,7 @@ class Packing:
             return out
         shape = (rows, out.shape[0], width, out.shape[1])
         columns = self._flat_columns(features, rows)
-        native.pack_flat(self._tables.native, native_at(at), columns, shape, into)
+        self._tables.pack_flat(at, columns, shape, into)
         return out
 
     def sequences(
@@ -91,7 +95,7 @@ class Packing:
             return out
         shape = (rows, out.shape[0], out.shape[1], side.sequence_width, out.shape[2])
         columns = self._sequence_columns(features, rows)
-        native.pack_sequences(self._tables.native, native_at(at), columns, shape, into)
+        self._tables.pack_sequences(at, columns, shape, into)
         return out
 
     def _flat_columns(self, features: FeatureColumns, rows: int) -> list[tuple[Any, ...]]:
@@ -109,11 +113,12 @@ class Scatter:
         keys_max: The most keys of one step, repeats among them.
     """
 
-    def __init__(self, tables: TableSet, *, keys_max: int) -> None:
+    def __init__(self, tables: RowSource, *, keys_max: int) -> None:
         self._tables = tables
-        self._numbers = {name: number for number, name in enumerate(tables.tables)}
+        self._dims = dict(tables.dims)
+        self._numbers = {name: number for number, name in enumerate(self._dims)}
         keys_max = whole("keys_max", keys_max, 0, UINT64_MAX)
-        self._scatter = native.Scatter([table.dim for table in tables.tables.values()], keys_max)
+        self._scatter = native.Scatter(list(self._dims.values()), keys_max)
 
     def clear(self) -> None:
         """Forget all sums, for the next step."""
@@ -153,7 +158,7 @@ class Scatter:
         Raises:
             UsageError: There is no such table.
         """
-        dim = self._tables[table].dim
+        dim = _dim(self._dims, table)
         keys, rows, counts = self._scatter.gradients(self._numbers[table])
         return keys, rows.reshape(len(keys), dim), counts
 
@@ -162,6 +167,13 @@ class Scatter:
             message = "gradients of what was packed from other tables"
             raise UsageError(message, help="make the packing and the scatter of the same set of tables")
         return _rows(rows)
+
+
+def _dim(dims: Mapping[str, int], table: str) -> int:
+    if table not in dims:
+        message = f"there is no table {table!r}"
+        raise UsageError(message, help=f"tables are {', '.join(dims)}")
+    return dims[table]
 
 
 def _rows(rows: int) -> int:

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 from streamlearn.errors import UsageError
+from streamlearn.table.arguments import UINT64_MAX, whole
 
 __all__ = ["At", "Pin", "native_at"]
 
@@ -40,19 +41,23 @@ class Pin:
         self.close()
 
 
-At: TypeAlias = Literal["newest", "active"] | Pin
-"""Which version a call reads: a pin, what was written last, or the version that is active when it begins."""
+At: TypeAlias = Literal["newest", "active"] | Pin | int
+"""Which version a call reads: what was written last, the one that is active when it begins, a pin, or the number of a
+version that is kept or sealed, which is held while the call reads."""
 
 
-def native_at(at: At) -> Any:
+def native_at(native_set: Any, at: At) -> Any:
     """What the native core takes for it.
 
     Raises:
-        TypeError: It is neither a pin nor one of the two words.
+        TypeError: It is neither a pin, nor a number, nor one of the two words.
+        VersionRefused: There is no such version.
     """
     if isinstance(at, Pin):
         return at.native
+    if isinstance(at, int) and not isinstance(at, bool):
+        return native_set.pin(whole("at", at, 0, UINT64_MAX))
     if at not in ("newest", "active"):
-        message = f'at: expected a pin, "newest" or "active", got {at!r}'
+        message = f'at: expected a version, a pin, "newest" or "active", got {at!r}'
         raise TypeError(message)
     return at

@@ -12,7 +12,7 @@ from streamlearn.native import native
 from streamlearn.table.arguments import THREADS_MAX, UINT64_MAX, whole
 from streamlearn.table.changes import Changes
 from streamlearn.table.options import TableOptions
-from streamlearn.table.pin import Pin
+from streamlearn.table.pin import At, Pin, native_at
 from streamlearn.table.table import Table
 
 __all__ = ["TableSet"]
@@ -72,6 +72,21 @@ class TableSet:
     def native(self) -> Any:
         """What the native core takes."""
         return self._set
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Length of a row by table."""
+        return {table.name: table.dim for table in self.tables.values()}
+
+    def pack_flat(self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int], out: Any) -> None:
+        """Write a flat matrix; `Packing` says of what."""
+        native.pack_flat(self._set, native_at(self._set, at), columns, shape, out)
+
+    def pack_sequences(
+        self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int, int], out: Any
+    ) -> None:
+        """Write a sequence block; `Packing` says of what."""
+        native.pack_sequences(self._set, native_at(self._set, at), columns, shape, out)
 
     @property
     def retained(self) -> list[int]:

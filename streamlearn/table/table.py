@@ -168,7 +168,7 @@ class Table:
         keys = flat("keys", keys, np.uint64, (None,))
         out = np.empty((len(keys), self.dim), np.float32) if out is None else out
         into = flat("out", out, np.float32, (len(keys), self.dim))
-        self._set.lookup(self._number, keys, native_at(at), into, whole("threads", threads, 1, THREADS_MAX))
+        self._set.lookup(self._number, keys, native_at(self._set, at), into, whole("threads", threads, 1, THREADS_MAX))
         return out
 
     def push(

@@ -177,9 +177,9 @@ def test_parts_are_a_share_of_all(parts: Any) -> None:
     tables.discard()
 
 
-@pytest.mark.parametrize("at", [5, None, "oldest", b"newest", ["newest"]])
-def test_a_version_to_read_is_a_pin_or_one_of_two_words(at: Any, table: Table) -> None:
-    with pytest.raises(TypeError, match=r"^at: expected a pin"):
+@pytest.mark.parametrize("at", [5.0, None, "oldest", b"newest", ["newest"]])
+def test_a_version_to_read_is_a_number_a_pin_or_one_of_two_words(at: Any, table: Table) -> None:
+    with pytest.raises(TypeError, match=r"^at: expected a version, a pin"):
         table.lookup(KEYS, at=at)
 
 

@@ -316,6 +316,21 @@ def test_an_export_holds_its_versions_from_the_call_on_and_until_it_ends() -> No
     tables.set.retire(2)
 
 
+def test_a_version_can_be_read_by_its_number() -> None:
+    tables = TableSet(OPTIONS[:1])
+    table, keys = tables["main"], _array([1])
+    for version in (1, 2):
+        table.put(keys, np.full((1, 3), version, np.float32))
+        tables.seal(version)
+        if version == 1:
+            tables.commit(1)
+    table.put(keys, np.full((1, 3), 9, np.float32))
+    assert [table.lookup(keys, at=at)[0, 0] for at in (1, 2, "newest")] == [1, 2, 9]
+    for at, kind in ((3, VersionRefused), (-1, ValueError), (True, TypeError), ("old", TypeError)):
+        with pytest.raises(kind):
+            table.lookup(keys, at=at)  # type: ignore[arg-type]
+
+
 def test_the_version_after_one_that_was_given_up_says_what_both_wrote() -> None:
     tables = TableSet(OPTIONS[:1])
     table, ones = tables["main"], np.ones((1, 3), np.float32)
