@@ -11,7 +11,7 @@ use crate::error::{Result, TableError};
 use crate::images::{GONE, Image, ImagesUse, NONE, OldPlaces, row_of};
 use crate::index::{Found, IndexUse};
 use crate::prefetch::{prefetch, prefetch_row};
-use crate::rows::Use;
+use crate::rows::{CHUNK_ROWS, Taken, Use};
 use crate::sheets::Block;
 use crate::sketch::Sketch;
 use crate::sync::{Mutex, MutexGuard};
@@ -137,20 +137,46 @@ impl<'a> Held<'a> {
     fn collect(&mut self, passed: u64) {
         while self.part.waiting.front().is_some_and(|&(stamp, _)| stamp < passed) {
             match self.part.waiting.pop_front() {
-                Some((_, LetGo::Rows(rows))) => {
-                    self.part.free_rows += rows.len();
-                    for row in rows {
-                        self.table.rows.embedding.set_link(row, self.part.free);
-                        self.part.free = row;
-                    }
-                }
+                Some((_, LetGo::Rows(rows))) => self.collect_rows(&rows),
                 Some((_, LetGo::Lines(block))) => self.table.index.give(block),
                 Some((_, LetGo::Places(_))) | None => {}
             }
         }
     }
 
+    /// Keep a few rows; the others are for any part, or those of a write that failed half way would be lost to all
+    /// parts but a few.
+    fn collect_rows(&mut self, rows: &[u32]) {
+        let embedding = &self.table.rows.embedding;
+        for &row in rows {
+            embedding.set_link(row, self.part.free);
+            self.part.free = row;
+        }
+        self.part.free_rows += rows.len();
+        let mut chains = Vec::new();
+        while self.part.free_rows > CHUNK_ROWS as usize {
+            let first = self.part.free;
+            let last = (1..CHUNK_ROWS).fold(first, |row, _| embedding.link(row));
+            self.part.free = embedding.link(last);
+            self.part.free_rows -= CHUNK_ROWS as usize;
+            embedding.set_link(last, NONE);
+            chains.push(first);
+        }
+        if !chains.is_empty() {
+            self.table.rows.give(&mut chains);
+        }
+    }
+
     fn take_row(&mut self, is_for_gone: bool) -> Result<u32> {
+        if self.part.free == NONE && self.part.chunk.is_empty() {
+            let taken = self.table.rows.take(is_for_gone);
+            match taken.ok_or(TableError::Full { rows_max: self.table.settings.rows_max })? {
+                Taken::Chunk(chunk) => self.part.chunk = chunk,
+                Taken::Chain(first) => {
+                    (self.part.free, self.part.free_rows) = (first, CHUNK_ROWS as usize);
+                }
+            }
+        }
         if self.part.free != NONE {
             let row = self.part.free;
             self.part.free = self.table.rows.embedding.link(row);
@@ -158,10 +184,6 @@ impl<'a> Held<'a> {
             // The next one leads to the one after it, so that it is needed as soon as it is taken.
             self.bring_near(self.part.free);
             return Ok(row);
-        }
-        if self.part.chunk.is_empty() {
-            let chunk = self.table.rows.take_chunk(is_for_gone);
-            self.part.chunk = chunk.ok_or(TableError::Full { rows_max: self.table.settings.rows_max })?;
         }
         let row = self.part.chunk.next().expect("chunks are not empty");
         prefetch(self.table.rows.embedding.address(row + AHEAD_ROWS));

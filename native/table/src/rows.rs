@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 
 use crate::memory::{HUGE_BYTES, Pages, Reserved};
 use crate::near::copy_words;
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard};
 
 /// Row ids are below this; the bit above says that a key is gone.
 pub const ROWS_MAX: usize = 1 << 31;
 /// One row of so many is kept for keys that go.
 const SPARE_SHARE: usize = 16;
-/// Rows a part takes from the table at once.
+/// Rows a part takes from the table at once, and gives back.
 pub const CHUNK_ROWS: u32 = 16;
 
 /// A column of rows of whole words, read by anyone and written by the holder of a part's lock. Columns may share
@@ -139,9 +139,25 @@ pub struct Rows {
     /// When rows were used; and where the state is one float, that too, for it would make rows straddle lines.
     sides: Arc<Reserved>,
     side_bytes: usize,
-    next: AtomicU32,
+    places: Mutex<Places>,
     rows_max: u32,
     all_max: u32,
+}
+
+/// Rows that are no part's.
+struct Places {
+    /// The first that was never taken.
+    next: u32,
+    /// Rows that parts gave back: the first of each chain of a chunk's length.
+    chains: Vec<u32>,
+}
+
+/// Rows a part takes from the table at once, all of one length.
+pub enum Taken {
+    /// Never used before, one after the other.
+    Chunk(Range<u32>),
+    /// Used before: the first, which leads to the next.
+    Chain(u32),
 }
 
 /// When a row was last used, and how often.
@@ -157,10 +173,21 @@ impl Use {
     /// Ticks are counted round.
     pub const TICKS: u32 = 1 << 24;
 
+    /// Whether it was put there and never used since: it has no age.
+    pub fn is_never(self) -> bool {
+        self.tick == 0 && self.count == 0
+    }
+
     /// Ticks from the last use to `now`; none where that lies ahead, which is what half a round or more means.
     pub fn age(self, now: u32) -> u32 {
         let age = now.wrapping_sub(self.tick) % Self::TICKS;
         if age < Self::TICKS / 2 { age } else { 0 }
+    }
+}
+
+impl Places {
+    fn in_parts(&self) -> u32 {
+        self.next - self.chains.len() as u32 * CHUNK_ROWS
     }
 }
 
@@ -185,28 +212,43 @@ impl Rows {
             },
             sides,
             side_bytes,
-            next: AtomicU32::new(CHUNK_ROWS),
+            places: Mutex::new(Places { next: CHUNK_ROWS, chains: Vec::new() }),
             rows_max: rows_max as u32,
             all_max: all_max as u32,
         })
     }
 
-    /// A chunk of rows no one else has; None when the table is full. A spare share is for keys that go: of a full
-    /// table nothing could leave, for who sees an older version must find that it was there.
-    pub fn take_chunk(&self, is_for_gone: bool) -> Option<Range<u32>> {
+    /// Rows no one else has; None when the table is full. A spare share is for keys that go: of a full table nothing
+    /// could leave, for who sees an older version must find that it was there.
+    pub fn take(&self, is_for_gone: bool) -> Option<Taken> {
         let rows_max = if is_for_gone { self.all_max } else { self.rows_max };
-        let taken = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
-            (next <= rows_max - CHUNK_ROWS).then_some(next + CHUNK_ROWS)
-        });
-        let begin = taken.ok()?;
-        let chunk = begin..begin + CHUNK_ROWS;
+        let mut places = self.places();
+        if places.in_parts() > rows_max - CHUNK_ROWS {
+            return None;
+        }
+        if let Some(chain) = places.chains.pop() {
+            return Some(Taken::Chain(chain));
+        }
+        let chunk = places.next..places.next + CHUNK_ROWS;
+        places.next = chunk.end;
+        drop(places);
         self.embedding.populate(chunk.clone());
-        Some(chunk)
+        Some(Taken::Chunk(chunk))
     }
 
-    /// Rows handed out in chunks so far.
-    pub fn taken(&self) -> usize {
-        (self.next.load(Ordering::Relaxed) - CHUNK_ROWS) as usize
+    /// Take back chains of a chunk's length each, so that any part may have them.
+    pub fn give(&self, chains: &mut Vec<u32>) {
+        self.places().chains.append(chains);
+    }
+
+    /// Rows that were ever taken, and those of them that are in parts.
+    pub fn taken(&self) -> [usize; 2] {
+        let places = self.places();
+        [places.next, places.in_parts()].map(|end| (end - CHUNK_ROWS) as usize)
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().expect("no holder panics")
     }
 
     #[inline(always)]
@@ -238,7 +280,7 @@ impl Rows {
 
     /// Bytes of the columns that were touched: embedding, state, use.
     pub fn bytes(&self) -> [usize; 3] {
-        let taken = self.taken();
+        let [taken, _] = self.taken();
         [
             self.embedding.touched_bytes(taken),
             self.state.touched_bytes(taken),

@@ -18,6 +18,9 @@ use crate::sync::{Mutex, MutexGuard};
 /// The widest row.
 pub const DIM_MAX: usize = 4096;
 
+/// Rows a part has at most that hold nothing: of a chunk it is using up, and free ones.
+const KEPT_ROWS: usize = 2 * CHUNK_ROWS as usize;
+
 /// What a table is made of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TableSettings {
@@ -108,8 +111,8 @@ impl Table {
     /// An empty table.
     pub fn new(settings: TableSettings, shared: Arc<Shared>) -> Result<Self> {
         settings.check().map_err(TableError::Argument)?;
-        // Parts take rows in chunks: room for one chunk each that is not used up.
-        let rows_max = (settings.rows_max + PARTS * CHUNK_ROWS as usize).min(ROWS_MAX);
+        // Parts take rows in chunks, and keep some that are free.
+        let rows_max = (settings.rows_max + PARTS * KEPT_ROWS).min(ROWS_MAX);
         let row_bytes = settings.row_type.row_bytes(settings.dim);
         Ok(Self {
             settings,
@@ -166,7 +169,8 @@ impl Table {
             size.parts += part.lock().expect("no holder panics").size();
         }
         // Chunks may be taken meanwhile, which is no matter: it is what a look from outside can tell.
-        size.rows = self.rows.taken().saturating_sub(size.parts.free_rows + size.parts.waiting_rows);
+        let [_, in_parts] = self.rows.taken();
+        size.rows = in_parts.saturating_sub(size.parts.free_rows + size.parts.waiting_rows);
         size
     }
 }
@@ -211,11 +215,30 @@ mod tests {
     #[test]
     fn every_row_of_a_table_can_be_taken() {
         let set = set(1);
-        let keys = (0..).filter(|&key| part_of(mix(key)) == 0).take(1 + PARTS * CHUNK_ROWS as usize);
+        let keys = (0..).filter(|&key| part_of(mix(key)) == 0).take(1 + PARTS * KEPT_ROWS);
         let full = put(&set.tables()[0], &keys.collect::<Vec<u64>>());
         assert!(matches!(full, Err(TableError::Full { .. })), "{full:?}");
         // One chunk is row 0's.
-        assert_eq!(set.tables()[0].size().parts.keys, (PARTS - 1) * CHUNK_ROWS as usize);
+        assert_eq!(set.tables()[0].size().parts.keys, PARTS * KEPT_ROWS - CHUNK_ROWS as usize);
+    }
+
+    #[test]
+    fn rows_of_a_write_that_failed_half_way_are_for_every_part_again() {
+        let set = set(40 * PARTS);
+        let table = &set.tables()[0];
+        let all: Vec<u64> = (0..40 * PARTS as u64).collect();
+        put(table, &all).unwrap();
+        set.seal(1).unwrap();
+        set.commit(1).unwrap();
+        for round in 0..3 {
+            // Twice as many as there is room for: the first parts take all there is.
+            assert!(matches!(put(table, &all), Err(TableError::Full { .. })));
+            set.discard(1).unwrap();
+            let few: Vec<u64> = (0..20 * PARTS as u64).map(|key| (key + 1) << 32 | round).collect();
+            put(table, &few).unwrap();
+            set.discard(1).unwrap();
+            assert_eq!(table.size().rows, all.len());
+        }
     }
 
     #[test]
