@@ -321,8 +321,14 @@ class TableSet:
     def sweep(self, wait_ms_max: int, threads: int) -> int:
         """Let go of retired versions whose readers have passed; how many still wait."""
 
-    def check_parent(self, parent: int | None) -> None:
-        """Check that it is the newest version."""
+    def begin_staging(self, parent: int | None) -> None:
+        """Have the version that is open for oneself; the parent must be the newest version."""
+
+    def end_staging(self, version: int) -> None:
+        """Seal and commit what was staged."""
+
+    def drop_staging(self, threads: int) -> None:
+        """Drop what was staged so far."""
 
     def pin(self, version: int) -> TablePin:
         """Hold a version."""

@@ -159,18 +159,18 @@ class TableSet:
 
         Raises:
             VersionRefused: The parent is not the newest version, or a key is given twice.
-            TableBusy: A version is sealed and not committed, or something was written since the last one.
+            TableBusy: A version is sealed and not committed, or is being staged, or something was written since the
+                last one. Meanwhile whoever else writes, seals or discards is told so.
             TableFull: All rows are taken.
         """
         version, threads = _version(version), _threads(threads)
-        self._set.check_parent(None if parent is None else _version(parent))
+        self._set.begin_staging(None if parent is None else _version(parent))
         try:
             for one in changes:
-                self[one.table].apply(one, refuse_twice=True, threads=threads)
-            self.seal(version)
-            self.commit(version)
+                self[one.table].stage(one, threads=threads)
+            self._set.end_staging(version)
         except BaseException:
-            self.discard(threads=threads)
+            self._set.drop_staging(threads)
             raise
 
     def activate(self, version: int) -> None:

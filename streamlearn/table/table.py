@@ -26,6 +26,8 @@ Uint32s = npt.NDArray[np.uint32]
 
 # Counts of keys without a row go no further.
 _THRESHOLD_MAX = 15
+# Ticks are counted round.
+_TICKS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -211,13 +213,23 @@ class Table:
         threads = whole("threads", threads, 1, THREADS_MAX)
         return Pushed(*self._set.push(self._number, keys, gradients, counts, runs, times, threads))
 
-    def put(self, keys: Uint64s, rows: Float32s, *, state: Float32s | None = None, threads: int = 1) -> None:
+    def put(
+        self,
+        keys: Uint64s,
+        rows: Float32s,
+        *,
+        state: Float32s | None = None,
+        now_ms: int | None = None,
+        threads: int = 1,
+    ) -> None:
         """Set rows as they are, such as those of another system; of a key given twice the later row counts.
 
         Args:
             keys: uint64[n].
             rows: float32[n, dim]; stored in the table's row type.
             state: float32[n, state] of the optimizer; begun anew by default.
+            now_ms: Table time, as which each row is once used; by default a row that is there keeps what it has, and a
+                new one was never used, so that it has no age for expiry to go by.
             threads: How many threads share the work.
 
         Raises:
@@ -227,21 +239,38 @@ class Table:
         rows = flat("rows", rows, np.float32, (len(keys), self.dim))
         state = None if state is None else flat("state", state, np.float32, (len(keys), self.state_width))
         threads = whole("threads", threads, 1, THREADS_MAX)
-        self._set.put(self._number, keys, (rows, None, None), state, (None, None), False, threads)
+        uses: tuple[Any, Any] = (None, None)
+        if now_ms is not None:
+            tick = whole("now_ms", now_ms, INT64_MIN, INT64_MAX) // self.options.tick_ms % _TICKS
+            uses = (np.full(len(keys), tick, np.uint32), np.ones(len(keys), np.uint8))
+        self._set.put(self._number, keys, (rows, None, None), state, uses, False, threads)
 
-    def apply(self, changes: Changes, *, refuse_twice: bool = False, threads: int = 1) -> None:
+    def apply(self, changes: Changes, *, threads: int = 1) -> None:
         """Set rows and take keys away as an export says.
 
         Args:
             changes: What to set; its rows are of this table's row type, or float32. A table without an optimizer
-                leaves their state aside.
-            refuse_twice: Refuse a key that was already written in the version that is open.
+                leaves their state aside. Without ticks and counts a row that is there keeps its own, and a new one
+                was never used.
             threads: How many threads share the work.
 
         Raises:
-            VersionRefused: A key came twice and was to be refused.
             TableFull: All rows are taken.
         """
+        self._apply(changes, False, threads)
+
+    def stage(self, changes: Changes, *, threads: int = 1) -> None:
+        """The same into a version that is being staged, which says of each key once what it says.
+
+        `TableSet.stage` is what to call.
+
+        Raises:
+            VersionRefused: A key was already written in the version that is open.
+            TableFull: All rows are taken.
+        """
+        self._apply(changes, True, threads)
+
+    def _apply(self, changes: Changes, refuse_twice: bool, threads: int) -> None:
         keys, threads = flat("keys", changes.keys, np.uint64, (None,)), whole("threads", threads, 1, THREADS_MAX)
         gone = None if changes.gone is None else flat("gone", changes.gone, np.uint64, (None,))
         self._set.put(

@@ -86,7 +86,9 @@ class Oracle:
     def put(self, table: str, keys: Iterable[int], rows: Floats) -> None:
         self.is_written = True
         for key, row in zip(keys, rows, strict=True):
-            self.give(table, key, Cell(row, self.begun(table)))
+            had = self.open.cells[table].get(key)
+            tick, count = (had.tick, had.count) if had else (0, 0)
+            self.give(table, key, Cell(row, self.begun(table), tick, count))
 
     def push(self, table: str, keys: Sequence[int], gradients: Floats, now_ms: int) -> None:
         self.is_written = True
@@ -116,6 +118,8 @@ class Oracle:
         tick_ms = self.options[table].tick_ms
         idle, rare = [], []
         for key, cell in self.open.cells[table].items():
+            if (cell.tick, cell.count) == (0, 0):
+                continue  # it was never used
             age_ms = (now_ms // tick_ms - cell.tick) % _TICKS * tick_ms
             if expiry.idle_ms is not None and age_ms > expiry.idle_ms:
                 idle.append(key)

@@ -299,3 +299,22 @@ def test_keys_that_fill_one_part_are_found_and_leave_again() -> None:
     assert table.remove(keys[::3].copy()) == 100
     assert _has(table, keys) == [at % 3 != 0 for at in range(len(keys))]
     assert 0 < table.stats().load < 1
+
+
+def test_rows_that_were_put_and_never_used_leave_only_where_there_are_too_many() -> None:
+    now_ms, later_ms = 1_795_000_000_000, 1_795_003_600_000
+    options = TableOptions(TableSpec("it", 2, 0.05), rows_max=10_000, optimizer=Adagrad(), tick_ms=60_000)
+    table = TableSet([options])["it"]
+    # Which are too many is found out part by part.
+    keys, ones = keys_of_one_part(400, part=5), np.ones((400, 2), np.float32)
+    table.put(keys[:200], ones[:200])
+    table.put(keys[200:300], ones[200:300], now_ms=now_ms)
+    table.push(keys[300:], ones[300:], now_ms=now_ms)
+    assert table.expire(Expiry(idle_ms=7_200_000), now_ms=later_ms, budget_keys=1 << 30).idle == 0
+    table.push(keys[300:], ones[300:], now_ms=later_ms)
+    assert table.expire(Expiry(idle_ms=1_800_000), now_ms=later_ms, budget_keys=1 << 30).idle == 100
+    table.put(keys[300:], ones[300:])
+    assert table.expire(Expiry(idle_ms=1), now_ms=later_ms, budget_keys=1 << 30).idle == 0, "they keep their use"
+    while table.stats().keys > 150:
+        assert table.expire(Expiry(keys_max=150), now_ms=later_ms, budget_keys=1 << 30).over
+    assert (table.lookup(keys[300:]) == ones[300:]).all(), "those that were used stay"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -360,6 +361,59 @@ def test_an_export_of_what_is_discarded_ends_and_says_so() -> None:
     export = tables.set.changed(1, 2, parts=1)
     tables.set.discard()
     _refused(TableBusy, lambda: list(export))
+
+
+def test_while_a_version_is_staged_nobody_else_writes_into_it() -> None:
+    source, replica = TableSet(OPTIONS[:1]), TableSet(OPTIONS[:1])
+    keys, ones = np.arange(5_000, dtype=np.uint64), np.ones((5_000, 3), np.float32)
+    source["main"].put(keys, ones)
+    source.seal(1)
+    source.commit(1)
+    table = replica["main"]
+    others: list[Callable[[], Any]] = [
+        lambda: replica.stage(1, None, []),
+        lambda: table.put(keys[:1], ones[:1]),
+        lambda: table.push(keys[:1], ones[:1], now_ms=0),
+        lambda: table.remove(keys[:1]),
+        lambda: table.expire(Expiry(), now_ms=0, budget_keys=1),
+        lambda: replica.seal(1),
+        replica.discard,
+    ]
+
+    def interrupted() -> Iterator[Changes]:
+        for one in source.changed(None, 1, parts=256):
+            for other in others:
+                _refused(TableBusy, other)
+            yield one
+
+    replica.stage(1, None, interrupted())
+    assert (replica.retained, table.stats().keys) == ([1], 5_000)
+    table.put(keys[:1], 2 * ones[:1])
+    replica.discard()
+    assert table.lookup(keys[:1])[0, 0] == 1.0
+
+
+def test_of_two_who_stage_at_once_one_is_refused_and_the_version_is_whole() -> None:
+    source, replica = TableSet(OPTIONS[:1]), TableSet(OPTIONS[:1])
+    keys = np.arange(5_000, dtype=np.uint64)
+    source["main"].put(keys, np.ones((5_000, 3), np.float32))
+    source.seal(1)
+    source.commit(1)
+    begun, ended = threading.Barrier(2), []
+
+    def stage() -> None:
+        begun.wait(10)
+        try:
+            replica.stage(1, None, source.changed(None, 1))
+        except (TableBusy, VersionRefused) as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=stage) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (len(ended), replica.retained, replica["main"].stats().keys) == (1, [1], 5_000)
 
 
 def test_what_stops_staging_half_way_leaves_nothing_of_it() -> None:

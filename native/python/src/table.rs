@@ -376,8 +376,19 @@ impl NativeSet {
         done(py, outcome)
     }
 
-    fn check_parent(&self, py: Python<'_>, parent: Option<u64>) -> PyResult<()> {
-        done(py, self.set.check_parent(parent))
+    fn begin_staging(&self, py: Python<'_>, parent: Option<u64>) -> PyResult<()> {
+        let outcome = py.detach(|| self.set.begin_staging(parent));
+        done(py, outcome)
+    }
+
+    fn end_staging(&self, py: Python<'_>, version: u64) -> PyResult<()> {
+        let outcome = py.detach(|| self.set.end_staging(version));
+        done(py, outcome)
+    }
+
+    fn drop_staging(&self, py: Python<'_>, threads: usize) -> PyResult<()> {
+        let outcome = py.detach(|| self.set.drop_staging(threads));
+        done(py, outcome)
     }
 
     fn pin(&self, py: Python<'_>, version: u64) -> PyResult<NativePin> {

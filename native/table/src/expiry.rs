@@ -8,12 +8,13 @@ use crate::held::Open;
 use crate::images::GONE;
 use crate::index::{PARTS, mix};
 use crate::rows::Use;
+use crate::shared::Writer;
 use crate::table::Table;
 
 /// Keys looked at under one lock of a part, about.
 const TOGETHER: usize = 512;
 
-/// Which keys leave.
+/// Which keys leave. One that was put and never used has no age: it leaves only where there are too many.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Expiry {
     /// Keys not used for so long.
@@ -50,6 +51,9 @@ enum Why {
 impl Expiry {
     /// Whether a key leaves whatever else there is.
     fn why(&self, used: Use, now: u32, tick_ms: i64) -> Option<Why> {
+        if used.is_never() {
+            return None;
+        }
         let age_ms = i64::from(used.age(now)).saturating_mul(tick_ms);
         if self.idle_ms.is_some_and(|idle_ms| age_ms > idle_ms) {
             return Some(Why::Idle);
@@ -65,7 +69,7 @@ impl Table {
         let mut part = self.next_part.load(Ordering::Relaxed) % PARTS;
         let mut rounds = 0;
         while expired.scanned < budget_keys && rounds <= PARTS {
-            let (_gate, open) = self.shared.write();
+            let (_gate, open) = self.shared.write(Writer::Anyone)?;
             if self.expire_some(expiry, open, (part, now_ms), &mut expired)? {
                 part = (part + 1) % PARTS;
                 rounds += 1;
@@ -99,6 +103,8 @@ impl Table {
             let used = self.rows.get_use(id);
             match expiry.why(used, now, self.settings.tick_ms) {
                 Some(why) => leaving.push((key, why)),
+                // What was never used leaves before all that was.
+                None if used.is_never() => passed.push((key, u32::MAX)),
                 None => passed.push((key, used.age(now) << 8 | u32::from(255 - used.count))),
             }
         }

@@ -7,6 +7,7 @@ use crate::index::part_of;
 use crate::optimizer::Rule;
 use crate::prefetch::prefetch_all;
 use crate::rows::Use;
+use crate::shared::Writer;
 use crate::sketch::Sketch;
 use crate::table::Table;
 
@@ -88,7 +89,7 @@ impl Table {
             return Err(TableError::Argument("this table has no optimizer: it does not learn".to_owned()));
         };
         self.check_push(&push)?;
-        let (_gate, open) = self.shared.write();
+        let (_gate, open) = self.shared.write(Writer::Anyone)?;
         let members = ByPart::new(push.keys);
         let pushed = self.share(&members, threads, |members| {
             let _stay = self.shared.grace.enter();

@@ -8,6 +8,7 @@ use crate::pack::GROUP;
 use crate::prefetch::prefetch_all;
 use crate::row_type::RowType;
 use crate::rows::Use;
+use crate::shared::Writer;
 use crate::table::Table;
 
 /// Lines are brought near so many keys before they are needed.
@@ -22,7 +23,7 @@ pub struct Rows<'a> {
     pub embeddings: Embeddings<'a>,
     /// Optimizer state; none means zeros.
     pub state: Option<&'a [f32]>,
-    /// When and how often each was used; none means never.
+    /// When and how often each was used; without it a row that learns keeps what it has, and a new one was never used.
     pub uses: Option<&'a [Use]>,
 }
 
@@ -44,6 +45,13 @@ pub enum Again {
     Refused,
 }
 
+impl Again {
+    /// Only who makes a version as it was made elsewhere says of a key once what it says.
+    fn writer(self) -> Writer {
+        if self == Self::Refused { Writer::Stager } else { Writer::Anyone }
+    }
+}
+
 impl Table {
     /// Set rows of keys.
     pub fn put(&self, keys: &[u64], rows: Rows<'_>, again: Again, threads: usize) -> Result<()> {
@@ -59,7 +67,7 @@ impl Table {
             }
         };
         let stored = || vec![0; row_type.row_bytes(dim)];
-        self.each_key(keys, threads, near, stored, |held, open, member, stored| {
+        self.each_key(keys, (again.writer(), threads), near, stored, |held, open, member, stored| {
             let at = member.at as usize;
             let target = held.target(open, member.hash, member.key);
             if again == Again::Refused && target.is_own() {
@@ -81,7 +89,12 @@ impl Table {
                     }
                 },
                 state: rows.state.map_or(&begun, |state| row_of(state, at, begun.len())),
-                used: rows.uses.map_or(Use::default(), |uses| uses[at]),
+                used: match (rows.uses, target.row()) {
+                    (Some(uses), _) => uses[at],
+                    // What is set from outside was not used by that.
+                    (None, Some(row)) if settings.rule.is_some() => self.rows.get_use(row),
+                    _ => Use::default(),
+                },
             };
             held.write(open, (member.hash, member.key), target, &cell)
         })
@@ -92,7 +105,7 @@ impl Table {
         let removed = std::sync::atomic::AtomicUsize::new(0);
         self.each_key(
             keys,
-            threads,
+            (again.writer(), threads),
             |_| {},
             || (),
             |held, open, member, ()| {
@@ -140,12 +153,12 @@ impl Table {
     fn each_key<T>(
         &self,
         keys: &[u64],
-        threads: usize,
+        (writer, threads): (Writer, usize),
         near: impl Fn(usize) + Sync,
         scratch: impl Fn() -> T + Sync,
         work: impl Fn(&mut Held<'_>, Open, Member, &mut T) -> Result<()> + Sync,
     ) -> Result<()> {
-        let (_gate, open) = self.shared.write();
+        let (_gate, open) = self.shared.write(writer)?;
         let members = ByPart::new(keys);
         self.share(&members, threads, |members| {
             let _stay = self.shared.grace.enter();

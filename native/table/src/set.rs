@@ -57,6 +57,7 @@ impl TableSet {
     /// Close the version that is open; what is written from here on belongs to the next.
     pub fn seal(&self, version: u64) -> Result<()> {
         let _gate = self.shared.end_version();
+        self.shared.check_not_staging()?;
         if self.shared.versions.seal(version)? {
             self.shared.begin_version();
         }
@@ -94,6 +95,37 @@ impl TableSet {
     /// Drop everything that is not committed.
     pub fn discard(&self, threads: usize) -> Result<()> {
         let _gate = self.shared.end_version();
+        self.shared.check_not_staging()?;
+        self.drop_uncommitted(threads)
+    }
+
+    /// Begin to stage a version made elsewhere: it follows the newest one, and until it is staged or dropped nobody
+    /// else writes, seals or discards.
+    pub fn begin_staging(&self, parent: Option<u64>) -> Result<()> {
+        let _gate = self.shared.end_version();
+        self.shared.check_not_staging()?;
+        self.check_parent(parent)?;
+        self.shared.set_staging(true);
+        Ok(())
+    }
+
+    /// Keep what was staged, under its number. On an error it is still being staged.
+    pub fn end_staging(&self, version: u64) -> Result<()> {
+        let _gate = self.shared.end_version();
+        self.shared.versions.seal(version)?;
+        self.shared.begin_version();
+        self.shared.set_staging(false);
+        self.commit(version)
+    }
+
+    /// Drop what was staged so far.
+    pub fn drop_staging(&self, threads: usize) -> Result<()> {
+        let _gate = self.shared.end_version();
+        self.shared.set_staging(false);
+        self.drop_uncommitted(threads)
+    }
+
+    fn drop_uncommitted(&self, threads: usize) -> Result<()> {
         let dropped = self.shared.versions.discard()?;
         let _ended = self.shared.stop_exports();
         self.shared.begin_version();

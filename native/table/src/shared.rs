@@ -20,6 +20,15 @@ pub enum At {
     Pinned(u64),
 }
 
+/// Who writes into the version that is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// Whoever learns, puts or takes away.
+    Anyone,
+    /// Who makes a version as it was made elsewhere: while one is being staged, nobody else may write into it.
+    Stager,
+}
+
 /// Born no later than this is everything there is.
 pub const NEWEST: u64 = u64::MAX;
 
@@ -33,6 +42,7 @@ pub struct Shared {
     /// Held by every call that writes, so that no version is sealed in the middle of one.
     gate: RwLock<()>,
     is_written: AtomicBool,
+    is_staging: AtomicBool,
     /// Held by exports while they read, so that nothing is discarded under them.
     exporting: RwLock<()>,
     discards: AtomicU64,
@@ -51,16 +61,32 @@ impl Shared {
         self.is_written.load(Ordering::SeqCst)
     }
 
+    /// Say that a version is being staged, or is not any more. To be told while nobody writes.
+    pub fn set_staging(&self, is_staging: bool) {
+        self.is_staging.store(is_staging, Ordering::SeqCst);
+    }
+
+    /// Check that the version that is open is not someone's who stages one. To be asked while that cannot change.
+    pub fn check_not_staging(&self) -> Result<()> {
+        if self.is_staging.load(Ordering::SeqCst) {
+            return Err(TableError::Busy("a version is being staged".to_owned()));
+        }
+        Ok(())
+    }
+
     /// Begin to write into the version that is open.
-    pub fn write(&self) -> (RwLockReadGuard<'_, ()>, Open) {
+    pub fn write(&self, writer: Writer) -> Result<(RwLockReadGuard<'_, ()>, Open)> {
         let gate = self.keep_open();
+        if writer == Writer::Anyone {
+            self.check_not_staging()?;
+        }
         self.is_written.store(true, Ordering::SeqCst);
         let open = Open {
             birth: self.versions.open(),
             is_versioned: self.versions.is_versioned(),
             passed: self.grace.passed(),
         };
-        (gate, open)
+        Ok((gate, open))
     }
 
     /// Wait until nobody writes, and let nobody begin: a version ends here.

@@ -18,7 +18,8 @@ fn filled() -> TableSet {
     let table = &set.tables()[0];
     let keys: Vec<u64> = (0..KEYS).map(any_key).collect();
     let floats = vec![1.0; keys.len() * table.settings.dim];
-    let uses: Vec<Use> = (0..KEYS as u32).map(|at| Use { tick: at % 97, count: (at % 5) as u8 }).collect();
+    let uses: Vec<Use> =
+        (0..KEYS as u32).map(|at| Use { tick: at % 97, count: (1 + at % 5) as u8 }).collect();
     let rows = Rows { embeddings: Embeddings::Floats(&floats), state: None, uses: Some(&uses) };
     table.put(&keys, rows, Again::Refused, 2).unwrap();
     set

@@ -206,7 +206,9 @@ impl Run {
                 wire.resize(begin + dim * settings.row_type.number_bytes(), 0);
                 scales.extend(settings.row_type.to_wire(&embedding, &mut wire[begin..]));
                 let state = bits(state.map_or(&begun, |state| &state[at * state_floats..][..state_floats]));
-                let used = uses.map_or(Use::default(), |uses| uses[at]);
+                let kept = plain.row(number).filter(|_| settings.rule.is_some());
+                let kept = kept.map_or(Use::default(), |stored| stored.used);
+                let used = uses.map_or(kept, |uses| uses[at]);
                 plain.put(number, Stored { embedding, state, used });
             }
             let embeddings = match seed & 4 {

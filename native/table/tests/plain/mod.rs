@@ -228,6 +228,9 @@ pub fn tick(now_ms: i64) -> u32 {
 pub fn qualifies(used: Use, expiry: &Expiry, now_ms: i64) -> [bool; 2] {
     let age_ms = i64::from(tick(now_ms).wrapping_sub(used.tick) & 0xff_ffff) * TICK_MS;
     let is_idle = expiry.idle_ms.is_some_and(|idle_ms| age_ms > idle_ms);
+    if used.tick == 0 && used.count == 0 {
+        return [false; 2]; // it was never used
+    }
     [is_idle, used.count < expiry.count_min && age_ms > expiry.rare_idle_ms]
 }
 
