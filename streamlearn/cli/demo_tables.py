@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import StreamlearnError
+from streamlearn.features import keys_of
 from streamlearn.native import native
 from streamlearn.table import Adagrad, TableOptions, TableSet
 
@@ -113,11 +114,5 @@ class DemoTables:
 def _keys(slot: Slot, shown: EventColumns) -> npt.NDArray[np.uint64]:
     """The keys of a slot's values, all rows' one after another."""
     path = f"{'user' if slot.side == 'user' else 'items'}.{slot.name}"
-    salt = native.slot_salt(slot.salt_name)
-    values = shown.columns[path]
-    if slot.value == "int":
-        keys: npt.NDArray[np.uint64] = native.hash_ints(values, salt)
-        return keys
-    offsets = shown.columns[f"{path}{'[]' if slot.multi else ''}$"]
-    keys = native.hash_strings(offsets, values, salt)
-    return keys
+    offsets = shown.columns[f"{path}$"] if slot.value == "str" else None
+    return keys_of(slot, shown.columns[path], offsets=offsets)

@@ -1,5 +1,6 @@
 """What an application's features and labels are, and the order their numbers take."""
 
+from streamlearn.features.keys import keys_of
 from streamlearn.features.labels import Label, LabelGroup, window_settings_id
 from streamlearn.features.pack import PackColumn, PackPlan, PackSide
 from streamlearn.features.spec import Dense, FeatureSpec, Segment, Slot, TableSpec
@@ -15,5 +16,6 @@ __all__ = [
     "Segment",
     "Slot",
     "TableSpec",
+    "keys_of",
     "window_settings_id",
 ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["INT64_MAX", "INT64_MIN", "THREADS_MAX", "UINT64_MAX", "flat", "whole"]
+__all__ = ["INT64_MAX", "INT64_MIN", "THREADS_MAX", "UINT64_MAX", "flat", "instance", "number_of", "whole"]
 
 INT64_MIN, INT64_MAX, UINT64_MAX = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
 THREADS_MAX = 128
@@ -60,5 +62,39 @@ def whole(name: str, value: int, least: int, most: int) -> int:
         raise TypeError(message) from None
     if not least <= number <= most:
         message = f"{name}: expected {least} to {most}, got {number}"
+        raise ValueError(message)
+    return number
+
+
+def instance(name: str, value: object, kind: type, what: str) -> None:
+    """Refuse what is of another kind.
+
+    Args:
+        name: What errors call it.
+        value: Anything.
+        kind: What it must be.
+        what: That, in words.
+
+    Raises:
+        TypeError: It is of another kind.
+    """
+    if not isinstance(value, kind):
+        message = f"{name}: expected {what}, got {type(value).__name__}"
+        raise TypeError(message)
+
+
+def number_of(name: str, value: object) -> float:
+    """A finite number of at least 0.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is less, infinite, or NaN.
+    """
+    if not isinstance(value, numbers.Real):
+        message = f"{name}: expected a number, got {value!r}"
+        raise TypeError(message)
+    number = float(value)
+    if not 0.0 <= number < math.inf:
+        message = f"{name}: expected a finite number of at least 0, got {value}"
         raise ValueError(message)
     return number

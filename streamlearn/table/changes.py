@@ -30,10 +30,11 @@ Uint64s = npt.NDArray[np.uint64]
 DTYPES: dict[RowType, str] = {"float32": "<f4", "float16": "<f2", "int8": "<i1"}
 # What the columns of an Arrow table are called here.
 _COLUMNS = {"key": "keys", "row": "rows", "scale": "scales", "state": "state", "tick": "ticks", "count": "counts"}
+_ARCHIVE, _WRITE = b"PK", "write it with `Changes.save` or `numpy.savez`"
 _NAMES = ("keys", "rows", "scales", "state", "ticks", "counts", "gone")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Changes:
     """Rows and keys that are gone, of one table.
 
@@ -59,6 +60,11 @@ class Changes:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def __repr__(self) -> str:
+        rows, shape = getattr(self.rows, "dtype", type(self.rows).__name__), np.shape(self.rows)
+        gone = 0 if self.gone is None else len(self.gone)
+        return f"Changes({self.table!r}, keys={len(self)}, gone={gone}, {rows}, dim={shape[-1] if shape else 0})"
 
     @classmethod
     def of(cls, options: TableOptions, found: tuple[Any, ...]) -> Changes:
@@ -92,8 +98,8 @@ class Changes:
         return pa.table(columns, metadata={"table": self.table}), pa.array(gone)
 
     @classmethod
-    def from_arrow(cls, rows: pa.Table, gone: pa.Array | None = None, *, table: str = "") -> Changes:
-        """What `to_arrow` gave, or any Arrow table with the columns `key` and `row`.
+    def from_arrow(cls, rows: pa.Table | pa.RecordBatch, gone: pa.Array | None = None, *, table: str = "") -> Changes:
+        """What `to_arrow` gave, or any Arrow table or record batch with the columns `key` and `row`.
 
         Args:
             rows: Columns `key` (whole numbers) and `row` (lists of numbers, all of one length), and any of `scale`,
@@ -102,9 +108,15 @@ class Changes:
             table: The table's name; by default what the metadata says.
 
         Raises:
+            TypeError: It is neither a table nor a record batch.
             BadRecord: A column is missing, is there twice, has nulls, lists of several lengths, or numbers that
                 would not be the same ones here.
         """
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        if not isinstance(rows, pa.Table):
+            message = f"rows: expected an Arrow table, got {type(rows).__name__}"
+            raise TypeError(message)
         names = [name for name in rows.column_names if name in _COLUMNS]
         missing = {"key", "row"} - set(names)
         if missing or len(set(names)) != len(names):
@@ -120,34 +132,31 @@ class Changes:
         named = (rows.schema.metadata or {}).get(b"table", b"").decode(errors="replace")
         return cls(table=table or named, **converted(arrays))
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write a NumPy `.npz` file of the arrays, each under its name."""
         arrays = {name: getattr(self, name) for name in _NAMES if getattr(self, name) is not None}
-        with path.open("wb") as file:
+        with Path(path).open("wb") as file:
             np.savez(file, table=np.array(self.table), **arrays)
 
     @classmethod
-    def load(cls, path: Path) -> Changes:
+    def load(cls, path: str | Path, *, table: str = "") -> Changes:
         """Read a NumPy `.npz` file with at least the arrays `keys` and `rows`.
+
+        Args:
+            path: The file.
+            table: The table's name; by default what the file says.
 
         Raises:
             BadRecord: It is no such file, or has numbers that would not be the same ones here.
             OSError: It cannot be opened.
         """
-        with path.open("rb") as opened:
-            try:
-                with np.load(opened, allow_pickle=False) as file:
-                    arrays = {name: file[name] for name in file.files}
-            # Bytes that are no zip file, no array or of an absurd size end in many ways; none of them is a bug here.
-            except Exception as error:
-                message = f"{path} is no file of arrays: {error}"
-                raise BadRecord(message, help="write it with `Changes.save` or `numpy.savez`") from error
-        table = str(arrays.pop("table", ""))
+        arrays = _read(Path(path))
+        named = str(arrays.pop("table", ""))
         unknown = sorted(set(arrays) - set(_NAMES))
         if unknown or not {"keys", "rows"} <= set(arrays):
             message = f"{path} has the arrays {', '.join(sorted(arrays)) or 'none'}"
             raise BadRecord(message, help=f"`keys` and `rows` are needed, and known are {', '.join(_NAMES)}")
-        return cls(table=table, **converted(arrays))
+        return cls(table=table or named, **converted(arrays))
 
 
 def encode_rows(rows: Float32s, row_type: RowType) -> tuple[Array, Float32s | None]:
@@ -173,3 +182,21 @@ def encode_rows(rows: Float32s, row_type: RowType) -> tuple[Array, Float32s | No
 
 def _lists(matrix: Array) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(matrix).reshape(-1)), matrix.shape[1])
+
+
+def _read(path: Path) -> dict[str, Array]:
+    """The arrays of an `.npz` file."""
+    with path.open("rb") as opened:
+        # What is no archive, NumPy takes for a pickle, and says how to load it if one trusts it: never here.
+        head = opened.read(len(_ARCHIVE))
+        if head != _ARCHIVE:
+            message = f"{path} is no `.npz` file: it begins with {head!r}"
+            raise BadRecord(message, help=_WRITE)
+        opened.seek(0)
+        try:
+            with np.load(opened, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+        # Bytes that are no zip file, no array or of an absurd size end in many ways; none of them is a bug here.
+        except Exception as error:
+            message = f"{path} is no file of arrays: {error}"
+            raise BadRecord(message, help=_WRITE) from error

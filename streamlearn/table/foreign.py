@@ -25,6 +25,14 @@ _WHOLE: dict[str, type[np.unsignedinteger[Any]]] = {
     "ticks": np.uint32,
     "counts": np.uint8,
 }
+_SIGNED = "signed keys of another system are taken with `{0}.view(numpy.uint64)`"
+# What to do about whole numbers that do not fit.
+_ADVICE = {
+    "keys": _SIGNED.format("keys"),
+    "gone": _SIGNED.format("gone"),
+    "ticks": f"ticks go round: give `ticks % {1 << 24}`",
+    "counts": "counts stay at 255: give `numpy.clip(counts, 0, 255)`",
+}
 _ROWS = {"<f4": np.float32, "<f2": np.float16, "<i1": np.int8, "<f8": np.float32}
 
 
@@ -68,7 +76,7 @@ def _whole(name: str, array: Array) -> Array:
         raise BadRecord(message, help="give whole numbers")
     if array.size and (int(array.min()) < 0 or int(array.max()) > np.iinfo(wanted).max):
         message = f"{name} go from {int(array.min())} to {int(array.max())}, {wanted} does not"
-        raise BadRecord(message, help="signed keys of another system are taken with `keys.view(numpy.uint64)`")
+        raise BadRecord(message, help=_ADVICE[name])
     return np.ascontiguousarray(array, wanted)
 
 

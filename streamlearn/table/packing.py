@@ -15,7 +15,7 @@ from streamlearn.errors import UsageError
 from streamlearn.features import PackColumn, PackSide
 from streamlearn.native import native
 from streamlearn.samples import FeatureColumns
-from streamlearn.table.arguments import UINT64_MAX, flat, whole
+from streamlearn.table.arguments import UINT64_MAX, flat, instance, whole
 from streamlearn.table.pin import At
 from streamlearn.table.source import RowSource
 
@@ -38,6 +38,7 @@ class Packing:
     """
 
     def __init__(self, side: PackSide, tables: RowSource) -> None:
+        instance("side", side, PackSide, "`features.pack.user` or `features.pack.item`")
         self.side = side
         self._tables = tables
         dims = tables.dims

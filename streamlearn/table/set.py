@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from streamlearn.errors import ConfigError, UsageError
 from streamlearn.native import native
 from streamlearn.table.arguments import THREADS_MAX, UINT64_MAX, whole
@@ -31,6 +29,7 @@ class TableSet:
         options: The tables, in the order the native core knows them by.
 
     Raises:
+        TypeError: They are no sequence of `TableOptions`.
         UsageError: Two tables have one name.
         ConfigError: An option is out of its bounds.
 
@@ -54,7 +53,7 @@ class TableSet:
     """
 
     def __init__(self, options: Sequence[TableOptions]) -> None:
-        names = [one.spec.name for one in options]
+        names = _names(options)
         if len(set(names)) != len(names):
             message = f"tables are named {', '.join(names)}"
             raise UsageError(message, help="give every table its own name")
@@ -64,9 +63,26 @@ class TableSet:
 
     def __getitem__(self, name: str) -> Table:
         if name not in self.tables:
-            message = f"there is no table {name!r}"
-            raise UsageError(message, help=f"tables are {', '.join(self.tables)}")
+            message, help = f"there is no table {name!r}", f"tables are {', '.join(self.tables)}"
+            if not name:
+                help += "; changes that name none are given one with `Changes.load(path, table=...)`"
+            raise UsageError(message, help=help)
         return self.tables[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tables
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the tables, in order."""
+        return iter(self.tables)
+
+    def __len__(self) -> int:
+        """How many tables there are."""
+        return len(self.tables)
+
+    def __repr__(self) -> str:
+        versions = f"retained={self.retained}, sealed={self.sealed}, active={self.active}"
+        return f"TableSet({', '.join(self.tables)}; {versions})"
 
     @property
     def native(self) -> Any:
@@ -143,12 +159,17 @@ class TableSet:
     def discard(self, *, threads: int = 1) -> None:
         """Drop everything that is not committed, sealed or open. Exports under way end with `TableBusy`.
 
+        Rows alone go back. How often keys without a row were seen and where expiry is stay as they are, and go back
+        with `Table.restore` of the `Table.upkeep` that was asked for at the same step as the version.
+
         Raises:
             TableBusy: The sealed version is pinned.
         """
         self._set.discard(_threads(threads))
 
-    def stage(self, version: int, parent: int | None, changes: Iterable[Changes], *, threads: int = 1) -> None:
+    def stage(
+        self, version: int, parent: int | None, changes: Changes | Iterable[Changes], *, threads: int = 1
+    ) -> None:
         """Make a version of what was exported elsewhere; it is kept, and not yet active. On an error nothing of it is.
 
         Args:
@@ -163,6 +184,7 @@ class TableSet:
                 last one. Meanwhile whoever else writes, seals or discards is told so.
             TableFull: All rows are taken.
         """
+        changes = [changes] if isinstance(changes, Changes) else changes
         version, threads = _version(version), _threads(threads)
         self._set.begin_staging(None if parent is None else _version(parent))
         try:
@@ -227,10 +249,17 @@ class TableSet:
                 yield Changes.of(table.options, found)
 
 
+def _names(options: Sequence[TableOptions]) -> list[str]:
+    """The tables' names."""
+    if not isinstance(options, Sequence) or not all(isinstance(one, TableOptions) for one in options):
+        message = f"options: expected a list of TableOptions, got {options!r:.200}"
+        raise TypeError(message)
+    return [one.spec.name for one in options]
+
+
 def _made(options: Sequence[TableOptions]) -> Any:
     try:
-        checked = [msgspec.convert(msgspec.to_builtins(one), TableOptions) for one in options]
-        return native.TableSet([_settings(one) for one in checked])
+        return native.TableSet([_settings(one) for one in options])
     except (ValueError, OverflowError) as error:
         message = f"tables {', '.join(one.spec.name for one in options)}: {error}"
         raise ConfigError(message, help="see streamlearn.table.TableOptions") from None

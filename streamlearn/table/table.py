@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.errors import ConfigError
+from streamlearn.errors import ConfigError, UsageError
 from streamlearn.native import native
-from streamlearn.table.arguments import INT64_MAX, INT64_MIN, THREADS_MAX, UINT64_MAX, flat, whole
+from streamlearn.table.arguments import INT64_MAX, INT64_MIN, THREADS_MAX, UINT64_MAX, flat, instance, number_of, whole
 from streamlearn.table.changes import DTYPES, Changes
 from streamlearn.table.options import Expiry, TableOptions
 from streamlearn.table.pin import At, native_at
@@ -26,7 +24,7 @@ Uint32s = npt.NDArray[np.uint32]
 
 # Counts of keys without a row go no further.
 _THRESHOLD_MAX = 15
-# Ticks are counted round.
+# Ticks go round, and an age is told up to half of that.
 _TICKS = 1 << 24
 
 
@@ -136,6 +134,17 @@ class Table:
         self._set = native_set
         self._number = number
 
+    def __len__(self) -> int:
+        """How many keys there are in the newest version."""
+        return self.stats().keys
+
+    def __bool__(self) -> bool:
+        """A table is there, whether or not it has keys."""
+        return True
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r}, keys={len(self)}, {self.options.row_type}, dim={self.dim})"
+
     @property
     def name(self) -> str:
         """Its name."""
@@ -198,20 +207,31 @@ class Table:
 
         Raises:
             TableFull: All rows are taken; what is not committed is to be discarded.
+            UsageError: A threshold is asked for, and the table does not count keys without a row.
         """
         keys = flat("keys", keys, np.uint64, (None,))
         gradients = flat("gradients", gradients, np.float32, (len(keys), self.dim))
         counts = None if counts is None else flat("counts", counts, np.uint32, (len(keys),))
-        runs = [
-            (whole("admit: end", end, 0, len(keys)), whole("admit: threshold", threshold, 1, _THRESHOLD_MAX))
-            for end, threshold in admit
-        ]
-        if not 0.0 <= rate_scale < math.inf:
-            message = f"rate_scale: expected a finite number of at least 0, got {rate_scale}"
-            raise ValueError(message)
-        times = (whole("now_ms", now_ms, INT64_MIN, INT64_MAX), rate_scale)
+        runs = self._runs_of(admit, len(keys))
+        times = (whole("now_ms", now_ms, INT64_MIN, INT64_MAX), number_of("rate_scale", rate_scale))
         threads = whole("threads", threads, 1, THREADS_MAX)
         return Pushed(*self._set.push(self._number, keys, gradients, counts, runs, times, threads))
+
+    def _runs_of(self, admit: Sequence[tuple[int, int]], keys_count: int) -> list[tuple[int, int]]:
+        """How often keys are to be seen, by runs of them."""
+        runs = []
+        for run in admit:
+            try:
+                end, threshold = run
+            except (TypeError, ValueError):
+                message = f"admit: expected pairs (end, threshold), got {run!r}"
+                raise TypeError(message) from None
+            end = whole("admit: end", end, 0, keys_count)
+            runs.append((end, whole("admit: threshold", threshold, 1, _THRESHOLD_MAX)))
+        if self.options.admission is None and any(threshold > 1 for _, threshold in runs):
+            message = f"admit: table {self.name!r} does not count how often a key without a row was seen"
+            raise UsageError(message, help="give its options an admission: `TableOptions(admission=Admission())`")
+        return runs
 
     def put(
         self,
@@ -255,6 +275,7 @@ class Table:
             threads: How many threads share the work.
 
         Raises:
+            UsageError: The changes name another table; no name at all is taken as this one's.
             TableFull: All rows are taken.
         """
         self._apply(changes, False, threads)
@@ -271,6 +292,7 @@ class Table:
         self._apply(changes, True, threads)
 
     def _apply(self, changes: Changes, refuse_twice: bool, threads: int) -> None:
+        self._check_changes(changes)
         keys, threads = flat("keys", changes.keys, np.uint64, (None,)), whole("threads", threads, 1, THREADS_MAX)
         gone = None if changes.gone is None else flat("gone", changes.gone, np.uint64, (None,))
         self._set.put(
@@ -285,15 +307,29 @@ class Table:
         if gone is not None and len(gone):
             self._set.remove(self._number, gone, refuse_twice, threads)
 
+    def _check_changes(self, changes: Changes) -> None:
+        instance("changes", changes, Changes, "Changes")
+        if changes.table not in ("", self.name):
+            message = f"changes of table {changes.table!r} are given to table {self.name!r}"
+            raise UsageError(message, help="if they are for this one, give `dataclasses.replace(changes, table='')`")
+
     def _rows_of(self, changes: Changes) -> tuple[Any, Any, Any]:
         """Floats, or stored numbers and their scales."""
         shape, stored = (len(changes.keys), self.dim), DTYPES[self.options.row_type]
-        is_stored = getattr(changes.rows, "dtype", None) == stored
+        found = getattr(changes.rows, "dtype", None)
+        is_stored = found == stored
+        if found in (np.float16, np.int8) and not is_stored:
+            taken = "float32" if stored == "<f4" else f"float32 or {self.options.row_type}"
+            message = (
+                f"rows: expected a C-contiguous {taken} array, got {found} array; "
+                "`dataclasses.replace(changes, rows=changes.floats(), scales=None)` has them as float32"
+            )
+            raise TypeError(message)
         rows = flat("rows", changes.rows, stored if is_stored else np.float32, shape)
         has_scales = is_stored and self.options.row_type == "int8"
         if has_scales != (changes.scales is not None):
-            found = "none" if changes.scales is None else "some"
-            message = f"scales: rows of {changes.rows.dtype} for a table of {self.options.row_type} came with {found}"
+            some = "none" if changes.scales is None else "some"
+            message = f"scales: rows of {changes.rows.dtype} for a table of {self.options.row_type} came with {some}"
             raise ValueError(message)
         if rows.dtype == np.float32:
             return rows, None, None
@@ -304,7 +340,14 @@ class Table:
         """The optimizer's state; a table that does not learn has no place for it."""
         if changes.state is None or not self.state_width or changes.state.shape[1:] == (0,):
             return None
-        return flat("state", changes.state, np.float32, (len(changes.keys), self.state_width))
+        shape = (len(changes.keys), self.state_width)
+        if len(changes.state) == shape[0] and changes.state.shape[1:] != shape[1:]:
+            message = (
+                f"state: expected the shape {shape}, got {changes.state.shape}, which is another optimizer's; "
+                "`dataclasses.replace(changes, state=None)` leaves it out, and begins it anew"
+            )
+            raise ValueError(message)
+        return flat("state", changes.state, np.float32, shape)
 
     def remove(self, keys: Uint64s, *, threads: int = 1) -> int:
         """Take keys away.
@@ -329,17 +372,24 @@ class Table:
             budget_keys: About how many keys are looked at, at most once each.
 
         Raises:
-            ConfigError: A limit is out of its bounds.
+            ConfigError: An age is longer than the table's ticks can tell.
         """
-        try:
-            expiry = msgspec.convert(msgspec.to_builtins(expiry), Expiry)
-        except msgspec.ValidationError as error:
-            message = f"expiry of table {self.name!r}: {error}"
-            raise ConfigError(message, help="see streamlearn.table.Expiry") from None
+        self._check_expiry(expiry)
         now_ms = whole("now_ms", now_ms, INT64_MIN, INT64_MAX)
         budget_keys = whole("budget_keys", budget_keys, 0, UINT64_MAX)
         limits = (expiry.idle_ms, expiry.count_min, expiry.rare_idle_ms, expiry.keys_max)
         return Expired(*self._set.expire(self._number, limits, now_ms, budget_keys))
+
+    def _check_expiry(self, expiry: Expiry) -> None:
+        instance("expiry", expiry, Expiry, "an Expiry")
+        # An age is at most one tick less than half a round, and a key leaves when its age is longer.
+        told_ms = (_TICKS // 2 - 1) * self.options.tick_ms
+        for name in ("idle_ms", "rare_idle_ms"):
+            age_ms = getattr(expiry, name)
+            if age_ms is not None and age_ms >= told_ms:
+                message = f"expiry of table {self.name!r}: {name} is {age_ms}, and with a tick_ms of "
+                message += f"{self.options.tick_ms} ages are told below {told_ms}"
+                raise ConfigError(message, help="lower it, or make the table with a longer `TableOptions.tick_ms`")
 
     def upkeep(self, *, changed_only: bool = False) -> Upkeep:
         """What it knows beside its rows; to be asked for at a step boundary, before anything is written again.
@@ -383,4 +433,8 @@ def _uses_of(changes: Changes) -> tuple[Any, Any]:
         raise ValueError(message)
     if changes.ticks is None or changes.counts is None:
         return None, None
-    return flat("ticks", changes.ticks, np.uint32, shape), flat("counts", changes.counts, np.uint8, shape)
+    ticks = flat("ticks", changes.ticks, np.uint32, shape)
+    if len(ticks) and int(ticks.max()) >= _TICKS:
+        message = f"ticks: expected 0 to {_TICKS - 1}, got {int(ticks.max())}; ticks go round: give `ticks % {_TICKS}`"
+        raise ValueError(message)
+    return ticks, flat("counts", changes.counts, np.uint8, shape)

@@ -191,24 +191,37 @@ def test_a_pin_of_another_set_reads_nothing(table: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    "expiry",
+    "limits",
     [
-        Expiry(idle_ms=0),
-        Expiry(idle_ms=-1),
-        Expiry(count_min=256),
-        Expiry(count_min=-1),
-        Expiry(rare_idle_ms=-1),
-        Expiry(keys_max=0),
-        Expiry(idle_ms=1.5),  # type: ignore[arg-type]
+        {"idle_ms": 0},
+        {"idle_ms": -1},
+        {"idle_ms": 1 << 63},
+        {"count_min": 256},
+        {"count_min": -1},
+        {"rare_idle_ms": -1},
+        {"keys_max": 0},
+        {"keys_max": 1 << 64},
+        {"idle_ms": 1.5},
     ],
 )
-def test_an_expiry_out_of_its_bounds_takes_no_key_away(expiry: Expiry, table: Table) -> None:
+def test_an_expiry_out_of_its_bounds_is_refused_when_it_is_made(limits: dict[str, Any]) -> None:
+    (name,) = limits
+    with pytest.raises(ConfigError, match=f"Expiry: {name} is"):
+        Expiry(**limits)
+
+
+@pytest.mark.parametrize("name", ["idle_ms", "rare_idle_ms"])
+def test_an_age_that_ticks_cannot_tell_takes_no_key_away(name: str, table: Table) -> None:
     table.push(KEYS, ROWS, now_ms=0)
-    with pytest.raises(ConfigError, match="expiry of table 'main'"):
-        table.expire(expiry, now_ms=1 << 40, budget_keys=100)
+    told_ms = ((1 << 23) - 1) * OPTIONS.tick_ms
+    with pytest.raises(ConfigError, match=f"expiry of table 'main': {name} is {told_ms}[\\s\\S]*tick_ms"):
+        table.expire(Expiry(**{name: told_ms}), now_ms=1 << 40, budget_keys=100)
     with pytest.raises(ValueError, match="budget_keys"):
         table.expire(Expiry(idle_ms=1), now_ms=1 << 40, budget_keys=-1)
     assert table.stats().keys == 2
+    # The longest age that can be told does take them.
+    expired = table.expire(Expiry(idle_ms=told_ms - 1), now_ms=told_ms, budget_keys=100)
+    assert expired.idle == 2
 
 
 @pytest.mark.parametrize(
@@ -218,24 +231,36 @@ def test_an_expiry_out_of_its_bounds_takes_no_key_away(expiry: Expiry, table: Ta
         ({"rows_max": -1}, "rows_max"),
         ({"rows_max": (1 << 31) + 1}, "rows_max"),
         ({"tick_ms": 0}, "tick_ms"),
+        ({"tick_ms": 1 << 63}, "tick_ms"),
+        ({"rows_max": np.int64(5)}, "rows_max is np.int64"),
         ({"seed": -1}, "seed"),
-        ({"seed": 1 << 64}, "too big|int"),
+        ({"seed": 1 << 64}, "seed is 18446744073709551616: expected at most"),
         ({"row_type": "bfloat16"}, "row_type"),
-        ({"row_type": "float16"}, "only F32"),
+        ({"row_type": "float16"}, "row_type is 'float16': rows of a table with an optimizer are float32"),
+        ({"spec": "main"}, r"spec is 'main': expected a TableSpec[\s\S]*TableSpec\("),
+        ({"spec": TableSpec("main", 4_096, 0.05), "rows_max": 1 << 31}, "bytes of address space"),
         ({"spec": TableSpec("main", 0, 0.05)}, "dim is 0"),
         ({"spec": TableSpec("main", 4_097, 0.05)}, "dim is 4097"),
-        ({"spec": TableSpec("main", -1, 0.05)}, "negative"),
+        ({"spec": TableSpec("main", -1, 0.05)}, "dim is -1"),
+        ({"spec": TableSpec("main", 4, True)}, "initial_range is True"),
         ({"spec": TableSpec("main", 4, -0.1)}, "initial_range"),
         ({"spec": TableSpec("main", 4, float("nan"))}, "initial_range"),
-        ({"admission": Admission(window_ms=0)}, "window_ms"),
-        ({"admission": Admission(width_counters=32)}, "width_counters"),
         ({"optimizer": 5}, "optimizer"),
     ],
 )
 def test_options_out_of_their_bounds_make_no_table(changed: dict[str, Any], match: str) -> None:
-    with pytest.raises(ConfigError, match=match) as caught:
-        TableSet([msgspec.structs.replace(OPTIONS, **changed)])
-    assert "tables main" in str(caught.value)
+    with pytest.raises(ConfigError, match=match):
+        msgspec.structs.replace(OPTIONS, **changed)
+
+
+def test_an_admission_out_of_its_bounds_is_refused_when_it_is_made() -> None:
+    for changed, match in (
+        ({"window_ms": 0}, "Admission: window_ms is 0"),
+        ({"width_counters": 32}, "width_counters is 32"),
+        ({"width_counters": 100}, "width_counters is 100: expected a power of two"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            Admission(**changed)
 
 
 def test_upkeep_that_does_not_fit_changes_nothing(table: Table) -> None:

@@ -158,7 +158,7 @@ def test_long_calls_let_other_threads_get_on() -> None:
         "push": lambda: table.push(keys, rows, now_ms=0),
         "put": lambda: table.put(keys, rows),
         "changed": lambda: next(tables.changed(None, 1, parts=1_024)),
-        "expire": lambda: table.expire(Expiry(idle_ms=1 << 40), now_ms=0, budget_keys=400_000),
+        "expire": lambda: table.expire(Expiry(idle_ms=1 << 38), now_ms=0, budget_keys=400_000),
         "encode_rows": lambda: encode_rows(rows, "int8"),
         "pack": lambda: packing.flat(columns, len(keys)),
         "scatter": lambda: scatter.flat(packing, columns, len(keys), rows),

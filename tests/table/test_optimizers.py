@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -215,28 +215,41 @@ def _table(**changed: object) -> Table:
 
 
 @pytest.mark.parametrize(
-    "optimizer",
+    ("kind", "changed", "match"),
     [
-        Sgd(rate=0.0),
-        Sgd(rate=float("nan")),
-        Adagrad(rate=-1.0),
-        Adagrad(epsilon=-1.0),
-        Adagrad(epsilon=0.0, initial_accumulator=0.0),
-        Adagrad(clip_norm=0.0),
-        Adagrad(clip_value=float("nan")),
-        Adagrad(rate=1e300),
-        Adam(beta1=1.0),
-        Adam(epsilon=0.0),
-        Ftrl(weight_decay=0.1),
+        (Sgd, {"rate": 0.0}, r"Sgd: rate is 0\.0"),
+        (Sgd, {"rate": float("nan")}, "Sgd: rate is nan"),
+        (Sgd, {"rate": "x"}, "Sgd: rate is 'x'"),
+        (Adagrad, {"rate": -1.0}, r"Adagrad: rate is -1\.0"),
+        (Adagrad, {"epsilon": -1.0}, "epsilon"),
+        (Adagrad, {"clip_norm": 0.0}, "clip_norm"),
+        (Adagrad, {"clip_value": float("nan")}, "clip_value"),
+        (RowwiseAdagrad, {"initial_accumulator": float("inf")}, "initial_accumulator is inf: float32"),
+        (Adagrad, {"rate": 1e300}, "rate is 1e[+]300: float32"),
+        (Adam, {"beta1": 1.0}, "beta1"),
+        (Adam, {"epsilon": 0.0}, "epsilon"),
+        (Ftrl, {"weight_decay": 0.1}, r"weight_decay is 0\.1[\s\S]*set `l2`"),
     ],
 )
-def test_an_optimizer_out_of_its_bounds_is_refused(optimizer: Optimizer) -> None:
-    with pytest.raises(ConfigError, match="tables main"):
-        _table(optimizer=optimizer)
+def test_an_optimizer_out_of_its_bounds_is_refused_when_it_is_made(
+    kind: type[Optimizer], changed: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(ConfigError, match=match):
+        kind(**{"rate": 0.1, **changed})
+
+
+def test_a_divisor_that_may_be_zero_makes_no_table() -> None:
+    with pytest.raises(ConfigError, match=r"tables main: initial_accumulator \+ epsilon"):
+        _table(optimizer=Adagrad(epsilon=0.0, initial_accumulator=0.0))
+
+
+def test_the_rate_may_be_given_by_position() -> None:
+    for kind in (Sgd, Adagrad, RowwiseAdagrad, Adam, Ftrl):
+        assert kind(0.25) == kind(rate=0.25)
 
 
 def test_only_rows_of_float32_learn() -> None:
-    with pytest.raises(ConfigError, match="only F32"):
+    with pytest.raises(ConfigError, match="row_type is 'int8': rows of a table with an optimizer are float32"):
         _table(row_type="int8")
     with pytest.raises(ValueError, match="no optimizer"):
         _table(optimizer=None).push(np.ones(1, np.uint64), np.ones((1, 4), np.float32), now_ms=0)

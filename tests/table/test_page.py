@@ -1,4 +1,4 @@
-"""The page on tables: its Python is run as it stands, in order."""
+"""The pages on tables: their Python is run as it stands, in order."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_the_examples_of_the_page_hold(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "tables.md").read_text(), flags=re.M | re.S)
-    assert len(blocks) == 5
+@pytest.mark.parametrize(("page", "blocks_count"), [("tables.md", 7), ("packing.md", 4)])
+def test_the_examples_of_a_page_hold(page: str, blocks_count: int, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), flags=re.M | re.S)
+    assert len(blocks) == blocks_count
     (tmp_path / "page.py").write_text("".join(blocks))
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-W", "error", "page.py"]
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "mine.npz").exists()
+    assert [one.name for one in tmp_path.iterdir()] == ["page.py"]  # who tries an example keeps a clean folder

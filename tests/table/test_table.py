@@ -131,14 +131,12 @@ def test_how_often_a_key_was_seen_is_forgotten_within_two_windows() -> None:
 
 
 def test_thresholds_need_a_table_that_counts() -> None:
-    with pytest.raises(ValueError, match="no sketch"):
+    with pytest.raises(UsageError, match=r"admit: table 'main' does not count[\s\S]*TableOptions\(admission="):
         _push(_table(), _keys(1), admit=[(1, 2)])
     table = _table(admission=Admission())
     for runs in ([(1, 0)], [(1, 16)], [(2, 1)], [(-1, 1)], [(1, 2), (0, 2)]):
         with pytest.raises(ValueError, match=r"admit|runs end"):
             _push(table, _keys(1), admit=runs)
-    with pytest.raises(ConfigError, match="power of two"):
-        _table(admission=Admission(width_counters=100))
 
 
 def test_keys_leave_for_the_first_reason_there_is() -> None:
@@ -258,8 +256,32 @@ def test_a_full_table_says_so_and_goes_on_when_what_was_not_kept_is_dropped() ->
     assert _push(table, few) == Pushed(50, 0, 0)
 
 
+def test_the_number_of_keys_is_approached_and_not_kept_to() -> None:
+    table, keys = _table(rows_max=50_000), np.arange(40_000, dtype=np.uint64)
+    for part, now_ms in ((keys[:20_000], 0), (keys[20_000:], 600_000)):
+        table.push(part, np.ones((20_000, 4), np.float32), now_ms=now_ms)
+    expiry, kept = Expiry(keys_max=18_000), []
+    for _ in range(10):
+        expired = table.expire(expiry, now_ms=600_000, budget_keys=EVERYTHING)
+        # Of each window a quarter at most, rounded up, whatever the budget; a part of about 40 keys is one.
+        assert expired.over <= expired.scanned / 4 + 1_025
+        kept.append(len(table))
+    assert kept[0] > 18_000
+    assert kept[-1] == 18_000
+    # Parts have keys enough for age to count: few of the newer half have left, but for the 2,000 that must.
+    assert np.count_nonzero(_has(table, keys[20_000:])) > 17_000
+
+
+def test_where_parts_have_a_key_each_age_does_not_say_who_leaves() -> None:
+    table, keys = _table(), np.arange(100, dtype=np.uint64)
+    table.push(keys, np.ones((100, 4), np.float32), now_ms=0)
+    table.push(keys[50:], np.ones((50, 4), np.float32), now_ms=600_000)
+    assert table.expire(Expiry(keys_max=50), now_ms=600_000, budget_keys=EVERYTHING).over == 50
+    assert not all(_has(table, keys[50:]))
+
+
 def test_more_memory_than_an_address_can_name_is_refused() -> None:
-    with pytest.raises((TableFull, ConfigError)):
+    with pytest.raises(ConfigError, match="rows_max is 2147483648: that takes 70093866270720 bytes"):
         _table(spec=TableSpec("main", 4_096, 0.05), rows_max=1 << 31)
 
 
