@@ -339,6 +339,9 @@ class TableSet:
     def size(self, table: int) -> dict[str, int]:
         """What a table holds."""
 
+def parts_of(keys: _U64) -> npt.NDArray[np.uint16]:
+    """The part of a table that each key belongs to, for ever."""
+
 def encode_rows(rows: _F32, dim: int, row_type: str) -> tuple[_U8, _F32]:
     """Rows as a row type stores them: numbers, and scales for int8."""
 

@@ -15,13 +15,19 @@
     │   ├── TableFull                        all rows are taken, or no memory is left
     │   ├── TableBusy                        cannot be done now, and can be later
     │   └── VersionRefused                   a version is not what the call needs it to be
-    └── TopicError
-        ├── TopicMissing                     no such topic, or no such partition
-        ├── TopicExists                      created twice with different settings
-        ├── TopicUnreachable                 the broker or folder did not answer within the bound
-        ├── TopicReplaced                    same name, another topic id: it was deleted and created again
-        ├── PositionLost                     a position outside [earliest, end]
-        └── NotDelivered                     a record the topic did not acknowledge
+    ├── TopicError
+    │   ├── TopicMissing                     no such topic, or no such partition
+    │   ├── TopicExists                      created twice with different settings
+    │   ├── TopicUnreachable                 the broker or folder did not answer within the bound
+    │   ├── TopicReplaced                    same name, another topic id: it was deleted and created again
+    │   ├── PositionLost                     a position outside [earliest, end]
+    │   └── NotDelivered                     a record the topic did not acknowledge
+    └── StoreError
+        ├── StoreUnreachable                 the store did not answer, or did not allow it
+        ├── StoreUnfit                       the store cannot create a file for one of two writers alone
+        ├── FileMissing                      no such file in the store
+        ├── FileTaken                        a file of that name is there already, and files never change
+        └── VersionDefect                    a version is not what it claims to be; `defect` names what is wrong
 
 An error says what happened with the values, and its `help` what to do about it. Assertions are for bugs only.
 """
@@ -38,6 +44,8 @@ __all__ = [
     "BadRecord",
     "ConfigError",
     "DataError",
+    "FileMissing",
+    "FileTaken",
     "NativeMismatch",
     "NotDelivered",
     "Oversize",
@@ -45,6 +53,9 @@ __all__ = [
     "PositionLost",
     "ServiceError",
     "SpecError",
+    "StoreError",
+    "StoreUnfit",
+    "StoreUnreachable",
     "StreamlearnError",
     "TableBusy",
     "TableError",
@@ -56,6 +67,7 @@ __all__ = [
     "TopicUnreachable",
     "UnknownSchema",
     "UsageError",
+    "VersionDefect",
     "VersionRefused",
 ]
 
@@ -195,3 +207,39 @@ class NotDelivered(TopicError):
         self.failures = list(failures)
         # An error of another kind says nothing of what had happened before it.
         self.unsure = any(getattr(error, "unsure", True) for _, _, error in self.failures)
+
+
+class StoreError(StreamlearnError):
+    """Something about a store of versions."""
+
+
+class StoreUnreachable(StoreError):
+    """The store did not answer within the bound, or did not allow what was asked."""
+
+
+class StoreUnfit(StoreError):
+    """The store cannot create a file so that exactly one of two writers succeeds."""
+
+
+class FileMissing(StoreError):
+    """No such file in the store."""
+
+
+class FileTaken(StoreError):
+    """A file of that name is there already, and files of a store never change."""
+
+
+class VersionDefect(StoreError):
+    """A version in a store is not what it claims to be.
+
+    Args:
+        message: What was found, with the path and both values.
+        help: What the reader can do about it.
+        defect: The name of what is wrong, one of `streamlearn.versions.Defect`.
+        path: The file or folder in the store.
+    """
+
+    def __init__(self, message: str, *, help: str = "", defect: str = "", path: str = "") -> None:
+        super().__init__(message, help=help)
+        self.defect = defect
+        self.path = path

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from streamlearn.schemas import app_schemas
 from streamlearn.testing import small_app
+from streamlearn.versions import Manifest
 from tools.golden_records import golden_records
 
-__all__ = ["FOLDER", "schema_files", "write_schemas"]
+__all__ = ["FOLDER", "manifest_schema", "schema_files", "write_schemas"]
 
 FOLDER = Path(__file__).parent.parent / "schemas"
 _OF_AN_APP = ("impression", "action", "sample")
@@ -20,7 +23,13 @@ def schema_files() -> dict[str, bytes]:
         f"example/{name}.avsc" if name in _OF_AN_APP else f"{name}.avsc": f"{schema.text}\n".encode()
         for name, schema in app_schemas(small_app()).items()
     }
+    schemas["manifest.schema.json"] = manifest_schema()
     return schemas | {f"golden/{name}.bin": record for name, record in golden_records().items()}
+
+
+def manifest_schema() -> bytes:
+    """The JSON schema of a version's manifest."""
+    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Manifest), order="deterministic")) + b"\n"
 
 
 def write_schemas(folder: Path) -> None:

@@ -8,6 +8,7 @@ mod avro;
 mod frame;
 mod keys;
 mod pack;
+mod parts;
 mod spans;
 mod table;
 
@@ -19,5 +20,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     frame::register(module)?;
     avro::register(module)?;
     table::register(module)?;
+    parts::register(module)?;
     pack::register(module)
 }

@@ -36,6 +36,12 @@ pub fn part_of(hash: u64) -> usize {
     (hash >> (64 - PART_BITS)) as usize
 }
 
+/// The part of a key as it is, for those who send keys to whoever owns their part.
+#[must_use]
+pub fn part_of_key(key: u64) -> usize {
+    part_of(mix(key))
+}
+
 /// The lines of a part, in the order of their keys' hashes, so that growing is one pass through memory.
 #[derive(Clone, Copy)]
 pub struct Lines<'a> {

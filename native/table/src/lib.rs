@@ -47,7 +47,7 @@ pub use error::{Result, TableError};
 pub use expiry::{Expired, Expiry};
 pub use export::{Changes, Export};
 pub use held::PartSize;
-pub use index::PARTS;
+pub use index::{PARTS, part_of_key};
 pub use initial::Initial;
 pub use optimizer::{Optimizer, Rule};
 pub use pack::{GROUP, ReadRows, pack_flat, pack_sequences};

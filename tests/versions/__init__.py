@@ -1,0 +1,1 @@
+"""Versions: stores, files, chains, and what becomes of them when they are damaged."""
