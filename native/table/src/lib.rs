@@ -42,15 +42,17 @@ mod table;
 mod versions;
 
 pub use admission::Page;
+pub use batch::{ByPart, Member};
 pub use columns::{Column, Dense, FlatShape, PackError, Pooling, Sequence, SequenceShape, Slot};
 pub use error::{Result, TableError};
 pub use expiry::{Expired, Expiry};
 pub use export::{Changes, Export};
 pub use held::PartSize;
-pub use index::{PARTS, part_of_key};
+pub use index::{PARTS, mix, part_of as part_of_hash, part_of_key};
 pub use initial::Initial;
 pub use optimizer::{Optimizer, Rule};
 pub use pack::{GROUP, ReadRows, pack_flat, pack_sequences};
+pub use prefetch::prefetch_all;
 pub use push::{Admit, Push, Pushed};
 pub use put::{Again, Embeddings, Rows};
 pub use read::Reading;

@@ -29,7 +29,7 @@ pub(crate) fn prefetch_row(address: *const f32, dim: usize) {
 
 /// Ask for all of something, wherever it lies: what is as long as a line seldom begins where one does.
 #[inline(always)]
-pub(crate) fn prefetch_all<T>(what: &[T]) {
+pub fn prefetch_all<T>(what: &[T]) {
     let bytes = size_of_val(what).min(LINES_MAX * LINE_BYTES);
     let begin = what.as_ptr().cast::<u8>();
     for at in (0..bytes).step_by(LINE_BYTES) {

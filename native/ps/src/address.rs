@@ -1,0 +1,133 @@
+//! Addresses: `host:port` or `unix:/path`, to listen at or to connect to, and the stream that comes of it.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A host and a port.
+    Tcp(String),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+/// A peer, whatever carries its bytes.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+impl Address {
+    /// An address as it is written.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            if !path.starts_with('/') {
+                return Err(format!("address {text:?}: the path of a unix socket begins with /"));
+            }
+            return Ok(Self::Unix(path.into()));
+        }
+        let port = text.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        if !matches!(port, Some(Ok(_))) {
+            return Err(format!("address {text:?}: write host:port or unix:/path"));
+        }
+        Ok(Self::Tcp(text.to_owned()))
+    }
+
+    /// Connect. Bounded by whoever waits for it.
+    pub async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Self::Tcp(host) => {
+                let stream = TcpStream::connect(host).await?;
+                stream.set_nodelay(true)?;
+                Ok(Box::new(stream))
+            }
+            Self::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        }
+    }
+}
+
+/// What listens at an address.
+pub enum Listening {
+    /// At a port.
+    Tcp(std::net::TcpListener),
+    /// At a path.
+    Unix(std::os::unix::net::UnixListener, PathBuf),
+}
+
+fn says<'a>(what: &'a str, at: &'a str) -> impl Fn(io::Error) -> String + 'a {
+    move |error| format!("{what} {at:?}: {error}")
+}
+
+impl Listening {
+    /// Listen. Whoever is not this machine gets in only where it may.
+    pub fn bind(text: &str, may_leave_loopback: bool) -> Result<Self, String> {
+        match Address::parse(text)? {
+            Address::Tcp(host) => {
+                let found: Vec<SocketAddr> =
+                    host.to_socket_addrs().map_err(says("cannot resolve", text))?.collect();
+                if !may_leave_loopback && !found.iter().all(|address| address.ip().is_loopback()) {
+                    return Err(format!(
+                        "address {text:?} can be reached from other machines and needs a token"
+                    ));
+                }
+                let listener =
+                    std::net::TcpListener::bind(&found[..]).map_err(says("cannot listen at", text))?;
+                listener.set_nonblocking(true).map_err(says("cannot listen at", text))?;
+                Ok(Self::Tcp(listener))
+            }
+            Address::Unix(path) => {
+                let listener = bind_unix(&path).map_err(says("cannot listen at", text))?;
+                listener.set_nonblocking(true).map_err(says("cannot listen at", text))?;
+                Ok(Self::Unix(listener, path))
+            }
+        }
+    }
+
+    /// Where it listens, the port it got included.
+    pub fn address(&self) -> String {
+        match self {
+            Self::Tcp(listener) => {
+                listener.local_addr().map_or_else(|error| error.to_string(), |at| at.to_string())
+            }
+            Self::Unix(_, path) => format!("unix:{}", path.display()),
+        }
+    }
+}
+
+/// Bind a socket in the file system, in the place of one that nobody listens at any more.
+fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path)?;
+    }
+    let listener = std::os::unix::net::UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_hosts_with_ports_or_paths() {
+        assert_eq!(Address::parse("[::1]:80"), Ok(Address::Tcp("[::1]:80".to_owned())));
+        assert_eq!(Address::parse("unix:/a b"), Ok(Address::Unix("/a b".into())));
+        for wrong in ["", "host", "host:", "host:port", "host:65536", "unix:", "unix:a"] {
+            assert!(Address::parse(wrong).unwrap_err().contains(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_loopback_is_listened_at_without_leave() {
+        assert!(Listening::bind("0.0.0.0:0", false).err().unwrap().contains("needs a token"));
+        assert!(Listening::bind("0.0.0.0:0", true).is_ok());
+        let listening = Listening::bind("127.0.0.1:0", false).unwrap();
+        assert!(listening.address().starts_with("127.0.0.1:") && !listening.address().ends_with(":0"));
+    }
+}

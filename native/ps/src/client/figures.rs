@@ -1,0 +1,130 @@
+//! Figures of a client: what was asked of each shard, and what it took.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::frame::Kind;
+
+/// What was asked of one shard by one verb.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ClientVerb {
+    /// Requests, each counted once.
+    pub requests: u64,
+    /// Those that were refused or lost.
+    pub errors: u64,
+    /// Requests that were sent again.
+    pub retries: u64,
+    /// Bytes of frames that went, sent again included.
+    pub bytes_out: u64,
+    /// Bytes of payloads that came.
+    pub bytes_in: u64,
+    /// From asking to the last byte of the answer.
+    pub seconds: f64,
+}
+
+/// What was asked of one shard.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LinkStats {
+    /// Rows that were wanted.
+    pub pull: ClientVerb,
+    /// What rows were to learn.
+    pub push: ClientVerb,
+    /// Orders.
+    pub order: ClientVerb,
+    /// Connections that were made after the first.
+    pub reconnects: u64,
+    /// Requests that wait or are not answered.
+    pub in_flight: usize,
+}
+
+/// Figures since a client was opened.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClientStats {
+    /// Of shard i at i.
+    pub shards: Vec<LinkStats>,
+}
+
+#[derive(Default)]
+struct VerbMeter {
+    requests: AtomicU64,
+    errors: AtomicU64,
+    retries: AtomicU64,
+    bytes_out: AtomicU64,
+    bytes_in: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+/// What counts for one shard.
+#[derive(Default)]
+pub struct LinkMeter {
+    verbs: [VerbMeter; 3],
+    connects: AtomicU64,
+    in_flight: AtomicU64,
+}
+
+fn add(number: &AtomicU64, by: u64) {
+    number.fetch_add(by, Ordering::Relaxed);
+}
+
+impl LinkMeter {
+    fn verb(&self, kind: Kind) -> Option<&VerbMeter> {
+        match kind {
+            Kind::Pull => Some(&self.verbs[0]),
+            Kind::Push => Some(&self.verbs[1]),
+            Kind::Order => Some(&self.verbs[2]),
+            Kind::Hello | Kind::Ping | Kind::Error => None,
+        }
+    }
+
+    /// A connection was made.
+    pub fn connect(&self) {
+        add(&self.connects, 1);
+    }
+
+    /// A request was sent, once more or for the first time.
+    pub fn send(&self, kind: Kind, bytes: usize, is_again: bool) {
+        let Some(verb) = self.verb(kind) else { return };
+        add(&verb.bytes_out, bytes as u64);
+        add(if is_again { &verb.retries } else { &verb.requests }, 1);
+    }
+
+    /// Some of an answer came.
+    pub fn receive(&self, kind: Kind, bytes: usize) {
+        self.verb(kind).inspect(|verb| add(&verb.bytes_in, bytes as u64));
+    }
+
+    /// A request is over.
+    pub fn end(&self, kind: Kind, took: Duration, is_error: bool) {
+        let Some(verb) = self.verb(kind) else { return };
+        add(&verb.nanoseconds, took.as_nanos() as u64);
+        add(&verb.errors, is_error.into());
+    }
+
+    /// So many requests wait or are not answered.
+    pub fn set_in_flight(&self, requests: usize) {
+        self.in_flight.store(requests as u64, Ordering::Relaxed);
+    }
+
+    /// What was counted.
+    pub fn stats(&self) -> LinkStats {
+        let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let verb = |at: usize| {
+            let meter = &self.verbs[at];
+            ClientVerb {
+                requests: load(&meter.requests),
+                errors: load(&meter.errors),
+                retries: load(&meter.retries),
+                bytes_out: load(&meter.bytes_out),
+                bytes_in: load(&meter.bytes_in),
+                seconds: load(&meter.nanoseconds) as f64 / 1e9,
+            }
+        };
+        LinkStats {
+            pull: verb(0),
+            push: verb(1),
+            order: verb(2),
+            reconnects: load(&self.connects).saturating_sub(1),
+            in_flight: load(&self.in_flight) as usize,
+        }
+    }
+}

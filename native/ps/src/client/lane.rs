@@ -1,0 +1,259 @@
+//! The lane: the thread that carries bytes between links and shards, connecting again when it must.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BufMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::Core;
+use super::link::Link;
+use crate::address::{Address, Stream};
+use crate::epoch::Epoch;
+use crate::error::{PsError, Trouble};
+use crate::frame::{Kind, REPLY, whole};
+use crate::intake::{Frame, Intake};
+use crate::message::{HelloAsk, HelloReply, refusal_of};
+use crate::refusal::{Code, Refusal};
+use crate::tls;
+
+type Tls = Option<(TlsConnector, ServerName<'static>)>;
+
+/// Carry until the client is closed.
+pub async fn carry(core: Arc<Core>, mut closed: watch::Receiver<bool>) {
+    let trust = core.settings.tls.as_ref();
+    let tls = trust.map(|trust| tls::connector(&trust.ca, &trust.server_name)).transpose();
+    let links = core.links.clone();
+    let lanes: Vec<_> = links
+        .into_iter()
+        .map(|link| {
+            let (core, tls) = (core.clone(), tls.clone());
+            tokio::spawn(async move {
+                match tls {
+                    Ok(tls) => Lane { core, link, tls, attempts: 0 }.run().await,
+                    Err(error) => link.refused(None, error),
+                }
+            })
+        })
+        .collect();
+    // The sender lives as long as the client; without it there is nobody to carry for.
+    let _ = closed.wait_for(|&is_closed| is_closed).await;
+    lanes.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// Why there is no connection.
+enum Missing {
+    /// It may come by itself.
+    Passing(String),
+    /// The shard does not let this client in.
+    Refused(PsError),
+}
+
+impl From<io::Error> for Missing {
+    fn from(error: io::Error) -> Self {
+        Self::Passing(error.to_string())
+    }
+}
+
+/// What carries for one link.
+struct Lane {
+    core: Arc<Core>,
+    link: Arc<Link>,
+    tls: Tls,
+    attempts: u32,
+}
+
+impl Lane {
+    async fn run(mut self) {
+        loop {
+            let connecting = Duration::from_millis(self.core.settings.limits.connect_wait_ms_max);
+            let said = self.core.term().epoch;
+            let connected = match timeout(connecting, self.connect(said)).await {
+                Ok(connected) => connected,
+                Err(_) => Err(Missing::Passing(format!("no hello within {} ms", connecting.as_millis()))),
+            };
+            match connected {
+                Ok((stream, intake)) => {
+                    let begun = Instant::now();
+                    let text = self.converse(stream, intake).await;
+                    if begun.elapsed() > self.backoff() {
+                        self.attempts = 0;
+                    }
+                    self.link.lost(PsError::at(Trouble::Unreachable, self.link.name(), text));
+                }
+                Err(Missing::Passing(text)) => {
+                    self.link.lost(PsError::at(Trouble::Unreachable, self.link.name(), text));
+                }
+                Err(Missing::Refused(error)) => {
+                    self.link.refused(said, error);
+                    // It may be let in when something has changed, which is tried when something is asked.
+                    while !self.link.is_asked() {
+                        self.link.asked.notified().await;
+                    }
+                }
+            }
+            sleep(self.backoff()).await;
+            self.attempts = self.attempts.saturating_add(1);
+        }
+    }
+
+    /// The wait before the next attempt: twice as long each time, and by chance a half to the whole of that.
+    fn backoff(&self) -> Duration {
+        let limits = &self.core.settings.limits;
+        let whole_ms =
+            limits.backoff_first_ms.saturating_mul(1 << self.attempts.min(32)).min(limits.backoff_ms_max);
+        let chance = streamlearn_table::mix(
+            self.core.settings.seed ^ u64::from(self.link.name().0) << 32 ^ u64::from(self.attempts),
+        );
+        Duration::from_micros(whole_ms * 500 + chance % (whole_ms * 500 + 1))
+    }
+
+    async fn connect(&self, epoch: Option<Epoch>) -> Result<(Box<dyn Stream>, Intake), Missing> {
+        let mut stream = self.link.address.connect().await?;
+        if let (Some((connector, name)), Address::Tcp(_)) = (&self.tls, &self.link.address) {
+            stream = Box::new(connector.connect(name.clone(), stream).await?);
+        }
+        let mut intake = Intake::new(self.core.settings.limits.frame_bytes_max);
+        let settings = &self.core.settings;
+        let ask = HelloAsk {
+            model: &settings.model,
+            fingerprint: settings.fingerprint,
+            client: settings.client,
+            epoch,
+            token: settings.token.as_ref().map_or(&[], |token| token.bytes()),
+        };
+        stream.write_all(&whole(Kind::Hello, 0, 0, &ask.to_payload())).await?;
+        stream.flush().await?;
+        let frame = next_frame(&mut stream, &mut intake, &self.core).await.map_err(Missing::Passing)?;
+        let hello = self.heard(&frame)?;
+        self.judge(&hello).map_err(Missing::Refused)?;
+        self.link.hello(hello).map_err(Missing::Refused)?;
+        Ok((stream, intake))
+    }
+
+    fn heard(&self, frame: &Frame) -> Result<HelloReply, Missing> {
+        let refused = |refusal: Refusal| match refusal.code {
+            Code::Busy | Code::TooMany | Code::NotReady => Missing::Passing(refusal.to_string()),
+            _ => Missing::Refused(PsError::refused(self.link.name(), &refusal)),
+        };
+        match frame.header.kind {
+            Kind::Hello => HelloReply::decode(&frame.payload).map_err(refused),
+            Kind::Error => Err(refused(refusal_of(&frame.payload))),
+            kind => Err(Missing::Passing(format!("{kind:?} answers a hello"))),
+        }
+    }
+
+    /// Whether who has answered is the shard that is meant.
+    fn judge(&self, hello: &HelloReply) -> Result<(), PsError> {
+        let (number, settings) = (self.link.name().0, &self.core.settings);
+        let wrong = |text| Err(PsError::at(Trouble::Settings, self.link.name(), text));
+        if (hello.number, hello.count as usize) != (number, settings.addresses.len()) {
+            let (count, expected) = (hello.count, settings.addresses.len());
+            return wrong(format!(
+                "it is shard {} of {count}, expected {number} of {expected}",
+                hello.number
+            ));
+        }
+        let (limits, window_max) = (&settings.limits, hello.window_max as usize);
+        if limits.calls_max * limits.in_flight_max > window_max {
+            let (calls, blocks) = (limits.calls_max, limits.in_flight_max);
+            return wrong(format!(
+                "its window_max is {window_max}: less than calls_max, {calls}, times in_flight_max, {blocks}"
+            ));
+        }
+        let is_same = hello.dims.iter().map(|&dim| dim as usize).eq(settings.dims.iter().copied());
+        if !hello.dims.is_empty() && !is_same {
+            return wrong(format!("its tables have dims {:?}, expected {:?}", hello.dims, settings.dims));
+        }
+        Ok(())
+    }
+
+    /// Send and receive until the connection is lost; says how it was.
+    async fn converse(&mut self, stream: Box<dyn Stream>, intake: Intake) -> String {
+        let (reads, writes) = tokio::io::split(stream);
+        tokio::select! {
+            text = self.send(writes) => text,
+            text = self.receive(reads, intake) => text,
+        }
+    }
+
+    async fn send(&self, mut writes: WriteHalf<Box<dyn Stream>>) -> String {
+        let idle = self.link.idle_wait();
+        let mut ping = Vec::new();
+        loop {
+            let frame = self.link.next();
+            let bytes: &[u8] = match &frame {
+                Some(frame) => frame,
+                None => {
+                    if timeout(idle, self.link.asked.notified()).await.is_ok() {
+                        continue;
+                    }
+                    ping = whole(Kind::Ping, 0, self.link.number(), &[]);
+                    &ping
+                }
+            };
+            if let Err(error) = writes.write_all(bytes).await {
+                return error.to_string();
+            }
+            if let Err(error) = writes.flush().await {
+                return error.to_string();
+            }
+            ping.clear();
+        }
+    }
+
+    async fn receive(&self, mut reads: ReadHalf<Box<dyn Stream>>, mut intake: Intake) -> String {
+        let wait_ms = self.core.settings.limits.reply_wait_ms_max;
+        let mut owed_before = false;
+        loop {
+            let next = next_frame(&mut reads, &mut intake, &self.core);
+            let frame = match timeout(Duration::from_millis(wait_ms), next).await {
+                Ok(Ok(frame)) => frame,
+                Ok(Err(text)) => return text,
+                // Twice, for what is owed may have been asked just now.
+                Err(_) if owed_before => return format!("silent for {wait_ms} ms while it owed an answer"),
+                Err(_) => {
+                    owed_before = self.link.is_owed();
+                    continue;
+                }
+            };
+            owed_before = false;
+            if frame.header.flags & REPLY == 0 {
+                return format!("{:?} that is no answer", frame.header.kind);
+            }
+            if let Err(text) = self.link.answered(frame) {
+                return text;
+            }
+        }
+    }
+}
+
+/// The next frame. May be dropped at any time: what has arrived of it stays.
+async fn next_frame<S>(stream: &mut S, intake: &mut Intake, core: &Core) -> Result<Frame, String>
+where
+    S: AsyncReadExt + Unpin,
+{
+    loop {
+        if let Some(frame) = intake.take().map_err(|error| error.to_string())? {
+            return Ok(frame);
+        }
+        if intake.claimed().is_some() {
+            if !intake.has_spare() {
+                intake.give(core.pool.take());
+            }
+            intake.admit();
+            continue;
+        }
+        let (into, count) = intake.room();
+        match stream.read_buf(&mut into.limit(count)).await {
+            Ok(0) => return Err("the shard closed the connection".to_owned()),
+            Ok(_) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The parameter server: tables of rows behind a socket, and the client that pulls and pushes them exactly once.
+//! Knows no Python, no files and no versions beyond their numbers: whoever embeds it gives tables and obeys orders.
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("frames are read where they lie: this needs a little-endian machine");
+
+mod address;
+mod client;
+mod epoch;
+mod error;
+mod frame;
+mod fuzz;
+mod intake;
+mod message;
+mod numbers;
+mod pool;
+mod refusal;
+mod secret;
+mod server;
+mod stats;
+mod tls;
+mod window;
+
+pub use client::{
+    Client, ClientLimits, ClientSettings, ClientStats, ClientVerb, Fetched, FetchedRows, LinkStats, PullAt,
+    PushOf, ShardOf, TlsTrust,
+};
+pub use epoch::Epoch;
+pub use error::{PsError, Result, Trouble};
+pub use frame::{FrameError, HEADER_BYTES, Header, Kind, MORE, REPLY};
+pub use fuzz::fuzz;
+pub use intake::{Frame, Intake};
+pub use message::{Columns, HelloAsk, HelloReply, PROTOCOL, PullAsk, PushAsk, PushReply, SliceHead};
+pub use numbers::Encoding;
+pub use refusal::{Code, Refusal};
+pub use secret::Secret;
+pub use server::{Limits, Order, Server, ServerSettings, Shard};
+pub use stats::{BUCKETS_US, Stats, Verb, VerbStats};
+pub use streamlearn_table::{Admit, Pushed};
+pub use tls::TlsFiles;
+pub use window::{Decision, Window};

@@ -1,0 +1,54 @@
+//! Messages: what is in the payloads of frames. Judges only their form.
+
+mod fields;
+mod hello;
+mod pull;
+mod push;
+
+pub use hello::{HelloAsk, HelloReply, PROTOCOL};
+pub use pull::{PullAsk, SliceHead};
+pub use push::{Columns, PushAsk, PushReply};
+
+pub(crate) use pull::{PULL_HEAD_BYTES, SLICE_HEAD_BYTES};
+pub(crate) use push::PUSH_HEAD_BYTES;
+
+use fields::{Fields, append_epoch};
+
+use crate::epoch::Epoch;
+use crate::refusal::{Code, Refusal};
+
+/// The payload of an order: the epoch of who asks, and a body.
+pub fn order_payload(epoch: Option<Epoch>, body: &[u8]) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(16 + body.len());
+    append_epoch(&mut payload, epoch);
+    payload.extend_from_slice(body);
+    payload
+}
+
+/// The epoch and body of an order.
+pub fn order_of(payload: &[u8]) -> Result<(Option<Epoch>, &[u8]), Refusal> {
+    let mut fields = Fields::new("an order", payload);
+    Ok((fields.optional_epoch()?, fields.rest()))
+}
+
+/// The payload of a refusal.
+pub fn refusal_payload(refusal: &Refusal) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(4 + refusal.text.len());
+    payload.extend_from_slice(&(refusal.code as u16).to_le_bytes());
+    payload.extend_from_slice(&(refusal.text.len() as u16).to_le_bytes());
+    payload.extend_from_slice(refusal.text.as_bytes());
+    payload
+}
+
+/// The refusal of a payload; what cannot be read is one too.
+pub fn refusal_of(payload: &[u8]) -> Refusal {
+    let read = || -> Result<Refusal, Refusal> {
+        let mut fields = Fields::new("an error", payload);
+        let (code, text) = (fields.u16()?, fields.short_bytes()?);
+        fields.end()?;
+        let code = Code::from_number(code)
+            .ok_or_else(|| Refusal::new(Code::BadFrame, format!("an error of code {code}: there is none")))?;
+        Ok(Refusal::new(code, String::from_utf8_lossy(text)))
+    };
+    read().unwrap_or_else(|refusal| refusal)
+}

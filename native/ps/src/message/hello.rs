@@ -1,0 +1,114 @@
+//! Hello: who a client is, and what a shard is and allows.
+
+use std::ops::Range;
+
+use super::fields::{Fields, append_epoch};
+use crate::epoch::Epoch;
+use crate::refusal::{Code, Refusal};
+
+/// The version of this protocol.
+pub const PROTOCOL: u16 = 1;
+
+/// What a client says first.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HelloAsk<'a> {
+    /// The model it means.
+    pub model: &'a str,
+    /// The fingerprint of the tables it means.
+    pub fingerprint: [u8; 32],
+    /// Itself: what its pushes are counted under.
+    pub client: u128,
+    /// The epoch it is in, if any yet.
+    pub epoch: Option<Epoch>,
+    /// What lets it in; empty where nothing is asked for.
+    pub token: &'a [u8],
+}
+
+/// What a shard answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HelloReply {
+    /// Its number.
+    pub number: u32,
+    /// How many there are.
+    pub count: u32,
+    /// The parts it has.
+    pub parts: Range<u32>,
+    /// The epoch it stands at; none while it has no tables.
+    pub epoch: Option<Epoch>,
+    /// Largest payload it takes.
+    pub frame_bytes_max: u32,
+    /// Sequences it takes ahead of the first that is missing.
+    pub window_max: u32,
+    /// How long a client may be silent.
+    pub idle_ms_max: u32,
+    /// The dim of each table; empty while it has none.
+    pub dims: Vec<u32>,
+}
+
+impl HelloAsk<'_> {
+    /// The payload.
+    pub fn to_payload(&self) -> Vec<u8> {
+        let mut payload = PROTOCOL.to_le_bytes().to_vec();
+        payload.extend_from_slice(&(self.model.len() as u16).to_le_bytes());
+        payload.extend_from_slice(self.model.as_bytes());
+        payload.extend_from_slice(&self.fingerprint);
+        payload.extend_from_slice(&self.client.to_le_bytes());
+        append_epoch(&mut payload, self.epoch);
+        payload.extend_from_slice(&(self.token.len() as u16).to_le_bytes());
+        payload.extend_from_slice(self.token);
+        payload
+    }
+}
+
+/// Another protocol may say the rest in another way: nothing else is read before this is known.
+fn same_protocol(fields: &mut Fields<'_>, who: &str, other: &str) -> Result<(), Refusal> {
+    let protocol = fields.u16()?;
+    if protocol == PROTOCOL {
+        return Ok(());
+    }
+    let text = format!("the {who} speaks protocol {protocol}, the {other} {PROTOCOL}");
+    Err(Refusal::new(Code::WrongProtocol, text))
+}
+
+impl<'a> HelloAsk<'a> {
+    /// What a payload says.
+    pub fn decode(payload: &'a [u8]) -> Result<Self, Refusal> {
+        let mut fields = Fields::new("a hello", payload);
+        same_protocol(&mut fields, "client", "shard")?;
+        let model = std::str::from_utf8(fields.short_bytes()?)
+            .map_err(|error| fields.bad(format!("the model's name is no UTF-8: {error}")))?;
+        let (fingerprint, client) = (fields.bytes32()?, fields.u128()?);
+        let (epoch, token) = (fields.optional_epoch()?, fields.short_bytes()?);
+        fields.end()?;
+        Ok(Self { model, fingerprint, client, epoch, token })
+    }
+}
+
+impl HelloReply {
+    /// The payload.
+    pub fn to_payload(&self) -> Vec<u8> {
+        let mut payload = PROTOCOL.to_le_bytes().to_vec();
+        payload.extend_from_slice(&(self.dims.len() as u16).to_le_bytes());
+        for number in [self.number, self.count, self.parts.start, self.parts.end] {
+            payload.extend_from_slice(&number.to_le_bytes());
+        }
+        append_epoch(&mut payload, self.epoch);
+        for number in [self.frame_bytes_max, self.window_max, self.idle_ms_max].iter().chain(&self.dims) {
+            payload.extend_from_slice(&number.to_le_bytes());
+        }
+        payload
+    }
+
+    /// What a payload says.
+    pub fn decode(payload: &[u8]) -> Result<Self, Refusal> {
+        let mut fields = Fields::new("a hello's reply", payload);
+        same_protocol(&mut fields, "shard", "client")?;
+        let tables = fields.u16()?;
+        let (number, count, parts) = (fields.u32()?, fields.u32()?, fields.u32()?..fields.u32()?);
+        let epoch = fields.optional_epoch()?;
+        let (frame_bytes_max, window_max, idle_ms_max) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let dims = (0..tables).map(|_| fields.u32()).collect::<Result<_, _>>()?;
+        fields.end()?;
+        Ok(Self { number, count, parts, epoch, frame_bytes_max, window_max, idle_ms_max, dims })
+    }
+}

@@ -1,0 +1,127 @@
+//! A refusal: what a shard says instead of a reply. Its codes are the whole list; texts are for people.
+
+use std::fmt;
+
+use streamlearn_table::TableError;
+
+/// Bytes of a text at most; what is longer is cut.
+pub const TEXT_BYTES_MAX: usize = 1024;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $word:literal;)*) => {
+        /// Why a request was refused.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Code { $($(#[$doc])* $name = $number,)* }
+
+        impl Code {
+            /// All there are, by number.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The code of a number, if it is one.
+            pub fn from_number(number: u16) -> Option<Self> {
+                match number { $($number => Some(Self::$name),)* _ => None }
+            }
+
+            /// Its name, as metrics and texts say it.
+            pub fn word(self) -> &'static str {
+                match self { $(Self::$name => $word,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Bytes that are no frame; the connection is closed.
+    BadFrame = 1, "bad_frame";
+    /// A frame whose content is not what its kind asks for.
+    BadRequest = 2, "bad_request";
+    /// The token is wrong; the connection is closed.
+    Unauthorized = 3, "unauthorized";
+    /// Another protocol.
+    WrongProtocol = 4, "wrong_protocol";
+    /// Another model.
+    WrongModel = 5, "wrong_model";
+    /// Tables of another kind.
+    WrongTables = 6, "wrong_tables";
+    /// A key of another shard's parts.
+    WrongPart = 7, "wrong_part";
+    /// An epoch other than the shard's.
+    StaleEpoch = 8, "stale_epoch";
+    /// The shard has no tables yet.
+    NotReady = 9, "not_ready";
+    /// It can be asked again later.
+    Busy = 10, "busy";
+    /// The tables are full.
+    Full = 11, "full";
+    /// A version that is not retained.
+    VersionRefused = 12, "version_refused";
+    /// More bytes than a limit allows; the connection is closed.
+    TooLarge = 13, "too_large";
+    /// More connections, clients or sequences than a limit allows.
+    TooMany = 14, "too_many";
+    /// A fault of the shard.
+    Internal = 15, "internal";
+}
+
+/// What is said instead of a reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub code: Code,
+    /// The same for people, with the values.
+    pub text: String,
+}
+
+impl Refusal {
+    /// A refusal; its text is cut at 1 KiB.
+    pub fn new(code: Code, text: impl Into<String>) -> Self {
+        let mut text = text.into();
+        if text.len() > TEXT_BYTES_MAX {
+            let end = (0..=TEXT_BYTES_MAX).rev().find(|&end| text.is_char_boundary(end));
+            text.truncate(end.unwrap_or(0));
+        }
+        Self { code, text }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.word(), self.text)
+    }
+}
+
+impl From<TableError> for Refusal {
+    fn from(error: TableError) -> Self {
+        let code = match &error {
+            TableError::Memory(_) | TableError::Full { .. } => Code::Full,
+            TableError::Version(_) => Code::VersionRefused,
+            TableError::Busy(_) => Code::Busy,
+            TableError::Twice { .. } | TableError::Argument(_) => Code::BadRequest,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_comes_back_from_its_number_and_has_its_own_word() {
+        let mut words: Vec<&str> = Code::ALL.iter().map(|code| code.word()).collect();
+        for &code in Code::ALL {
+            assert_eq!(Code::from_number(code as u16), Some(code));
+        }
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!((words.len(), Code::from_number(0), Code::from_number(16)), (15, None, None));
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        let refusal = Refusal::new(Code::Internal, "é".repeat(600) + "x");
+        assert_eq!(refusal.text, "é".repeat(512));
+        assert_eq!(Refusal::new(Code::Internal, "x".to_owned() + &"é".repeat(600)).text.len(), 1023);
+    }
+}

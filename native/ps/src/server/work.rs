@@ -1,0 +1,236 @@
+//! Work: reading rows for a peer and letting rows learn, in slices so short that the others of a thread hardly wait.
+
+use streamlearn_table::{Admit, At, PARTS, Pin, Push, Pushed, Table, mix, part_of_hash};
+use streamlearn_wire::checksum::crc32c;
+use tokio::task::yield_now;
+
+use super::Core;
+use super::connection::{Connection, End};
+use super::stage::{InUse, Outcome};
+use crate::frame::{CHECK_BYTES, HEADER_BYTES, Header, Kind, MORE, REPLY};
+use crate::message::{PullAsk, PushAsk, PushReply, SLICE_HEAD_BYTES, SliceHead};
+use crate::numbers::{Encoding, bytes_of, bytes_of_mut};
+use crate::refusal::{Code, Refusal};
+use crate::window::Decision;
+
+/// Bytes of rows in a slice: few enough to stay in the cache between the table and the socket.
+const SLICE_BYTES: usize = 256 << 10;
+/// Keys read at a time, whatever their rows take.
+const READ_KEYS_MAX: usize = 4096;
+/// Keys that learn at a time.
+const LEARN_KEYS_MAX: usize = 1024;
+const HEAD_FLOATS: usize = (HEADER_BYTES + SLICE_HEAD_BYTES) / 4;
+
+fn table_of(in_use: &InUse, number: u16) -> Result<&Table, Refusal> {
+    let tables = in_use.installed().tables.tables();
+    tables
+        .get(usize::from(number))
+        .ok_or_else(|| Refusal::new(Code::BadRequest, format!("table {number}: there are {}", tables.len())))
+}
+
+/// All keys must be of the shard's parts.
+fn check_parts(core: &Core, keys: &[u64]) -> Result<(), Refusal> {
+    let parts = &core.shard.parts;
+    if *parts == (0..PARTS) {
+        return Ok(());
+    }
+    let Some(&key) = keys.iter().find(|&&key| !parts.contains(&part_of_hash(mix(key)))) else {
+        return Ok(());
+    };
+    let (part, number) = (part_of_hash(mix(key)), core.shard.number);
+    let text = format!("key {key} is of part {part}, shard {number} has [{}, {})", parts.start, parts.end);
+    Err(Refusal::new(Code::WrongPart, text))
+}
+
+/// Slices of one pull, made in memory that is used again for each.
+struct Slices<'a> {
+    ask: &'a PullAsk<'a>,
+    request: u64,
+    at: At,
+    frame: Vec<f32>,
+    rows: Vec<f32>,
+}
+
+impl Slices<'_> {
+    /// Make the frame of the slice that begins with a key. Gives its bytes, and where the next one begins.
+    fn make(&mut self, table: &Table, first: usize, keys_max: usize) -> Result<(&[u8], usize), Refusal> {
+        let keys = &self.ask.keys[first..];
+        let keys = &keys[..keys.len().min(keys_max)];
+        let (dim, encoding) = (table.settings.dim, self.ask.encoding);
+        let (numbers, end) = (keys.len() * dim, first + keys.len());
+        let block_bytes = encoding.bytes(numbers);
+        let frame_floats = HEAD_FLOATS + block_bytes / 4;
+        self.frame.resize(frame_floats + CHECK_BYTES / 4, 0.0);
+        match encoding {
+            Encoding::F32 => {
+                table.lookup(keys, self.at, &mut self.frame[HEAD_FLOATS..][..numbers], 1)?;
+                self.frame[HEAD_FLOATS + numbers..frame_floats].fill(0.0);
+            }
+            Encoding::F16 => {
+                self.rows.resize(numbers, 0.0);
+                table.lookup(keys, self.at, &mut self.rows, 1)?;
+                encoding.write(&self.rows, bytes_of_mut(&mut self.frame[HEAD_FLOATS..frame_floats]));
+            }
+        }
+        let head = SliceHead { first: first as u32, count: keys.len() as u32, dim: dim as u32, encoding };
+        let more = if end < self.ask.keys.len() { MORE } else { 0 };
+        let payload_bytes = (SLICE_HEAD_BYTES + block_bytes) as u32;
+        let header = Header { kind: Kind::Pull, flags: REPLY | more, request: self.request, payload_bytes };
+        let bytes = bytes_of_mut(&mut self.frame);
+        bytes[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        bytes[HEADER_BYTES..][..SLICE_HEAD_BYTES].copy_from_slice(&head.to_bytes());
+        let (content, check) = bytes.split_at_mut(frame_floats * 4);
+        check.copy_from_slice(&crc32c(0, &content[HEADER_BYTES..]).to_le_bytes());
+        Ok((bytes_of(&self.frame), end))
+    }
+}
+
+impl Connection<'_> {
+    /// Read rows. Gives how many, and the bytes of all frames.
+    pub(super) async fn pull(&mut self, request: u64, payload: &[u8]) -> Result<(u64, u64), End> {
+        let ask = PullAsk::decode(payload)?;
+        self.entry.peer.speaks_of(ask.epoch);
+        let mut in_use = self.core.stage.take(ask.epoch)?;
+        check_parts(self.core, &ask.keys)?;
+        let pin = |version| in_use.installed().tables.pin(version).map_err(Refusal::from);
+        let pin = ask.version.map(pin).transpose()?;
+        let at = pin.as_ref().map_or(At::Newest, Pin::at);
+        let core = self.core;
+        let mut slices = Slices { ask: &ask, request, at, frame: core.pool.take(), rows: core.pool.take() };
+        let written = self.write_slices(&mut slices, &mut in_use).await;
+        core.pool.give(slices.frame);
+        core.pool.give(slices.rows);
+        Ok((ask.keys.len() as u64, written?))
+    }
+
+    async fn write_slices(&mut self, slices: &mut Slices<'_>, in_use: &mut InUse) -> Result<u64, End> {
+        let dim = table_of(in_use, slices.ask.table)?.settings.dim;
+        let keys_max = (SLICE_BYTES / slices.ask.encoding.number_bytes() / dim).clamp(1, READ_KEYS_MAX);
+        let (mut first, mut written) = (0, 0);
+        loop {
+            let (frame, end) = slices.make(table_of(in_use, slices.ask.table)?, first, keys_max)?;
+            tokio::select! {
+                biased;
+                sent = self.write(frame) => sent?,
+                // The tables are to leave, and this peer takes its time.
+                () = in_use.is_over() => return Err(End::Gone),
+            }
+            (first, written) = (end, written + frame.len() as u64);
+            if first >= slices.ask.keys.len() {
+                return Ok(written);
+            }
+            self.pass_on_all().await?;
+            yield_now().await;
+        }
+    }
+
+    /// Let rows learn, once. Gives how many did, and the bytes of the reply.
+    pub(super) async fn push(&mut self, request: u64, payload: &[u8]) -> Result<(u64, u64), End> {
+        let pushed = self.push_once(payload).await?;
+        let bytes_out = self.send(Kind::Push, request, &PushReply(pushed).to_payload()).await?;
+        Ok((pushed.learned as u64, bytes_out))
+    }
+
+    /// From the decision on nothing here waits for the peer, and nothing drops this before it has ended: what is
+    /// applied is noted.
+    async fn push_once(&mut self, payload: &[u8]) -> Outcome {
+        let (core, limits) = (self.core, &self.core.limits);
+        let ask = PushAsk::decode(payload)?;
+        self.entry.peer.speaks_of(ask.epoch);
+        let in_use = core.stage.take(ask.epoch)?;
+        let window = in_use.installed().window(self.client, limits.clients_max, limits.window_max)?;
+        let mut window = window.lock().await;
+        match window.decide(ask.sequence) {
+            Decision::Apply => {
+                let outcome = apply(core, &in_use, &ask).await;
+                window.note(ask.sequence, outcome.clone());
+                outcome
+            }
+            Decision::Again(outcome) => {
+                core.count_duplicate();
+                outcome
+            }
+            Decision::Forgotten => {
+                let text = format!("sequence {} was applied, and its answer is forgotten", ask.sequence);
+                Err(Refusal::new(Code::BadRequest, text))
+            }
+            Decision::TooFar(low) => {
+                let (sequence, most) = (ask.sequence, limits.window_max);
+                let text =
+                    format!("sequence {sequence} is not within {most} of {low}, the first that is missing");
+                Err(Refusal::new(Code::TooMany, text))
+            }
+        }
+    }
+}
+
+/// Let the rows of a push learn.
+async fn apply(core: &Core, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome {
+    let columns = &ask.columns;
+    check_parts(core, &columns.keys)?;
+    let table = table_of(in_use, ask.table)?;
+    let (dim, count) = (table.settings.dim, columns.keys.len());
+    let gradients = ask.encoding.numbers(&columns.gradients, count * dim).ok_or_else(|| {
+        let (bytes, encoding) = (columns.gradients.len(), ask.encoding);
+        Refusal::new(Code::BadRequest, format!("{bytes} bytes of {count} gradients of {dim} {encoding:?}"))
+    })?;
+    let admit = &columns.admit;
+    if !admit.is_sorted_by_key(|run| run.end) || admit.last().is_some_and(|run| run.end > count) {
+        let text = format!("runs of admission do not end in order within {count} keys");
+        return Err(Refusal::new(Code::BadRequest, text));
+    }
+    let mut pushed = Pushed::default();
+    for first in (0..count).step_by(LEARN_KEYS_MAX) {
+        let end = count.min(first + LEARN_KEYS_MAX);
+        let push = Push {
+            keys: &columns.keys[first..end],
+            gradients: &gradients[first * dim..end * dim],
+            counts: columns.counts.as_ref().map(|counts| &counts[first..end]),
+            admit: &runs_within(&columns.admit, first, end),
+            now_ms: ask.now_ms,
+            rate_scale: ask.rate_scale,
+        };
+        let slice = table.push(push, 1)?;
+        pushed.learned += slice.learned;
+        pushed.created += slice.created;
+        pushed.waiting += slice.waiting;
+        yield_now().await;
+    }
+    Ok(pushed)
+}
+
+/// Runs as some of the keys have them.
+fn runs_within(admit: &[Admit], first: usize, end: usize) -> Vec<Admit> {
+    let begin = admit.partition_point(|run| run.end <= first);
+    let upto = admit.partition_point(|run| run.end < end);
+    let last = admit.len().min(upto + 1);
+    admit[begin..last.max(begin)]
+        .iter()
+        .map(|run| Admit { end: run.end.min(end) - first, threshold: run.threshold })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_a_slice_say_of_its_keys_what_all_runs_say() {
+        let admit = [(3, 1), (3, 7), (10, 2), (64, 3)].map(|(end, threshold)| Admit { end, threshold });
+        let threshold = |admit: &[Admit], at: usize| {
+            admit.get(admit.partition_point(|run| run.end <= at)).map_or(1, |run| run.threshold)
+        };
+        for first in 0..70 {
+            for end in first..70 {
+                let runs = runs_within(&admit, first, end);
+                assert!(
+                    runs.is_sorted_by_key(|run| run.end)
+                        && runs.last().is_none_or(|run| run.end <= end - first)
+                );
+                for at in first..end {
+                    assert_eq!(threshold(&runs, at - first), threshold(&admit, at), "{first}..{end} at {at}");
+                }
+            }
+        }
+    }
+}
