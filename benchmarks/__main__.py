@@ -9,7 +9,7 @@ import time
 
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 
-NAMES = ("wire", "table")
+NAMES = ("wire", "table", "ps")
 
 
 def main() -> int:

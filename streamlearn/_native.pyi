@@ -379,3 +379,118 @@ class Scatter:
 
     def gradients(self, table: int) -> tuple[_U64, _F32, _U32]:
         """Distinct keys, their sums, and how often each came."""
+
+# The parameter server. `streamlearn.ps` says what each call does.
+
+_Epoch: TypeAlias = tuple[int, int]
+_Limits: TypeAlias = Sequence[tuple[str, int]]
+
+class PsServer:
+    """A shard's sockets.
+
+    Args:
+        listen: `host:port` or `unix:/path`.
+        shard: `(number, count, begin, end, model, fingerprint)`.
+        token: What callers must say.
+        tls: Paths of certificates and key.
+        threads: Threads that answer.
+        limits: Numbers laid over the defaults.
+    """
+
+    addresses: list[str]
+
+    def __init__(
+        self,
+        listen: list[str],
+        shard: tuple[int, int, int, int, str, bytes],
+        token: bytes | None,
+        tls: tuple[str, str] | None,
+        threads: int,
+        limits: _Limits,
+    ) -> None: ...
+    def install(self, set: TableSet, epoch: _Epoch) -> None:
+        """From now on read and write these tables, for this epoch."""
+
+    def uninstall(self) -> None:
+        """Let go of the tables, when no request uses them."""
+
+    def next_order(self, wait_ms: int) -> tuple[int, bytes] | None:
+        """The next order's id and body."""
+
+    def answer(self, id: int, body: bytes) -> bool:
+        """Answer an order; whether the asker was still there."""
+
+    def refuse(self, id: int, code: str, text: str) -> bool:
+        """Refuse an order."""
+
+    def stats(self) -> dict[str, float]:
+        """Figures since the start."""
+
+    def stop(self, drain_ms: int) -> None:
+        """Finish what was begun, and close."""
+
+class PsClient:
+    """All shards of a model.
+
+    Args:
+        who: `(addresses, client, model, fingerprint, dims, encoding, seed)`.
+        token: What shards are told.
+        tls: Path of the authority's certificates, and the name of the shards'.
+        limits: Numbers laid over the defaults.
+    """
+
+    epoch: _Epoch | None
+
+    def __init__(
+        self,
+        who: tuple[list[str], int, str, bytes, list[int], str, int],
+        token: bytes | None,
+        tls: tuple[str, str] | None,
+        limits: _Limits,
+    ) -> None: ...
+    def set_epoch(self, epoch: _Epoch) -> None:
+        """Begin an epoch."""
+
+    def shards(self) -> list[tuple[str, int, int, _Epoch | None]]:
+        """Address, first part, end of the parts, and epoch of each shard."""
+
+    def pull(self, table: tuple[int, int], keys: _U64, at: int | None, is_distinct: bool, out: _F32) -> None:
+        """Rows into `out`; the table by its number and dim."""
+
+    def push(
+        self,
+        table: int,
+        keys: _U64,
+        gradients: _F32,
+        counts: _U32 | None,
+        admit: Sequence[tuple[int, int]],
+        times: tuple[int, float],
+    ) -> tuple[int, int, int]:
+        """Keys that learned, were created, and wait."""
+
+    def order_all(self, bodies: Sequence[bytes], wait_ms: int) -> list[bytes | Exception]:
+        """Order i for shard i; answers, or errors."""
+
+    def stats(self) -> list[dict[str, float]]:
+        """Figures by shard."""
+
+    def close(self) -> None:
+        """Close all connections."""
+
+def ps_pack_flat(
+    client: tuple[PsClient, int],
+    at: int | None,
+    columns: Sequence[_Column],
+    shape: tuple[int, int, int, int],
+    out: _F32,
+) -> None:
+    """As `pack_flat`, from rows that are fetched; of a client and the count of its tables."""
+
+def ps_pack_sequences(
+    client: tuple[PsClient, int],
+    at: int | None,
+    columns: Sequence[_Column],
+    shape: tuple[int, int, int, int, int],
+    out: _F32,
+) -> None:
+    """As `pack_sequences`, from rows that are fetched."""

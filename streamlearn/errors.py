@@ -22,6 +22,13 @@
     │   ├── TopicReplaced                    same name, another topic id: it was deleted and created again
     │   ├── PositionLost                     a position outside [earliest, end]
     │   └── NotDelivered                     a record the topic did not acknowledge
+    ├── PsError
+    │   ├── ShardUnreachable                 a shard did not answer within the bound
+    │   ├── ShardRefused                     a shard is of another model, release or token
+    │   ├── ShardNotReady                    a shard was not told yet at which version it is to stand
+    │   ├── EpochOver                        another run or recovery has taken over
+    │   ├── PushUnsure                       a push may have been learned in part: all shards are to be restored
+    │   └── CutFailed                        a version could not be cut on every shard; the next one says it all
     └── StoreError
         ├── StoreUnreachable                 the store did not answer, or did not allow it
         ├── StoreUnfit                       the store cannot create a file for one of two writers alone
@@ -43,7 +50,9 @@ __all__ = [
     "EXIT_USAGE",
     "BadRecord",
     "ConfigError",
+    "CutFailed",
     "DataError",
+    "EpochOver",
     "FileMissing",
     "FileTaken",
     "NativeMismatch",
@@ -51,7 +60,12 @@ __all__ = [
     "Oversize",
     "PartlyDone",
     "PositionLost",
+    "PsError",
+    "PushUnsure",
     "ServiceError",
+    "ShardNotReady",
+    "ShardRefused",
+    "ShardUnreachable",
     "SpecError",
     "StoreError",
     "StoreUnfit",
@@ -207,6 +221,38 @@ class NotDelivered(TopicError):
         self.failures = list(failures)
         # An error of another kind says nothing of what had happened before it.
         self.unsure = any(getattr(error, "unsure", True) for _, _, error in self.failures)
+
+
+class PsError(StreamlearnError):
+    """Something about a parameter server."""
+
+
+class ShardUnreachable(PsError):
+    """A shard did not answer within the bound."""
+
+    unsure = True
+
+
+class ShardRefused(PsError):
+    """A shard is of another model, other tables, another release or another token."""
+
+
+class ShardNotReady(PsError):
+    """A shard was not told yet at which version it is to stand."""
+
+
+class EpochOver(PsError):
+    """Another run or recovery has taken over; what belongs to the one before is refused."""
+
+
+class PushUnsure(PsError):
+    """A push may have been learned in part: nothing more is pushed before all shards are restored."""
+
+    unsure = True
+
+
+class CutFailed(PsError):
+    """A version could not be cut on every shard; the next one says what it would have said."""
 
 
 class StoreError(StreamlearnError):

@@ -12,11 +12,14 @@ from msgspec import Meta, Struct, field
 __all__ = [
     "EventSettings",
     "KafkaSettings",
+    "PsSettings",
     "ReplaySettings",
     "SampleSettings",
     "Settings",
+    "TableSettings",
     "TelemetrySettings",
     "TopicsSettings",
+    "VersionSettings",
 ]
 
 
@@ -249,6 +252,168 @@ class ReplaySettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 10.0
 
 
+class TableSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the tables of the features are made of. Trainer and shards must agree on all of it."""
+
+    rows_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1 << 31,
+            description="The most rows of each table on one shard, images of versions included. It takes address "
+            "space alone until rows are written; raise it well before it is reached.",
+        ),
+    ] = 100_000_000
+    optimizer: Annotated[
+        Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"],
+        Meta(description="How rows learn. `rowwise_adagrad` takes half the memory and traffic of `adagrad`."),
+    ] = "adagrad"
+    rate: Annotated[float, Meta(gt=0, le=1_000, description="The optimizer's learning rate.")] = 0.05
+    seed: Annotated[
+        int, Meta(ge=0, le=(1 << 63) - 1, description="Of rows that were never stored. Never change it for a model.")
+    ] = 0
+    tick_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=86_400_000,
+            description="The grain of a row's last use; ages are told up to 2^23 of them. Raise it where rows are "
+            "kept for longer than that.",
+        ),
+    ] = 60_000
+    admission_window_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 50,
+            description="How long keys without a row are counted before they are admitted. 0 admits every key at once.",
+        ),
+    ] = 0
+    admission_width_counters: Annotated[
+        int,
+        Meta(ge=64, le=1 << 24, description="Counters of a part for that; twice the keys a part meets in a window."),
+    ] = 4_096
+
+
+class VersionSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where versions are written to and read from."""
+
+    store: Annotated[
+        str,
+        Meta(
+            description="URL of the store: a folder, `file:///FOLDER`, `s3://BUCKET/FOLDER` or any other fsspec knows. "
+            "Empty is the folder `.streamlearn/versions` beside app.toml; STREAMLEARN_STORE is laid over it."
+        ),
+    ] = ""
+    file_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=65_536,
+            le=1 << 30,
+            description="No file of a version becomes larger. Lower it where memory is small, raise it for fewer "
+            "requests to an object store.",
+        ),
+    ] = 64 << 20
+    fetch_threads: Annotated[
+        int, Meta(ge=1, le=64, description="Files that are fetched and verified at once when versions are loaded.")
+    ] = 4
+
+
+class PsSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The parameter server: its shards, and those who ask them."""
+
+    addresses: Annotated[
+        list[str],
+        Meta(
+            description="Of the shards, in order: `HOST:PORT`, or `unix:/PATH` on one host. Empty keeps the tables in "
+            "the trainer's process."
+        ),
+    ] = field(default_factory=list)
+    listen: Annotated[
+        list[str],
+        Meta(description="Where a shard listens; `--listen` is laid over it. Port 0 takes any that is free."),
+    ] = field(default_factory=lambda: ["127.0.0.1:0"])
+    threads: Annotated[
+        int,
+        Meta(ge=1, le=128, description="Threads of a shard that answer, and that share long work. One a core."),
+    ] = 1
+    encoding: Annotated[
+        Literal["float32", "float16"],
+        Meta(description="How rows and gradients travel. `float16` halves the traffic and rounds both."),
+    ] = "float32"
+    tls_ca: Annotated[
+        str, Meta(description="Certificates, in PEM, of the authority that signed the shards'. Empty is no TLS.")
+    ] = ""
+    tls_server_name: Annotated[str, Meta(description="The name that shards' certificates are of.")] = "localhost"
+    connect_wait_ms_max: Annotated[
+        int, Meta(ge=1, le=3_600_000, description="How long one attempt to reach a shard may take.")
+    ] = 5_000
+    reply_wait_ms_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=3_600_000,
+            description="How long a shard that owes an answer may be silent before the connection counts as lost.",
+        ),
+    ] = 10_000
+    retry_wait_ms_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=86_400_000,
+            description="How long a pull or push is tried before it fails. Keep it above the time a shard restarts in.",
+        ),
+    ] = 60_000
+    backoff_first_ms: Annotated[
+        int, Meta(ge=1, le=3_600_000, description="The wait before a lost shard is tried again; it doubles.")
+    ] = 10
+    backoff_ms_max: Annotated[int, Meta(ge=1, le=3_600_000, description="The longest such wait.")] = 2_000
+    in_flight_blocks_max: Annotated[
+        int, Meta(ge=1, le=64, description="Blocks of one call that one shard works on at once.")
+    ] = 4
+    calls_max: Annotated[int, Meta(ge=1, le=65_536, description="Calls of one client at once; one more waits.")] = 64
+    pull_block_keys: Annotated[
+        int, Meta(ge=1, le=1 << 20, description="Keys of one request to pull; larger calls are several.")
+    ] = 16_384
+    push_block_keys: Annotated[
+        int, Meta(ge=1, le=1 << 20, description="Keys of one request to push; larger calls are several.")
+    ] = 8_192
+    frame_bytes_max: Annotated[
+        int, Meta(ge=65_536, le=1 << 30, description="A larger request is refused. Raise it for very wide rows.")
+    ] = 64 << 20
+    connections_max: Annotated[
+        int, Meta(ge=1, le=65_536, description="Connections to a shard at once; one more is closed.")
+    ] = 1_024
+    hello_wait_ms_max: Annotated[
+        int, Meta(ge=1, le=3_600_000, description="How long a caller may take to say who it is.")
+    ] = 5_000
+    idle_ms_max: Annotated[
+        int, Meta(ge=1, le=86_400_000, description="How long a caller may be silent before a shard closes it.")
+    ] = 60_000
+    write_wait_ms_max: Annotated[
+        int, Meta(ge=1, le=3_600_000, description="How long a caller may take no byte of its answer.")
+    ] = 10_000
+    in_flight_bytes_max: Annotated[
+        int, Meta(ge=1 << 20, le=1 << 40, description="Bytes of requests a shard takes in at once; others wait.")
+    ] = 256 << 20
+    clients_max: Annotated[
+        int, Meta(ge=1, le=65_536, description="Clients that push in one epoch; a push of one more is refused.")
+    ] = 256
+    order_wait_s_max: Annotated[
+        float,
+        Meta(gt=0, le=86_400, description="How long shards may take to seal, commit, expire or give up a version."),
+    ] = 30.0
+    export_wait_s_max: Annotated[
+        float, Meta(gt=0, le=864_000, description="How long shards may take to write the files of a version.")
+    ] = 600.0
+    restore_wait_s_max: Annotated[
+        float, Meta(gt=0, le=864_000, description="How long shards may take to load a version.")
+    ] = 3_600.0
+    drain_ms_max: Annotated[
+        int, Meta(ge=0, le=3_600_000, description="How long a shard that is stopped may finish what it has begun.")
+    ] = 10_000
+
+
 class TelemetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Logs and metrics."""
 
@@ -272,4 +437,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     events: EventSettings = EventSettings()
     samples: SampleSettings = SampleSettings()
     replay: ReplaySettings = ReplaySettings()
+    tables: TableSettings = TableSettings()
+    versions: VersionSettings = VersionSettings()
+    ps: PsSettings = PsSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

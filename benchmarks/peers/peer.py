@@ -55,6 +55,7 @@ PEERS: dict[str, Peer] = {
     "tfra": Peer("benchmarks.peers.tfra", Environment("tfra"), ("fill", "train", "latency")),
     "dense_hash_table": Peer("benchmarks.peers.tensorflow_tables", _TENSORFLOW, ("fill", "latency")),
     "mutable_hash_table": Peer("benchmarks.peers.tensorflow_tables", _TENSORFLOW, ("fill", "latency")),
+    "tensorflow_ps": Peer("benchmarks.peers.tensorflow_ps", _TENSORFLOW, ("remote",)),
     "torch_static": Peer("benchmarks.peers.torch_static", Environment("torch"), ("fill", "train")),
 }
 

@@ -5,6 +5,7 @@ Loading one never loads TensorFlow: ingest workers read applications too.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,6 +68,12 @@ class AppFolder:
             "dead_letters": self.settings.events.record_bytes_max + DEAD_LETTER_ADDED_BYTES,
         }.get(topic, self.settings.events.record_bytes_max)
         return TopicSettings(partitions=partitions, record_bytes_max=max(bytes_max, TopicSettings().record_bytes_max))
+
+    @property
+    def store_url(self) -> str:
+        """Where its versions are."""
+        explicit = os.environ.get("STREAMLEARN_STORE") or self.settings.versions.store
+        return explicit or f"{self.folder.resolve().as_uri()}/.streamlearn/versions"
 
     @cached_property
     def access(self) -> AccessSettings:

@@ -1,7 +1,8 @@
 """`streamlearn demo`: the loop, as far as it is built, on this machine and with no service needed.
 
 Today: a week of real behaviour is replayed through file topics, read back, checked and summed up; every value of a
-slot that was shown has a row in a table, in versions that can be gone back to.
+slot that was shown has a row on one of two shards; versions of them are written, followed by a replica, and gone back
+to, and a shard that is killed comes back with its rows.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 READ_RECORDS = 64
+_SHARDS = 2
 
 
 @dataclass
@@ -54,15 +57,18 @@ def demo(
 ) -> None:
     """Replay a history through file topics, read it back into tables, and say what was there."""
     from streamlearn.apps import load_app
+    from streamlearn.cli.demo_shards import DemoShards
     from streamlearn.cli.demo_tables import DemoTables
 
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="streamlearn-demo-") as folder:
-        loaded = load_app(app, [f"topics.root=file://{folder}", "topics.time=event"])
-        report = _replay(loaded, app)
-        tables = DemoTables(loaded.app.features)
-        seen = _read_back(loaded, tables)
-        held = tables.facts()
+        loaded = load_app(app, [f"topics.root=file://{folder}/topics", "topics.time=event"])
+        store = f"{folder}/versions"
+        with closing(DemoShards(app, store, _SHARDS)) as shards, closing(DemoTables(loaded, shards, store)) as tables:
+            report = _replay(loaded, app)
+            seen = _read_back(loaded, tables)
+            tables.cut()
+            held = tables.facts()
     facts = _facts(report, seen, time.monotonic() - begin) | held
     if json:
         print_json(facts)

@@ -12,6 +12,7 @@ import streamlearn
 from streamlearn.cli.demo import demo
 from streamlearn.cli.doctor import doctor
 from streamlearn.cli.peek import peek
+from streamlearn.cli.ps import ps
 from streamlearn.cli.replay import replay
 from streamlearn.cli.schema import schema
 from streamlearn.cli.settings import settings
@@ -47,6 +48,7 @@ def _options(
 
 for verb in (demo, doctor, peek, replay, schema, settings, topics):
     cli.command(verb.__name__)(verb)
+cli.add_typer(ps, name="ps")
 
 
 def main() -> NoReturn:

@@ -1,6 +1,7 @@
 """The versioned embedding table: keys to rows by version, for training and serving alike."""
 
 from streamlearn.table.changes import Changes, encode_rows
+from streamlearn.table.declared import declared_tables
 from streamlearn.table.options import (
     Adagrad,
     Adam,
@@ -42,5 +43,6 @@ __all__ = [
     "TableSet",
     "TableStats",
     "Upkeep",
+    "declared_tables",
     "encode_rows",
 ]

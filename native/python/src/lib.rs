@@ -9,6 +9,7 @@ mod frame;
 mod keys;
 mod pack;
 mod parts;
+mod ps;
 mod spans;
 mod table;
 
@@ -21,5 +22,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     avro::register(module)?;
     table::register(module)?;
     parts::register(module)?;
-    pack::register(module)
+    pack::register(module)?;
+    ps::register(module)
 }

@@ -11,6 +11,7 @@ use streamlearn_table::{
 };
 
 use crate::arrays::{flat, flat_out};
+use crate::ps::{NativeClient, fetched};
 use crate::table::{NativeSet, Version, refuse};
 
 /// `(name, table, at, pooling, keys, offsets, weights)`, or for numbers `(name, 0, at, "dense", numbers, None, width)`.
@@ -180,6 +181,74 @@ fn pack_sequences_into(
     read_all(py, set, &at, |tables| pack_sequences(tables, &columns, shape, out))
 }
 
+/// The keys that columns want, by table.
+fn wanted(tables: usize, keys: impl Iterator<Item = (usize, Vec<u64>)>) -> PyResult<Vec<Vec<u64>>> {
+    let mut wanted = vec![Vec::new(); tables];
+    for (table, keys) in keys {
+        let all: &mut Vec<u64> = wanted
+            .get_mut(table)
+            .ok_or_else(|| PyIndexError::new_err(format!("table {table} of {tables}")))?;
+        all.extend(keys);
+    }
+    Ok(wanted)
+}
+
+fn read_fetched<T: Send>(
+    py: Python<'_>,
+    client: &NativeClient,
+    at: Option<u64>,
+    wanted: &[Vec<u64>],
+    work: impl Send + FnOnce(&[&dyn ReadRows]) -> Result<T, PackError>,
+) -> PyResult<T> {
+    let asked: Vec<(u16, &[u64])> =
+        wanted.iter().enumerate().map(|(table, keys)| (table as u16, keys.as_slice())).collect();
+    let fetched = fetched(py, client, &asked, at)?;
+    let done = py.detach(|| work(&fetched.readers())).map_err(wrong)?;
+    assert_eq!(fetched.missing(), 0, "what is packed was asked for");
+    Ok(done)
+}
+
+#[pyfunction]
+fn ps_pack_flat(
+    py: Python<'_>,
+    client: (PyRef<'_, NativeClient>, usize),
+    at: Option<u64>,
+    columns: Vec<ColumnTuple<'_>>,
+    shape: Flat,
+    out: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let named = borrow(columns)?;
+    let (columns, shape) = (flat_columns(&named)?, flat_shape(shape));
+    let length = floats(&[shape.examples_padded, shape.stride])?;
+    let mut out = flat_out::<f32>(out, ("out", "float32"), length)?;
+    let out = out.as_slice_mut()?;
+    let keys = columns.iter().filter_map(|column| match column {
+        Column::Slot(slot) => Some((slot.table, slot.keys.to_vec())),
+        Column::Dense(_) => None,
+    });
+    let wanted = wanted(client.1, keys)?;
+    read_fetched(py, &client.0, at, &wanted, |tables| pack_flat(tables, &columns, shape, out))
+}
+
+#[pyfunction]
+fn ps_pack_sequences(
+    py: Python<'_>,
+    client: (PyRef<'_, NativeClient>, usize),
+    at: Option<u64>,
+    columns: Vec<ColumnTuple<'_>>,
+    shape: Block,
+    out: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let named = borrow(columns)?;
+    let (columns, shape) = (sequence_columns(&named)?, block_shape(shape));
+    let length = floats(&[shape.users_padded, shape.length, shape.stride])?;
+    let mut out = flat_out::<f32>(out, ("out", "float32"), length)?;
+    let out = out.as_slice_mut()?;
+    let keys = columns.iter().map(|slot| (slot.table, slot.keys.to_vec()));
+    let wanted = wanted(client.1, keys)?;
+    read_fetched(py, &client.0, at, &wanted, |tables| pack_sequences(tables, &columns, shape, out))
+}
+
 #[pyclass(frozen, name = "Scatter", module = "streamlearn._native")]
 struct NativeScatter {
     scatter: Mutex<Scatter>,
@@ -260,5 +329,7 @@ impl NativeScatter {
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pack_flat_into, module)?)?;
     module.add_function(wrap_pyfunction!(pack_sequences_into, module)?)?;
+    module.add_function(wrap_pyfunction!(ps_pack_flat, module)?)?;
+    module.add_function(wrap_pyfunction!(ps_pack_sequences, module)?)?;
     module.add_class::<NativeScatter>()
 }

@@ -1,0 +1,94 @@
+"""The trial of parameter servers: rows pulled from another process and gradients pushed to it, a core each.
+
+It runs in a peer's environment, where there is numpy and nothing of this project; it knows no server. The server has
+the first core the process may run on, and this process the second.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from itertools import cycle, islice
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.keys import BATCH_KEYS, DIM, uniform, zipf
+from benchmarks.peers.answer import Order, Wrong
+
+__all__ = ["RATE", "START", "Remote", "cores_apart", "remote"]
+
+RATE = 0.05
+START = 0.1  # of every accumulator of Adagrad
+_BATCHES = 15
+_SMALL_KEYS = 1_000
+_SMALL_READS = 5_000
+_CHECK_KEYS = 1_000
+
+
+class Remote(Protocol):
+    """Rows of another process, which learn by Adagrad."""
+
+    def ready(self, array: NDArray[Any]) -> Any:
+        """Ids or gradients as the client takes them; not timed."""
+
+    def pull(self, ids: Any) -> NDArray[np.float32]:
+        """The row of each id, in this process's memory."""
+
+    def push(self, ids: Any, gradients: Any) -> None:
+        """Let the rows learn; returns when they have."""
+
+
+def cores_apart() -> tuple[int, int]:
+    """The core of the server and the core of the client; this process is put on the second."""
+    cores = sorted(os.sched_getaffinity(0))
+    server, client = cores[0], cores[1]
+    os.sched_setaffinity(0, {client})
+    return server, client
+
+
+def remote(server: Remote, order: Order) -> dict[str, float]:
+    """Ids pulled and pushed a second, medians over batches, and the latency of small pulls.
+
+    Every id below `keys_count` is there before.
+    """
+    _check(server)
+    gradients = np.random.default_rng(order.seed).standard_normal((BATCH_KEYS, DIM), np.float32)
+    ready_gradients, found = server.ready(gradients), {}
+    for law, draw in (("zipf", zipf), ("uniform", uniform)):
+        drawn = np.split(draw(order.keys_count, _BATCHES * BATCH_KEYS, order.seed), _BATCHES)
+        ready = [server.ready(ids) for ids in drawn]
+        found[f"pull_{law}"] = BATCH_KEYS / _median(server.pull, ready)
+        found[f"push_{law}"] = BATCH_KEYS / _median(lambda ids: server.push(ids, ready_gradients), ready)
+    small = np.split(zipf(order.keys_count, 500 * _SMALL_KEYS, order.seed), 500)
+    taken = [_seconds(server.pull, ids) for ids in islice(cycle([server.ready(ids) for ids in small]), _SMALL_READS)]
+    found["pull_1000_p50_ms"] = float(np.percentile(taken, 50)) * 1e3
+    found["pull_1000_p99_ms"] = float(np.percentile(taken, 99)) * 1e3
+    return found
+
+
+def _median(work: Callable[[Any], Any], ready: list[Any]) -> float:
+    for one in ready[:2]:
+        work(one)
+    return float(np.median([_seconds(work, one) for one in ready]))
+
+
+def _seconds(work: Callable[[Any], Any], given: Any) -> float:
+    began = time.perf_counter()
+    work(given)
+    return time.perf_counter() - began
+
+
+def _check(server: Remote) -> None:
+    """Hold one push of distinct ids against Adagrad worked out here."""
+    ids = server.ready(np.arange(_CHECK_KEYS, dtype=np.int64))
+    gradients = np.random.default_rng(0).standard_normal((_CHECK_KEYS, DIM), np.float32)
+    before = server.pull(ids).copy()
+    server.push(ids, server.ready(gradients))
+    expected = before - RATE * gradients / np.sqrt(START + gradients**2)
+    apart = float(np.abs(server.pull(ids) - expected).max())
+    if not apart < 1e-4:
+        message = f"after one push rows are {apart:g} from where they should be"
+        raise Wrong(message)

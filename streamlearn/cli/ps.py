@@ -1,0 +1,133 @@
+"""`streamlearn ps`: one shard of an application's parameter server, and how the shards are."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.table import print_json, print_table
+from streamlearn.errors import UsageError
+
+if TYPE_CHECKING:
+    from streamlearn.ps import ShardStats
+
+__all__ = ["ps"]
+
+_AppOption = Annotated[Path | None, typer.Option("--app", metavar="APP", help="The folder of an application.")]
+_TokenOption = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="Holds what callers must say to be let in.")
+]
+
+ps = typer.Typer(invoke_without_command=True)
+
+
+@ps.callback()
+def serve(
+    context: typer.Context,
+    app: _AppOption = None,
+    shard: Annotated[
+        str, typer.Option("--shard", metavar="NUMBER/COUNT", help="Which shard this is: 0/2, 1/2.")
+    ] = "0/1",
+    listen: Annotated[
+        list[str] | None,
+        typer.Option("--listen", metavar="ADDRESS", help="HOST:PORT or unix:/PATH; may be repeated."),
+    ] = None,
+    token_file: _TokenOption = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Its certificates, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Their key, PEM.")] = None,
+    set_: SetOption = None,
+) -> None:
+    """Run one shard of the parameter server of an application, until it is told to end."""
+    if context.invoked_subcommand is not None:
+        return
+    if (tls_cert is None) != (tls_key is None):
+        message = "--tls-cert and --tls-key belong together, and one is missing"
+        raise UsageError(message, help="give both, or neither")
+    from streamlearn.apps import load_app
+    from streamlearn.ps import Place, ShardServer, Shelf, read_token
+    from streamlearn.ps.metrics import serve_shard_metrics
+    from streamlearn.table import declared_tables
+    from streamlearn.telemetry import set_up_logging
+
+    place, folder = Place.parse(shard), load_app(_given(app), set_ or ())
+    settings = folder.settings.ps
+    if listen:
+        settings = msgspec.structs.replace(settings, listen=listen)
+    set_up_logging(folder.settings.telemetry)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    tables = declared_tables(folder.app.features, folder.settings.tables)
+    server = ShardServer(
+        place,
+        tables,
+        Shelf.of(folder),
+        settings,
+        token=None if token_file is None else read_token(token_file),
+        tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),
+    )
+    with server, serve_shard_metrics(server, folder.settings.telemetry):
+        # One line that scripts can wait for.
+        print(f"shard {place} of {folder.app.name} listens at {' '.join(server.addresses)}", flush=True)
+        ended.wait()
+
+
+@ps.command()
+def stats(
+    app: _AppOption = None,
+    address: Annotated[
+        list[str] | None,
+        typer.Option("--address", metavar="ADDRESS", help="Of each shard in order, laid over ps.addresses."),
+    ] = None,
+    token_file: _TokenOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what each shard holds, where it stands, and what was asked of it."""
+    from streamlearn.apps import load_app
+    from streamlearn.ps import PsClient, read_token
+    from streamlearn.table import declared_tables
+
+    folder = load_app(_given(app), set_ or ())
+    settings = folder.settings.ps
+    if address:
+        settings = msgspec.structs.replace(settings, addresses=address)
+    if not settings.addresses:
+        message = f"no shard of {folder.app.name} is known: ps.addresses is empty"
+        raise UsageError(message, help="give --address for each shard, or set ps.addresses in app.toml")
+    token = None if token_file is None else read_token(token_file)
+    tables = declared_tables(folder.app.features, folder.settings.tables)
+    with PsClient.connect(folder.app.name, tables, settings, token) as client:
+        found = client.stats()
+    print_json([msgspec.to_builtins(one) for one in found]) if json else print_table([_row(one) for one in found])
+
+
+def _given(app: Path | None) -> Path:
+    if app is None:
+        message = "no application was named"
+        raise UsageError(message, help="give --app FOLDER, such as --app examples/kuairand")
+    return app
+
+
+def _row(one: ShardStats) -> dict[str, Any]:
+    tables = one.tables.values()
+    served = one.served
+    return {
+        "shard": one.place,
+        "epoch": "-" if one.epoch is None else str(one.epoch),
+        "committed": one.retained[-1] if one.retained else "-",
+        "sealed": "-" if one.sealed is None else one.sealed,
+        "rows": sum(table.keys for table in tables),
+        "images": sum(table.images for table in tables),
+        "bytes": sum(table.bytes for table in tables),
+        "pulled rows": round(served["pull_rows"]),
+        "pushed rows": round(served["push_rows"]),
+        "connections": round(served["connections"]),
+        "refused": round(sum(value for name, value in served.items() if name.startswith("refused_"))),
+    }

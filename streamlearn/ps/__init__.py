@@ -1,0 +1,10 @@
+"""The parameter server: the tables of a model on one or several shards, and versions cut from them."""
+
+from streamlearn.ps.client import PsClient
+from streamlearn.ps.epoch import Epoch
+from streamlearn.ps.orders import Restored, ShardStats
+from streamlearn.ps.place import Place
+from streamlearn.ps.server import ShardServer, read_token
+from streamlearn.ps.shelf import Shelf
+
+__all__ = ["Epoch", "Place", "PsClient", "Restored", "ShardServer", "ShardStats", "Shelf", "read_token"]

@@ -1,0 +1,319 @@
+"""PsClient: the tables of a model wherever its shards are; rows, and the orders of a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.errors import CutFailed, EpochOver, StreamlearnError, UsageError
+from streamlearn.ps.epoch import Epoch
+from streamlearn.ps.link import Link
+from streamlearn.ps.local import LocalLink
+from streamlearn.ps.orders import (
+    Abandon,
+    Answer,
+    Commit,
+    Done,
+    Expire,
+    ExpiredKeys,
+    Export,
+    Exported,
+    Order,
+    Restore,
+    Restored,
+    Seal,
+    ShardStats,
+    Stats,
+)
+from streamlearn.ps.remote import RemoteLink
+from streamlearn.ps.shelf import Shelf
+from streamlearn.settings import PsSettings
+from streamlearn.table import At, Expired, Expiry, Pin, Pushed, TableOptions
+from streamlearn.table.arguments import INT64_MAX, INT64_MIN, UINT64_MAX, flat, whole
+from streamlearn.versions import FileEntry, Head, VersionRef
+
+__all__ = ["PsClient"]
+
+Float32s = npt.NDArray[np.float32]
+Uint64s = npt.NDArray[np.uint64]
+Uint32s = npt.NDArray[np.uint32]
+_THRESHOLD_MAX = 15
+Kind = TypeVar("Kind", bound=Answer)
+
+
+class PsClient:
+    """The parameter server of a model, as a trainer sees it.
+
+    Tables are in this process (`local`) or in shards elsewhere (`connect`); nothing else differs. Calls may come from
+    several threads at once; a push is learned exactly once, whatever happens to connections.
+
+    A version is cut at a step boundary, when no push is under way: `seal`, `export`, then, once its manifest is
+    written, `commit`; or `abandon`, and the next one says what both wrote. After any death `restore` puts all shards
+    back to a committed version in a new epoch.
+
+    Args:
+        link: How the shards are reached.
+        settings: How long orders are waited for.
+    """
+
+    def __init__(self, link: Link, settings: PsSettings | None = None) -> None:
+        self._link = link
+        self._settings = settings or PsSettings()
+        self.epoch: Epoch | None = None
+        self._begun: Epoch | None = None
+        self._committed: int | None = None
+        self._sealed: int | None = None
+        self._expiries = 0
+
+    @classmethod
+    def local(cls, options: Sequence[TableOptions], shelf: Shelf, settings: PsSettings | None = None) -> PsClient:
+        """Tables in this process."""
+        settings = settings or PsSettings()
+        return cls(LocalLink(options, shelf, threads=settings.threads), settings)
+
+    @classmethod
+    def connect(
+        cls, model: str, options: Sequence[TableOptions], settings: PsSettings, token: bytes | None = None
+    ) -> PsClient:
+        """Tables of the shards at the settings' addresses.
+
+        Args:
+            model: The application's name.
+            options: Of the tables, as the shards have them.
+            settings: Addresses, TLS and limits.
+            token: What shards are told to be let in.
+
+        Raises:
+            ShardUnreachable: A shard does not answer.
+            ShardRefused: A shard is of another model, other tables or another release, or refuses the token.
+        """
+        return cls(RemoteLink(model, options, settings, token), settings)
+
+    @property
+    def dims(self) -> Mapping[str, int]:
+        """Length of a row by table."""
+        return self._link.dims
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are."""
+        return self._link.shards
+
+    def pull(
+        self, table: str, keys: Uint64s, *, at: At = "newest", distinct: bool = False, out: Float32s | None = None
+    ) -> Float32s:
+        """The rows of keys; a key that was never stored has its initial row, and stores nothing.
+
+        Args:
+            table: Of which table.
+            keys: uint64[n]; any value is a key.
+            at: "newest", or the number of a version that is retained or sealed.
+            distinct: That no key comes twice, which is then not looked for.
+            out: float32[n, dim] to write into; a new array by default.
+
+        Raises:
+            EpochOver: Another trainer or recovery has taken over.
+            ShardUnreachable: A shard did not answer within `retry_wait_ms_max`.
+        """
+        dim = self._dim(table)
+        keys = flat("keys", keys, np.uint64, (None,))
+        out = np.empty((len(keys), dim), np.float32) if out is None else out
+        into = flat("out", out, np.float32, (len(keys), dim)).reshape(len(keys), dim)
+        self._link.pull(table, keys, _version(at), distinct, into)
+        return out
+
+    def push(
+        self,
+        table: str,
+        keys: Uint64s,
+        gradients: Float32s,
+        *,
+        now_ms: int,
+        counts: Uint32s | None = None,
+        admit: Sequence[tuple[int, int]] = (),
+        rate_scale: float = 1.0,
+    ) -> Pushed:
+        """Let rows learn, as `Table.push` says; exactly once.
+
+        Raises:
+            EpochOver: Another trainer or recovery has taken over.
+            ShardUnreachable: A shard did not answer within `retry_wait_ms_max`.
+            PushUnsure: An earlier push may have been learned in part; restore all shards.
+        """
+        dim = self._dim(table)
+        keys = flat("keys", keys, np.uint64, (None,))
+        given = flat("gradients", gradients, np.float32, (len(keys), dim)).reshape(len(keys), dim)
+        counts = None if counts is None else flat("counts", counts, np.uint32, (len(keys),))
+        runs = [
+            (whole("admit: end", end, 0, len(keys)), whole("admit: threshold", least, 1, _THRESHOLD_MAX))
+            for end, least in admit
+        ]
+        now_ms = whole("now_ms", now_ms, INT64_MIN, INT64_MAX)
+        return self._link.push(table, keys, given, (counts, runs, now_ms, float(rate_scale)))
+
+    def pack_flat(self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int], out: Any) -> None:
+        """Write a flat matrix; `Packing` says of what."""
+        self._link.pack_flat(_version(at), columns, shape, out)
+
+    def pack_sequences(
+        self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int, int], out: Any
+    ) -> None:
+        """Write a sequence block; `Packing` says of what."""
+        self._link.pack_sequences(_version(at), columns, shape, out)
+
+    def restore(self, epoch: Epoch, version: VersionRef | None) -> list[Restored]:
+        """Put all shards to a committed version, in a new epoch; nothing written since is left anywhere.
+
+        Args:
+            epoch: Higher than any before.
+            version: The version; None for empty tables.
+
+        Returns:
+            Of each shard what it read.
+
+        Raises:
+            EpochOver: A shard stands in this epoch or a later one already.
+            ShardUnreachable: A shard did not answer; try again under a higher epoch.
+            VersionDefect: The version cannot be read.
+        """
+        if self._begun is not None and epoch < self._begun:
+            message = f"epoch {epoch} cannot follow {self._begun}"
+            raise EpochOver(message, help="epochs only grow: restore under a higher one")
+        number, sha256 = (None, "") if version is None else (version.version, version.sha256)
+        self._begun = epoch
+        self._link.begin(epoch)
+        restored = self._order(Restore(epoch, number, sha256), Restored, self._settings.restore_wait_s_max)
+        self.epoch, self._committed, self._sealed, self._expiries = epoch, number, None, 0
+        return restored
+
+    def seal(self, version: int) -> None:
+        """Close the version that is open, on every shard or on none. To be called while no push is under way.
+
+        Raises:
+            CutFailed: A shard could not; training goes on, and the next cut says what this one would have said.
+        """
+        if self._sealed is not None:
+            self.abandon(self._sealed)
+        # Known before it is tried: what some shard may have sealed is given up before the next.
+        self._sealed = version
+        order = Seal(self._epoch(), whole("version", version, 1, UINT64_MAX), self._committed)
+        answers = self._link.order_all([order] * self.shards, self._settings.order_wait_s_max)
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if failures:
+            raise _cut_failed(version, failures)
+
+    def export(self, head: Head) -> list[FileEntry]:
+        """Have every shard write its files of the sealed version, while training goes on.
+
+        Args:
+            head: What is known of the version; its parent is the newest committed one.
+
+        Returns:
+            The files of all shards, for the manifest.
+
+        Raises:
+            CutFailed: A shard could not; abandon the version.
+        """
+        order = Export(self._epoch(), head)
+        answers = self._link.order_all([order] * self.shards, self._settings.export_wait_s_max)
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if failures:
+            raise _cut_failed(head.version, failures)
+        return [file for answer in answers if isinstance(answer, Exported) for file in answer.files]
+
+    def commit(self, version: VersionRef, *, keep: Sequence[int] = ()) -> None:
+        """Tell all shards that the sealed version has its manifest.
+
+        A shard that does not hear it is told again by the next `seal`.
+
+        Args:
+            version: The version.
+            keep: Older versions whose images are kept, to be read from; those of all others go.
+
+        Raises:
+            ShardUnreachable: A shard did not answer; it is told again.
+        """
+        if version.version != self._sealed:
+            message = f"version {version.version} is to be committed, sealed is {self._sealed}"
+            raise UsageError(message, help="commit what was sealed last")
+        self._committed, self._sealed = version.version, None
+        self._order(Commit(self._epoch(), version.version, version.sha256, tuple(keep)), Done)
+
+    def abandon(self, version: int) -> None:
+        """Give up the sealed version: what it wrote belongs to the next.
+
+        Raises:
+            ShardUnreachable: A shard did not answer; the next `seal` tries again.
+        """
+        self._order(Abandon(self._epoch(), version), Done)
+        self._sealed = None
+
+    def expire(self, expiries: Mapping[str, Expiry], *, now_ms: int, budget_keys: int) -> dict[str, Expired]:
+        """Look at some keys of each shard, and let those leave that are to. To be called while no push is under way.
+
+        Args:
+            expiries: Which keys leave, by table.
+            now_ms: Table time.
+            budget_keys: About how many keys of each table a shard looks at.
+        """
+        self._expiries += 1
+        order = Expire(self._epoch(), self._expiries, dict(expiries), now_ms, budget_keys)
+        answers = self._order(order, ExpiredKeys)
+        sums = {name: np.sum([one.counts[name] for one in answers], axis=0) for name in expiries}
+        return {name: Expired(*(int(count) for count in counts)) for name, counts in sums.items()}
+
+    def stats(self) -> list[ShardStats]:
+        """How each shard is."""
+        return self._order(Stats(), ShardStats)
+
+    def asked(self) -> list[dict[str, float]]:
+        """What this client asked of each shard: requests, retries, bytes and seconds by verb; nothing in process."""
+        return self._link.stats()
+
+    def close(self) -> None:
+        """Let go of the shards; they go on."""
+        self._link.close()
+
+    def __enter__(self) -> PsClient:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.close()
+
+    def _order(self, order: Order, kind: type[Kind], wait_s: float | None = None) -> list[Kind]:
+        wait_s = self._settings.order_wait_s_max if wait_s is None else wait_s
+        answers = self._link.order_all([order] * self.shards, wait_s)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in answers if isinstance(answer, kind)]
+
+    def _epoch(self) -> Epoch:
+        if self.epoch is None:
+            message = "no version was restored yet"
+            raise UsageError(message, help="call `restore` first; without a version tables begin empty")
+        return self.epoch
+
+    def _dim(self, table: str) -> int:
+        if table not in self.dims:
+            message = f"there is no table {table!r}"
+            raise UsageError(message, help=f"tables are {', '.join(self.dims)}")
+        return self.dims[table]
+
+
+def _version(at: At) -> int | None:
+    if at == "newest":
+        return None
+    if isinstance(at, Pin) or not isinstance(at, int):
+        message = f'at: expected "newest" or the number of a version, got {at!r}'
+        raise UsageError(message, help="a parameter server follows no active version, and pins none")
+    return whole("at", at, 0, UINT64_MAX)
+
+
+def _cut_failed(version: int, failures: Sequence[BaseException]) -> CutFailed:
+    said = "; ".join(error.message if isinstance(error, StreamlearnError) else str(error) for error in failures)
+    message = f"version {version} could not be cut: {said}"
+    return CutFailed(message, help="training goes on; the next version says what this one would have said")

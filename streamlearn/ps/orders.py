@@ -1,0 +1,251 @@
+"""Orders: what a trainer asks of every shard now and then, and what shards answer; JSON on its way.
+
+Rows and gradients have frames of their own; this is for what comes once a version.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from streamlearn.errors import BadRecord
+from streamlearn.ps.epoch import Epoch
+from streamlearn.table import Expiry
+from streamlearn.versions import FileEntry, Head
+
+__all__ = [
+    "Abandon",
+    "Answer",
+    "Commit",
+    "Done",
+    "Expire",
+    "ExpiredKeys",
+    "Export",
+    "Exported",
+    "Order",
+    "Restore",
+    "Restored",
+    "Seal",
+    "ShardStats",
+    "Stats",
+    "TableCount",
+    "decode_answer",
+    "decode_order",
+    "encode",
+]
+
+_Version: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class _Order(Struct, frozen=True, forbid_unknown_fields=True, tag_field="order"):
+    """What is asked."""
+
+
+class Restore(_Order, frozen=True, tag="restore"):
+    """Stand at a committed version, and at nothing else, in a new epoch.
+
+    Attributes:
+        epoch: The new one; higher than any the shard has stood in.
+        version: The version; None for empty tables.
+        sha256: The digest of its manifest, so that no shard takes another version of the same number.
+    """
+
+    epoch: Epoch
+    version: _Version | None = None
+    sha256: str = ""
+
+
+class Seal(_Order, frozen=True, tag="seal"):
+    """Close the version that is open.
+
+    Attributes:
+        epoch: The trainer's.
+        version: Its number.
+        committed: The newest version that is committed in the store; a shard that was not told keeps it now.
+    """
+
+    epoch: Epoch
+    version: _Version
+    committed: _Version | None = None
+
+
+class Export(_Order, frozen=True, tag="export"):
+    """Write the files of the sealed version.
+
+    Attributes:
+        epoch: The trainer's.
+        head: What is known of the version; its parent is what the files are written against.
+    """
+
+    epoch: Epoch
+    head: Head
+
+
+class Commit(_Order, frozen=True, tag="commit"):
+    """The sealed version has a manifest.
+
+    Attributes:
+        epoch: The trainer's.
+        version: The version.
+        sha256: The digest of its manifest.
+        keep: Versions whose images are kept beside it; those of all others go.
+    """
+
+    epoch: Epoch
+    version: _Version
+    sha256: str
+    keep: tuple[_Version, ...] = ()
+
+
+class Abandon(_Order, frozen=True, tag="abandon"):
+    """The sealed version will have no manifest: what it wrote belongs to the next.
+
+    Attributes:
+        epoch: The trainer's.
+        version: The version.
+    """
+
+    epoch: Epoch
+    version: _Version
+
+
+class Expire(_Order, frozen=True, tag="expire"):
+    """Look at some keys, and let those leave that are to.
+
+    Attributes:
+        epoch: The trainer's.
+        number: Counts these orders of an epoch: one that comes again is answered and not done again.
+        expiries: By table.
+        now_ms: Table time.
+        budget_keys: How many keys of each table a shard looks at.
+    """
+
+    epoch: Epoch
+    number: Annotated[int, Meta(ge=1)]
+    expiries: dict[str, Expiry]
+    now_ms: int
+    budget_keys: Annotated[int, Meta(ge=0)]
+
+
+class Stats(_Order, frozen=True, tag="stats"):
+    """Say how it is; of any epoch and of none."""
+
+
+class _Answer(Struct, frozen=True, tag_field="answer"):
+    """What is answered."""
+
+
+class Done(_Answer, frozen=True, tag="done"):
+    """It is done, or was before."""
+
+
+class Restored(_Answer, frozen=True, tag="restored"):
+    """The shard stands at the version.
+
+    Attributes:
+        rows: Rows that were read from files; none where the version was still in memory.
+        bytes: Bytes of those files.
+        seconds: How long it took.
+    """
+
+    rows: int
+    bytes: int
+    seconds: float
+
+
+class Exported(_Answer, frozen=True, tag="exported"):
+    """Files that are whole in the store.
+
+    Attributes:
+        files: As they are to stand in the manifest.
+        rows: Rows in them.
+        seconds: How long it took.
+    """
+
+    files: tuple[FileEntry, ...]
+    rows: int
+    seconds: float
+
+
+class ExpiredKeys(_Answer, frozen=True, tag="expired"):
+    """Keys looked at, and those that left, by table: scanned, idle, rare, over."""
+
+    counts: dict[str, tuple[int, int, int, int]]
+
+
+class TableCount(Struct, frozen=True):
+    """What a table of a shard holds.
+
+    Attributes:
+        keys: Keys there are.
+        rows: Rows in use, those of older images among them.
+        images: Images that not every reader sees.
+        bytes: Memory.
+    """
+
+    keys: int
+    rows: int
+    images: int
+    bytes: int
+
+
+class ShardStats(_Answer, frozen=True, tag="stats"):
+    """How a shard is.
+
+    Attributes:
+        place: Such as `0/2`.
+        epoch: The epoch it stands in; None before the first restore.
+        sealed: The version that is sealed and not committed.
+        retained: Committed versions it has images of.
+        tables: By name.
+        served: Requests, errors, rows, bytes and seconds by verb, connections and refusals; empty in process.
+    """
+
+    place: str
+    epoch: Epoch | None
+    sealed: int | None
+    retained: tuple[int, ...]
+    tables: dict[str, TableCount]
+    served: dict[str, float]
+
+
+Order: TypeAlias = Restore | Seal | Export | Commit | Abandon | Expire | Stats
+Answer: TypeAlias = Done | Restored | Exported | ExpiredKeys | ShardStats
+
+_orders = msgspec.json.Decoder(Order)
+_answers = msgspec.json.Decoder(Answer)
+
+
+def encode(said: Order | Answer) -> bytes:
+    """The bytes of an order or an answer."""
+    return msgspec.json.encode(said)
+
+
+def decode_order(data: bytes) -> Order:
+    """The order of some bytes.
+
+    Raises:
+        BadRecord: They are none.
+    """
+    try:
+        order: Order = _orders.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        message = f"{len(data)} bytes are no order: {error}"
+        raise BadRecord(message, help="trainer and shards must be of the same release") from None
+    return order
+
+
+def decode_answer(data: bytes) -> Answer:
+    """The answer of some bytes.
+
+    Raises:
+        BadRecord: They are none.
+    """
+    try:
+        answer: Answer = _answers.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        message = f"{len(data)} bytes are no answer: {error}"
+        raise BadRecord(message, help="trainer and shards must be of the same release") from None
+    return answer

@@ -1,0 +1,183 @@
+"""ShardServer: a shard behind sockets. The native server carries rows; orders come to the shard here, one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from streamlearn.errors import (
+    EpochOver,
+    ShardNotReady,
+    StreamlearnError,
+    TableBusy,
+    TableFull,
+    UsageError,
+    VersionRefused,
+)
+from streamlearn.native import native
+from streamlearn.ps.epoch import Epoch
+from streamlearn.ps.orders import Export, Order, decode_order, encode
+from streamlearn.ps.place import Place
+from streamlearn.ps.remote import fingerprint_of
+from streamlearn.ps.shard import Shard
+from streamlearn.ps.shelf import Shelf
+from streamlearn.settings import PsSettings
+from streamlearn.table import TableOptions, TableSet
+
+__all__ = ["ShardServer", "read_token"]
+
+_LIMITS = (
+    "frame_bytes_max",
+    "connections_max",
+    "hello_wait_ms_max",
+    "idle_ms_max",
+    "write_wait_ms_max",
+    "in_flight_bytes_max",
+    "clients_max",
+)
+_POLL_MS = 200
+_TOKEN_BYTES_MAX = 1024
+# How much less an export's thread is worth to the system's scheduler than one that answers.
+_EXPORT_NICE = 19
+_CODES: tuple[tuple[type[StreamlearnError], str], ...] = (
+    (EpochOver, "stale_epoch"),
+    (ShardNotReady, "not_ready"),
+    (TableBusy, "busy"),
+    (TableFull, "full"),
+    (VersionRefused, "version_refused"),
+    (UsageError, "bad_request"),
+)
+_log = logging.getLogger("streamlearn.ps")
+
+
+class ShardServer:
+    """A shard that listens.
+
+    Args:
+        place: Which shard.
+        options: Of its tables.
+        shelf: Where its versions are.
+        settings: Where it listens, and limits.
+        token: What callers must say; None lets everyone of this machine in.
+        tls: Paths of its certificates and key.
+
+    Raises:
+        ServiceError: An address cannot be listened at.
+        UsageError: Settings contradict each other, or an address that other machines reach has no token.
+
+    Attributes:
+        shard: The shard.
+        addresses: Where it listens.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        options: Sequence[TableOptions],
+        shelf: Shelf,
+        settings: PsSettings,
+        *,
+        token: bytes | None = None,
+        tls: tuple[Path, Path] | None = None,
+    ) -> None:
+        shard = (place.number, place.count, *place.parts, shelf.model, fingerprint_of(options))
+        limits = [(name, getattr(settings, name)) for name in _LIMITS]
+        paths = None if tls is None else (str(tls[0]), str(tls[1]))
+        self._server = native.PsServer(list(settings.listen), shard, token, paths, settings.threads, limits)
+        self.addresses: list[str] = self._server.addresses
+        self.shard = Shard(place, options, shelf, self, threads=settings.threads)
+        self._drain_ms = settings.drain_ms_max
+        self._stopped = threading.Event()
+        self._exports: list[threading.Thread] = []
+        self._obeying = threading.Thread(target=self._obey_all, name="ps-orders", daemon=True)
+        self._obeying.start()
+
+    def open(self, tables: TableSet, epoch: Epoch) -> None:
+        """The shard's tables may be read and written."""
+        self._server.install(tables.native, (epoch.run, epoch.recovery))
+
+    def close(self) -> None:
+        """Nobody reads or writes from here on."""
+        self._server.uninstall()
+
+    def served(self) -> Mapping[str, float]:
+        """What went through the server."""
+        found: dict[str, float] = self._server.stats()
+        return found
+
+    def stop(self) -> None:
+        """Finish what was begun, and close everything; doing it again changes nothing."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        # No order comes after this, and the last one that came is obeyed meanwhile.
+        self._server.stop(self._drain_ms)
+        self._obeying.join()
+        self.shard.close()
+        for thread in self._exports:
+            thread.join()
+
+    def __enter__(self) -> ShardServer:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.stop()
+
+    def _obey_all(self) -> None:
+        while True:
+            is_last, found = self._stopped.is_set(), self._server.next_order(_POLL_MS)
+            if found is None:
+                if is_last:
+                    return
+                continue
+            number, body = found
+            try:
+                order = decode_order(body)
+            except StreamlearnError as error:
+                self._server.refuse(number, "bad_request", str(error))
+                continue
+            if isinstance(order, Export):
+                # It takes long, and others need not wait for it.
+                self._exports = [thread for thread in self._exports if thread.is_alive()]
+                aside = threading.Thread(target=self._export, args=(number, order), name="ps-export", daemon=True)
+                self._exports.append(aside)
+                aside.start()
+            else:
+                self._obey(number, order)
+
+    def _export(self, number: int, order: Order) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _EXPORT_NICE)
+        self._obey(number, order)
+
+    def _obey(self, number: int, order: Order) -> None:
+        try:
+            self._server.answer(number, encode(self.shard.obey(order)))
+        except StreamlearnError as error:
+            code = next((code for kind, code in _CODES if isinstance(error, kind)), "internal")
+            self._server.refuse(number, code, str(error))
+        except Exception as error:
+            _log.exception("an order failed")
+            self._server.refuse(number, "internal", f"{type(error).__name__}: {error}")
+
+
+def read_token(path: Path) -> bytes:
+    """The token of a file, without the spaces and newlines around it.
+
+    Raises:
+        UsageError: There is none in it, or the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            token = file.read(_TOKEN_BYTES_MAX + 2).strip()
+    except OSError as error:
+        message = f"the token file {path} cannot be read: {error.strerror}"
+        raise UsageError(message, help="give a file that holds the token and nothing else") from None
+    if not 0 < len(token) <= _TOKEN_BYTES_MAX:
+        message = f"the token file {path} holds no token of 1 to {_TOKEN_BYTES_MAX} bytes"
+        raise UsageError(message, help="write one with `openssl rand -hex 32`")
+    return token

@@ -1,0 +1,273 @@
+"""Shard: the tables of one place, and how it obeys orders. It knows no network: a server or a process stands before it.
+
+Every order may come again, for an answer can be lost on its way: what was done already is answered and not done twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from streamlearn.errors import EpochOver, ShardNotReady, TableBusy, VersionRefused
+from streamlearn.ps.epoch import Epoch
+from streamlearn.ps.exporting import Exporting
+from streamlearn.ps.orders import (
+    Abandon,
+    Answer,
+    Commit,
+    Done,
+    Expire,
+    ExpiredKeys,
+    Export,
+    Exported,
+    Order,
+    Restore,
+    Restored,
+    Seal,
+    ShardStats,
+    Stats,
+    TableCount,
+)
+from streamlearn.ps.place import Place
+from streamlearn.ps.shelf import Shelf
+from streamlearn.table import TableOptions, TableSet, Upkeep
+
+__all__ = ["Door", "Shard"]
+
+
+class Door(Protocol):
+    """What stands between a shard's tables and those who read and write them."""
+
+    def open(self, tables: TableSet, epoch: Epoch) -> None:
+        """From now on the tables are read and written, by this epoch alone."""
+
+    def close(self) -> None:
+        """Nobody reads or writes from here on; the tables are let go of."""
+
+    def served(self) -> Mapping[str, float]:
+        """What went through it so far."""
+
+
+class Shard:
+    """One shard.
+
+    Args:
+        place: Which.
+        options: Of its tables.
+        shelf: Where versions are written to and read from.
+        door: What stands before its tables.
+        threads: How many threads share work on all parts.
+    """
+
+    def __init__(
+        self, place: Place, options: Sequence[TableOptions], shelf: Shelf, door: Door, *, threads: int = 1
+    ) -> None:
+        self.place = place
+        self.epoch: Epoch | None = None
+        self._options = tuple(options)
+        self._shelf, self._door, self._threads = shelf, door, threads
+        self._tables: TableSet | None = None
+        self._stands_at = ""  # the digest of the manifest of the newest committed version
+        # What tables know beside their rows: since the newest committed version, and as of it.
+        self._upkeep: dict[str, Upkeep] = {}
+        self._committed: dict[str, Upkeep] = {}
+        self._expired = (0, ExpiredKeys({}))
+        self._exporting = Exporting()
+        # Orders are obeyed one at a time; an export only begins under it.
+        self._lock = threading.Lock()
+
+    @property
+    def tables(self) -> TableSet:
+        """Its tables.
+
+        Raises:
+            ShardNotReady: It has none: nobody has said yet at which version it is to stand.
+        """
+        if self._tables is None:
+            message = f"shard {self.place} has no tables yet"
+            raise ShardNotReady(message, help="the trainer restores all shards when it starts; wait for it")
+        return self._tables
+
+    def obey(self, order: Order) -> Answer:
+        """Do what is ordered.
+
+        Raises:
+            EpochOver: The order is of another epoch than the shard.
+            ShardNotReady: It has no tables yet.
+            VersionRefused: A version is not what the order needs it to be.
+            TableBusy: Something must end first.
+        """
+        if isinstance(order, Export):
+            return self._obey_export(order)
+        if isinstance(order, Abandon | Restore):
+            # What is written of a version that nobody will read is no reason to wait.
+            self._exporting.cancel()
+        with self._lock:
+            match order:
+                case Stats():
+                    return self._stats()
+                case Restore():
+                    return self._restore(order)
+            self._check_epoch(order.epoch)
+            match order:
+                case Seal():
+                    self._seal(order)
+                case Commit():
+                    self._commit(order)
+                case Abandon():
+                    self._abandon(order.version)
+                case Expire():
+                    return self._expire(order)
+            return Done()
+
+    def close(self) -> None:
+        """Let everything go."""
+        self._exporting.cancel()
+        with self._lock:
+            self._drop()
+
+    def _check_epoch(self, epoch: Epoch) -> None:
+        if epoch != self.epoch:
+            stands = "in none yet" if self.epoch is None else f"in {self.epoch}"
+            message = f"an order of epoch {epoch}; shard {self.place} stands {stands}"
+            if self.epoch is None:
+                raise ShardNotReady(message, help="the trainer restores all shards when it starts; wait for it")
+            raise EpochOver(message, help="a newer recovery has begun: restore all shards under a higher epoch")
+
+    def _restore(self, order: Restore) -> Restored:
+        if self.epoch is not None and order.epoch < self.epoch:
+            self._check_epoch(order.epoch)
+        if order.epoch == self.epoch:
+            if self._tables is not None and (self._newest(), self._stands_at) == (order.version, order.sha256):
+                return Restored(0, 0, 0.0)
+            began = None if self._tables is None else self._newest()
+            message = f"epoch {order.epoch} of shard {self.place} began at version {began}, not {order.version}"
+            raise EpochOver(message, help="restore under a higher epoch")
+        begin = time.monotonic()
+        self._door.close()
+        self.epoch = order.epoch
+        rows, size = 0, 0
+        try:
+            if self._tables is not None and self._stands_at and self._stands_at == order.sha256:
+                self._tables.discard(threads=self._threads)
+                for name, known in self._committed.items():
+                    self._tables[name].restore(known)
+            else:
+                self._drop()
+                tables = TableSet(self._options)
+                if order.version is not None:
+                    rows, size = self._shelf.load(order.version, order.sha256, tables, self.place)
+                self._tables = tables
+                self._committed = {name: table.upkeep() for name, table in tables.tables.items()}
+        except BaseException:
+            self._drop()
+            self.epoch = None
+            raise
+        self._stands_at, self._upkeep, self._expired = order.sha256, {}, (0, ExpiredKeys({}))
+        self._door.open(self._tables, order.epoch)
+        return Restored(rows, size, time.monotonic() - begin)
+
+    def _drop(self) -> None:
+        self._door.close()
+        self._tables, self._stands_at = None, ""
+
+    def _newest(self) -> int | None:
+        retained = self.tables.retained
+        return retained[-1] if retained else None
+
+    def _seal(self, order: Seal) -> None:
+        tables = self.tables
+        if tables.sealed == order.version:
+            return
+        if tables.sealed is not None and tables.sealed == order.committed:
+            # The word that it was committed was lost on its way.
+            tables.commit(tables.sealed)
+            self._keep_upkeep()
+        if self._newest() != order.committed:
+            message = f"version {order.committed} is said to be committed, shard {self.place} knows {self._newest()}"
+            raise VersionRefused(message, help="restore all shards to the newest committed version")
+        tables.seal(order.version)
+        for name, table in tables.tables.items():
+            now = table.upkeep(changed_only=order.committed is not None)
+            self._upkeep[name] = _laid_over(self._upkeep.get(name), now)
+
+    def _keep_upkeep(self) -> None:
+        """What was sealed is what is committed."""
+        for name, now in self._upkeep.items():
+            self._committed[name] = _laid_over(self._committed.get(name), now)
+        self._upkeep.clear()
+
+    def _commit(self, order: Commit) -> None:
+        tables = self.tables
+        if tables.sealed is not None or self._newest() != order.version:
+            tables.commit(order.version)
+            self._keep_upkeep()
+        self._stands_at = order.sha256
+        for version in tables.retained[:-1]:
+            if version not in order.keep:
+                try:
+                    tables.retire(version, wait_ms_max=0, threads=self._threads)
+                except TableBusy:
+                    continue  # someone reads it; it goes after the next version
+
+    def _abandon(self, version: int) -> None:
+        if self.tables.sealed == version:
+            self.tables.abandon(version)
+
+    def _expire(self, order: Expire) -> ExpiredKeys:
+        number, answer = self._expired
+        if order.number == number:
+            return answer
+        counts = {}
+        for name, expiry in order.expiries.items():
+            done = self.tables[name].expire(expiry, now_ms=order.now_ms, budget_keys=order.budget_keys)
+            counts[name] = (done.scanned, done.idle, done.rare, done.over)
+        self._expired = (order.number, ExpiredKeys(counts))
+        return self._expired[1]
+
+    def _obey_export(self, order: Export) -> Exported:
+        head = order.head
+        with self._lock:
+            self._check_epoch(order.epoch)
+            tables, upkeep = self.tables, dict(self._upkeep)
+            since = None if head.parent is None else head.parent.version
+            if head.kind == "base":
+                since, upkeep = None, {name: _laid_over(self._committed.get(name), now) for name, now in upkeep.items()}
+            if tables.sealed != head.version:
+                message = f"version {head.version} is to be written, and {tables.sealed} is sealed"
+                raise VersionRefused(message, help="seal it first; one that was given up is not written any more")
+            is_mine = self._exporting.begin(head.version)
+            if is_mine:
+                # Both versions are held from here on, and nobody gives them up before the export is ended.
+                changes = tables.changed(since, head.version)
+        if not is_mine:
+            return self._exporting.wait(head.version)
+        begin, answer = time.monotonic(), None
+        try:
+            files = self._shelf.write(head, self.place, self._exporting.going(changes), upkeep)
+            rows = sum(file.rows for file in files if file.kind == "rows")
+            answer = Exported(files, rows, time.monotonic() - begin)
+            return answer
+        finally:
+            del changes  # it holds the versions
+            self._exporting.end(answer)
+
+    def _stats(self) -> ShardStats:
+        tables = {} if self._tables is None else self._tables.tables
+        sizes = {name: table.stats() for name, table in tables.items()}
+        return ShardStats(
+            place=str(self.place),
+            epoch=self.epoch,
+            sealed=None if self._tables is None else self._tables.sealed,
+            retained=() if self._tables is None else tuple(self._tables.retained),
+            tables={name: TableCount(one.keys, one.rows, one.images, one.bytes) for name, one in sizes.items()},
+            served=dict(self._door.served()),
+        )
+
+
+def _laid_over(before: Upkeep | None, now: Upkeep) -> Upkeep:
+    """Later pages over earlier ones."""
+    return now if before is None else replace(now, pages={**before.pages, **now.pages})

@@ -1,0 +1,46 @@
+"""Parameter servers as tests want them: in this process, and on shards that listen on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf
+from streamlearn.settings import PsSettings
+from streamlearn.versions import Store, open_store
+from tests.ps.model import MODEL, OPTIONS
+
+SETTINGS = PsSettings(retry_wait_ms_max=20_000, push_block_keys=512, pull_block_keys=700)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "versions"))
+
+
+@pytest.fixture(params=["local", 1, 3], ids=["in process", "one shard", "three shards"])
+def client(request: pytest.FixtureRequest, store: Store) -> Iterator[PsClient]:
+    """A client whose shards stand at empty tables."""
+    with ExitStack() as stack:
+        if request.param == "local":
+            made = PsClient.local(OPTIONS, Shelf(store, MODEL))
+        else:
+            settings = listening(stack, store, request.param)
+            made = PsClient.connect(MODEL, OPTIONS, settings)
+        stack.enter_context(made)
+        made.restore(Epoch(1), None)
+        yield made
+
+
+def listening(stack: ExitStack, store: Store, count: int) -> PsSettings:
+    """Settings of a client of some shards that listen until the stack is closed."""
+    import msgspec
+
+    servers = [
+        stack.enter_context(ShardServer(Place(number, count), OPTIONS, Shelf(store, MODEL), SETTINGS))
+        for number in range(count)
+    ]
+    return msgspec.structs.replace(SETTINGS, addresses=[server.addresses[0] for server in servers])
