@@ -161,6 +161,7 @@ def test_help_of_every_verb_loads_nothing_heavy() -> None:
     script = (
         "import sys; from typer.testing import CliRunner; from streamlearn.cli.main import cli\n"
         "names = [command.callback.__name__ for command in cli.registered_commands]\n"
+        "names += [group.name for group in cli.registered_groups]\n"
         "results = [CliRunner().invoke(cli, [*verb, '--help']) for verb in ([], *([name] for name in names))]\n"
         "assert all(result.exit_code == 0 for result in results), results\n"
         f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
@@ -305,7 +306,8 @@ def test_commands_in_the_documentation_exist() -> None:
 def _verbs() -> set[str]:
     from streamlearn.cli.main import cli
 
-    return {command.callback.__name__ for command in cli.registered_commands if command.callback}
+    groups = {group.name for group in cli.registered_groups if group.name}
+    return groups | {command.callback.__name__ for command in cli.registered_commands if command.callback}
 
 
 def _exists(line: str, targets: set[str], verbs: set[str]) -> bool:
