@@ -179,9 +179,11 @@ class PsClient:
             ShardUnreachable: A shard did not answer; try again under a higher epoch.
             VersionDefect: The version cannot be read.
         """
-        if self._begun is not None and epoch < self._begun:
+        if self._begun is not None and epoch <= self._begun:
             message = f"epoch {epoch} cannot follow {self._begun}"
-            raise EpochOver(message, help="epochs only grow: restore under a higher one")
+            raise EpochOver(message, help="every restore is an epoch of its own: restore under a higher one")
+        # A shard that is not there is named before the others let go of what they have.
+        self._order(Stats(), ShardStats, self._settings.retry_wait_ms_max / 1e3)
         number, sha256 = (None, "") if version is None else (version.version, version.sha256)
         self._begun = epoch
         self._link.begin(epoch)
@@ -196,7 +198,12 @@ class PsClient:
             CutFailed: A shard could not; training goes on, and the next cut says what this one would have said.
         """
         if self._sealed is not None:
-            self.abandon(self._sealed)
+            before = self._sealed
+            try:
+                self.abandon(before)
+            except StreamlearnError as error:
+                message = f"version {version} cannot be cut before {before} is given up"
+                raise _cut_failed(version, [error], message) from error
         # Known before it is tried: what some shard may have sealed is given up before the next.
         self._sealed = version
         order = Seal(self._epoch(), whole("version", version, 1, UINT64_MAX), self._committed)
@@ -313,7 +320,7 @@ def _version(at: At) -> int | None:
     return whole("at", at, 0, UINT64_MAX)
 
 
-def _cut_failed(version: int, failures: Sequence[BaseException]) -> CutFailed:
+def _cut_failed(version: int, failures: Sequence[BaseException], why: str = "") -> CutFailed:
     said = "; ".join(error.message if isinstance(error, StreamlearnError) else str(error) for error in failures)
-    message = f"version {version} could not be cut: {said}"
+    message = f"{why or f'version {version} could not be cut'}: {said}"
     return CutFailed(message, help="training goes on; the next version says what this one would have said")

@@ -23,11 +23,17 @@ class Exporting:
         self._is_cancelled = False
 
     def begin(self, version: int) -> bool:
-        """Whether the caller is to write this version: nobody did or does. Whoever is to must call `end`."""
+        """Whether the caller is to write this version: nobody did or does. Whoever is to must call `end`.
+
+        Raises:
+            TableBusy: Another version is being written.
+        """
         with self._changed:
             if version == self._version and (self._is_running or self._answer is not None):
                 return False
-            assert not self._is_running, "one version is sealed at a time, and it is given up after its export is"
+            if self._is_running:
+                message = f"version {self._version} is being written"
+                raise TableBusy(message, help="wait for it, or give that version up")
             self._version, self._answer = version, None
             self._is_running, self._is_cancelled = True, False
             return True

@@ -20,7 +20,7 @@ from streamlearn.errors import (
 )
 from streamlearn.native import native
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Export, Order, decode_order, encode
+from streamlearn.ps.orders import Export, Order, Stats, decode_order, encode
 from streamlearn.ps.place import Place
 from streamlearn.ps.remote import fingerprint_of
 from streamlearn.ps.shard import Shard
@@ -92,7 +92,7 @@ class ShardServer:
         self.shard = Shard(place, options, shelf, self, threads=settings.threads)
         self._drain_ms = settings.drain_ms_max
         self._stopped = threading.Event()
-        self._exports: list[threading.Thread] = []
+        self._aside: list[threading.Thread] = []
         self._obeying = threading.Thread(target=self._obey_all, name="ps-orders", daemon=True)
         self._obeying.start()
 
@@ -118,7 +118,7 @@ class ShardServer:
         self._server.stop(self._drain_ms)
         self._obeying.join()
         self.shard.close()
-        for thread in self._exports:
+        for thread in self._aside:
             thread.join()
 
     def __enter__(self) -> ShardServer:
@@ -140,11 +140,12 @@ class ShardServer:
             except StreamlearnError as error:
                 self._server.refuse(number, "bad_request", str(error))
                 continue
-            if isinstance(order, Export):
-                # It takes long, and others need not wait for it.
-                self._exports = [thread for thread in self._exports if thread.is_alive()]
-                aside = threading.Thread(target=self._export, args=(number, order), name="ps-export", daemon=True)
-                self._exports.append(aside)
+            if isinstance(order, Export | Stats):
+                # Others need not wait for what takes long, nor who asks how a shard is for anybody.
+                self._aside = [thread for thread in self._aside if thread.is_alive()]
+                work = self._export if isinstance(order, Export) else self._obey
+                aside = threading.Thread(target=work, args=(number, order), name="ps-aside", daemon=True)
+                self._aside.append(aside)
                 aside.start()
             else:
                 self._obey(number, order)

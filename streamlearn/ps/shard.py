@@ -37,6 +37,9 @@ from streamlearn.table import TableOptions, TableSet, Upkeep
 
 __all__ = ["Door", "Shard"]
 
+# It stands at a version whose digest nobody has told it.
+_UNTOLD = "untold"
+
 
 class Door(Protocol):
     """What stands between a shard's tables and those who read and write them."""
@@ -105,12 +108,12 @@ class Shard:
         if isinstance(order, Abandon | Restore):
             # What is written of a version that nobody will read is no reason to wait.
             self._exporting.cancel()
+        if isinstance(order, Stats):
+            # Asked at any time, also while a version is loaded for an hour.
+            return self._stats()
         with self._lock:
-            match order:
-                case Stats():
-                    return self._stats()
-                case Restore():
-                    return self._restore(order)
+            if isinstance(order, Restore):
+                return self._restore(order)
             self._check_epoch(order.epoch)
             match order:
                 case Seal():
@@ -141,7 +144,7 @@ class Shard:
         if self.epoch is not None and order.epoch < self.epoch:
             self._check_epoch(order.epoch)
         if order.epoch == self.epoch:
-            if self._tables is not None and (self._newest(), self._stands_at) == (order.version, order.sha256):
+            if self._stands_at_version(order.version, order.sha256):
                 return Restored(0, 0, 0.0)
             began = None if self._tables is None else self._newest()
             message = f"epoch {order.epoch} of shard {self.place} began at version {began}, not {order.version}"
@@ -149,26 +152,33 @@ class Shard:
         begin = time.monotonic()
         self._door.close()
         self.epoch = order.epoch
-        rows, size = 0, 0
         try:
-            if self._tables is not None and self._stands_at and self._stands_at == order.sha256:
-                self._tables.discard(threads=self._threads)
-                for name, known in self._committed.items():
-                    self._tables[name].restore(known)
-            else:
-                self._drop()
-                tables = TableSet(self._options)
-                if order.version is not None:
-                    rows, size = self._shelf.load(order.version, order.sha256, tables, self.place)
-                self._tables = tables
-                self._committed = {name: table.upkeep() for name, table in tables.tables.items()}
+            tables, rows, size = self._stood_at(order)
         except BaseException:
+            # The epoch stays: an older trainer is not let in because a newer one could not read a version.
             self._drop()
-            self.epoch = None
             raise
-        self._stands_at, self._upkeep, self._expired = order.sha256, {}, (0, ExpiredKeys({}))
-        self._door.open(self._tables, order.epoch)
+        self._tables, self._stands_at = tables, order.sha256
+        self._upkeep, self._expired = {}, (0, ExpiredKeys({}))
+        self._door.open(tables, order.epoch)
         return Restored(rows, size, time.monotonic() - begin)
+
+    def _stood_at(self, order: Restore) -> tuple[TableSet, int, int]:
+        """Tables as of a version: those there are, without what was written since, or new ones from its files."""
+        if self._tables is not None and self._stands_at_version(order.version, order.sha256):
+            self._tables.discard(threads=self._threads)
+            for name, known in self._committed.items():
+                self._tables[name].restore(known)
+            return self._tables, 0, 0
+        self._drop()
+        tables, rows, size = TableSet(self._options), 0, 0
+        if order.version is not None:
+            rows, size = self._shelf.load(order.version, order.sha256, tables, self.place)
+        self._committed = {name: table.upkeep() for name, table in tables.tables.items()}
+        return tables, rows, size
+
+    def _stands_at_version(self, version: int | None, sha256: str) -> bool:
+        return self._tables is not None and (self._newest(), self._stands_at) == (version, sha256)
 
     def _drop(self) -> None:
         self._door.close()
@@ -186,6 +196,7 @@ class Shard:
             # The word that it was committed was lost on its way.
             tables.commit(tables.sealed)
             self._keep_upkeep()
+            self._stands_at = _UNTOLD
         if self._newest() != order.committed:
             message = f"version {order.committed} is said to be committed, shard {self.place} knows {self._newest()}"
             raise VersionRefused(message, help="restore all shards to the newest committed version")
@@ -256,13 +267,13 @@ class Shard:
             self._exporting.end(answer)
 
     def _stats(self) -> ShardStats:
-        tables = {} if self._tables is None else self._tables.tables
-        sizes = {name: table.stats() for name, table in tables.items()}
+        tables = self._tables
+        sizes = {} if tables is None else {name: table.stats() for name, table in tables.tables.items()}
         return ShardStats(
             place=str(self.place),
             epoch=self.epoch,
-            sealed=None if self._tables is None else self._tables.sealed,
-            retained=() if self._tables is None else tuple(self._tables.retained),
+            sealed=None if tables is None else tables.sealed,
+            retained=() if tables is None else tuple(tables.retained),
             tables={name: TableCount(one.keys, one.rows, one.images, one.bytes) for name, one in sizes.items()},
             served=dict(self._door.served()),
         )

@@ -100,6 +100,23 @@ def test_a_shard_that_did_not_hear_of_a_commit_hears_it_with_the_next_version(cl
     twin.check(client)
 
 
+def test_an_older_version_can_be_gone_back_to_also_by_a_shard_that_knows_a_newer_one(
+    client: PsClient, store: Store
+) -> None:
+    twin = Twin()
+    twin.step(client, 1)
+    first = committed(client, store, 1, None)
+    client.seal(2)
+    done = VersionWriter(store, head(2, first.ref)).finish(Cut(), client.export(head(2, first.ref)))
+    client._committed, client._sealed = 2, None  # the order itself is lost
+    client.push("main", KEYS, np.ones((len(KEYS), 8), np.float32), now_ms=0)
+    client.seal(3)
+    client.restore(Epoch(2), first.ref)
+    twin.check(client)
+    client.restore(Epoch(3), done.ref)
+    twin.check(client)
+
+
 def test_an_export_that_is_asked_for_again_gives_the_same_files(client: PsClient, store: Store) -> None:
     Twin().step(client, 1)
     client.seal(1)
@@ -114,8 +131,9 @@ def test_an_export_that_is_asked_for_again_gives_the_same_files(client: PsClient
 def test_of_two_epochs_the_older_one_is_over(client: PsClient) -> None:
     twin = Twin()
     twin.step(client, 1)
-    with pytest.raises(EpochOver):
-        client.restore(Epoch(0, 9), None)
+    for over in (Epoch(0, 9), Epoch(1)):
+        with pytest.raises(EpochOver):
+            client.restore(over, None)
     client.restore(Epoch(2), None)
     assert np.array_equal(client.pull("main", KEYS), Twin().tables["main"].lookup(KEYS))
     assert all(one.epoch == Epoch(2) for one in client.stats())
