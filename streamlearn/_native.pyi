@@ -235,6 +235,9 @@ class TableExport:
     def read(self, table: int, begin: int, end: int) -> tuple[_U64, _U8, _F32, _F32, _U32, _U8, _U64]:
         """Keys, numbers, scales, state, ticks, counts of the rows of some parts, and keys that are gone."""
 
+    def close(self) -> None:
+        """Let go of both versions."""
+
 class TableSet:
     """Tables under one count of versions.
 

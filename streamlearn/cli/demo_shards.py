@@ -27,8 +27,13 @@ class DemoShards:
 
     def __init__(self, app: Path, store: str, count: int) -> None:
         self._app, self._store, self._count = app, store, count
-        self._processes = [self._started(number, "127.0.0.1:0") for number in range(count)]
-        self.addresses = [_address(process, self._count) for process in self._processes]
+        self._processes: list[subprocess.Popen[str]] = []
+        try:
+            self._processes += [self._started(number, "127.0.0.1:0") for number in range(count)]
+            self.addresses = [_address(process, self._count) for process in self._processes]
+        except BaseException:
+            self.close()
+            raise
 
     def kill(self, number: int) -> None:
         """Kill one, as a machine that loses power does."""

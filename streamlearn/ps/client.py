@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.errors import CutFailed, EpochOver, StreamlearnError, UsageError
+from streamlearn.errors import CutFailed, EpochOver, PushUnsure, ShardNotReady, StreamlearnError, UsageError
 from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.link import Link
 from streamlearn.ps.local import LocalLink
@@ -64,6 +65,7 @@ class PsClient:
         self._settings = settings or PsSettings()
         self.epoch: Epoch | None = None
         self._begun: Epoch | None = None
+        self._unsure = ""  # why nothing more is pushed or cut before a restore
         self._committed: int | None = None
         self._sealed: int | None = None
         self._expiries = 0
@@ -152,7 +154,13 @@ class PsClient:
             for end, least in admit
         ]
         now_ms = whole("now_ms", now_ms, INT64_MIN, INT64_MAX)
-        return self._link.push(table, keys, given, (counts, runs, now_ms, float(rate_scale)))
+        self._check_sure()
+        try:
+            return self._link.push(table, keys, given, (counts, runs, now_ms, float(rate_scale)))
+        except StreamlearnError as error:
+            if not isinstance(error, UsageError):
+                self._unsure = error.message
+            raise
 
     def pack_flat(self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int], out: Any) -> None:
         """Write a flat matrix; `Packing` says of what."""
@@ -182,13 +190,15 @@ class PsClient:
         if self._begun is not None and epoch <= self._begun:
             message = f"epoch {epoch} cannot follow {self._begun}"
             raise EpochOver(message, help="every restore is an epoch of its own: restore under a higher one")
-        # A shard that is not there is named before the others let go of what they have.
-        self._order(Stats(), ShardStats, self._settings.retry_wait_ms_max / 1e3)
         number, sha256 = (None, "") if version is None else (version.version, version.sha256)
         self._begun = epoch
         self._link.begin(epoch)
-        restored = self._order(Restore(epoch, number, sha256), Restored, self._settings.restore_wait_s_max)
+        # A shard that is not there is named before the others let go of what they have.
+        self._order(Stats(), ShardStats, self._settings.retry_wait_ms_max / 1e3)
+        order = Restore(epoch, number, sha256, secrets.randbits(63))
+        restored = self._order(order, Restored, self._settings.restore_wait_s_max)
         self.epoch, self._committed, self._sealed, self._expiries = epoch, number, None, 0
+        self._unsure = ""
         return restored
 
     def seal(self, version: int) -> None:
@@ -196,17 +206,14 @@ class PsClient:
 
         Raises:
             CutFailed: A shard could not; training goes on, and the next cut says what this one would have said.
+            PushUnsure: A push failed: restore all shards.
+            EpochOver: Another trainer or recovery has taken over.
+            ShardNotReady: A shard was started again: restore all shards.
         """
-        if self._sealed is not None:
-            before = self._sealed
-            try:
-                self.abandon(before)
-            except StreamlearnError as error:
-                message = f"version {version} cannot be cut before {before} is given up"
-                raise _cut_failed(version, [error], message) from error
-        # Known before it is tried: what some shard may have sealed is given up before the next.
-        self._sealed = version
+        self._check_sure()
+        # What an earlier cut left sealed is given up by each shard itself.
         order = Seal(self._epoch(), whole("version", version, 1, UINT64_MAX), self._committed)
+        self._sealed = version
         answers = self._link.order_all([order] * self.shards, self._settings.order_wait_s_max)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         if failures:
@@ -298,6 +305,11 @@ class PsClient:
                 raise answer
         return [answer for answer in answers if isinstance(answer, kind)]
 
+    def _check_sure(self) -> None:
+        if self._unsure:
+            message = f"a push failed, and may have been learned in part: {self._unsure}"
+            raise PushUnsure(message, help="restore all shards to the newest committed version")
+
     def _epoch(self) -> Epoch:
         if self.epoch is None:
             message = "no version was restored yet"
@@ -320,7 +332,11 @@ def _version(at: At) -> int | None:
     return whole("at", at, 0, UINT64_MAX)
 
 
-def _cut_failed(version: int, failures: Sequence[BaseException], why: str = "") -> CutFailed:
+def _cut_failed(version: int, failures: Sequence[BaseException]) -> BaseException:
+    """What failed of a cut: training goes on, unless a shard says that it cannot."""
+    for error in failures:
+        if isinstance(error, EpochOver | ShardNotReady | PushUnsure | UsageError):
+            return error
     said = "; ".join(error.message if isinstance(error, StreamlearnError) else str(error) for error in failures)
-    message = f"{why or f'version {version} could not be cut'}: {said}"
+    message = f"version {version} could not be cut: {said}"
     return CutFailed(message, help="training goes on; the next version says what this one would have said")

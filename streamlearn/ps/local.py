@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from streamlearn.errors import EpochOver, StreamlearnError
@@ -31,11 +33,14 @@ class LocalLink:
         self._threads = threads
         self._epoch: Epoch | None = None
         self._open: tuple[TableSet, Epoch] | None = None
+        self._users = 0
+        self._changed = threading.Condition()
         self._shard = Shard(Place(), options, shelf, self, threads=threads)
 
     def open(self, tables: TableSet, epoch: Epoch) -> None:
         """The shard's tables may be read and written."""
-        self._open = (tables, epoch)
+        with self._changed:
+            self._open = (tables, epoch)
 
     def served(self) -> Mapping[str, float]:
         """Nothing goes over a network."""
@@ -47,30 +52,34 @@ class LocalLink:
 
     def pull(self, table: str, keys: Any, at: int | None, is_distinct: bool, out: Any) -> None:
         """Read the table."""
-        self._tables()[table].lookup(keys, at=_at(at), out=out, threads=self._threads)
+        with self._tables() as tables:
+            tables[table].lookup(keys, at=_at(at), out=out, threads=self._threads)
 
     def push(
         self, table: str, keys: Any, gradients: Any, rest: tuple[Any, Sequence[tuple[int, int]], int, float]
     ) -> Pushed:
         """Push to the table."""
         counts, admit, now_ms, rate_scale = rest
-        return self._tables()[table].push(
-            keys,
-            gradients,
-            now_ms=now_ms,
-            counts=counts,
-            admit=admit,
-            rate_scale=rate_scale,
-            threads=self._threads,
-        )
+        with self._tables() as tables:
+            return tables[table].push(
+                keys,
+                gradients,
+                now_ms=now_ms,
+                counts=counts,
+                admit=admit,
+                rate_scale=rate_scale,
+                threads=self._threads,
+            )
 
     def pack_flat(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
         """Pack from the tables."""
-        self._tables().pack_flat(_at(at), columns, shape, out)
+        with self._tables() as tables:
+            tables.pack_flat(_at(at), columns, shape, out)
 
     def pack_sequences(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
         """Pack from the tables."""
-        self._tables().pack_sequences(_at(at), columns, shape, out)
+        with self._tables() as tables:
+            tables.pack_sequences(_at(at), columns, shape, out)
 
     def order_all(self, orders: Sequence[Order], wait_s: float) -> list[Answer | BaseException]:
         """Have the shard obey, in the caller's thread."""
@@ -84,15 +93,26 @@ class LocalLink:
         return [{}]
 
     def close(self) -> None:
-        """Nobody reads or writes from here on."""
-        self._open = None
+        """Nobody reads or writes from here on; whoever does ends first."""
+        with self._changed:
+            self._open = None
+            self._changed.wait_for(lambda: self._users == 0)
 
-    def _tables(self) -> TableSet:
-        tables, epoch = self._open or (self._shard.tables, None)
-        if epoch != self._epoch or epoch is None:
-            message = f"the call is of epoch {self._epoch}, the shard stands in {epoch}"
-            raise EpochOver(message, help="restore under a higher epoch")
-        return tables
+    @contextmanager
+    def _tables(self) -> Iterator[TableSet]:
+        with self._changed:
+            if self._open is None or self._open[1] != self._epoch:
+                stands = "in none" if self._open is None else f"in {self._open[1]}"
+                message = f"the call is of epoch {self._epoch}, the shard stands {stands}"
+                raise EpochOver(message, help="restore under a higher epoch")
+            tables = self._open[0]
+            self._users += 1
+        try:
+            yield tables
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
 
 
 def _at(version: int | None) -> At:

@@ -10,7 +10,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from streamlearn.errors import BadRecord
+from streamlearn import errors
+from streamlearn.errors import BadRecord, StreamlearnError, VersionDefect
 from streamlearn.ps.epoch import Epoch
 from streamlearn.table import Expiry
 from streamlearn.versions import FileEntry, Head
@@ -24,6 +25,7 @@ __all__ = [
     "ExpiredKeys",
     "Export",
     "Exported",
+    "Failed",
     "Order",
     "Restore",
     "Restored",
@@ -50,11 +52,13 @@ class Restore(_Order, frozen=True, tag="restore"):
         epoch: The new one; higher than any the shard has stood in.
         version: The version; None for empty tables.
         sha256: The digest of its manifest, so that no shard takes another version of the same number.
+        number: Chosen by the client: an order that comes again is answered, another one of its epoch refused.
     """
 
     epoch: Epoch
     version: _Version | None = None
     sha256: str = ""
+    number: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
 
 
 class Seal(_Order, frozen=True, tag="seal"):
@@ -141,6 +145,39 @@ class Done(_Answer, frozen=True, tag="done"):
     """It is done, or was before."""
 
 
+class Failed(_Answer, frozen=True, tag="failed"):
+    """It could not be done.
+
+    Attributes:
+        kind: The name of the error in `streamlearn.errors`.
+        message: What happened.
+        help: What to do.
+        defect: Of a `VersionDefect`, what is wrong.
+        path: Of a `VersionDefect`, where.
+    """
+
+    kind: str
+    message: str
+    help: str
+    defect: str = ""
+    path: str = ""
+
+    @classmethod
+    def of(cls, error: StreamlearnError, place: str) -> Failed:
+        """What a shard says of an error."""
+        defect, path = (error.defect, error.path) if isinstance(error, VersionDefect) else ("", "")
+        return cls(type(error).__name__, f"shard {place}: {error.message}", error.help, defect, path)
+
+    def error(self) -> StreamlearnError:
+        """The error as it was."""
+        kind = getattr(errors, self.kind, errors.PsError)
+        if kind is VersionDefect:
+            return VersionDefect(self.message, help=self.help, defect=self.defect, path=self.path)
+        is_plain = isinstance(kind, type) and issubclass(kind, StreamlearnError) and kind is not errors.NotDelivered
+        made: StreamlearnError = (kind if is_plain else errors.PsError)(self.message, help=self.help)
+        return made
+
+
 class Restored(_Answer, frozen=True, tag="restored"):
     """The shard stands at the version.
 
@@ -212,7 +249,7 @@ class ShardStats(_Answer, frozen=True, tag="stats"):
 
 
 Order: TypeAlias = Restore | Seal | Export | Commit | Abandon | Expire | Stats
-Answer: TypeAlias = Done | Restored | Exported | ExpiredKeys | ShardStats
+Answer: TypeAlias = Done | Failed | Restored | Exported | ExpiredKeys | ShardStats
 
 _orders = msgspec.json.Decoder(Order)
 _answers = msgspec.json.Decoder(Answer)

@@ -12,7 +12,7 @@ import msgspec
 from streamlearn.errors import StreamlearnError
 from streamlearn.native import native
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Answer, Order, decode_answer, encode
+from streamlearn.ps.orders import Answer, Failed, Order, decode_answer, encode
 from streamlearn.settings import PsSettings
 from streamlearn.table import Pushed, TableOptions
 
@@ -114,6 +114,7 @@ def _answer(found: bytes | BaseException) -> Answer | BaseException:
     if isinstance(found, BaseException):
         return found
     try:
-        return decode_answer(found)
+        answer = decode_answer(found)
     except StreamlearnError as error:
         return error
+    return answer.error() if isinstance(answer, Failed) else answer

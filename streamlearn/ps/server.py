@@ -10,17 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from streamlearn.errors import (
-    EpochOver,
-    ShardNotReady,
     StreamlearnError,
-    TableBusy,
-    TableFull,
     UsageError,
-    VersionRefused,
 )
 from streamlearn.native import native
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Export, Order, Stats, decode_order, encode
+from streamlearn.ps.orders import Export, Failed, Order, Restore, Stats, decode_order, encode
 from streamlearn.ps.place import Place
 from streamlearn.ps.remote import fingerprint_of
 from streamlearn.ps.shard import Shard
@@ -40,17 +35,10 @@ _LIMITS = (
     "clients_max",
 )
 _POLL_MS = 200
+_WINDOW = 1_024
 _TOKEN_BYTES_MAX = 1024
 # How much less an export's thread is worth to the system's scheduler than one that answers.
 _EXPORT_NICE = 19
-_CODES: tuple[tuple[type[StreamlearnError], str], ...] = (
-    (EpochOver, "stale_epoch"),
-    (ShardNotReady, "not_ready"),
-    (TableBusy, "busy"),
-    (TableFull, "full"),
-    (VersionRefused, "version_refused"),
-    (UsageError, "bad_request"),
-)
 _log = logging.getLogger("streamlearn.ps")
 
 
@@ -86,6 +74,8 @@ class ShardServer:
     ) -> None:
         shard = (place.number, place.count, *place.parts, shelf.model, fingerprint_of(options))
         limits = [(name, getattr(settings, name)) for name in _LIMITS]
+        # As many sequences as one client may have under way.
+        limits.append(("window_max", max(_WINDOW, settings.calls_max * settings.in_flight_blocks_max)))
         paths = None if tls is None else (str(tls[0]), str(tls[1]))
         self._server = native.PsServer(list(settings.listen), shard, token, paths, settings.threads, limits)
         self.addresses: list[str] = self._server.addresses
@@ -118,8 +108,9 @@ class ShardServer:
         self._server.stop(self._drain_ms)
         self._obeying.join()
         self.shard.close()
+        # An export that a store keeps waiting is left to end with the process.
         for thread in self._aside:
-            thread.join()
+            thread.join(self._drain_ms / 1e3)
 
     def __enter__(self) -> ShardServer:
         return self
@@ -157,10 +148,13 @@ class ShardServer:
 
     def _obey(self, number: int, order: Order) -> None:
         try:
-            self._server.answer(number, encode(self.shard.obey(order)))
+            answer = self.shard.obey(order)
+            if isinstance(order, Restore):
+                _log.info("stands at version %s in epoch %s", order.version, order.epoch)
+            self._server.answer(number, encode(answer))
         except StreamlearnError as error:
-            code = next((code for kind, code in _CODES if isinstance(error, kind)), "internal")
-            self._server.refuse(number, code, str(error))
+            _log.warning("%s refused: %s", type(order).__struct_config__.tag, error.message)
+            self._server.answer(number, encode(Failed.of(error, str(self.shard.place))))
         except Exception as error:
             _log.exception("an order failed")
             self._server.refuse(number, "internal", f"{type(error).__name__}: {error}")

@@ -34,9 +34,12 @@ from streamlearn.ps.orders import (
 from streamlearn.ps.place import Place
 from streamlearn.ps.shelf import Shelf
 from streamlearn.table import TableOptions, TableSet, Upkeep
+from streamlearn.versions import Head
 
 __all__ = ["Door", "Shard"]
 
+# How long an export that is given up may take to notice: as long as it takes to write one piece.
+_CANCEL_S_MAX = 10.0
 # It stands at a version whose digest nobody has told it.
 _UNTOLD = "untold"
 
@@ -73,12 +76,13 @@ class Shard:
         self._options = tuple(options)
         self._shelf, self._door, self._threads = shelf, door, threads
         self._tables: TableSet | None = None
+        self._restored_by = 0  # the number of the order that began the epoch
         self._stands_at = ""  # the digest of the manifest of the newest committed version
         # What tables know beside their rows: since the newest committed version, and as of it.
         self._upkeep: dict[str, Upkeep] = {}
         self._committed: dict[str, Upkeep] = {}
         self._expired = (0, ExpiredKeys({}))
-        self._exporting = Exporting()
+        self._export: Exporting | None = None
         # Orders are obeyed one at a time; an export only begins under it.
         self._lock = threading.Lock()
 
@@ -105,9 +109,6 @@ class Shard:
         """
         if isinstance(order, Export):
             return self._obey_export(order)
-        if isinstance(order, Abandon | Restore):
-            # What is written of a version that nobody will read is no reason to wait.
-            self._exporting.cancel()
         if isinstance(order, Stats):
             # Asked at any time, also while a version is loaded for an hour.
             return self._stats()
@@ -128,8 +129,8 @@ class Shard:
 
     def close(self) -> None:
         """Let everything go."""
-        self._exporting.cancel()
         with self._lock:
+            self._leave_export()
             self._drop()
 
     def _check_epoch(self, epoch: Epoch) -> None:
@@ -144,23 +145,24 @@ class Shard:
         if self.epoch is not None and order.epoch < self.epoch:
             self._check_epoch(order.epoch)
         if order.epoch == self.epoch:
-            if self._stands_at_version(order.version, order.sha256):
+            if self._restored_by == order.number and self._stands_at_version(order.version, order.sha256):
                 return Restored(0, 0, 0.0)
             began = None if self._tables is None else self._newest()
             message = f"epoch {order.epoch} of shard {self.place} began at version {began}, not {order.version}"
             raise EpochOver(message, help="restore under a higher epoch")
         begin = time.monotonic()
+        self._leave_export()
         self._door.close()
-        self.epoch = order.epoch
+        self.epoch, self._restored_by = order.epoch, order.number
         try:
             tables, rows, size = self._stood_at(order)
+            self._door.open(tables, order.epoch)
         except BaseException:
             # The epoch stays: an older trainer is not let in because a newer one could not read a version.
             self._drop()
             raise
         self._tables, self._stands_at = tables, order.sha256
         self._upkeep, self._expired = {}, (0, ExpiredKeys({}))
-        self._door.open(tables, order.epoch)
         return Restored(rows, size, time.monotonic() - begin)
 
     def _stood_at(self, order: Restore) -> tuple[TableSet, int, int]:
@@ -197,6 +199,9 @@ class Shard:
             tables.commit(tables.sealed)
             self._keep_upkeep()
             self._stands_at = _UNTOLD
+        if tables.sealed is not None:
+            # Of a cut that failed, whose end nobody could tell.
+            self._abandon(tables.sealed)
         if self._newest() != order.committed:
             message = f"version {order.committed} is said to be committed, shard {self.place} knows {self._newest()}"
             raise VersionRefused(message, help="restore all shards to the newest committed version")
@@ -213,9 +218,12 @@ class Shard:
 
     def _commit(self, order: Commit) -> None:
         tables = self.tables
-        if tables.sealed is not None or self._newest() != order.version:
+        if order.version not in tables.retained:
             tables.commit(order.version)
             self._keep_upkeep()
+            tables.sweep(threads=self._threads)
+        if order.version != self._newest():
+            return  # it was committed before, and another after it
         self._stands_at = order.sha256
         for version in tables.retained[:-1]:
             if version not in order.keep:
@@ -225,8 +233,13 @@ class Shard:
                     continue  # someone reads it; it goes after the next version
 
     def _abandon(self, version: int) -> None:
-        if self.tables.sealed == version:
-            self.tables.abandon(version)
+        if self.tables.sealed != version:
+            return
+        if self._export is not None and self._export.is_going and not self._export.cancel(_CANCEL_S_MAX):
+            message = f"version {version} is still being written after {_CANCEL_S_MAX:g} s"
+            raise TableBusy(message, help="see whether the store answers; try again")
+        self.tables.abandon(version)
+        self.tables.sweep(threads=self._threads)
 
     def _expire(self, order: Expire) -> ExpiredKeys:
         number, answer = self._expired
@@ -244,27 +257,41 @@ class Shard:
         with self._lock:
             self._check_epoch(order.epoch)
             tables, upkeep = self.tables, dict(self._upkeep)
-            since = None if head.parent is None else head.parent.version
+            export, is_mine = self._begun(head, tables)
             if head.kind == "base":
-                since, upkeep = None, {name: _laid_over(self._committed.get(name), now) for name, now in upkeep.items()}
-            if tables.sealed != head.version:
-                message = f"version {head.version} is to be written, and {tables.sealed} is sealed"
-                raise VersionRefused(message, help="seal it first; one that was given up is not written any more")
-            is_mine = self._exporting.begin(head.version)
-            if is_mine:
-                # Both versions are held from here on, and nobody gives them up before the export is ended.
-                changes = tables.changed(since, head.version)
+                upkeep = {name: _laid_over(self._committed.get(name), now) for name, now in upkeep.items()}
         if not is_mine:
-            return self._exporting.wait(head.version)
+            return export.wait()
         begin, answer = time.monotonic(), None
         try:
-            files = self._shelf.write(head, self.place, self._exporting.going(changes), upkeep)
+            files = self._shelf.write(head, self.place, export.going(), upkeep)
             rows = sum(file.rows for file in files if file.kind == "rows")
             answer = Exported(files, rows, time.monotonic() - begin)
             return answer
         finally:
-            del changes  # it holds the versions
-            self._exporting.end(answer)
+            export.end(answer)
+
+    def _begun(self, head: Head, tables: TableSet) -> tuple[Exporting, bool]:
+        """The export of a version, and whether the caller is to write it: nobody did or does."""
+        if tables.sealed != head.version:
+            message = f"version {head.version} is to be written, and {tables.sealed} is sealed"
+            raise VersionRefused(message, help="seal it first; one that was given up is not written any more")
+        export = self._export
+        if export is not None and export.version == head.version and not export.has_failed:
+            return export, False
+        if export is not None and export.is_going:
+            message = f"version {export.version} is being written"
+            raise TableBusy(message, help="wait for it, or give that version up")
+        since = None if head.parent is None or head.kind == "base" else head.parent.version
+        # Both versions are held from here on; where they cannot be, nothing was begun.
+        self._export = Exporting(head.version, tables.changed(since, head.version))
+        return self._export, True
+
+    def _leave_export(self) -> None:
+        """What is being written is of no use any more; whoever writes it ends by itself."""
+        if self._export is not None:
+            self._export.cancel(0.0)
+            self._export = None
 
     def _stats(self) -> ShardStats:
         tables = self._tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from streamlearn.errors import ConfigError, UsageError
@@ -216,6 +216,15 @@ class TableSet:
         wait_ms_max = whole("wait_ms_max", wait_ms_max, 0, UINT64_MAX)
         self._set.retire(_version(version), wait_ms_max, _threads(threads))
 
+    def sweep(self, *, wait_ms_max: int = 0, threads: int = 1) -> None:
+        """Use rows again that no version needs any more: of versions retired beside a reader, or given up.
+
+        Args:
+            wait_ms_max: How long readers of before are waited for; what is left goes with the next call.
+            threads: How many threads share the work.
+        """
+        self._set.sweep(whole("wait_ms_max", wait_ms_max, 0, UINT64_MAX), _threads(threads))
+
     def pin(self, version: int) -> Pin:
         """Hold a version, kept or sealed, to read it however long that takes.
 
@@ -224,7 +233,7 @@ class TableSet:
         """
         return Pin(self._set.pin(_version(version)))
 
-    def changed(self, since: int | None, upto: int, *, parts: int = 64) -> Iterator[Changes]:
+    def changed(self, since: int | None, upto: int, *, parts: int = 64) -> Generator[Changes, None, None]:
         """What changed from one version to another, while writers go on.
 
         Both versions are held until the last changes were taken, or the iterator is let go of.
@@ -242,11 +251,15 @@ class TableSet:
         export = self._set.changed(None if since is None else _version(since), _version(upto))
         return self._exported(export, whole("parts", parts, 1, native.TABLE_PARTS))
 
-    def _exported(self, export: Any, parts: int) -> Iterator[Changes]:
-        for number, table in enumerate(self.tables.values()):
-            for begin in range(0, native.TABLE_PARTS, parts):
-                found = export.read(number, begin, min(begin + parts, native.TABLE_PARTS))
-                yield Changes.of(table.options, found)
+    def _exported(self, export: Any, parts: int) -> Generator[Changes, None, None]:
+        try:
+            for number, table in enumerate(self.tables.values()):
+                for begin in range(0, native.TABLE_PARTS, parts):
+                    found = export.read(number, begin, min(begin + parts, native.TABLE_PARTS))
+                    yield Changes.of(table.options, found)
+        finally:
+            # Also where a traceback still knows of it.
+            export.close()
 
 
 def _names(options: Sequence[TableOptions]) -> list[str]:

@@ -11,6 +11,7 @@ from streamlearn.errors import UsageError
 __all__ = [
     "MANIFEST_NAME",
     "RUN_MAX",
+    "SHAPES",
     "VERSION_MAX",
     "Shape",
     "VersionFolder",
@@ -25,6 +26,7 @@ MANIFEST_NAME = "manifest.json"
 VERSION_MAX, RUN_MAX = 10**12 - 1, 10**8 - 1
 
 Shape = Literal["deltas", "bases"]
+SHAPES: tuple[Shape, ...] = ("deltas", "bases")
 
 _MODEL = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _FOLDER = re.compile(r"([0-9]{12})-([0-9]{8})")

@@ -12,7 +12,8 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import FileTaken, Oversize, UsageError, VersionDefect
 from streamlearn.table import Changes, Upkeep
 from streamlearn.versions.coverage import check_manifest
-from streamlearn.versions.layout import MANIFEST_NAME
+from streamlearn.versions.defect import defective
+from streamlearn.versions.layout import MANIFEST_NAME, SHAPES, version_folder
 from streamlearn.versions.manifest import (
     PARTS,
     Cut,
@@ -170,11 +171,29 @@ class VersionWriter:
             clock: When it is written.
 
         Raises:
-            VersionDefect: Files are missing or there twice.
+            VersionDefect: Files are missing or there twice, also when they were written to another store; or the
+                parent is not in this one.
             FileTaken: Another writer has committed this version of this run.
         """
         manifest = assemble(self.head, cut, [*self.entries, *others], written_wall_ms=clock.wall_ms())
+        self._check_there(manifest)
         return commit(self._store, manifest, bytes_max=self._place.settings.manifest_bytes_max)
+
+    def _check_there(self, manifest: Manifest) -> None:
+        """What is named is in this store: shards that wrote to another would be found out too late."""
+        for file in manifest.files:
+            path = f"{manifest.folder}/{file.path}"
+            size = self._store.size(path)
+            if size is None:
+                what = f"shard {file.shard} wrote it, and it is not in {self._store.url}"
+                raise defective(path, "missing_file", what)
+            if size != file.bytes:
+                raise defective(path, "truncated", f"it has {size} bytes, {file.bytes} were written")
+        parent = manifest.parent
+        if parent is not None:
+            folders = [version_folder(manifest.model, shape, parent.version, parent.run) for shape in SHAPES]
+            if not any(self._store.exists(f"{folder}/{MANIFEST_NAME}") for folder in folders):
+                raise defective(manifest.folder, "gap", f"its parent {parent.version} is not in {self._store.url}")
 
     def _added(self, entries: list[FileEntry]) -> list[FileEntry]:
         self.entries += entries

@@ -17,7 +17,7 @@ import pytest
 
 from streamlearn.table import TableSet
 from streamlearn.testing import wait_until
-from streamlearn.versions import load, open_store
+from streamlearn.versions import load
 from tests.ps.actors import newest, run_shard, run_trainer, steps_learned, take_step
 from tests.ps.model import KEYS, OPTIONS
 from tests.ps.proxy import Proxy
@@ -137,5 +137,4 @@ def _more(actors: Actors, than: int) -> int:
 
 
 def _learned(actors: Actors) -> int:
-    assert open_store(actors.store)
     return steps_learned(newest(actors.store))

@@ -11,7 +11,19 @@ import pytest
 from streamlearn.errors import FileTaken, Oversize, UsageError, VersionDefect
 from streamlearn.table import TableSet
 from streamlearn.testing import ManualClock
-from streamlearn.versions import Chain, Committed, Cut, LoadSettings, Store, VersionRef, VersionWriter, load
+from streamlearn.versions import (
+    Chain,
+    Committed,
+    Cut,
+    LoadSettings,
+    Store,
+    VersionRef,
+    VersionWriter,
+    assemble,
+    commit,
+    load,
+    open_store,
+)
 from streamlearn.versions.store import Entry
 from tests.versions.history import MODEL, OPTIONS, Trainer, everything, rows_of, serving
 
@@ -25,7 +37,9 @@ def empty(trainer: Trainer, version: int, after: Committed, **changed: Any) -> C
     head = trainer.head(version, **({"parent": after.ref, "kind": "delta"} | changed))
     writer = VersionWriter(trainer.store, head)
     writer.add_rows([])
-    return writer.finish(Cut(), clock=ManualClock())
+    # Past the checks of `finish`: what is tested is what reads it.
+    manifest = assemble(head, Cut(), writer.entries, written_wall_ms=0)
+    return commit(trainer.store, manifest, bytes_max=1 << 20)
 
 
 def refused(store: Store, defect: str, upto: int | None = None, **named: Any) -> VersionDefect:
@@ -277,3 +291,20 @@ def test_a_chain_can_be_found_at_any_moment_of_another_writers_work(local: Store
         loaded = load(Chain.find(local, MODEL, since=None if loaded is None else loaded.ref), node)
     writing.join()
     assert rows_of(node, 11) == rows_of(trainer.tables, 11)
+
+
+def test_a_version_whose_files_or_parent_are_elsewhere_is_not_committed(local: Store) -> None:
+    trainer = Trainer(local)
+    first, second = trainer.story([1, 2])
+    there = VersionWriter(open_store("memory://elsewhere"), trainer.head(3, parent=second.ref, kind="delta"))
+    entries = there.add_rows([])
+    with pytest.raises(VersionDefect) as found:
+        VersionWriter(local, there.head).finish(Cut(), entries)
+    assert found.value.defect == "missing_file"
+    absent = trainer.head(3, parent=msgspec.structs.replace(second.ref, run=9), run=9, kind="delta")
+    writer = VersionWriter(local, absent)
+    writer.add_rows([])
+    with pytest.raises(VersionDefect) as found:
+        writer.finish(Cut())
+    assert found.value.defect == "gap"
+    assert versions_of(Chain.find(local, MODEL)) == [first.manifest.version, second.manifest.version]

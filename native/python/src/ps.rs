@@ -32,7 +32,10 @@ fn tuple_of(epoch: Epoch) -> EpochTuple {
 fn class_of(trouble: Trouble) -> (&'static str, &'static str) {
     match trouble {
         Trouble::Settings => ("UsageError", "correct what is named"),
-        Trouble::Io => ("ServiceError", "see whether the address is free and the files can be read"),
+        Trouble::Io => (
+            "ServiceError",
+            "see whether the address is free, the files can be read, and whether it needs a token file",
+        ),
         Trouble::StaleEpoch | Trouble::Refused(Code::StaleEpoch) => {
             ("EpochOver", "a newer recovery has begun: restore all shards under a higher epoch")
         }

@@ -1,7 +1,7 @@
 //! Bindings of `streamlearn_table`: sets of tables, pins and exports.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyIndexError, PyValueError};
@@ -61,7 +61,7 @@ pub struct NativePin {
 #[pyclass(frozen, name = "TableExport", module = "streamlearn._native")]
 struct NativeExport {
     set: Arc<TableSet>,
-    export: Export,
+    export: Mutex<Option<Export>>,
 }
 
 /// Which version to read: a pin, or "newest", or "active".
@@ -398,7 +398,7 @@ impl NativeSet {
 
     fn changed(&self, py: Python<'_>, since: Option<u64>, upto: u64) -> PyResult<NativeExport> {
         let export = done(py, self.set.changed(since, upto))?;
-        Ok(NativeExport { set: self.set.clone(), export })
+        Ok(NativeExport { set: self.set.clone(), export: Mutex::new(Some(export)) })
     }
 
     #[getter]
@@ -460,6 +460,11 @@ type ChangeArrays<'py> = (
 
 #[pymethods]
 impl NativeExport {
+    /// Let go of both versions now, whoever still knows of this.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.export.lock().expect("no holder panics").take()));
+    }
+
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -470,7 +475,11 @@ impl NativeExport {
         let tables = self.set.tables();
         let table = tables.get(table).ok_or_else(|| PyIndexError::new_err(format!("table {table}")))?;
         let parts = parts_of(begin, end)?;
-        let outcome = py.detach(|| self.export.read(table, parts));
+        let outcome = py.detach(|| {
+            let export = self.export.lock().expect("no holder panics");
+            export.as_ref().map(|export| export.read(table, parts))
+        });
+        let outcome = outcome.ok_or_else(|| PyValueError::new_err("the export is closed"))?;
         let changes = done(py, outcome)?;
         let (ticks, counts): (Vec<u32>, Vec<u8>) =
             changes.uses.iter().map(|used| (used.tick, used.count)).unzip();

@@ -67,16 +67,18 @@ impl TableSet {
     /// Keep the sealed version. What versions that were given up left behind goes with the next `sweep`.
     pub fn commit(&self, version: u64) -> Result<()> {
         let mut retiring = self.shared.retiring.lock().expect("no holder panics");
-        let parts = self.shared.versions.commit(version)?;
-        let stamp = self.shared.grace.stamp();
-        retiring.extend(parts.into_iter().map(|retired| (stamp, retired)));
+        let part = self.shared.versions.commit(version)?;
+        retiring.extend(part.map(|retired| (self.shared.grace.stamp(), retired)));
         Ok(())
     }
 
-    /// Give up the sealed version: what it wrote belongs to the open one again.
+    /// Give up the sealed version: what it wrote belongs to the open one again. What the one that was given up before
+    /// it left behind goes with the next `sweep`.
     pub fn abandon(&self, version: u64) -> Result<()> {
+        let mut retiring = self.shared.retiring.lock().expect("no holder panics");
         let _gate = self.shared.end_version();
-        self.shared.versions.abandon(version)?;
+        let part = self.shared.versions.abandon(version)?;
+        retiring.extend(part.map(|retired| (self.shared.grace.stamp(), retired)));
         self.shared.reopen_version();
         Ok(())
     }

@@ -51,8 +51,8 @@ struct State {
     /// Committed and retained, oldest first.
     retained: Vec<Known>,
     sealed: Option<Known>,
-    /// Sealed and given up since the newest was committed, oldest first.
-    abandoned: Vec<Known>,
+    /// Sealed and given up since the newest was committed, the last of them: what others wrote is part of it.
+    abandoned: Option<Known>,
 }
 
 /// The versions of one set.
@@ -87,7 +87,7 @@ impl Versions {
     /// Whether writes must leave what was there before for someone else.
     pub fn is_versioned(&self) -> bool {
         let state = self.state();
-        state.sealed.is_some() || !state.retained.is_empty() || !state.abandoned.is_empty()
+        state.sealed.is_some() || !state.retained.is_empty() || state.abandoned.is_some()
     }
 
     /// The birth of the version that readers follow.
@@ -117,17 +117,17 @@ impl Versions {
 
     /// Keep the sealed version. Committing the newest one again changes nothing. Gives the versions that were given
     /// up before it, which are part of it now.
-    pub fn commit(&self, version: u64) -> Result<Vec<Retired>> {
+    pub fn commit(&self, version: u64) -> Result<Option<Retired>> {
         let mut state = self.state();
         match state.sealed {
             Some(sealed) if sealed.version == version => {
                 state.sealed = None;
                 let has_older = !state.retained.is_empty();
                 state.retained.push(sealed);
-                let part_of = |known: Known| Retired { birth: known.birth, has_older, newer: sealed.birth };
-                Ok(state.abandoned.drain(..).map(part_of).collect())
+                let part = state.abandoned.take();
+                Ok(part.map(|known| Retired { birth: known.birth, has_older, newer: sealed.birth }))
             }
-            None if state.retained.last().is_some_and(|last| last.version == version) => Ok(Vec::new()),
+            None if state.retained.last().is_some_and(|last| last.version == version) => Ok(None),
             Some(sealed) => {
                 let text = format!("version {version} is not the sealed one: that is {}", sealed.version);
                 Err(TableError::Version(text))
@@ -137,8 +137,8 @@ impl Versions {
     }
 
     /// Give up the sealed version: what it wrote belongs to the open one again, and the next one sealed says it all.
-    /// Doing it again changes nothing.
-    pub fn abandon(&self, version: u64) -> Result<()> {
+    /// Doing it again changes nothing. Gives the version that was given up before it, which is part of it now.
+    pub fn abandon(&self, version: u64) -> Result<Option<Retired>> {
         let mut state = self.state();
         match state.sealed {
             Some(sealed) if sealed.version == version && sealed.pins + sealed.exports > 0 => {
@@ -148,10 +148,10 @@ impl Versions {
             }
             Some(sealed) if sealed.version == version => {
                 state.sealed = None;
-                state.abandoned.push(sealed);
-                Ok(())
+                let (has_older, part) = (!state.retained.is_empty(), state.abandoned.replace(sealed));
+                Ok(part.map(|known| Retired { birth: known.birth, has_older, newer: sealed.birth }))
             }
-            None if state.abandoned.iter().any(|known| known.version == version) => Ok(()),
+            None if state.abandoned.is_some_and(|known| known.version == version) => Ok(None),
             _ => Err(TableError::Version(format!("version {version} is not the sealed one"))),
         }
     }
@@ -164,7 +164,7 @@ impl Versions {
             return Err(TableError::Busy(text));
         }
         state.sealed = None;
-        state.abandoned.clear();
+        state.abandoned = None;
         // What is written next must not be taken for what was just dropped.
         self.open.fetch_add(1, Ordering::AcqRel);
         Ok(state.retained.last().map_or(Dropped::Everything, |last| Dropped::After(last.birth)))
@@ -317,13 +317,15 @@ mod tests {
         let pinned = versions.pin(2).unwrap();
         assert!(matches!(versions.abandon(2), Err(TableError::Busy(_))));
         versions.unpin(pinned);
-        versions.abandon(2).unwrap();
-        versions.abandon(2).unwrap();
+        assert_eq!(versions.abandon(2).unwrap(), None);
+        assert_eq!(versions.abandon(2).unwrap(), None);
         assert!(versions.abandon(3).is_err() && versions.commit(2).is_err() && versions.pin(2).is_err());
         versions.seal(3).unwrap();
         assert!(versions.abandon(2).is_err());
-        assert_eq!(versions.commit(3).unwrap(), [Retired { birth: 2, has_older: true, newer: 3 }]);
-        assert_eq!((versions.commit(3).unwrap(), versions.retained()), (vec![], vec![1, 3]));
+        assert_eq!(versions.abandon(3).unwrap(), Some(Retired { birth: 2, has_older: true, newer: 3 }));
+        versions.seal(4).unwrap();
+        assert_eq!(versions.commit(4).unwrap(), Some(Retired { birth: 3, has_older: true, newer: 4 }));
+        assert_eq!((versions.commit(4).unwrap(), versions.retained()), (None, vec![1, 4]));
     }
 
     #[test]

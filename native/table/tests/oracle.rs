@@ -357,7 +357,13 @@ impl Run {
         let abandoned = self.set.abandon(number);
         assert_eq!(abandoned.is_ok(), !is_exported && !self.is_held(number), "{abandoned:?}");
         if abandoned.is_ok() {
-            self.abandoned.extend(self.sealed.take());
+            // Of those that were given up the last says what all wrote.
+            let was_first = self.retained.is_empty() && !self.abandoned.is_empty();
+            self.set.sweep(1_000, self.threads).unwrap();
+            self.abandoned = self.sealed.take().into_iter().collect();
+            if was_first {
+                self.leave_for_good();
+            }
             self.set.abandon(number).unwrap();
             let newest = self.retained.last().map(|last| last.number);
             assert!(self.set.check_parent(newest).is_err(), "what it wrote is in the version that is open");
@@ -402,7 +408,8 @@ impl Run {
 
     fn leave_for_good(&mut self) {
         // What is gone in the oldest version is gone for everybody, and leaves for good.
-        for (at, oldest) in self.retained[0].tables.clone().iter().enumerate() {
+        let oldest = self.retained.first().or(self.abandoned.first()).expect("there is one");
+        for (at, oldest) in oldest.tables.clone().iter().enumerate() {
             for (number, image) in oldest.iter().filter(|(_, image)| image.is_none()) {
                 let versions = self.retained.iter_mut().chain(&mut self.abandoned).chain(&mut self.sealed);
                 let contents = versions.map(|version| &mut version.tables[at]);
