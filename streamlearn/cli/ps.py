@@ -24,6 +24,8 @@ _TokenOption = Annotated[
     Path | None, typer.Option("--token-file", metavar="FILE", help="Holds what callers must say to be let in.")
 ]
 
+_STATS_WAIT_MS_MAX = 5_000
+
 ps = typer.Typer(invoke_without_command=True)
 
 
@@ -95,7 +97,8 @@ def stats(
     from streamlearn.table import declared_tables
 
     folder = load_app(_given(app), set_ or ())
-    settings = folder.settings.ps
+    # Who asks how things are wants to know now, also that a shard is away.
+    settings = msgspec.structs.replace(folder.settings.ps, retry_wait_ms_max=_STATS_WAIT_MS_MAX, order_wait_s_max=5.0)
     if address:
         settings = msgspec.structs.replace(settings, addresses=address)
     if not settings.addresses:

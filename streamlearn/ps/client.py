@@ -120,7 +120,7 @@ class PsClient:
             EpochOver: Another trainer or recovery has taken over.
             ShardUnreachable: A shard did not answer within `retry_wait_ms_max`.
         """
-        dim = self._dim(table)
+        dim, _ = self._dim(table), self._epoch()
         keys = flat("keys", keys, np.uint64, (None,))
         out = np.empty((len(keys), dim), np.float32) if out is None else out
         into = flat("out", out, np.float32, (len(keys), dim)).reshape(len(keys), dim)
@@ -145,7 +145,7 @@ class PsClient:
             ShardUnreachable: A shard did not answer within `retry_wait_ms_max`.
             PushUnsure: An earlier push may have been learned in part; restore all shards.
         """
-        dim = self._dim(table)
+        dim, _ = self._dim(table), self._epoch()
         keys = flat("keys", keys, np.uint64, (None,))
         given = flat("gradients", gradients, np.float32, (len(keys), dim)).reshape(len(keys), dim)
         counts = None if counts is None else flat("counts", counts, np.uint32, (len(keys),))

@@ -47,6 +47,7 @@ def test_a_shard_that_was_started_again_says_so_until_all_are_restored(store: St
             with PsClient.connect(MODEL, OPTIONS, mixed) as other:
                 # As a client finds it that was not told of the death: one shard stands, one has nothing.
                 other._link.begin(Epoch(1))
+                other.epoch = Epoch(1)
                 with pytest.raises(ShardNotReady, match="shard 1"):
                     other.pull("main", KEYS)
                 other.restore(Epoch(1, 1), newest)
