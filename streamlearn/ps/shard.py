@@ -239,6 +239,8 @@ class Shard:
             message = f"version {version} is still being written after {_CANCEL_S_MAX:g} s"
             raise TableBusy(message, help="see whether the store answers; try again")
         self.tables.abandon(version)
+        # Its number may be sealed again, and is another version then.
+        self._export = None
         self.tables.sweep(threads=self._threads)
 
     def _expire(self, order: Expire) -> ExpiredKeys:

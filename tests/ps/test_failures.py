@@ -42,6 +42,19 @@ def test_an_export_against_a_version_that_is_not_kept_leaves_no_trace(client: Ps
     twin.check(client)
 
 
+def test_a_number_that_is_sealed_again_is_written_again(client: PsClient, store: Store) -> None:
+    twin = Twin()
+    twin.step(client, 1)
+    client.seal(1)
+    client.export(head(1, None))
+    client.abandon(1)
+    twin.step(client, 2)
+    newest = committed(client, store, 1, None).ref
+    client.restore(Epoch(2), None)
+    client.restore(Epoch(3), newest)
+    twin.check(client)
+
+
 def test_versions_that_are_given_up_one_after_another_take_no_more_memory(client: PsClient, store: Store) -> None:
     twin = Twin()
     twin.step(client, 1)
