@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamlearn.table import Optimizer, RowType
-from streamlearn.versions.defect import defective
 from streamlearn.versions.layout import RUN_MAX, VERSION_MAX, Shape, version_folder
+from streamlearn.versions.record import Digest, VersionRef, decode_record, encode_record
 
 __all__ = [
     "FORMAT",
@@ -38,7 +36,6 @@ Kind = Literal["base", "delta", "revert"]
 FileKind = Literal["rows", "optimizer", "gone", "upkeep", "dense", "dense_optimizer", "marks", "golden"]
 
 _Text = Annotated[str, Meta(min_length=1, max_length=200)]
-_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 _Name = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
 _Model = Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]*$", max_length=64)]
 _Path = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$", max_length=400)]
@@ -48,27 +45,9 @@ _Size = Annotated[int, Meta(ge=0, le=1 << 62)]
 _Ms = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 _Part = Annotated[int, Meta(ge=0, le=PARTS)]
 
-# Behind this, at the very end of the bytes, is the sha256 of all before it.
-_CHECK = b',"check":"'
-_CHECK_BYTES = len(_CHECK) + 64 + len(b'"}')
-
 
 class _Strict(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What all parts of a manifest have in common: an unknown field is refused."""
-
-
-class VersionRef(_Strict, frozen=True, kw_only=True):
-    """A version, so that no other can stand in its place.
-
-    Attributes:
-        version: Its number.
-        run: The run that wrote it.
-        sha256: Of its manifest.
-    """
-
-    version: _Version
-    run: _Run
-    sha256: _Digest
 
 
 class Position(_Strict, frozen=True, kw_only=True):
@@ -161,7 +140,7 @@ class FileEntry(_Strict, frozen=True, kw_only=True):
     path: _Path
     rows: _Size
     bytes: _Size
-    sha256: _Digest
+    sha256: Digest
     table: _Name | None = None
     shard: Annotated[int, Meta(ge=0, lt=PARTS)] = 0
     shards: Annotated[int, Meta(ge=1, le=PARTS)] = 1
@@ -222,7 +201,7 @@ class Cut(_Strict, frozen=True, kw_only=True):
     positions: Annotated[tuple[Position, ...], Meta(max_length=100_000)] = ()
     watermark_ms: _Ms | None = None
     skips: Annotated[tuple[Skip, ...], Meta(max_length=10_000)] = ()
-    graph: _Digest | None = None
+    graph: Digest | None = None
     metrics: Annotated[dict[_Text, float], Meta(max_length=10_000)] = {}
 
 
@@ -247,9 +226,9 @@ class Manifest(Head, frozen=True, kw_only=True):
     positions: Annotated[tuple[Position, ...], Meta(max_length=100_000)] = ()
     watermark_ms: _Ms | None = None
     skips: Annotated[tuple[Skip, ...], Meta(max_length=10_000)] = ()
-    graph: _Digest | None = None
+    graph: Digest | None = None
     metrics: Annotated[dict[_Text, float], Meta(max_length=10_000)] = {}
-    check: _Digest | UnsetType = UNSET
+    check: Digest | UnsetType = UNSET
 
     def of_kind(self, kind: FileKind) -> list[FileEntry]:
         """Its files of one kind, in the order of table, shard and number."""
@@ -257,16 +236,9 @@ class Manifest(Head, frozen=True, kw_only=True):
         return sorted(found, key=lambda file: (file.table or "", file.shard, file.number))
 
 
-class _Format(Struct):
-    """All that is asked of a manifest before its format is known."""
-
-    format: int
-
-
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of a manifest; their sha256 is what the next version names it by."""
-    body = msgspec.json.encode(msgspec.structs.replace(manifest, check=UNSET))[: -len(b"}")]
-    return body + _CHECK + hashlib.sha256(body).hexdigest().encode() + b'"}'
+    return encode_record(manifest)
 
 
 def decode_manifest(data: bytes | memoryview, path: str) -> Manifest:
@@ -279,19 +251,4 @@ def decode_manifest(data: bytes | memoryview, path: str) -> Manifest:
     Raises:
         VersionDefect: They are damaged, of another format, or no manifest.
     """
-    raw = bytes(data)
-    body, check = raw[:-_CHECK_BYTES], raw[-_CHECK_BYTES:]
-    try:
-        found = msgspec.json.decode(raw, type=_Format).format
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise defective(path, "corrupted", f"{len(raw)} bytes that are no manifest: {error}") from None
-    if found != FORMAT:
-        raise defective(path, "unreadable_format", f"its format is {found}, this release reads {FORMAT}")
-    expected = hashlib.sha256(body).hexdigest()
-    if check != _CHECK + expected.encode() + b'"}':
-        said = check[len(_CHECK) : -len(b'"}')].decode(errors="replace")
-        raise defective(path, "corrupted", f"its check says {said}, its bytes have {expected}")
-    try:
-        return msgspec.json.decode(raw, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise defective(path, "corrupted", f"not a manifest of format {FORMAT}: {error}") from None
+    return decode_record(data, Manifest, path, format=FORMAT)
