@@ -29,7 +29,10 @@
     │   ├── EpochOver                        another run or recovery has taken over
     │   ├── PushUnsure                       a push may have been learned in part: all shards are to be restored
     │   └── CutFailed                        a version could not be cut on every shard; the next one says it all
+    ├── RegistryUnreachable                  the registry did not answer; the store's pointer stays the truth
     └── StoreError
+        ├── RunOver                          a newer run has taken over: this one may not publish or promote
+        ├── MoveRefused                      the pointer may not be moved that way
         ├── StoreUnreachable                 the store did not answer, or did not allow it
         ├── StoreUnfit                       the store cannot create a file for one of two writers alone
         ├── FileMissing                      no such file in the store
@@ -55,6 +58,7 @@ __all__ = [
     "EpochOver",
     "FileMissing",
     "FileTaken",
+    "MoveRefused",
     "NativeMismatch",
     "NotDelivered",
     "Oversize",
@@ -62,6 +66,8 @@ __all__ = [
     "PositionLost",
     "PsError",
     "PushUnsure",
+    "RegistryUnreachable",
+    "RunOver",
     "ServiceError",
     "ShardNotReady",
     "ShardRefused",
@@ -273,6 +279,20 @@ class FileMissing(StoreError):
 
 class FileTaken(StoreError):
     """A file of that name is there already, and files of a store never change."""
+
+
+class RunOver(StoreError):
+    """A newer run has taken over: this one may not publish or promote any more."""
+
+
+class MoveRefused(StoreError):
+    """The pointer may not be moved that way; the message names what stands against it."""
+
+
+class RegistryUnreachable(StreamlearnError):
+    """The registry did not answer within the bound; the store's own pointer goes on being the truth."""
+
+    unsure = True
 
 
 class VersionDefect(StoreError):

@@ -51,7 +51,7 @@ FAULTS = [
     pytest.param("[topics]\nold_schemas = [1]", "topics.old_schemas[0]: expected `str`", "docs", id="list"),
     pytest.param("topics = 3", "topics: expected `object`, got `int`", "docs/settings.md", id="no section"),
     pytest.param("[event]\nlinger_ms = 7", "no setting 'event'", "did you mean 'events'?", id="section"),
-    pytest.param("[zzz]\na = 1", "no setting 'zzz'", "there are events, kafka, ps, replay", id="far section"),
+    pytest.param("[zzz]\na = 1", "no setting 'zzz'", "there are events, judge, kafka, ps", id="far section"),
     pytest.param("linger_ms = 7", "no setting 'linger_ms'", "there are", id="a key without its section"),
     pytest.param("[events]\nlinger = 7", "no setting 'events.linger'", "did you mean 'events.linger_ms'?", id="key"),
     pytest.param("[events\n", "is not TOML", "docs/settings.md", id="no TOML"),
@@ -184,8 +184,23 @@ def test_every_setting_says_what_it_is_for(field: object) -> None:
 
 # What a number counts, where it is neither a duration nor a size: the noun is the unit.
 COUNTS = {"replay.partitions", "telemetry.metrics_port", "tables.rate", "tables.seed"}
-UNITS = ("_s", "_s_max", "_ms", "_ms_max", "_bytes", "_bytes_max", "_events_max", "_rows_max", "_items_max")
-NOUNS = ("_threads", "_counters", "_keys", "_calls_max", "_connections_max", "_clients_max", "_blocks_max")
+UNITS = (
+    "_s",
+    "_s_max",
+    "_ms",
+    "_ms_max",
+    "_bytes",
+    "_bytes_max",
+    "_events_max",
+    "_rows_max",
+    "_rows_min",
+    "_items_max",
+)
+NOUNS = (
+    "_threads", "_counters", "_keys", "_calls_max", "_connections_max", "_clients_max", "_blocks_max", "_acks_max",
+    "_notes_max", "_rows_min", "_versions_kept", "_versions_min", "_deltas_max", "_failures_max", "_ratio_max",
+    "_moves_min",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("path", [field.path for field in FIELDS if field.type.startswith(("int", "float"))], ids=str)

@@ -75,6 +75,12 @@ class AppFolder:
         explicit = os.environ.get("STREAMLEARN_STORE") or self.settings.versions.store
         return explicit or f"{self.folder.resolve().as_uri()}/.streamlearn/versions"
 
+    @property
+    def registry_url(self) -> str:
+        """Where its nodes and operators meet."""
+        explicit = os.environ.get("STREAMLEARN_REGISTRY") or self.settings.registry.url
+        return explicit or f"sqlite://{self.folder.resolve()}/.streamlearn/registry.db"
+
     @cached_property
     def access(self) -> AccessSettings:
         """How its topics are reached."""

@@ -16,6 +16,7 @@ __all__ = [
     "Shape",
     "VersionFolder",
     "graph_folder",
+    "model_folder",
     "parse_folder",
     "shape_folder",
     "version_folder",
@@ -60,6 +61,11 @@ class VersionFolder:
     def manifest(self) -> str:
         """Where its manifest is."""
         return f"{self.path}/{MANIFEST_NAME}"
+
+
+def model_folder(model: str, name: Literal["pointer", "requests", "runs"]) -> str:
+    """The folder of one of a model's logs."""
+    return f"{_checked(model)}/{name}"
 
 
 def shape_folder(model: str, shape: Shape) -> str:

@@ -1,0 +1,31 @@
+"""The settings there are: one section a part, each field with its unit in its name and when to change it.
+
+How they are read from TOML, `--set` and defaults is `config`'s business.
+"""
+
+from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
+from streamlearn.settings.ps import PsSettings
+from streamlearn.settings.publisher import JudgeSettings, PublisherSettings, RetentionSettings
+from streamlearn.settings.tables import TableSettings
+from streamlearn.settings.telemetry import TelemetrySettings
+from streamlearn.settings.topics import KafkaSettings, TopicsSettings
+from streamlearn.settings.tree import Settings
+from streamlearn.settings.versions import RegistrySettings, ReplicaSettings, VersionSettings
+
+__all__ = [
+    "EventSettings",
+    "JudgeSettings",
+    "KafkaSettings",
+    "PsSettings",
+    "PublisherSettings",
+    "RegistrySettings",
+    "ReplaySettings",
+    "ReplicaSettings",
+    "RetentionSettings",
+    "SampleSettings",
+    "Settings",
+    "TableSettings",
+    "TelemetrySettings",
+    "TopicsSettings",
+    "VersionSettings",
+]

@@ -1,0 +1,52 @@
+"""Settings of embedding tables."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+__all__ = ["TableSettings"]
+
+
+class TableSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the tables of the features are made of. Trainer and shards must agree on all of it."""
+
+    rows_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1 << 31,
+            description="The most rows of each table on one shard, images of versions included. It takes address "
+            "space alone until rows are written; raise it well before it is reached.",
+        ),
+    ] = 100_000_000
+    optimizer: Annotated[
+        Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"],
+        Meta(description="How rows learn. `rowwise_adagrad` takes half the memory and traffic of `adagrad`."),
+    ] = "adagrad"
+    rate: Annotated[float, Meta(gt=0, le=1_000, description="The optimizer's learning rate.")] = 0.05
+    seed: Annotated[
+        int, Meta(ge=0, le=(1 << 63) - 1, description="Of rows that were never stored. Never change it for a model.")
+    ] = 0
+    tick_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=86_400_000,
+            description="The grain of a row's last use; ages are told up to 2^23 of them. Raise it where rows are "
+            "kept for longer than that.",
+        ),
+    ] = 60_000
+    admission_window_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 50,
+            description="How long keys without a row are counted before they are admitted. 0 admits every key at once.",
+        ),
+    ] = 0
+    admission_width_counters: Annotated[
+        int,
+        Meta(ge=64, le=1 << 24, description="Counters of a part for that; twice the keys a part meets in a window."),
+    ] = 4_096

@@ -1,0 +1,34 @@
+"""The tree of all settings."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
+from streamlearn.settings.ps import PsSettings
+from streamlearn.settings.publisher import JudgeSettings, PublisherSettings, RetentionSettings
+from streamlearn.settings.tables import TableSettings
+from streamlearn.settings.telemetry import TelemetrySettings
+from streamlearn.settings.topics import KafkaSettings, TopicsSettings
+from streamlearn.settings.versions import RegistrySettings, ReplicaSettings, VersionSettings
+
+__all__ = ["Settings"]
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything app.toml may say."""
+
+    topics: TopicsSettings = TopicsSettings()
+    kafka: KafkaSettings = KafkaSettings()
+    events: EventSettings = EventSettings()
+    samples: SampleSettings = SampleSettings()
+    replay: ReplaySettings = ReplaySettings()
+    tables: TableSettings = TableSettings()
+    versions: VersionSettings = VersionSettings()
+    registry: RegistrySettings = RegistrySettings()
+    replica: ReplicaSettings = ReplicaSettings()
+    publisher: PublisherSettings = PublisherSettings()
+    judge: JudgeSettings = JudgeSettings()
+    retention: RetentionSettings = RetentionSettings()
+    ps: PsSettings = PsSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()

@@ -1,0 +1,322 @@
+"""Pointer: what should be served, and every decision about it, as pure functions. It reads and writes nothing.
+
+A **taint** begins at a version and covers all after it, until a revert to a clean version, or until someone accepts a
+version all the same. It begins with a rejection by the judge, or with a rollback that left the version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct, structs
+
+from streamlearn.errors import MoveRefused, RunOver, UsageError
+from streamlearn.versions.known import Known
+from streamlearn.versions.record import Record, VersionRef
+
+__all__ = [
+    "Canary",
+    "Pointer",
+    "before",
+    "promote",
+    "publish",
+    "raise_floor",
+    "release",
+    "rollback",
+    "steps_back",
+    "taints_of",
+]
+
+_Number = Annotated[int, Meta(ge=0, le=10**12 - 1)]
+_Numbers = Annotated[tuple[_Number, ...], Meta(max_length=100_000)]
+_NAMED_MAX = 5
+
+
+class Canary(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A version that answers a share of the requests.
+
+    Attributes:
+        version: Which.
+        share: Of requests, above 0 and below 1.
+    """
+
+    version: VersionRef
+    share: Annotated[float, Meta(gt=0, lt=1)]
+
+
+class Pointer(Record, frozen=True, kw_only=True):
+    """What should be served: one record of the pointer log.
+
+    Attributes:
+        seq: Its place in the log; 0 before the first.
+        active: The version that is served; null before the first.
+        previous: The version that was active before it.
+        held: Whether newer versions are not followed.
+        canary: A version that is tried beside the active one.
+        taints: Versions at which rollbacks laid taints.
+        accepted: Versions that end a taint, since someone said so.
+        floor: Versions below this one may be gone, and are never served again.
+        run: The newest run that moved the pointer.
+        by: Who moved it.
+        reason: Why.
+        wall_ms: When.
+    """
+
+    seq: Annotated[int, Meta(ge=0, le=10**12 - 1)] = 0
+    active: VersionRef | None = None
+    previous: VersionRef | None = None
+    held: bool = False
+    canary: Canary | None = None
+    taints: _Numbers = ()
+    accepted: _Numbers = ()
+    floor: _Number = 0
+    run: Annotated[int, Meta(ge=0, le=10**8 - 1)] = 0
+    by: Annotated[str, Meta(max_length=200)] = ""
+    reason: Annotated[str, Meta(max_length=2_000)] = ""
+    wall_ms: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
+
+    @property
+    def needed(self) -> dict[str, VersionRef]:
+        """The versions that must stay readable, by what they are."""
+        canary = None if self.canary is None else self.canary.version
+        found = {"active": self.active, "previous": self.previous, "canary": canary}
+        return {name: ref for name, ref in found.items() if ref is not None}
+
+
+def taints_of(pointer: Pointer, known: Sequence[Known]) -> dict[int, int]:
+    """The tainted versions, each with the version at which its taint began.
+
+    Args:
+        pointer: The pointer.
+        known: The history, oldest first.
+    """
+    found: dict[int, int] = {}
+    began = 0
+    for one in known:
+        version = one.version
+        if one.content_of is not None:
+            began = found.get(one.content_of.version, 0)
+        if version in pointer.accepted:
+            began = 0
+        elif version in pointer.taints or one.outcome == "rejected":
+            began = version
+        if began:
+            found[version] = began
+    return found
+
+
+def publish(pointer: Pointer, known: Sequence[Known], version: int, run: int) -> Pointer:
+    """Follow a version that a run has just published.
+
+    Raises:
+        RunOver: A newer run has moved the pointer.
+        MoveRefused: The pointer is held or tries a canary, or the version is tainted, not judged, or not newer.
+    """
+    if run < pointer.run:
+        message = f"run {run} wants to promote version {version}; run {pointer.run} has moved the pointer since"
+        raise RunOver(message, help="end this trainer: a newer one has taken over")
+    one = _served(pointer, known, version)
+    if pointer.held:
+        raise _refused(version, f"the pointer is held at {_name(pointer.active)}", "release it to follow again")
+    if pointer.canary is not None:
+        said = f"version {pointer.canary.version.version} is tried on {pointer.canary.share:.0%} of the requests"
+        raise _refused(version, said, "promote that version, or roll back, and newer ones are followed again")
+    if pointer.active is not None and version <= pointer.active.version and run == pointer.run:
+        raise _refused(version, f"version {pointer.active.version} is active", "only newer versions are followed")
+    _check_clean(pointer, known, one)
+    return _moved(pointer, one.ref, run=run)
+
+
+def promote(
+    pointer: Pointer, known: Sequence[Known], version: int, *, accept: bool = False, share: float | None = None
+) -> Pointer:
+    """Serve a version because someone says so; a hold stays.
+
+    Args:
+        pointer: The pointer.
+        known: The history, oldest first.
+        version: Which version.
+        accept: Whether its taint, or a judge's rejection, is to end with it.
+        share: Try it on a share of the requests alone.
+
+    Raises:
+        MoveRefused: It is tainted and not accepted, is not there, or is below the floor.
+        UsageError: A share is none.
+    """
+    if share is not None and not 0 < share < 1:
+        message = f"a share of {share}"
+        raise UsageError(message, help="give a share of the requests above 0 and below 1, such as 0.1")
+    one = _served(pointer, known, version, whatever=True)
+    if accept:
+        pointer = structs.replace(pointer, accepted=_with(pointer.accepted, version))
+    _check_clean(pointer, known, one)
+    if share is None:
+        return _moved(pointer, one.ref)
+    if pointer.active is None or pointer.active.version == version:
+        said = "no version is active" if pointer.active is None else "it is the active one"
+        raise _refused(version, said, "a canary is tried beside another version")
+    return structs.replace(pointer, seq=pointer.seq + 1, canary=Canary(version=one.ref, share=share))
+
+
+def rollback(pointer: Pointer, known: Sequence[Known], to: int) -> Pointer:
+    """Serve an older version and hold it; what is left is tainted.
+
+    Raises:
+        MoveRefused: The version is newer than the active one, tainted, not whole, or below the floor.
+    """
+    one = _served(pointer, known, to, whatever=True)
+    if pointer.active is None or to > pointer.active.version:
+        said = f"it is newer than the active one, {_name(pointer.active)}"
+        raise _refused(to, said, "use `promote` to serve a newer version")
+    _check_clean(pointer, known, one)
+    left = next((other.version for other in known if other.version > to), None)
+    taints, accepted = pointer.taints, pointer.accepted
+    if left is not None and (to < pointer.active.version or pointer.canary is not None):
+        taints = _with(taints, left)
+        accepted = tuple(version for version in accepted if version < left)
+    held = structs.replace(pointer, held=True, canary=None, taints=taints, accepted=accepted)
+    return _moved(held, one.ref)
+
+
+def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
+    """Follow again, from the newest version that is clean.
+
+    Raises:
+        MoveRefused: Every version after the active one is tainted.
+    """
+    tainted = taints_of(pointer, known)
+    clean = [one for one in known if one.version not in tainted and one.is_promotable(pointer.accepted)]
+    newest = clean[-1] if clean else None
+    active = 0 if pointer.active is None else pointer.active.version
+    if newest is None or newest.version < active or (newest.version == active and _is_stuck(known, active, tainted)):
+        after = [str(version) for version in tainted if version > active]
+        said = f"versions {', '.join(after[:_NAMED_MAX])}{', ...' if len(after) > _NAMED_MAX else ''} are tainted"
+        message = f"there is no clean version after {_name(pointer.active)}: {said if after else 'none is newer'}"
+        raise MoveRefused(
+            message,
+            help="put training back with `streamlearn rewind`, or serve a tainted version with "
+            "`streamlearn promote V --accept`",
+        )
+    freed = structs.replace(pointer, held=False, canary=None)
+    return _moved(freed, newest.ref)
+
+
+def raise_floor(pointer: Pointer, known: Sequence[Known], floor: int, gone: Collection[int] = ()) -> Pointer:
+    """Let versions go: all below a floor, and others by number. What stays is tainted or clean as before.
+
+    Args:
+        pointer: The pointer.
+        known: The history, oldest first.
+        floor: Versions below it go.
+        gone: Others that go.
+
+    Raises:
+        MoveRefused: A version that is served or may be gone back to would go, or the floor would fall.
+    """
+    if floor < pointer.floor:
+        message = f"floor {floor} is below {pointer.floor}"
+        raise MoveRefused(message, help="a floor only rises: what is below it may be gone")
+    for name, ref in pointer.needed.items():
+        if ref.version in gone or pointer.floor <= ref.version < floor:
+            message = f"version {ref.version} cannot go: it is {name}"
+            raise MoveRefused(message, help="keep the active, the previous and the canary version")
+    tainted = taints_of(pointer, known)
+    stays = [one for one in known if one.version >= floor and one.version not in gone]
+    numbers = [one.version for one in stays]
+    found = structs.replace(
+        pointer,
+        seq=pointer.seq + 1,
+        floor=floor,
+        taints=tuple(version for version in pointer.taints if version in numbers),
+        accepted=tuple(version for version in pointer.accepted if version in numbers),
+    )
+    # What a taint began or ended with may be among what goes: it then begins or ends with the next that stays.
+    while wrong := [
+        one.version for one in stays if (one.version in taints_of(found, stays)) != (one.version in tainted)
+    ]:
+        name = "taints" if wrong[0] in tainted else "accepted"
+        found = structs.replace(found, **{name: _with(getattr(found, name), wrong[0])})
+    return found
+
+
+def steps_back(pointer: Pointer, known: Sequence[Known], steps: int) -> int:
+    """The version so many clean versions before the active one.
+
+    Raises:
+        MoveRefused: There are not so many.
+    """
+    return _older(pointer, known, steps, f"{steps} steps back")
+
+
+def before(pointer: Pointer, known: Sequence[Known], wall_ms: int) -> int:
+    """The newest clean version that was written before a time, and before the active one.
+
+    Raises:
+        MoveRefused: There is none.
+    """
+    return _older(pointer, [one for one in known if one.written_wall_ms < wall_ms], 1, f"before {wall_ms}")
+
+
+def _older(pointer: Pointer, known: Sequence[Known], steps: int, said: str) -> int:
+    if steps < 1:
+        message = f"{steps} steps"
+        raise UsageError(message, help="give 1 or more")
+    tainted, active = taints_of(pointer, known), 0 if pointer.active is None else pointer.active.version
+    older = [
+        one.version
+        for one in known
+        if one.version < active and one.version >= pointer.floor and one.version not in tainted
+        if one.is_promotable(pointer.accepted)
+    ]
+    if len(older) < steps:
+        message = f"there is no version {said} of the active one, {_name(pointer.active)}: {len(older)} are older"
+        raise MoveRefused(message, help="see `streamlearn versions` for the versions there are")
+    return older[-steps]
+
+
+def _served(pointer: Pointer, known: Sequence[Known], version: int, *, whatever: bool = False) -> Known:
+    """A version that can be read; judged as well, unless whoever asks takes it upon himself."""
+    one = next((one for one in known if one.version == version), None)
+    whole = [str(other.version) for other in known[-_NAMED_MAX:] if other.is_whole and other.version >= pointer.floor]
+    there = f"complete versions are {', '.join(whole)}" if whole else "there is no complete version"
+    if version < pointer.floor:
+        raise _refused(version, f"it is below the floor {pointer.floor}: its files may be gone", there)
+    if one is None:
+        raise _refused(version, "it is not a version of the history", there)
+    if not one.is_whole:
+        raise _refused(version, f"it is not complete: {one.lacks}", there)
+    if not whatever and not one.is_promotable(pointer.accepted):
+        raise _refused(version, f"the judge said {one.outcome or 'nothing yet'}", "wait for its verdict, or accept it")
+    return one
+
+
+def _check_clean(pointer: Pointer, known: Sequence[Known], one: Known) -> None:
+    began = taints_of(pointer, known).get(one.version)
+    if began is not None:
+        said = "it is tainted" if began == one.version else f"it is tainted since version {began}"
+        help = f"`streamlearn promote {one.version} --accept` serves it all the same; `rewind` puts training back"
+        raise _refused(one.version, said, help)
+
+
+def _is_stuck(known: Sequence[Known], active: int, tainted: Mapping[int, int]) -> bool:
+    """Whether there are versions after the active one, and the newest of them is tainted."""
+    return known[-1].version > active and known[-1].version in tainted
+
+
+def _moved(pointer: Pointer, to: VersionRef, *, run: int | None = None) -> Pointer:
+    previous = pointer.previous if pointer.active == to else pointer.active
+    run = pointer.run if run is None else run
+    return structs.replace(pointer, seq=pointer.seq + 1, active=to, previous=previous, canary=None, run=run)
+
+
+def _with(versions: tuple[int, ...], version: int) -> tuple[int, ...]:
+    return tuple(sorted({*versions, version}))
+
+
+def _name(ref: VersionRef | None) -> str:
+    return "none" if ref is None else str(ref.version)
+
+
+def _refused(version: int, said: str, help: str) -> MoveRefused:
+    return MoveRefused(f"version {version} cannot be served: {said}", help=help)

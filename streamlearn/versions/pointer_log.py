@@ -1,0 +1,94 @@
+"""PointerLog: the moves of the pointer in the store, which are the truth about what should be served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import FileMissing, FileTaken, MoveRefused
+from streamlearn.versions.layout import model_folder
+from streamlearn.versions.pointer import Pointer
+from streamlearn.versions.sequence import Sequence
+from streamlearn.versions.store import Store
+
+__all__ = ["PointerLog"]
+
+_MOVES_MAX = 20
+_REASON_CHARS_MAX, _BY_CHARS_MAX = 2_000, 200
+
+
+class PointerLog:
+    """The pointer of a model.
+
+    Args:
+        store: Where its versions are.
+        model: Which model.
+        clock: When a move is made.
+
+    Examples:
+        >>> from streamlearn.versions import PointerLog, open_store
+        >>> PointerLog(open_store("memory://pointer-example"), "ctr").newest().seq
+        0
+    """
+
+    def __init__(self, store: Store, model: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._records = Sequence(store, model_folder(model, "pointer"), Pointer)
+        self._clock = clock
+        self._seen = Pointer()
+
+    def newest(self) -> Pointer:
+        """Where the pointer stands; before the first move nothing is active, with seq 0.
+
+        Raises:
+            VersionDefect: The newest record is damaged. An older one is never taken for it.
+            StoreUnreachable: The store did not answer.
+        """
+        found = self._records.newest(self._seen.seq)
+        if found is not None:
+            self._seen = found[1]
+        return self._seen
+
+    def history(self, records_max: int) -> list[Pointer]:
+        """The last moves, oldest first."""
+        return [self._records.read(number) for number in self._records.numbers()[-records_max:]]
+
+    def move(self, decide: Callable[[Pointer], Pointer], *, by: str, reason: str = "") -> Pointer:
+        """Move the pointer; a decision that was overtaken is made again from where the pointer is then.
+
+        Args:
+            decide: One of the decisions of `pointer`, from where it stands to where it is to stand.
+            by: Who moves it.
+            reason: Why.
+
+        Raises:
+            MoveRefused: Not that way; or others moved it again and again meanwhile.
+        """
+        for _ in range(_MOVES_MAX):
+            now = self.newest()
+            to = structs.replace(
+                decide(now),
+                seq=now.seq + 1,
+                by=by[:_BY_CHARS_MAX],
+                reason=reason[:_REASON_CHARS_MAX],
+                wall_ms=max(0, self._clock.wall_ms()),
+            )
+            try:
+                self._records.append(to.seq, to)
+            except FileTaken:
+                continue
+            self._seen = to
+            return to
+        message = f"others moved the pointer {_MOVES_MAX} times while it was to be moved"
+        raise MoveRefused(message, help="see who does, and try again")
+
+    def forget(self, before: int) -> int:
+        """Remove old records; the newest one stays. Gives how many."""
+        old = [number for number in self._records.numbers()[:-1] if number < before]
+        for number in old:
+            try:
+                self._records.remove(number)
+            except FileMissing:
+                continue
+        return len(old)
