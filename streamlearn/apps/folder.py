@@ -5,7 +5,6 @@ Loading one never loads TensorFlow: ingest workers read applications too.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from streamlearn.config import read_settings
 from streamlearn.errors import ConfigError, SpecError, UsageError
 from streamlearn.settings import Settings
 from streamlearn.topics import AccessSettings, KafkaSecurity, Topic, TopicSettings, WriterSettings, open_topic
+from streamlearn.versions import registry_url, store_url
 
 __all__ = ["TOPICS", "AppFolder", "load_app"]
 
@@ -72,14 +72,12 @@ class AppFolder:
     @property
     def store_url(self) -> str:
         """Where its versions are."""
-        explicit = os.environ.get("STREAMLEARN_STORE") or self.settings.versions.store
-        return explicit or f"{self.folder.resolve().as_uri()}/.streamlearn/versions"
+        return store_url(self.folder, self.settings.versions)
 
     @property
     def registry_url(self) -> str:
         """Where its nodes and operators meet."""
-        explicit = os.environ.get("STREAMLEARN_REGISTRY") or self.settings.registry.url
-        return explicit or f"sqlite://{self.folder.resolve()}/.streamlearn/registry.db"
+        return registry_url(self.folder, self.settings.registry)
 
     @cached_property
     def access(self) -> AccessSettings:

@@ -26,18 +26,22 @@ if TYPE_CHECKING:
         TableRecord,
         TimeSkip,
     )
+    from streamlearn.versions.mover import Acted, Moved, Mover
+    from streamlearn.versions.places import registry_url, store_url
     from streamlearn.versions.pointer import Canary, Pointer
     from streamlearn.versions.pointer_log import PointerLog
     from streamlearn.versions.record import VersionRef
     from streamlearn.versions.registry import Ack, Node, Note, Registry, open_registry
     from streamlearn.versions.request import Request, Requests
     from streamlearn.versions.settings import FileSettings, LoadSettings, StoreSettings
+    from streamlearn.versions.standing import standings
     from streamlearn.versions.store import Entry, FileWriter, Store, Stored, open_store
     from streamlearn.versions.verdict import Finding, Verdict, read_verdict, write_verdict
     from streamlearn.versions.writer import Committed, VersionWriter, assemble, commit
 
 __all__ = [
     "Ack",
+    "Acted",
     "Canary",
     "Chain",
     "Committed",
@@ -60,6 +64,8 @@ __all__ = [
     "LoadedVersion",
     "Log",
     "Manifest",
+    "Moved",
+    "Mover",
     "Node",
     "Note",
     "OriginSkip",
@@ -89,6 +95,9 @@ __all__ = [
     "open_store",
     "put_graph",
     "read_verdict",
+    "registry_url",
+    "standings",
+    "store_url",
     "table_record",
     "write_verdict",
 ]
@@ -96,6 +105,9 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "standing": "standings",
+        "places": "registry_url store_url",
+        "mover": "Acted Moved Mover",
         "chain": "Chain",
         "defect": "Defect",
         "fence": "Fence FenceRecord",

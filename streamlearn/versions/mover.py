@@ -1,0 +1,124 @@
+"""Mover: one move of the pointer as an operator makes it: into the store, to the registry, and until nodes have acted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import RegistryUnreachable
+from streamlearn.versions.pointer import Pointer
+from streamlearn.versions.pointer_log import PointerLog
+from streamlearn.versions.registry import Node, Note, Registry
+
+__all__ = ["Acted", "Moved", "Mover"]
+
+
+@dataclass(frozen=True)
+class Acted:
+    """That a node has acted.
+
+    Attributes:
+        node: Its name.
+        boot_id: Of its life.
+        version: What it answers with.
+        ms: From the moment the move was in the store until the node's word was here.
+        own_ms: From when the node heard of it until it had acted, by its own clock.
+    """
+
+    node: str
+    boot_id: str
+    version: int
+    ms: float
+    own_ms: float
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What became of a move.
+
+    Attributes:
+        pointer: Where the pointer stands now.
+        acted: The nodes that have acted, in the order of their words.
+        silent: Those that have not, within the time they were given.
+        said: Why nodes could not be asked; empty when they were.
+        store_ms: Until the move was in the store.
+    """
+
+    pointer: Pointer
+    acted: tuple[Acted, ...]
+    silent: tuple[Node, ...]
+    said: str
+    store_ms: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every node has acted."""
+        return not self.silent and not self.said
+
+
+class Mover:
+    """Moves the pointer of a model.
+
+    Args:
+        log: The pointer's log.
+        registry: Where nodes are; None where there is no registry, and nodes look at the store.
+        clock: What time is taken by.
+    """
+
+    def __init__(self, log: PointerLog, registry: Registry | None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._log, self._registry, self._clock = log, registry, clock
+
+    def move(
+        self, decide: Callable[[Pointer], Pointer], *, by: str, what: str, reason: str = "", wait_s: float = 0.0
+    ) -> Moved:
+        """Move it, and wait until every node that answers has acted.
+
+        Args:
+            decide: The decision, from where the pointer stands.
+            by: Who moves it.
+            what: What it is called in the audit log, such as "rollback".
+            reason: Why.
+            wait_s: How long nodes are waited for; 0 does not wait.
+
+        Raises:
+            MoveRefused: It may not be moved that way.
+            StoreUnreachable: The store did not answer. The pointer may have moved all the same.
+        """
+        begin_s = self._clock.monotonic_s()
+        pointer = self._log.move(decide, by=by, reason=reason)
+        moved_s = self._clock.monotonic_s()
+        store_ms = (moved_s - begin_s) * 1e3
+        if self._registry is None:
+            return Moved(pointer, (), (), "", store_ms)
+        try:
+            self._registry.announce(pointer)
+            nodes = [one for one in self._registry.nodes() if one.state in ("ready", "stale")] if wait_s > 0 else []
+            acted = self._acted(self._registry, pointer, nodes, moved_s, wait_s)
+            self._registry.note(_note(pointer, what))
+        except RegistryUnreachable as error:
+            return Moved(pointer, (), (), error.message, store_ms)
+        words = {one.boot_id for one in acted}
+        return Moved(pointer, acted, tuple(one for one in nodes if one.boot_id not in words), "", store_ms)
+
+    def _acted(
+        self, registry: Registry, pointer: Pointer, nodes: list[Node], moved_s: float, wait_s: float
+    ) -> tuple[Acted, ...]:
+        wanted = {one.boot_id for one in nodes}
+        acted: dict[str, Acted] = {}
+        while wanted - acted.keys():
+            left_s = moved_s + wait_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                break
+            words = registry.wait_acks(pointer.seq, len(acted) + 1, left_s)
+            ms = (self._clock.monotonic_s() - moved_s) * 1e3
+            for word in words:
+                acted.setdefault(word.boot_id, Acted(word.name, word.boot_id, word.version, ms, word.took_ms))
+        return tuple(acted.values())
+
+
+def _note(pointer: Pointer, what: str) -> Note:
+    version = 0 if pointer.active is None else pointer.active.version
+    return Note(
+        wall_ms=pointer.wall_ms, by=pointer.by, what=what, seq=pointer.seq, version=version, reason=pointer.reason
+    )
