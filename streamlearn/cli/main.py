@@ -14,9 +14,12 @@ from streamlearn.cli.doctor import doctor
 from streamlearn.cli.peek import peek
 from streamlearn.cli.ps import ps
 from streamlearn.cli.replay import replay
+from streamlearn.cli.rewind import rewind
+from streamlearn.cli.rollback import promote, release, rollback
 from streamlearn.cli.schema import schema
 from streamlearn.cli.settings import settings
 from streamlearn.cli.topics import topics
+from streamlearn.cli.versions import show, versions
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 
 __all__ = ["cli", "main"]
@@ -46,7 +49,9 @@ def _options(
     pass
 
 
-for verb in (demo, doctor, peek, replay, schema, settings, topics):
+for verb in (
+    demo, doctor, peek, promote, release, replay, rewind, rollback, schema, settings, show, topics, versions,
+):  # fmt: skip
     cli.command(verb.__name__)(verb)
 cli.add_typer(ps, name="ps")
 

@@ -9,6 +9,8 @@ from typing import Any
 
 __all__ = ["print_json", "print_table"]
 
+_WIDTH_MAX = 10_000
+
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
@@ -35,7 +37,8 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str = "", *, whole: bo
         table.add_row(*(_text(value) for value in row.values()))
     console = Console(highlight=False)
     if whole:
-        console = Console(highlight=False, width=max(console.width, console.measure(table).maximum))
+        needed = Console(width=_WIDTH_MAX).measure(table).maximum
+        console = Console(highlight=False, width=max(console.width, needed))
     console.print(table)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-__all__ = ["bytes_text", "retention_text", "time_text"]
+from streamlearn.errors import UsageError
+
+__all__ = ["age_text", "bytes_text", "parse_time_ms", "retention_text", "time_text"]
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
 
@@ -45,3 +47,51 @@ def time_text(time_ms: int) -> str:
         '2022-04-24 15:16:48'
     """
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age_text(ms: int) -> str:
+    """A span of time, roughly.
+
+    Examples:
+        >>> age_text(4_200), age_text(190_000), age_text(7_500_000), age_text(200_000_000)
+        ('4 s', '3 min', '2 h', '2 d')
+    """
+    for name, unit_ms in _UNITS_MS:
+        if ms >= unit_ms and name != "ms":
+            return f"{ms // unit_ms} {name}"
+    return "0 s"
+
+
+def parse_time_ms(text: str, now: datetime) -> int:
+    """A point in time as people give it, in milliseconds since 1970.
+
+    Args:
+        text: `2026-11-20T12:20:00`, `12:20` or `12:20:05` (the last such time before now), or milliseconds since 1970.
+            Without an offset it is UTC.
+        now: The time now, with its zone.
+
+    Raises:
+        UsageError: It is none.
+
+    Examples:
+        >>> noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
+        >>> parse_time_ms("11:30", noon) == parse_time_ms("2026-11-20T11:30:00+00:00", noon)
+        True
+        >>> parse_time_ms("12:30", noon) == parse_time_ms("2026-11-19 12:30", noon)
+        True
+        >>> parse_time_ms("1795303584284", noon)
+        1795303584284
+    """
+    if text.isdigit() and len(text) <= 16:
+        return int(text)
+    is_of_day = len(text) <= 8 and ":" in text
+    try:
+        parsed = datetime.fromisoformat(f"{now.astimezone(UTC).date()}T{text:0>5}" if is_of_day else text)
+    except ValueError:
+        message = f"{text!r} is no time"
+        raise UsageError(message, help="give 2026-11-20T12:20:00, 12:20, or milliseconds since 1970; UTC") from None
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
+    if is_of_day and parsed > now:
+        parsed -= timedelta(days=1)
+    return round(parsed.timestamp() * 1000)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from streamlearn.versions.history import History
     from streamlearn.versions.known import Known
     from streamlearn.versions.loading import Loaded, LoadedVersion, load, load_bytes, load_tensors, table_record
-    from streamlearn.versions.log import Log
+    from streamlearn.versions.log import Log, read_manifest
     from streamlearn.versions.manifest import (
         Cut,
         FileEntry,
@@ -94,6 +94,7 @@ __all__ = [
     "open_registry",
     "open_store",
     "put_graph",
+    "read_manifest",
     "read_verdict",
     "registry_url",
     "standings",
@@ -115,7 +116,7 @@ __getattr__ = lazy_names(
         "history": "History",
         "known": "Known",
         "loading": "Loaded LoadedVersion load load_bytes load_tensors table_record",
-        "log": "Log",
+        "log": "Log read_manifest",
         "manifest": "Cut FileEntry FileKind Head Kind Manifest OriginSkip Position Skip TableRecord TimeSkip",
         "pointer": "Canary Pointer",
         "pointer_log": "PointerLog",

@@ -13,12 +13,12 @@ from streamlearn.errors import FileMissing, Oversize, VersionDefect
 from streamlearn.versions.coverage import check_manifest
 from streamlearn.versions.defect import defective
 from streamlearn.versions.layout import MANIFEST_NAME, Shape, VersionFolder, parse_folder, shape_folder
-from streamlearn.versions.manifest import decode_manifest
+from streamlearn.versions.manifest import Manifest, decode_manifest
 from streamlearn.versions.settings import LoadSettings, checked
 from streamlearn.versions.store import Store
 from streamlearn.versions.writer import Committed
 
-__all__ = ["Log"]
+__all__ = ["Log", "read_manifest"]
 
 _SHAPES: tuple[Shape, ...] = ("deltas", "bases")
 
@@ -136,6 +136,21 @@ class Log:
         except (FileMissing, Oversize, VersionDefect):
             is_twice = False
         return defective(folder.path, "duplicate" if is_twice else "reordered", f"its manifest says it is {said}")
+
+
+def read_manifest(store: Store, folder: str, settings: LoadSettings | None = None) -> Manifest:
+    """The manifest in a version's folder.
+
+    Raises:
+        VersionDefect: It is not there, or not what it is to be.
+    """
+    path, limits = f"{folder}/{MANIFEST_NAME}", checked(settings or LoadSettings())
+    try:
+        return decode_manifest(store.read(path, bytes_max=limits.manifest_bytes_max), path)
+    except FileMissing:
+        raise defective(folder, "uncommitted", "it has no manifest") from None
+    except Oversize as error:
+        raise defective(path, "corrupted", error.message) from None
 
 
 def _place(folder: VersionFolder) -> tuple[int, int]:

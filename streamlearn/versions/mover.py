@@ -1,4 +1,4 @@
-"""Mover: one move of the pointer as an operator makes it: into the store, to the registry, and until nodes have acted."""
+"""Mover: one move of the pointer as operators make it: into the store, to the registry, until nodes have acted."""
 
 from __future__ import annotations
 

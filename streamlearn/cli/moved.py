@@ -1,0 +1,72 @@
+"""What became of a move of the pointer, for people and for programs; and whether all nodes followed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from streamlearn.cli.table import print_json, print_table
+from streamlearn.errors import PartlyDone
+
+if TYPE_CHECKING:
+    from streamlearn.versions import Moved
+
+__all__ = ["show_moved"]
+
+
+def show_moved(moved: Moved, said: str, *, json: bool) -> None:
+    """Print a move.
+
+    Args:
+        moved: What became of it.
+        said: What was done, in one line.
+        json: Whether it is for programs.
+
+    Raises:
+        PartlyDone: A node has not acted, or could not be asked.
+    """
+    if json:
+        print_json(_facts(moved))
+    else:
+        typer.echo(f"{said} (move {moved.pointer.seq}, in the store after {moved.store_ms:.1f} ms)")
+        rows = [_row(one.node, "acted", one.ms, one.version) for one in moved.acted]
+        rows += [_row(one.name, "silent", None, one.active) for one in moved.silent]
+        if rows:
+            print_table(rows)
+    if moved.said:
+        message = f"the pointer moved, and nodes could not be asked whether they follow: {moved.said}"
+        raise PartlyDone(message, help="nodes look at the store themselves; see `streamlearn versions`")
+    if moved.silent:
+        names = ", ".join(one.name for one in moved.silent)
+        message = f"{len(moved.silent)} of {len(moved.silent) + len(moved.acted)} nodes did not act in time: {names}"
+        raise PartlyDone(message, help="see what they say in `streamlearn versions`; they act when they are back")
+
+
+def _row(node: str, state: str, ms: float | None, version: int) -> dict[str, Any]:
+    return {"node": node, "state": state, "ms": None if ms is None else round(ms, 1), "serves": version or "-"}
+
+
+def _facts(moved: Moved) -> dict[str, Any]:
+    pointer = moved.pointer
+    return {
+        "seq": pointer.seq,
+        "active": None if pointer.active is None else pointer.active.version,
+        "held": pointer.held,
+        "canary": None if pointer.canary is None else _canary(pointer.canary.version.version, pointer.canary.share),
+        "taints": list(pointer.taints),
+        "accepted": list(pointer.accepted),
+        "reason": pointer.reason,
+        "store_ms": round(moved.store_ms, 3),
+        "acted": [
+            {"node": one.node, "boot_id": one.boot_id, "version": one.version, "ms": round(one.ms, 3),
+             "own_ms": round(one.own_ms, 3)}
+            for one in moved.acted
+        ],
+        "silent": [{"node": one.name, "boot_id": one.boot_id, "serves": one.active} for one in moved.silent],
+        "registry": moved.said,
+    }  # fmt: skip
+
+
+def _canary(version: int, share: float) -> dict[str, Any]:
+    return {"version": version, "share": share}

@@ -1,0 +1,115 @@
+"""`streamlearn rewind`: asks training to go back to an older version, and not to learn from what spoilt it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamlearn.cli.model import (
+    AppOption,
+    ModelArgument,
+    ReasonOption,
+    RegistryOption,
+    StoreOption,
+    open_model,
+    who,
+)
+from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.table import print_json
+from streamlearn.cli.units import parse_time_ms
+from streamlearn.errors import UsageError
+
+if TYPE_CHECKING:
+    from streamlearn.versions import OriginSkip, Skip
+
+__all__ = ["rewind"]
+
+_HELP = "give TIME..TIME, such as 12:20..12:25, or TOPIC:PARTITION:OFFSET..OFFSET with --app or the topic's id"
+
+
+def rewind(
+    model: ModelArgument = None,
+    to: Annotated[int, typer.Option("--to", metavar="VERSION", min=1, help="The version training goes back to.")] = 0,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--skip",
+            metavar="RANGE",
+            help="What is not learned from, now or later: TIME..TIME by event time of impressions, or "
+            "TOPIC:PARTITION:OFFSET..OFFSET by origin. What stands second is learned from again.",
+        ),
+    ] = None,
+    reason: ReasonOption = "",
+    app: AppOption = None,
+    store: StoreOption = None,
+    registry: RegistryOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask training to go back to an older version: the trainer obeys at its next cut, with a new version."""
+    if not to:
+        message = "no version was named"
+        raise UsageError(message, help="give --to VERSION; `streamlearn versions` lists them")
+    from streamlearn.versions import Request, Requests
+
+    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    one = found.one(to)
+    if not one.is_whole:
+        message = f"version {to} of {found.name!r} is not complete: {one.lacks}"
+        raise UsageError(message, help="choose one that is; see `streamlearn versions`")
+    now = datetime.now(UTC)
+    skips = tuple(_skip(text, now, app, set_) for text in skip or ())
+    asked = Requests(found.store, found.name).ask(Request(to=one.ref, skips=skips, by=who(), reason=reason))
+    if json:
+        print_json({"seq": asked.seq, "to": to, "skips": [_said(one) for one in skips], "reason": reason})
+        return
+    typer.echo(f"request {asked.seq}: training of {found.name} goes back to version {to} at its next cut")
+    for skipped in skips:
+        typer.echo(f"skipped: {_said(skipped)}")
+
+
+def _skip(text: str, now: datetime, app: Path | None, set_: list[str] | None) -> Skip:
+    from streamlearn.versions import TimeSkip
+
+    begin, dots, end = text.partition("..")
+    if not dots or not begin or not end:
+        message = f"--skip {text!r} is no range"
+        raise UsageError(message, help=_HELP)
+    topic = begin.rsplit(":", 2)
+    if len(topic) == 3 and topic[1].isdigit() and topic[2].isdigit() and end.isdigit() and not topic[0].isdigit():
+        return _origin((topic[0], int(topic[1]), int(topic[2]), int(end)), app, set_)
+    begin_ms, end_ms = parse_time_ms(begin, now), parse_time_ms(end, now)
+    if begin_ms >= end_ms:
+        message = f"--skip {text!r} ends before it begins"
+        raise UsageError(message, help=_HELP)
+    return TimeSkip(begin_ms=begin_ms, end_ms=end_ms)
+
+
+def _origin(said: tuple[str, int, int, int], app: Path | None, set_: list[str] | None) -> OriginSkip:
+    from streamlearn.versions import OriginSkip
+
+    topic, partition, begin, end = said
+    if begin >= end:
+        message = f"offsets {begin}..{end} are none"
+        raise UsageError(message, help=_HELP)
+    if app is not None:
+        from streamlearn.apps import TOPICS, load_app
+
+        folder = load_app(app, set_ or ())
+        names = {folder.topic_url(name): name for name in TOPICS} | {name: name for name in TOPICS}
+        if topic in names:
+            with folder.open_topic(names[topic]) as opened:
+                topic = opened.topic_id
+    return OriginSkip(topic_id=topic, partition=partition, begin=begin, end=end)
+
+
+def _said(skip: Skip) -> str:
+    from streamlearn.versions import OriginSkip
+
+    if isinstance(skip, OriginSkip):
+        return f"topic {skip.topic_id} partition {skip.partition} offsets {skip.begin}..{skip.end}"
+    begin, end = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in (skip.begin_ms, skip.end_ms))
+    return f"impressions of {begin}..{end}"

@@ -1,0 +1,140 @@
+"""`streamlearn rollback`, `release`, `promote`: the pointer moved by people; nodes follow, and their times are said."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamlearn.cli.model import (
+    AppOption,
+    Model,
+    ModelArgument,
+    ReasonOption,
+    RegistryOption,
+    StoreOption,
+    WordsArgument,
+    model_and_versions,
+    open_model,
+    who,
+)
+from streamlearn.cli.moved import show_moved
+from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.units import parse_time_ms
+from streamlearn.errors import UsageError
+
+if TYPE_CHECKING:
+    from streamlearn.versions import Pointer
+
+__all__ = ["promote", "release", "rollback"]
+
+_WaitOption = Annotated[
+    float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long nodes are waited for; 0 does not wait.")
+]
+_WAIT_S = 10.0
+
+
+def rollback(
+    model: ModelArgument = None,
+    to: Annotated[int | None, typer.Option("--to", metavar="VERSION", min=1, help="To this version.")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", min=1, help="So many good versions back from the active one.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="To the newest good version written before then.")
+    ] = None,
+    reason: ReasonOption = "",
+    wait: _WaitOption = _WAIT_S,
+    app: AppOption = None,
+    store: StoreOption = None,
+    registry: RegistryOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Serve an older version at once, and hold it; what is left is tainted. Ends with 3 when a node does not follow."""
+    from streamlearn.versions import pointer as moves
+
+    if sum(one is not None for one in (to, steps, before)) != 1:
+        message = "how far back is not said, or said twice"
+        raise UsageError(message, help="give one of --to VERSION, --steps N and --before TIME")
+    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    known = found.known()
+    before_ms = None if before is None else parse_time_ms(before, datetime.now(UTC))
+
+    def decide(now: Pointer) -> Pointer:
+        if steps is not None:
+            target = moves.steps_back(now, known, steps)
+        else:
+            target = moves.before(now, known, before_ms) if before_ms is not None else to or 0
+        return moves.rollback(now, known, target)
+
+    moved = found.mover.move(decide, by=who(), what="rollback", reason=reason, wait_s=wait)
+    active = moved.pointer.active
+    assert active is not None
+    left = ", ".join(str(one.version) for one in known if one.version > active.version) or "none"
+    said = f"{found.name} is rolled back to version {active.version} and held there; left: {_short(left)}"
+    show_moved(moved, said, json=json)
+
+
+def release(
+    model: ModelArgument = None,
+    reason: ReasonOption = "",
+    wait: _WaitOption = _WAIT_S,
+    app: AppOption = None,
+    store: StoreOption = None,
+    registry: RegistryOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Follow new versions again, from the newest good one."""
+    from streamlearn.versions import pointer as moves
+
+    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    known = found.known()
+    moved = found.mover.move(
+        lambda now: moves.release(now, known), by=who(), what="release", reason=reason, wait_s=wait
+    )
+    assert moved.pointer.active is not None
+    show_moved(moved, f"{found.name} follows again, from version {moved.pointer.active.version}", json=json)
+
+
+def promote(
+    words: WordsArgument,
+    canary: Annotated[
+        float | None, typer.Option("--canary", metavar="SHARE", help="For this share of the requests alone, 0 to 1.")
+    ] = None,
+    accept: Annotated[bool, typer.Option("--accept", help="Though it is tainted, or the judge refused it.")] = False,
+    reason: ReasonOption = "",
+    wait: _WaitOption = _WAIT_S,
+    app: AppOption = None,
+    store: StoreOption = None,
+    registry: RegistryOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Serve a version because you say so; a hold stays."""
+    from streamlearn.versions import pointer as moves
+
+    model, (version,) = model_and_versions(words, 1)
+    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    known = found.known()
+    moved = found.mover.move(
+        lambda now: moves.promote(now, known, version, accept=accept, share=canary),
+        by=who(),
+        what="promote" if canary is None else "canary",
+        reason=reason,
+        wait_s=wait,
+    )
+    show_moved(moved, _promoted(found, moved.pointer, version), json=json)
+
+
+def _promoted(found: Model, pointer: Pointer, version: int) -> str:
+    if pointer.canary is not None:
+        return f"{found.name}: version {version} answers {pointer.canary.share:.1%} of the requests"
+    held = "; the hold stays, see `streamlearn release`" if pointer.held else ""
+    return f"{found.name} serves version {version}{held}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) < 60 else f"{text[:57]}..."

@@ -1,0 +1,205 @@
+"""`streamlearn versions` and `show`: the versions of a model, what each is, and who serves it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlearn.cli.model import (
+    AppOption,
+    Model,
+    ModelArgument,
+    RegistryOption,
+    StoreOption,
+    WordsArgument,
+    model_and_versions,
+    open_model,
+)
+from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.table import print_json, print_table
+from streamlearn.cli.units import age_text, bytes_text, time_text
+from streamlearn.clock import SYSTEM_CLOCK
+from streamlearn.errors import RegistryUnreachable
+
+if TYPE_CHECKING:
+    from streamlearn.versions import Known, Manifest, Node, Pointer, Verdict
+
+__all__ = ["show", "versions"]
+
+_SHOWN = 20
+Row = dict[str, Any]
+
+
+def versions(
+    model: ModelArgument = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show the newest so many.")] = _SHOWN,
+    app: AppOption = None,
+    store: StoreOption = None,
+    registry: RegistryOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the versions of MODEL: what each is, how old and how large, and which nodes serve it."""
+    from streamlearn.versions import standings
+
+    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    known, pointer = found.known(), found.pointer
+    nodes, said = _nodes(found)
+    standing = standings(pointer, known)
+    now_ms = SYSTEM_CLOCK.wall_ms()
+    rows = [_row(one, standing[one.version], nodes, now_ms) for one in known[-limit:]]
+    if json:
+        whole = {"model": found.name, "pointer": _pointer(pointer), "versions": rows, "nodes": _of_nodes(nodes)}
+        print_json(whole | {"registry": said})
+        return
+    print_table([_for_people(row) for row in rows], whole=True)
+    typer.echo(_said_of_pointer(pointer, len(known), len(rows)))
+    if nodes:
+        print_table([_of_node(one, now_ms) for one in nodes], whole=True)
+    if said:
+        typer.echo(f"nodes are not known: {said}", err=True)
+
+
+def show(
+    words: WordsArgument,
+    app: AppOption = None,
+    store: StoreOption = None,
+    registry: RegistryOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show one version: what it is made of, what the judge said, what it has learned up to."""
+    from streamlearn.versions import read_manifest, read_verdict, standings
+
+    model, (version,) = model_and_versions(words, 1)
+    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    one = found.one(version)
+    standing = standings(found.pointer, found.known())[version]
+    folder = found.history.folder(one.ref)
+    manifest, verdict = read_manifest(found.store, folder), read_verdict(found.store, folder)
+    nodes, _ = _nodes(found)
+    row = _row(one, standing, nodes, SYSTEM_CLOCK.wall_ms())
+    if json:
+        print_json(row | _details(manifest, verdict) | {"folder": folder, "sha256": one.ref.sha256})
+        return
+    facts = {name: value for name, value in _for_people(row).items() if value not in (None, "")}
+    facts |= {"folder": f"{found.store.url}/{folder}", "sha256": one.ref.sha256, "fingerprint": manifest.fingerprint}
+    print_table([{"what": name, "value": str(value)} for name, value in facts.items()], whole=True)
+    print_table(_files(manifest), "files", whole=True)
+    if manifest.positions:
+        print_table([_position(one) for one in _details(manifest, verdict)["positions"]], "learned up to", whole=True)
+    if manifest.metrics:
+        print_table([{"metric": name, "value": value} for name, value in sorted(manifest.metrics.items())], "metrics")
+    if verdict is not None:
+        checks = [
+            {"check": one.check, "found": "ok" if one.is_ok else "REFUSED", "said": one.said}
+            for one in verdict.findings
+        ]
+        print_table(checks, f"verdict: {verdict.outcome}")
+
+
+def _nodes(found: Model) -> tuple[list[Node], str]:
+    """The nodes there are, and why they are not known."""
+    if found.registry is None:
+        return [], "no registry was named"
+    try:
+        return found.registry.nodes(), ""
+    except RegistryUnreachable as error:
+        return [], error.message
+
+
+def _row(one: Known, standing: str, nodes: list[Node], now_ms: int) -> Row:
+    return {
+        "version": one.version,
+        "run": one.ref.run,
+        "parent": None if one.parent is None else one.parent.version,
+        "kind": one.kind if one.content_of is None else f"revert to {one.content_of.version}",
+        "age_s": max(0, now_ms - one.written_wall_ms) // 1000,
+        "rows": one.rows,
+        "gone": one.gone,
+        "bytes": one.bytes,
+        "samples": one.metrics.get("samples"),
+        "auc": one.metrics.get("auc"),
+        "state": standing,
+        "lacks": one.lacks,
+        "nodes": [node.name for node in nodes if node.active == one.version],
+    }
+
+
+def _for_people(row: Row) -> Row:
+    shown = {name: value for name, value in row.items() if name not in ("age_s", "lacks", "run")}
+    samples = row["samples"]
+    return shown | {
+        "kind": row["kind"],
+        "bytes": bytes_text(row["bytes"]),
+        "samples": None if samples is None else round(samples),
+        "auc": None if row["auc"] is None else f"{row['auc']:.4f}",
+        "state": f"{row['state']}: {row['lacks']}" if row["lacks"] else row["state"],
+        "nodes": ", ".join(row["nodes"]),
+        "age": age_text(row["age_s"] * 1000),
+    }
+
+
+def _pointer(pointer: Pointer) -> Row:
+    return {
+        "seq": pointer.seq,
+        "active": None if pointer.active is None else pointer.active.version,
+        "held": pointer.held,
+        "canary": None if pointer.canary is None else pointer.canary.version.version,
+        "share": None if pointer.canary is None else pointer.canary.share,
+        "floor": pointer.floor,
+        "by": pointer.by,
+        "reason": pointer.reason,
+        "wall_ms": pointer.wall_ms,
+    }
+
+
+def _of_nodes(nodes: list[Node]) -> list[Row]:
+    names = ("name", "boot_id", "state", "active", "seq", "staged", "said", "wall_ms")
+    return [{name: getattr(one, name) for name in names} for one in nodes]
+
+
+def _of_node(one: Node, now_ms: int) -> Row:
+    return {
+        "node": one.name,
+        "state": one.state,
+        "serves": one.active or "-",
+        "staged": ", ".join(str(version) for version in one.staged),
+        "heard of": f"{age_text(max(0, now_ms - one.wall_ms))} ago",
+        "said": one.said,
+    }
+
+
+def _said_of_pointer(pointer: Pointer, there: int, shown: int) -> str:
+    more = f"the newest {shown} of {there} versions; " if shown < there else ""
+    if pointer.active is None:
+        return f"{more}none is served yet"
+    held = "is held at" if pointer.held else "is at"
+    at, why = time_text(pointer.wall_ms), f": {pointer.reason}" if pointer.reason else ""
+    return f"{more}the pointer {held} {pointer.active.version}, moved by {pointer.by or 'unknown'} at {at} UTC{why}"
+
+
+def _details(manifest: Manifest, verdict: Verdict | None) -> Row:
+    import msgspec
+
+    said = msgspec.to_builtins(manifest)
+    kept = ("fingerprint", "windows", "graph", "positions", "watermark_ms", "skips", "metrics", "files", "tables")
+    judged = None if verdict is None else msgspec.to_builtins(verdict)
+    return {name: said.get(name) for name in kept} | {"verdict": judged}
+
+
+def _files(manifest: Manifest) -> list[Row]:
+    sums: dict[tuple[str, str], list[int]] = {}
+    for file in manifest.files:
+        mine = sums.setdefault((file.kind, file.table or ""), [0, 0, 0])
+        for at, count in enumerate((1, file.rows, file.bytes)):
+            mine[at] += count
+    return [
+        {"kind": kind, "table": table, "files": files, "records": rows, "bytes": bytes_text(size)}
+        for (kind, table), (files, rows, size) in sums.items()
+    ]
+
+
+def _position(said: Row) -> Row:
+    return {name: said[name] for name in ("topic", "partition", "offset")}
