@@ -115,10 +115,7 @@ impl Export {
     fn keys(&self, table: &Table, part: usize) -> Vec<u64> {
         let held = table.lock(part);
         let Some(since) = self.since else {
-            return table
-                .index
-                .lines(part)
-                .map_or_else(Vec::new, |lines| lines.keys(0..lines.count()).collect());
+            return table.index.lines(part).map_or_else(Vec::new, |lines| lines.keys_spread().collect());
         };
         let births = since.birth + 1..=self.upto.birth;
         let lists: Vec<&Vec<u64>> =

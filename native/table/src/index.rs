@@ -87,15 +87,16 @@ impl<'a> Lines<'a> {
         if next == self.begin.wrapping_add(self.count) { self.begin } else { next }
     }
 
-    /// How many lines there are.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
     /// A line by its number.
     pub fn nth(&self, number: usize) -> &'a Line {
         assert!(number < self.count);
         self.line(self.begin.wrapping_add(number))
+    }
+
+    /// Say of all lines that they overflowed.
+    #[cfg(test)]
+    pub fn all_overflow(&self) {
+        self.iter().for_each(|line| line.write().set_overflow());
     }
 
     /// Whether a line is one of these.
@@ -122,10 +123,14 @@ impl<'a> Lines<'a> {
         keys.filter(move |&(key, _)| (begin..end).contains(&u128::from(mix(key) << PART_BITS)))
     }
 
-    /// The keys in some lines.
-    pub fn keys(&self, lines: std::ops::Range<usize>) -> impl Iterator<Item = u64> {
+    /// All keys, such that any first ones of them are from all over the part: put into fewer lines in the order of
+    /// their hashes, they would crowd the first of those, and each would be looked for past all before it.
+    pub fn keys_spread(&self) -> impl Iterator<Item = u64> {
+        let step = stride(self.count);
         let slots = |line: &'a Line| (0..SLOTS).filter(|slot| line.head() & (1 << slot) != 0);
-        lines.map(|number| self.nth(number)).flat_map(move |line| slots(line).map(|slot| line.key(slot)))
+        (0..self.count)
+            .map(move |at| self.nth((at as u64 * step as u64 % self.count as u64) as usize))
+            .flat_map(move |line| slots(line).map(|slot| line.key(slot)))
     }
 
     /// The newest images of all keys.
@@ -295,6 +300,19 @@ impl IndexUse {
     }
 }
 
+/// A step through so many places that comes to each once, and spreads evenly wherever it stops: near their golden
+/// section.
+fn stride(count: usize) -> usize {
+    let gcd = |mut one: usize, mut other: usize| {
+        while other != 0 {
+            (one, other) = (other, one % other);
+        }
+        one
+    };
+    let near = (count * 618 / 1000).max(1);
+    (near..).find(|&step| gcd(step, count) == 1).expect("the next after a multiple has no divisor in common")
+}
+
 /// Put a key into the first line from its own on that has a free slot. Gives how many lines began to overflow.
 #[inline(always)]
 fn put<'a>(
@@ -350,6 +368,28 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_are_given_out_do_not_crowd_lines_that_grow() {
+        let (full, mut held) = (Index::default(), IndexUse::default());
+        (0..20_000).for_each(|key| put_one(&full, &mut held, key, 1));
+        let keys: Vec<u64> = full.lines(0).unwrap().keys_spread().collect();
+        let mut sorted = keys.clone();
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(0..20_000));
+        let (index, mut held) = (Index::default(), IndexUse::default());
+        let mut looks = 0;
+        for &key in &keys {
+            put_one(&index, &mut held, key, 1);
+            let lines = index.lines(0).unwrap();
+            let mut at = lines.first(mix(key));
+            while lines.line(at).find(lines.line(at).head(), key).is_none() {
+                (at, looks) = (lines.after(at), looks + 1);
+            }
+        }
+        // In the order of hashes it is hundreds.
+        assert!(looks < 4 * keys.len(), "keys were found {} lines away", looks / keys.len());
+    }
+
+    #[test]
     fn every_64_bits_are_a_key() {
         let (index, mut held) = (Index::default(), IndexUse::default());
         let keys = [0, 1, u64::MAX, u64::MAX - 1, 1 << 63];
@@ -380,7 +420,7 @@ mod tests {
         assert_eq!((held.keys(), held.slots()), (5_000, slots_max));
         let lines = index.lines(0).unwrap();
         let overflows = lines.iter().filter(|line| line.head() & OVERFLOW != 0).count();
-        assert!(overflows <= lines.count() * 7 / 10, "{overflows} of {} lines overflow", lines.count());
+        assert!(overflows <= lines.count * 7 / 10, "{overflows} of {} lines overflow", lines.count);
     }
 
     #[test]

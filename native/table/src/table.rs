@@ -258,7 +258,7 @@ mod tests {
         let keys: Vec<u64> = (0..).filter(|&key| part_of(mix(key)) == 0).take(21).collect();
         put(table, &keys[..20]).unwrap();
         let lines = table.index.lines(0).unwrap();
-        (0..lines.count()).for_each(|number| lines.nth(number).write().set_overflow());
+        lines.all_overflow();
         let (mut found, mut initial) = ([0.0; 2], [0.0; 2]);
         table.lookup(&keys[20..], At::Newest, &mut found, 1).unwrap();
         table.settings.initial.fill(keys[20], &mut initial);
