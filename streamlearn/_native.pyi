@@ -222,6 +222,7 @@ TABLE_PARTS: int
 _F32: TypeAlias = npt.NDArray[np.float32]
 _U32: TypeAlias = npt.NDArray[np.uint32]
 _At: TypeAlias = TablePin | str
+_Source: TypeAlias = tuple[TableSet, _At] | tuple[PsClient, int, int | None]
 _Column: TypeAlias = tuple[str, int, int, str, Any, Any, Any]
 
 class TablePin:
@@ -348,12 +349,11 @@ def parts_of(keys: _U64) -> npt.NDArray[np.uint16]:
 def encode_rows(rows: _F32, dim: int, row_type: str) -> tuple[_U8, _F32]:
     """Rows as a row type stores them: numbers, and scales for int8."""
 
-def pack_flat(set: TableSet, at: _At, columns: Sequence[_Column], shape: tuple[int, int, int, int], out: _F32) -> None:
+def pack_flat(source: _Source, columns: Sequence[_Column], shape: tuple[int, int, int, int], out: _F32) -> None:
     """Pack a flat matrix.
 
     Args:
-        set: The tables.
-        at: Which version to read.
+        source: `(set, at)` reads tables; `(client, tables, version)` fetches rows of so many tables from shards.
         columns: `(name, table, at, pooling, keys, offsets, weights)`, and for plain numbers
             `(name, 0, at, "dense", numbers, None, width)`.
         shape: `(examples, examples_padded, width, stride)`.
@@ -361,7 +361,7 @@ def pack_flat(set: TableSet, at: _At, columns: Sequence[_Column], shape: tuple[i
     """
 
 def pack_sequences(
-    set: TableSet, at: _At, columns: Sequence[_Column], shape: tuple[int, int, int, int, int], out: _F32
+    source: _Source, columns: Sequence[_Column], shape: tuple[int, int, int, int, int], out: _F32
 ) -> None:
     """Pack a sequence block of shape `(users, users_padded, length, width, stride)`."""
 
@@ -393,7 +393,7 @@ class PsServer:
 
     Args:
         listen: `host:port` or `unix:/path`.
-        shard: `(number, count, begin, end, model, fingerprint)`.
+        shard: `(number, count, begin, end, model, fingerprint, specification)`.
         token: What callers must say.
         tls: Paths of certificates and key.
         threads: Threads that answer.
@@ -405,7 +405,7 @@ class PsServer:
     def __init__(
         self,
         listen: list[str],
-        shard: tuple[int, int, int, int, str, bytes],
+        shard: tuple[int, int, int, int, str, bytes, bytes],
         token: bytes | None,
         tls: tuple[str, str] | None,
         threads: int,
@@ -417,8 +417,11 @@ class PsServer:
     def uninstall(self) -> None:
         """Let go of the tables, when no request uses them."""
 
-    def next_order(self, wait_ms: int) -> tuple[int, bytes] | None:
-        """The next order's id and body."""
+    def next_order(self, wait_ms: int) -> tuple[int, bool, bytes] | None:
+        """The next order's id, whether who asks only reads, and body."""
+
+    def refused(self, wait_ms: int) -> tuple[list[tuple[str, str]], int]:
+        """Connections that were refused, each with why, and how many more there were."""
 
     def answer(self, id: int, body: bytes) -> bool:
         """Answer an order; whether the asker was still there."""
@@ -436,7 +439,8 @@ class PsClient:
     """All shards of a model.
 
     Args:
-        who: `(addresses, client, model, fingerprint, dims, encoding, seed)`.
+        who: `(addresses, role, client, model, fingerprint, dims, encoding, seed)`; the role is `trains`, `reads` or
+            `asks`.
         token: What shards are told.
         tls: Path of the authority's certificates, and the name of the shards'.
         limits: Numbers laid over the defaults.
@@ -446,7 +450,7 @@ class PsClient:
 
     def __init__(
         self,
-        who: tuple[list[str], int, str, bytes, list[int], str, int],
+        who: tuple[list[str], str, int, str, bytes, list[int], str, int],
         token: bytes | None,
         tls: tuple[str, str] | None,
         limits: _Limits,
@@ -479,21 +483,3 @@ class PsClient:
 
     def close(self) -> None:
         """Close all connections."""
-
-def ps_pack_flat(
-    client: tuple[PsClient, int],
-    at: int | None,
-    columns: Sequence[_Column],
-    shape: tuple[int, int, int, int],
-    out: _F32,
-) -> None:
-    """As `pack_flat`, from rows that are fetched; of a client and the count of its tables."""
-
-def ps_pack_sequences(
-    client: tuple[PsClient, int],
-    at: int | None,
-    columns: Sequence[_Column],
-    shape: tuple[int, int, int, int, int],
-    out: _F32,
-) -> None:
-    """As `pack_sequences`, from rows that are fetched."""

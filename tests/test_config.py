@@ -199,7 +199,7 @@ UNITS = (
 NOUNS = (
     "_threads", "_counters", "_keys", "_calls_max", "_connections_max", "_clients_max", "_blocks_max", "_acks_max",
     "_notes_max", "_rows_min", "_versions_kept", "_versions_min", "_deltas_max", "_failures_max", "_ratio_max",
-    "_moves_min",
+    "_moves_min", "_pushes_max", "_orders_max", "_exports_left_max",
 )  # fmt: skip
 
 

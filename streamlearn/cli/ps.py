@@ -12,10 +12,10 @@ import typer
 
 from streamlearn.cli.options import JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
-from streamlearn.errors import UsageError
+from streamlearn.errors import PartlyDone, UsageError
 
 if TYPE_CHECKING:
-    from streamlearn.ps import ShardStats
+    from streamlearn.ps import ShardStats, Surveyed
 
 __all__ = ["ps"]
 
@@ -24,7 +24,7 @@ _TokenOption = Annotated[
     Path | None, typer.Option("--token-file", metavar="FILE", help="Holds what callers must say to be let in.")
 ]
 
-_STATS_WAIT_MS_MAX = 5_000
+_STATS_WAIT_S_MAX = 5.0
 
 ps = typer.Typer(invoke_without_command=True)
 
@@ -91,14 +91,14 @@ def stats(
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what each shard holds, where it stands, and what was asked of it."""
+    """Show what each shard holds, where it stands, and what was asked of it; ends with 3 when some do not answer."""
     from streamlearn.apps import load_app
-    from streamlearn.ps import PsClient, read_token
+    from streamlearn.ps import read_token, survey
     from streamlearn.table import declared_tables
 
     folder = load_app(_given(app), set_ or ())
     # Who asks how things are wants to know now, also that a shard is away.
-    settings = msgspec.structs.replace(folder.settings.ps, retry_wait_ms_max=_STATS_WAIT_MS_MAX, order_wait_s_max=5.0)
+    settings = msgspec.structs.replace(folder.settings.ps, order_wait_s_max=_STATS_WAIT_S_MAX)
     if address:
         settings = msgspec.structs.replace(settings, addresses=address)
     if not settings.addresses:
@@ -106,9 +106,26 @@ def stats(
         raise UsageError(message, help="give --address for each shard, or set ps.addresses in app.toml")
     token = None if token_file is None else read_token(token_file)
     tables = declared_tables(folder.app.features, folder.settings.tables)
-    with PsClient.connect(folder.app.name, tables, settings, token) as client:
-        found = client.stats()
-    print_json([msgspec.to_builtins(one) for one in found]) if json else print_table([_row(one) for one in found])
+    found = survey(folder.app.name, tables, settings, token)
+    silent = [one.error for one in found if one.error is not None]
+    if len(silent) == len(found):
+        why = "; ".join(error.message for error in silent)
+        raise type(silent[0])(why, help=silent[0].help)
+    if json:
+        print_json([_said(one) for one in found])
+    else:
+        print_table([_row(one.stats) for one in found if one.stats is not None])
+    if silent:
+        why = "; ".join(error.message for error in silent)
+        message = f"{len(silent)} of {len(found)} shards did not say how they are: {why}"
+        raise PartlyDone(message, help=silent[0].help)
+
+
+def _said(one: Surveyed) -> dict[str, Any]:
+    """A shard's figures, or why there are none; its address with either."""
+    if one.error is not None:
+        return {"address": one.address, "error": one.error.message, "help": one.error.help}
+    return {"address": one.address, **msgspec.to_builtins(one.stats)}
 
 
 def _given(app: Path | None) -> Path:

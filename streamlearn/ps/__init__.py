@@ -6,5 +6,17 @@ from streamlearn.ps.orders import Restored, ShardStats
 from streamlearn.ps.place import Place
 from streamlearn.ps.server import ShardServer, read_token
 from streamlearn.ps.shelf import Shelf
+from streamlearn.ps.survey import Surveyed, survey
 
-__all__ = ["Epoch", "Place", "PsClient", "Restored", "ShardServer", "ShardStats", "Shelf", "read_token"]
+__all__ = [
+    "Epoch",
+    "Place",
+    "PsClient",
+    "Restored",
+    "ShardServer",
+    "ShardStats",
+    "Shelf",
+    "Surveyed",
+    "read_token",
+    "survey",
+]

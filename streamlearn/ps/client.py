@@ -6,10 +6,20 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.errors import CutFailed, EpochOver, PushUnsure, ShardNotReady, StreamlearnError, UsageError
+from streamlearn.errors import (
+    CutFailed,
+    EpochOver,
+    PushUnsure,
+    ShardNotReady,
+    ShardUnreachable,
+    StreamlearnError,
+    TableBusy,
+    UsageError,
+)
 from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.link import Link
 from streamlearn.ps.local import LocalLink
@@ -55,30 +65,45 @@ class PsClient:
     written, `commit`; or `abandon`, and the next one says what both wrote. After any death `restore` puts all shards
     back to a committed version in a new epoch.
 
+    One that only reads is of whatever epoch the shards stand at, and follows them to the next. It pulls, packs and asks
+    for stats; all else is refused, here and by shards.
+
     Args:
         link: How the shards are reached.
         settings: How long orders are waited for.
+        reads_only: Whether nothing is changed through it.
+
+    Attributes:
+        epoch: The epoch of the newest `restore`; None before the first, and of one that only reads.
     """
 
-    def __init__(self, link: Link, settings: PsSettings | None = None) -> None:
+    def __init__(self, link: Link, settings: PsSettings | None = None, *, reads_only: bool = False) -> None:
         self._link = link
         self._settings = settings or PsSettings()
+        self._reads_only = reads_only
         self.epoch: Epoch | None = None
         self._begun: Epoch | None = None
         self._unsure = ""  # why nothing more is pushed or cut before a restore
         self._committed: int | None = None
         self._sealed: int | None = None
         self._expiries = 0
+        self._expiry: Expire | None = None  # ordered, and not yet answered by every shard
 
     @classmethod
     def local(cls, options: Sequence[TableOptions], shelf: Shelf, settings: PsSettings | None = None) -> PsClient:
         """Tables in this process."""
         settings = settings or PsSettings()
-        return cls(LocalLink(options, shelf, threads=settings.threads), settings)
+        return cls(LocalLink(options, shelf, settings), settings)
 
     @classmethod
     def connect(
-        cls, model: str, options: Sequence[TableOptions], settings: PsSettings, token: bytes | None = None
+        cls,
+        model: str,
+        options: Sequence[TableOptions],
+        settings: PsSettings,
+        token: bytes | None = None,
+        *,
+        reads_only: bool = False,
     ) -> PsClient:
         """Tables of the shards at the settings' addresses.
 
@@ -87,12 +112,15 @@ class PsClient:
             options: Of the tables, as the shards have them.
             settings: Addresses, TLS and limits.
             token: What shards are told to be let in.
+            reads_only: That nothing is to be changed: for whoever scores, or looks. No epoch needs to be known. A pull
+                waits, up to `retry_wait_ms_max`, until all shards stand at one epoch, and is of that one.
 
         Raises:
             ShardUnreachable: A shard does not answer.
             ShardRefused: A shard is of another model, other tables or another release, or refuses the token.
         """
-        return cls(RemoteLink(model, options, settings, token), settings)
+        link = RemoteLink(model, options, settings, token, role="reads" if reads_only else "trains")
+        return cls(link, settings, reads_only=reads_only)
 
     @property
     def dims(self) -> Mapping[str, int]:
@@ -118,9 +146,12 @@ class PsClient:
 
         Raises:
             EpochOver: Another trainer or recovery has taken over.
+            ShardNotReady: A shard was started again; one that only reads waits `retry_wait_ms_max` for its restore.
             ShardUnreachable: A shard did not answer within `retry_wait_ms_max`.
         """
-        dim, _ = self._dim(table), self._epoch()
+        dim = self._dim(table)
+        if not self._reads_only:
+            self._epoch("pull")
         keys = flat("keys", keys, np.uint64, (None,))
         out = np.empty((len(keys), dim), np.float32) if out is None else out
         into = flat("out", out, np.float32, (len(keys), dim)).reshape(len(keys), dim)
@@ -145,7 +176,7 @@ class PsClient:
             ShardUnreachable: A shard did not answer within `retry_wait_ms_max`.
             PushUnsure: An earlier push may have been learned in part; restore all shards.
         """
-        dim, _ = self._dim(table), self._epoch()
+        dim, _ = self._dim(table), self._epoch("push")
         keys = flat("keys", keys, np.uint64, (None,))
         given = flat("gradients", gradients, np.float32, (len(keys), dim)).reshape(len(keys), dim)
         counts = None if counts is None else flat("counts", counts, np.uint32, (len(keys),))
@@ -187,6 +218,7 @@ class PsClient:
             ShardUnreachable: A shard did not answer; try again under a higher epoch.
             VersionDefect: The version cannot be read.
         """
+        self._check_may("restore")
         if self._begun is not None and epoch <= self._begun:
             message = f"epoch {epoch} cannot follow {self._begun}"
             raise EpochOver(message, help="every restore is an epoch of its own: restore under a higher one")
@@ -197,8 +229,8 @@ class PsClient:
         self._order(Stats(), ShardStats, self._settings.retry_wait_ms_max / 1e3)
         order = Restore(epoch, number, sha256, secrets.randbits(63))
         restored = self._order(order, Restored, self._settings.restore_wait_s_max)
-        self.epoch, self._committed, self._sealed, self._expiries = epoch, number, None, 0
-        self._unsure = ""
+        self.epoch, self._committed, self._sealed = epoch, number, None
+        self._expiries, self._expiry, self._unsure = 0, None, ""
         return restored
 
     def seal(self, version: int) -> None:
@@ -210,9 +242,10 @@ class PsClient:
             EpochOver: Another trainer or recovery has taken over.
             ShardNotReady: A shard was started again: restore all shards.
         """
+        epoch = self._epoch("seal")
         self._check_sure()
         # What an earlier cut left sealed is given up by each shard itself.
-        order = Seal(self._epoch(), whole("version", version, 1, UINT64_MAX), self._committed)
+        order = Seal(epoch, whole("version", version, 1, UINT64_MAX), self._committed)
         self._sealed = version
         answers = self._link.order_all([order] * self.shards, self._settings.order_wait_s_max)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -231,7 +264,7 @@ class PsClient:
         Raises:
             CutFailed: A shard could not; abandon the version.
         """
-        order = Export(self._epoch(), head)
+        order = Export(self._epoch("export"), head)
         answers = self._link.order_all([order] * self.shards, self._settings.export_wait_s_max)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         if failures:
@@ -250,11 +283,12 @@ class PsClient:
         Raises:
             ShardUnreachable: A shard did not answer; it is told again.
         """
+        epoch = self._epoch("commit")
         if version.version != self._sealed:
             message = f"version {version.version} is to be committed, sealed is {self._sealed}"
             raise UsageError(message, help="commit what was sealed last")
         self._committed, self._sealed = version.version, None
-        self._order(Commit(self._epoch(), version.version, version.sha256, tuple(keep)), Done)
+        self._order(Commit(epoch, version.version, version.sha256, tuple(keep)), Done)
 
     def abandon(self, version: int) -> None:
         """Give up the sealed version: what it wrote belongs to the next.
@@ -262,20 +296,27 @@ class PsClient:
         Raises:
             ShardUnreachable: A shard did not answer; the next `seal` tries again.
         """
-        self._order(Abandon(self._epoch(), version), Done)
+        self._order(Abandon(self._epoch("abandon"), version), Done)
         self._sealed = None
 
     def expire(self, expiries: Mapping[str, Expiry], *, now_ms: int, budget_keys: int) -> dict[str, Expired]:
         """Look at some keys of each shard, and let those leave that are to. To be called while no push is under way.
 
+        When a shard did not answer, the same call again is the same order: shards that did it answer what they answered
+        then, and look at nothing twice. A call of anything else has that order ended first.
+
         Args:
             expiries: Which keys leave, by table.
             now_ms: Table time.
             budget_keys: About how many keys of each table a shard looks at.
+
+        Raises:
+            ShardUnreachable: A shard did not answer, and may have done it.
         """
-        self._expiries += 1
-        order = Expire(self._epoch(), self._expiries, dict(expiries), now_ms, budget_keys)
-        answers = self._order(order, ExpiredKeys)
+        order = Expire(self._epoch("expire"), self._expiries + 1, dict(expiries), now_ms, budget_keys)
+        if self._expiry is not None and msgspec.structs.replace(self._expiry, number=order.number) != order:
+            self._expire(self._expiry)
+        answers = self._expire(self._expiry or order)
         sums = {name: np.sum([one.counts[name] for one in answers], axis=0) for name in expiries}
         return {name: Expired(*(int(count) for count in counts)) for name, counts in sums.items()}
 
@@ -297,20 +338,30 @@ class PsClient:
     def __exit__(self, *ended: object) -> None:
         self.close()
 
+    def _expire(self, order: Expire) -> list[ExpiredKeys]:
+        """An order that keeps its number until every shard has answered it."""
+        self._expiries, self._expiry = order.number, order
+        answers = self._link.order_all([order] * self.shards, self._settings.order_wait_s_max)
+        if not any(isinstance(answer, ShardUnreachable | TableBusy) for answer in answers):
+            self._expiry = None
+        return _all_of(answers, ExpiredKeys)
+
     def _order(self, order: Order, kind: type[Kind], wait_s: float | None = None) -> list[Kind]:
         wait_s = self._settings.order_wait_s_max if wait_s is None else wait_s
-        answers = self._link.order_all([order] * self.shards, wait_s)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return [answer for answer in answers if isinstance(answer, kind)]
+        return _all_of(self._link.order_all([order] * self.shards, wait_s), kind)
 
     def _check_sure(self) -> None:
         if self._unsure:
             message = f"a push failed, and may have been learned in part: {self._unsure}"
             raise PushUnsure(message, help="restore all shards to the newest committed version")
 
-    def _epoch(self) -> Epoch:
+    def _check_may(self, verb: str) -> None:
+        if self._reads_only:
+            message = f"this client only reads: it cannot {verb}"
+            raise UsageError(message, help="connect without reads_only to change anything; a model has one trainer")
+
+    def _epoch(self, verb: str) -> Epoch:
+        self._check_may(verb)
         if self.epoch is None:
             message = "no version was restored yet"
             raise UsageError(message, help="call `restore` first; without a version tables begin empty")
@@ -321,6 +372,14 @@ class PsClient:
             message = f"there is no table {table!r}"
             raise UsageError(message, help=f"tables are {', '.join(self.dims)}")
         return self.dims[table]
+
+
+def _all_of(answers: Sequence[Answer | BaseException], kind: type[Kind]) -> list[Kind]:
+    """The answers of all shards, unless one failed."""
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return [answer for answer in answers if isinstance(answer, kind)]
 
 
 def _version(at: At) -> int | None:

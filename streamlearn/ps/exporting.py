@@ -65,6 +65,11 @@ class Exporting:
             raise self._given_up()
         return self._answer
 
+    @property
+    def is_left(self) -> bool:
+        """Whether it was given up and has not ended: whoever writes it waits for the store."""
+        return self._is_cancelled and self.is_going
+
     def cancel(self, wait_s_max: float) -> bool:
         """Have it end between two pieces. Gives whether it has ended within some time."""
         self._is_cancelled = True

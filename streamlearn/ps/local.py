@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from streamlearn.errors import EpochOver, StreamlearnError
+from streamlearn.errors import EpochOver, StreamlearnError, TableBusy
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Answer, Order
+from streamlearn.ps.orders import Answer, Export, Order
 from streamlearn.ps.place import Place
 from streamlearn.ps.shard import Shard
 from streamlearn.ps.shelf import Shelf
+from streamlearn.settings import PsSettings
 from streamlearn.table import At, Pushed, TableOptions, TableSet
 
 __all__ = ["LocalLink"]
@@ -24,18 +26,18 @@ class LocalLink:
     Args:
         options: Of its tables.
         shelf: Where its versions are.
-        threads: How many threads a call may use.
+        settings: How many threads a call may use, and limits.
     """
 
-    def __init__(self, options: Sequence[TableOptions], shelf: Shelf, *, threads: int = 1) -> None:
+    def __init__(self, options: Sequence[TableOptions], shelf: Shelf, settings: PsSettings) -> None:
         self.dims = {one.spec.name: one.spec.dim for one in options}
         self.shards = 1
-        self._threads = threads
+        self._threads = settings.threads
         self._epoch: Epoch | None = None
         self._open: tuple[TableSet, Epoch] | None = None
         self._users = 0
         self._changed = threading.Condition()
-        self._shard = Shard(Place(), options, shelf, self, threads=threads)
+        self._shard = Shard(Place(), options, shelf, self, settings)
 
     def open(self, tables: TableSet, epoch: Epoch) -> None:
         """The shard's tables may be read and written."""
@@ -82,9 +84,10 @@ class LocalLink:
             tables.pack_sequences(_at(at), columns, shape, out)
 
     def order_all(self, orders: Sequence[Order], wait_s: float) -> list[Answer | BaseException]:
-        """Have the shard obey, in the caller's thread."""
+        """Have the shard obey, in the caller's thread; an export in its own, for its store may hang."""
+        (order,) = orders
         try:
-            return [self._shard.obey(orders[0])]
+            return [self._export(order, wait_s) if isinstance(order, Export) else self._shard.obey(order)]
         except StreamlearnError as error:
             return [error]
 
@@ -97,6 +100,24 @@ class LocalLink:
         with self._changed:
             self._open = None
             self._changed.wait_for(lambda: self._users == 0)
+
+    def _export(self, order: Export, wait_s: float) -> Answer:
+        outcome: Future[Answer] = Future()
+
+        def obey() -> None:
+            try:
+                outcome.set_result(self._shard.obey(order))
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        threading.Thread(target=obey, name="ps-export", daemon=True).start()
+        try:
+            return outcome.result(wait_s)
+        except TimeoutError:
+            if outcome.done():
+                raise
+            message = f"the export of version {order.head.version} was not answered within {wait_s:g} s"
+            raise TableBusy(message, help="see whether the store answers; give the version up") from None
 
     @contextmanager
     def _tables(self) -> Iterator[TableSet]:

@@ -21,6 +21,7 @@ _COUNTS = ("requests", "errors", "rows", "in_bytes", "out_bytes", "seconds")
 # How close each bound is: the figure, what it and its bound are called, and in what they are counted.
 _BOUNDS = {
     "connections": ("connections", "requests"),
+    "clients": ("clients", "requests"),
     "orders_waiting": ("orders", "requests"),
     "in_flight_bytes": ("in_flight_bytes", "bytes"),
 }
@@ -75,6 +76,9 @@ class ShardCollector:
             for count, family in families.items():
                 family.add_metric([name], getattr(table, count))
         yield from families.values()
+        left, name = said.exports_left, "streamlearn_ps_exports_left"
+        yield GaugeMetricFamily(f"{name}_requests", "Exports given up that have not ended", value=left)
+        yield GaugeMetricFamily(f"{name}_max_requests", "The most of exports_left", value=said.exports_left_max)
         committed = said.retained[-1] if said.retained else 0
         yield GaugeMetricFamily("streamlearn_ps_committed_version", "The newest committed version", value=committed)
 

@@ -5,7 +5,7 @@ Rows and gradients have frames of their own; this is for what comes once a versi
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -238,6 +238,8 @@ class ShardStats(_Answer, frozen=True, tag="stats"):
         retained: Committed versions it has images of.
         tables: By name.
         served: Requests, errors, rows, bytes and seconds by verb, connections and refusals; empty in process.
+        exports_left: Exports that were given up and have not ended, for their store does not answer.
+        exports_left_max: How many of those there may be.
     """
 
     place: str
@@ -246,13 +248,17 @@ class ShardStats(_Answer, frozen=True, tag="stats"):
     retained: tuple[int, ...]
     tables: dict[str, TableCount]
     served: dict[str, float]
+    exports_left: int
+    exports_left_max: int
 
 
 Order: TypeAlias = Restore | Seal | Export | Commit | Abandon | Expire | Stats
 Answer: TypeAlias = Done | Failed | Restored | Exported | ExpiredKeys | ShardStats
 
-_orders = msgspec.json.Decoder(Order)
-_answers = msgspec.json.Decoder(Answer)
+Said = TypeVar("Said")
+
+_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+_answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 
 
 def encode(said: Order | Answer) -> bytes:
@@ -266,12 +272,7 @@ def decode_order(data: bytes) -> Order:
     Raises:
         BadRecord: They are none.
     """
-    try:
-        order: Order = _orders.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        message = f"{len(data)} bytes are no order: {error}"
-        raise BadRecord(message, help="trainer and shards must be of the same release") from None
-    return order
+    return _decoded(_orders, data, "order")
 
 
 def decode_answer(data: bytes) -> Answer:
@@ -280,9 +281,12 @@ def decode_answer(data: bytes) -> Answer:
     Raises:
         BadRecord: They are none.
     """
+    return _decoded(_answers, data, "answer")
+
+
+def _decoded(decoder: msgspec.json.Decoder[Said], data: bytes, what: str) -> Said:
     try:
-        answer: Answer = _answers.decode(data)
+        return decoder.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
-        message = f"{len(data)} bytes are no answer: {error}"
+        message = f"{len(data)} bytes are no {what}: {error}"
         raise BadRecord(message, help="trainer and shards must be of the same release") from None
-    return answer

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
-import msgspec
-
-from streamlearn.errors import StreamlearnError
+from streamlearn.errors import ShardRefused, StreamlearnError
 from streamlearn.native import native
 from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.orders import Answer, Failed, Order, decode_answer, encode
+from streamlearn.ps.specification import difference, fingerprint_of
 from streamlearn.settings import PsSettings
 from streamlearn.table import Pushed, TableOptions
 
-__all__ = ["RemoteLink", "fingerprint_of"]
+__all__ = ["RemoteLink", "Role"]
+
+Role = Literal["trains", "reads", "asks"]
 
 _LIMITS = (
     "connect_wait_ms_max",
@@ -31,11 +32,6 @@ _LIMITS = (
 )
 
 
-def fingerprint_of(options: Sequence[TableOptions]) -> bytes:
-    """What trainer and shards must have in common: everything their tables are made of."""
-    return hashlib.sha256(msgspec.json.encode(list(options))).digest()
-
-
 class RemoteLink:
     """The shards at some addresses.
 
@@ -44,6 +40,8 @@ class RemoteLink:
         options: Of the tables; the shards' must be the same.
         settings: Addresses, TLS and limits.
         token: What shards are told to be let in; in no message.
+        role: Whether it `trains`; or only `reads`, in whatever epoch the shards stand at; or only `asks` how shards
+            are, and waits for none of them to be there.
 
     Raises:
         ShardUnreachable: A shard does not answer.
@@ -51,14 +49,22 @@ class RemoteLink:
     """
 
     def __init__(
-        self, model: str, options: Sequence[TableOptions], settings: PsSettings, token: bytes | None = None
+        self,
+        model: str,
+        options: Sequence[TableOptions],
+        settings: PsSettings,
+        token: bytes | None = None,
+        *,
+        role: Role = "trains",
     ) -> None:
+        self._options = tuple(options)
         self.dims = {one.spec.name: one.spec.dim for one in options}
         self.shards = len(settings.addresses)
         self._numbers = {name: number for number, name in enumerate(self.dims)}
         tls = (settings.tls_ca, settings.tls_server_name) if settings.tls_ca else None
         who = (
             list(settings.addresses),
+            role,
             secrets.randbits(128),
             model,
             fingerprint_of(options),
@@ -68,7 +74,8 @@ class RemoteLink:
         )
         limits = [(name, getattr(settings, name)) for name in _LIMITS]
         limits.append(("in_flight_max", settings.in_flight_blocks_max))
-        self._client = native.PsClient(who, token, tls, limits)
+        with self._named():
+            self._client = native.PsClient(who, token, tls, limits)
 
     def begin(self, epoch: Epoch) -> None:
         """Calls belong to this epoch from here on; those of the one before fail."""
@@ -76,7 +83,8 @@ class RemoteLink:
 
     def pull(self, table: str, keys: Any, at: int | None, is_distinct: bool, out: Any) -> None:
         """Ask the shards that have the keys."""
-        self._client.pull((self._numbers[table], self.dims[table]), keys, at, is_distinct, out.reshape(-1))
+        with self._named():
+            self._client.pull((self._numbers[table], self.dims[table]), keys, at, is_distinct, out.reshape(-1))
 
     def push(
         self, table: str, keys: Any, gradients: Any, rest: tuple[Any, Sequence[tuple[int, int]], int, float]
@@ -84,21 +92,24 @@ class RemoteLink:
         """Tell the shards that have the keys."""
         counts, admit, now_ms, rate_scale = rest
         number = self._numbers[table]
-        done = self._client.push(number, keys, gradients.reshape(-1), counts, list(admit), (now_ms, rate_scale))
+        with self._named():
+            done = self._client.push(number, keys, gradients.reshape(-1), counts, list(admit), (now_ms, rate_scale))
         return Pushed(*done)
 
     def pack_flat(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
         """Fetch distinct rows, and pack from those."""
-        native.ps_pack_flat((self._client, len(self.dims)), at, columns, shape, out)
+        with self._named():
+            native.pack_flat((self._client, len(self.dims), at), columns, shape, out)
 
     def pack_sequences(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
         """Fetch distinct rows, and pack from those."""
-        native.ps_pack_sequences((self._client, len(self.dims)), at, columns, shape, out)
+        with self._named():
+            native.pack_sequences((self._client, len(self.dims), at), columns, shape, out)
 
     def order_all(self, orders: Sequence[Order], wait_s: float) -> list[Answer | BaseException]:
         """Send each shard its order."""
         answers = self._client.order_all([encode(order) for order in orders], round(wait_s * 1e3))
-        return [_answer(one) for one in answers]
+        return [self._answer(one) for one in answers]
 
     def stats(self) -> list[dict[str, float]]:
         """Of each shard what was asked of it."""
@@ -109,12 +120,26 @@ class RemoteLink:
         """Close all connections."""
         self._client.close()
 
+    def _answer(self, found: bytes | BaseException) -> Answer | BaseException:
+        if isinstance(found, BaseException):
+            return self._naming(found) if isinstance(found, ShardRefused) else found
+        try:
+            answer = decode_answer(found)
+        except StreamlearnError as error:
+            return error
+        return answer.error() if isinstance(answer, Failed) else answer
 
-def _answer(found: bytes | BaseException) -> Answer | BaseException:
-    if isinstance(found, BaseException):
-        return found
-    try:
-        answer = decode_answer(found)
-    except StreamlearnError as error:
-        return error
-    return answer.error() if isinstance(answer, Failed) else answer
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except ShardRefused as error:
+            raise self._naming(error) from None
+
+    def _naming(self, error: ShardRefused) -> ShardRefused:
+        """The refusal of other tables, saying in what they differ; any other as it is."""
+        differs = difference(self._options, getattr(error, "detail", b""))
+        if not differs:
+            return error
+        message = f"{error.message.partition(': ')[0]}: wrong_tables: {differs}"
+        return ShardRefused(message, help="give trainer and shards the same features and the same app.toml")

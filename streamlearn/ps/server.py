@@ -6,36 +6,37 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from streamlearn.errors import (
-    StreamlearnError,
-    UsageError,
-)
+from streamlearn.errors import StreamlearnError, UsageError
 from streamlearn.native import native
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Export, Failed, Order, Restore, Stats, decode_order, encode
+from streamlearn.ps.orders import Export, Failed, Order, Stats, decode_order, encode
 from streamlearn.ps.place import Place
-from streamlearn.ps.remote import fingerprint_of
 from streamlearn.ps.shard import Shard
 from streamlearn.ps.shelf import Shelf
+from streamlearn.ps.specification import fingerprint_of, specification_of
 from streamlearn.settings import PsSettings
 from streamlearn.table import TableOptions, TableSet
 
-__all__ = ["ShardServer", "read_token"]
+__all__ = ["ShardServer", "limits_of", "read_token"]
 
 _LIMITS = (
     "frame_bytes_max",
     "connections_max",
     "hello_wait_ms_max",
     "idle_ms_max",
+    "frame_wait_ms_max",
     "write_wait_ms_max",
+    "token_wait_ms",
     "in_flight_bytes_max",
+    "in_flight_wait_ms_max",
     "clients_max",
+    "orders_max",
 )
 _POLL_MS = 200
-_WINDOW = 1_024
 _TOKEN_BYTES_MAX = 1024
 # How much less an export's thread is worth to the system's scheduler than one that answers.
 _EXPORT_NICE = 19
@@ -72,19 +73,23 @@ class ShardServer:
         token: bytes | None = None,
         tls: tuple[Path, Path] | None = None,
     ) -> None:
-        shard = (place.number, place.count, *place.parts, shelf.model, fingerprint_of(options))
-        limits = [(name, getattr(settings, name)) for name in _LIMITS]
-        # As many sequences as one client may have under way.
-        limits.append(("window_max", max(_WINDOW, settings.calls_max * settings.in_flight_blocks_max)))
+        tables = (fingerprint_of(options), specification_of(options))
+        shard = (place.number, place.count, *place.parts, shelf.model, *tables)
         paths = None if tls is None else (str(tls[0]), str(tls[1]))
+        limits = limits_of(settings)
         self._server = native.PsServer(list(settings.listen), shard, token, paths, settings.threads, limits)
         self.addresses: list[str] = self._server.addresses
-        self.shard = Shard(place, options, shelf, self, threads=settings.threads)
+        self.shard = Shard(place, options, shelf, self, settings)
         self._drain_ms = settings.drain_ms_max
         self._stopped = threading.Event()
         self._aside: list[threading.Thread] = []
         self._obeying = threading.Thread(target=self._obey_all, name="ps-orders", daemon=True)
+        self._noting = threading.Thread(target=self._log_refused, name="ps-notes", daemon=True)
         self._obeying.start()
+        self._noting.start()
+        begin, end = place.parts
+        known = {"model": shelf.model, "parts": f"[{begin}, {end})", "tables": len(options)}
+        _log.info("shard %s listens at %s", place, " ".join(self.addresses), extra=known)
 
     def open(self, tables: TableSet, epoch: Epoch) -> None:
         """The shard's tables may be read and written."""
@@ -104,13 +109,19 @@ class ShardServer:
         if self._stopped.is_set():
             return
         self._stopped.set()
+        place, begin = self.shard.place, time.monotonic()
+        _log.info("shard %s stops, and finishes what was begun", place, extra={"drain_ms_max": self._drain_ms})
         # No order comes after this, and the last one that came is obeyed meanwhile.
         self._server.stop(self._drain_ms)
         self._obeying.join()
+        self._noting.join()
         self.shard.close()
         # An export that a store keeps waiting is left to end with the process.
         for thread in self._aside:
             thread.join(self._drain_ms / 1e3)
+        left = sum(thread.is_alive() for thread in self._aside)
+        known = {"seconds": round(time.monotonic() - begin, 3), "exports_left": left}
+        _log.info("shard %s has stopped", place, extra=known)
 
     def __enter__(self) -> ShardServer:
         return self
@@ -125,13 +136,16 @@ class ShardServer:
                 if is_last:
                     return
                 continue
-            number, body = found
+            number, reads_only, body = found
             try:
                 order = decode_order(body)
             except StreamlearnError as error:
                 self._server.refuse(number, "bad_request", str(error))
                 continue
-            if isinstance(order, Export | Stats):
+            if reads_only and not isinstance(order, Stats):
+                why = f"the client said that it only reads, and asks to {_name(order)}"
+                self._server.refuse(number, "reads_only", why)
+            elif isinstance(order, Export | Stats):
                 # Others need not wait for what takes long, nor who asks how a shard is for anybody.
                 self._aside = [thread for thread in self._aside if thread.is_alive()]
                 work = self._export if isinstance(order, Export) else self._obey
@@ -148,16 +162,37 @@ class ShardServer:
 
     def _obey(self, number: int, order: Order) -> None:
         try:
-            answer = self.shard.obey(order)
-            if isinstance(order, Restore):
-                _log.info("stands at version %s in epoch %s", order.version, order.epoch)
-            self._server.answer(number, encode(answer))
+            self._server.answer(number, encode(self.shard.obey(order)))
         except StreamlearnError as error:
-            _log.warning("%s refused: %s", type(order).__struct_config__.tag, error.message)
+            _log.warning("shard %s refused to %s: %s", self.shard.place, _name(order), error.message)
             self._server.answer(number, encode(Failed.of(error, str(self.shard.place))))
         except Exception as error:
-            _log.exception("an order failed")
+            _log.exception("shard %s failed to %s", self.shard.place, _name(order))
             self._server.refuse(number, "internal", f"{type(error).__name__}: {error}")
+
+    def _log_refused(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._stopped.is_set()
+            found, left_out = self._server.refused(_POLL_MS)
+            for peer, why in found:
+                _log.warning("shard %s refused a connection from %s: %s", self.shard.place, peer, why)
+            if left_out:
+                _log.warning("shard %s refused %d more connections meanwhile", self.shard.place, left_out)
+            if found:
+                # Whoever tries again and again fills no log: there are a few lines each time.
+                self._stopped.wait(_POLL_MS / 1e3)
+
+
+def limits_of(settings: PsSettings) -> list[tuple[str, int]]:
+    """The limits of a native server."""
+    # As many sequences at least as one client may have under way.
+    window = max(settings.window_pushes_max, settings.calls_max * settings.in_flight_blocks_max)
+    return [*((name, getattr(settings, name)) for name in _LIMITS), ("window_max", window)]
+
+
+def _name(order: Order) -> str:
+    return str(type(order).__struct_config__.tag)
 
 
 def read_token(path: Path) -> bytes:

@@ -5,6 +5,7 @@ Every order may come again, for an answer can be lost on its way: what was done 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -33,15 +34,15 @@ from streamlearn.ps.orders import (
 )
 from streamlearn.ps.place import Place
 from streamlearn.ps.shelf import Shelf
+from streamlearn.settings import PsSettings
 from streamlearn.table import TableOptions, TableSet, Upkeep
 from streamlearn.versions import Head
 
 __all__ = ["Door", "Shard"]
 
-# How long an export that is given up may take to notice: as long as it takes to write one piece.
-_CANCEL_S_MAX = 10.0
 # It stands at a version whose digest nobody has told it.
 _UNTOLD = "untold"
+_log = logging.getLogger("streamlearn.ps")
 
 
 class Door(Protocol):
@@ -65,24 +66,27 @@ class Shard:
         options: Of its tables.
         shelf: Where versions are written to and read from.
         door: What stands before its tables.
-        threads: How many threads share work on all parts.
+        settings: How many threads share work on all parts, and limits.
     """
 
     def __init__(
-        self, place: Place, options: Sequence[TableOptions], shelf: Shelf, door: Door, *, threads: int = 1
+        self, place: Place, options: Sequence[TableOptions], shelf: Shelf, door: Door, settings: PsSettings
     ) -> None:
         self.place = place
         self.epoch: Epoch | None = None
         self._options = tuple(options)
-        self._shelf, self._door, self._threads = shelf, door, threads
+        self._shelf, self._door, self._threads = shelf, door, settings.threads
+        self._left_max, self._end_wait_s_max = settings.exports_left_max, settings.export_end_wait_s_max
         self._tables: TableSet | None = None
         self._restored_by = 0  # the number of the order that began the epoch
         self._stands_at = ""  # the digest of the manifest of the newest committed version
         # What tables know beside their rows: since the newest committed version, and as of it.
         self._upkeep: dict[str, Upkeep] = {}
         self._committed: dict[str, Upkeep] = {}
-        self._expired = (0, ExpiredKeys({}))
+        # The number of the newest order to expire, and what it has done so far.
+        self._expired: tuple[int, dict[str, tuple[int, int, int, int]]] = (0, {})
         self._export: Exporting | None = None
+        self._given_up: list[Exporting] = []
         # Orders are obeyed one at a time; an export only begins under it.
         self._lock = threading.Lock()
 
@@ -162,8 +166,11 @@ class Shard:
             self._drop()
             raise
         self._tables, self._stands_at = tables, order.sha256
-        self._upkeep, self._expired = {}, (0, ExpiredKeys({}))
-        return Restored(rows, size, time.monotonic() - begin)
+        self._upkeep, self._expired = {}, (0, {})
+        seconds = time.monotonic() - begin
+        known = {"rows": rows, "bytes": size, "seconds": round(seconds, 3)}
+        self._say("stands at %s in epoch %s", _name(order.version), order.epoch, extra=known)
+        return Restored(rows, size, seconds)
 
     def _stood_at(self, order: Restore) -> tuple[TableSet, int, int]:
         """Tables as of a version: those there are, without what was written since, or new ones from its files."""
@@ -209,6 +216,7 @@ class Shard:
         for name, table in tables.tables.items():
             now = table.upkeep(changed_only=order.committed is not None)
             self._upkeep[name] = _laid_over(self._upkeep.get(name), now)
+        self._say("sealed version %d", order.version)
 
     def _keep_upkeep(self) -> None:
         """What was sealed is what is committed."""
@@ -222,6 +230,7 @@ class Shard:
             tables.commit(order.version)
             self._keep_upkeep()
             tables.sweep(threads=self._threads)
+            self._say("committed version %d", order.version)
         if order.version != self._newest():
             return  # it was committed before, and another after it
         self._stands_at = order.sha256
@@ -235,24 +244,24 @@ class Shard:
     def _abandon(self, version: int) -> None:
         if self.tables.sealed != version:
             return
-        if self._export is not None and self._export.is_going and not self._export.cancel(_CANCEL_S_MAX):
-            message = f"version {version} is still being written after {_CANCEL_S_MAX:g} s"
+        if self._export is not None and self._export.is_going and not self._export.cancel(self._end_wait_s_max):
+            message = f"version {version} is still being written after {self._end_wait_s_max:g} s"
             raise TableBusy(message, help="see whether the store answers; try again")
         self.tables.abandon(version)
+        self._say("gave up version %d", version)
         # Its number may be sealed again, and is another version then.
         self._export = None
         self.tables.sweep(threads=self._threads)
 
     def _expire(self, order: Expire) -> ExpiredKeys:
-        number, answer = self._expired
-        if order.number == number:
-            return answer
-        counts = {}
+        if order.number != self._expired[0]:
+            self._expired = (order.number, {})
+        counts = self._expired[1]
         for name, expiry in order.expiries.items():
-            done = self.tables[name].expire(expiry, now_ms=order.now_ms, budget_keys=order.budget_keys)
-            counts[name] = (done.scanned, done.idle, done.rare, done.over)
-        self._expired = (order.number, ExpiredKeys(counts))
-        return self._expired[1]
+            if name not in counts:
+                done = self.tables[name].expire(expiry, now_ms=order.now_ms, budget_keys=order.budget_keys)
+                counts[name] = (done.scanned, done.idle, done.rare, done.over)
+        return ExpiredKeys(dict(counts))
 
     def _obey_export(self, order: Export) -> Exported:
         head = order.head
@@ -269,9 +278,15 @@ class Shard:
             files = self._shelf.write(head, self.place, export.going(), upkeep)
             rows = sum(file.rows for file in files if file.kind == "rows")
             answer = Exported(files, rows, time.monotonic() - begin)
-            return answer
         finally:
+            was_left = export.is_left
             export.end(answer)
+            if was_left:
+                self._say("the export of version %d, which was given up, has ended", head.version)
+        size, seconds = sum(file.bytes for file in files), round(answer.seconds, 3)
+        known = {"files": len(files), "rows": rows, "bytes": size, "seconds": seconds}
+        self._say("exported version %d", head.version, extra=known)
+        return answer
 
     def _begun(self, head: Head, tables: TableSet) -> tuple[Exporting, bool]:
         """The export of a version, and whether the caller is to write it: nobody did or does."""
@@ -284,6 +299,13 @@ class Shard:
         if export is not None and export.is_going:
             message = f"version {export.version} is being written"
             raise TableBusy(message, help="wait for it, or give that version up")
+        left = self._left()
+        if len(left) >= self._left_max:
+            message = (
+                f"{len(left)} exports that were given up have not ended, the most there may be: "
+                f"of versions {', '.join(str(one.version) for one in left)}"
+            )
+            raise TableBusy(message, help="see whether the store answers; start the shard again if it never will")
         since = None if head.parent is None or head.kind == "base" else head.parent.version
         # Both versions are held from here on; where they cannot be, nothing was begun.
         self._export = Exporting(head.version, tables.changed(since, head.version))
@@ -291,9 +313,19 @@ class Shard:
 
     def _leave_export(self) -> None:
         """What is being written is of no use any more; whoever writes it ends by itself."""
-        if self._export is not None:
-            self._export.cancel(0.0)
-            self._export = None
+        if self._export is None:
+            return
+        if self._export.is_going and not self._export.cancel(0.0):
+            self._say("gave up the export of version %d, which has not ended", self._export.version)
+        self._given_up, self._export = self._left(), None
+
+    def _left(self) -> list[Exporting]:
+        """Exports that were given up and whose writers wait for the store."""
+        known = self._given_up if self._export is None else [*self._given_up, self._export]
+        return [one for one in known if one.is_left]
+
+    def _say(self, text: str, *values: object, extra: Mapping[str, object] | None = None) -> None:
+        _log.info("shard %s %s", self.place, text % values, extra=extra)
 
     def _stats(self) -> ShardStats:
         tables = self._tables
@@ -305,7 +337,13 @@ class Shard:
             retained=() if tables is None else tuple(tables.retained),
             tables={name: TableCount(one.keys, one.rows, one.images, one.bytes) for name, one in sizes.items()},
             served=dict(self._door.served()),
+            exports_left=len(self._left()),
+            exports_left_max=self._left_max,
         )
+
+
+def _name(version: int | None) -> str:
+    return "no version" if version is None else f"version {version}"
 
 
 def _laid_over(before: Upkeep | None, now: Upkeep) -> Upkeep:

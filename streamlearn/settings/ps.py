@@ -80,15 +80,64 @@ class PsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     idle_ms_max: Annotated[
         int, Meta(ge=1, le=86_400_000, description="How long a caller may be silent before a shard closes it.")
     ] = 60_000
+    frame_wait_ms_max: Annotated[
+        int, Meta(ge=1, le=3_600_000, description="How long a request may take to arrive whole; then it is closed.")
+    ] = 30_000
     write_wait_ms_max: Annotated[
         int, Meta(ge=1, le=3_600_000, description="How long a caller may take no byte of its answer.")
     ] = 10_000
+    token_wait_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=60_000,
+            description="How long who says a wrong token waits for its refusal. It slows whoever tries many.",
+        ),
+    ] = 100
     in_flight_bytes_max: Annotated[
         int, Meta(ge=1 << 20, le=1 << 40, description="Bytes of requests a shard takes in at once; others wait.")
     ] = 256 << 20
+    in_flight_wait_ms_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=3_600_000,
+            description="How long a request waits for room among those bytes; then it is refused and closed.",
+        ),
+    ] = 1_000
     clients_max: Annotated[
         int, Meta(ge=1, le=65_536, description="Clients that push in one epoch; a push of one more is refused.")
     ] = 256
+    window_pushes_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1 << 22,
+            description="Pushes of one client that a shard takes ahead of one that is missing, and answers that it "
+            "remembers. It is never less than `calls_max` times `in_flight_blocks_max`.",
+        ),
+    ] = 1_024
+    orders_max: Annotated[
+        int, Meta(ge=1, le=65_536, description="Orders to a shard that are not answered; one more is refused as busy.")
+    ] = 64
+    exports_left_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Exports that were given up while their store did not answer. Each keeps a thread, and may "
+            "keep rows of before a restore, until it does; at the bound another export is refused.",
+        ),
+    ] = 2
+    export_end_wait_s_max: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3_600,
+            description="How long a shard waits for the export of a version that is given up to end, which it does "
+            "between two pieces. Then the version stays sealed until it is given up again.",
+        ),
+    ] = 10.0
     order_wait_s_max: Annotated[
         float,
         Meta(gt=0, le=86_400, description="How long shards may take to seal, commit, expire or give up a version."),

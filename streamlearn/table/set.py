@@ -96,13 +96,13 @@ class TableSet:
 
     def pack_flat(self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int], out: Any) -> None:
         """Write a flat matrix; `Packing` says of what."""
-        native.pack_flat(self._set, native_at(self._set, at), columns, shape, out)
+        native.pack_flat((self._set, native_at(self._set, at)), columns, shape, out)
 
     def pack_sequences(
         self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int, int], out: Any
     ) -> None:
         """Write a sequence block; `Packing` says of what."""
-        native.pack_sequences(self._set, native_at(self._set, at), columns, shape, out)
+        native.pack_sequences((self._set, native_at(self._set, at)), columns, shape, out)
 
     @property
     def retained(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,3 +45,27 @@ def listening(stack: ExitStack, store: Store, count: int) -> PsSettings:
         for number in range(count)
     ]
     return msgspec.structs.replace(SETTINGS, addresses=[server.addresses[0] for server in servers])
+
+
+class _Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        extra = {name: getattr(record, name, None) for name in ("rows", "files", "bytes", "seconds", "model", "parts")}
+        self.lines.append(
+            record.getMessage() + "".join(f" {name}={value}" for name, value in extra.items() if value is not None)
+        )
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """What the parameter server logs, line by line."""
+    log, handler = logging.getLogger("streamlearn.ps"), _Lines()
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    yield handler.lines
+    log.removeHandler(handler)
+    log.setLevel(before)

@@ -12,7 +12,7 @@ __all__ = ["Proxy"]
 
 _HEADER = struct.Struct("<IIHHQI")  # magic, bytes of the payload, kind, flags, request, checksum
 _CHECKSUM_BYTES = 4
-_PUSH = 3
+_PUSH, _ORDER = 3, 4
 _CONNECT_S_MAX = 1.0
 
 
@@ -26,7 +26,8 @@ class Proxy:
 
     def __init__(self, port: int, seed: int) -> None:
         self._port, self._rng = port, random.Random(seed)
-        self._is_troubled = False
+        self._is_troubled = self._loses_answer = False
+        self._deaf: set[socket.socket] = set()
         self._open: set[socket.socket] = set()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
@@ -36,6 +37,10 @@ class Proxy:
     def trouble(self, is_troubled: bool) -> None:
         """From now on make trouble, or none."""
         self._is_troubled = is_troubled
+
+    def lose_answer(self) -> None:
+        """Carry the next order, and cut the connection instead of carrying its answer."""
+        self._loses_answer = True
 
     def close(self) -> None:
         """Cut everything."""
@@ -65,6 +70,9 @@ class Proxy:
                 header = _exactly(client, _HEADER.size)
                 _, size, kind, *_ = _HEADER.unpack(header)
                 frame = header + _exactly(client, size + _CHECKSUM_BYTES)
+                if kind == _ORDER and self._loses_answer:
+                    self._loses_answer = False
+                    self._deaf.add(client)
                 chance = self._rng.random() if self._is_troubled else 1.0
                 if chance < 0.01:
                     server.sendall(frame[: len(frame) // 2])
@@ -79,7 +87,7 @@ class Proxy:
     def _carry_bytes(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(1 << 16):
-                if self._is_troubled and self._rng.random() < 0.01:
+                if client in self._deaf or (self._is_troubled and self._rng.random() < 0.01):
                     break
                 client.sendall(data)
         self._forget(client, server)
@@ -87,6 +95,7 @@ class Proxy:
     def _forget(self, *ends: socket.socket) -> None:
         for one in ends:
             self._open.discard(one)
+            self._deaf.discard(one)
             _end(one)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import re
 import socket
 from pathlib import Path
 
@@ -14,14 +15,19 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from msgspec.structs import replace
 
 from streamlearn.errors import ShardRefused, ShardUnreachable, StreamlearnError, UsageError
+from streamlearn.features import TableSpec
 from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf, read_token
 from streamlearn.ps.metrics import ShardCollector
+from streamlearn.ps.server import limits_of
 from streamlearn.settings import PsSettings
+from streamlearn.table import Adagrad
+from streamlearn.testing import wait_until
 from streamlearn.versions import Store
 from tests.ps.conftest import SETTINGS
-from tests.ps.model import KEYS, MODEL, OPTIONS, Twin
+from tests.ps.model import KEYS, MODEL, OPTIONS, Twin, committed
 
 _SOON = msgspec.structs.replace(SETTINGS, connect_wait_ms_max=300, retry_wait_ms_max=600, backoff_ms_max=50)
 
@@ -51,8 +57,17 @@ def test_another_model_or_other_tables_are_refused_by_name(store: Store) -> None
     with ShardServer(Place(), OPTIONS, Shelf(store, MODEL), SETTINGS) as server:
         with pytest.raises(ShardRefused, match="other"):
             PsClient.connect("other", OPTIONS, _settings(server))
-        with pytest.raises(ShardRefused, match="tables"):
-            PsClient.connect(MODEL, OPTIONS[:1], _settings(server))
+        main, side = OPTIONS
+        for options, said in (
+            ((main,), "tables are 'main' here, 'main', 'side' there"),
+            ((side, main), "tables are 'side', 'main' here, 'main', 'side' there"),
+            ((replace(main, spec=TableSpec("main", 16, 0.05)), side), "table 'main': dim is 16 here, 8 there"),
+            ((replace(main, optimizer=Adagrad(rate=0.2)), side), "table 'main': optimizer.rate is 0.2 here, 0.1 there"),
+            ((main, replace(side, admission=None)), "table 'side': admission is None here, {'window_ms': 1000000, "),
+        ):
+            with pytest.raises(ShardRefused) as refused:
+                PsClient.connect(MODEL, options, _settings(server))
+            assert f"shard 0 at {server.addresses[0]}: wrong_tables: {said}" in refused.value.message
 
 
 def test_shards_that_do_not_have_every_part_are_refused(store: Store) -> None:
@@ -111,6 +126,8 @@ def test_metrics_say_what_went_through(store: Store) -> None:
     ):
         client.restore(Epoch(1), None)
         client.pull("main", KEYS[:10])
+        # It is counted when its last byte has gone, and the client may have read that before.
+        wait_until(lambda: server.served()["pull_rows"] == 10, "the count of the pull")
         found = {
             (one.name, *one.labels.values()): one.value
             for family in ShardCollector(server).collect()
@@ -119,7 +136,65 @@ def test_metrics_say_what_went_through(store: Store) -> None:
         assert found["streamlearn_ps_rows_total", "pull"] == 10
         assert found["streamlearn_ps_table_rows", "main"] == 0
         assert found["streamlearn_ps_connections_requests",] == 1
+        assert found["streamlearn_ps_clients_requests",] == 0
+        client.push("main", KEYS[:1], np.ones((1, 8), np.float32), now_ms=0)
+        assert server.served()["clients"] == 1
+        assert found["streamlearn_ps_clients_max_requests",] == SETTINGS.clients_max
+        assert found["streamlearn_ps_exports_left_requests",] == 0
+        assert found["streamlearn_ps_exports_left_max_requests",] == SETTINGS.exports_left_max
         assert client.asked()[0]["pull_requests"] == 1
+
+
+def test_every_bound_of_a_shard_is_a_setting(store: Store) -> None:
+    source = (Path(__file__).parents[2] / "native/ps/src/server/settings.rs").read_text()
+    body = source.partition("pub struct Limits {")[2].partition("}")[0]
+    bounds = dict(re.findall(r"pub (\w+): (\w+)", body))
+    assert {name for name, _ in limits_of(PsSettings())} == set(bounds)
+    assert {name.replace("window_max", "window_pushes_max") for name in bounds} <= set(PsSettings.__struct_fields__)
+    # And they are taken: of one order that is not answered, with room for one.
+    settings = msgspec.structs.replace(SETTINGS, orders_max=3, clients_max=7, in_flight_bytes_max=128 << 20)
+    with ShardServer(Place(), OPTIONS, Shelf(store, MODEL), settings) as server:
+        served = server.served()
+        assert (served["orders_max"], served["clients_max"]) == (3, 7)
+        assert served["in_flight_bytes_max"] == 128 << 20
+
+
+def test_a_shard_says_in_its_log_what_became_of_it(store: Store, lines: list[str]) -> None:
+    token = b"a-token-that-is-a-secret"
+    with ShardServer(Place(), OPTIONS, Shelf(store, MODEL), SETTINGS, token=token) as server:
+        for wrong in (b"another-secret", b""):
+            with pytest.raises(ShardRefused):
+                PsClient.connect(MODEL, OPTIONS, _settings(server), wrong or None)
+        with PsClient.connect(MODEL, OPTIONS, _settings(server), token) as client:
+            client.restore(Epoch(1), None)
+            twin = Twin()
+            twin.step(client, 1)
+            newest = committed(client, store, 1, None).ref
+            client.seal(2)
+            client.abandon(2)
+            client.restore(Epoch(2), None)
+            client.restore(Epoch(3, 1), newest)
+            twin.check(client)
+        wait_until(lambda: sum("refused a connection" in line for line in lines) == 2, "both refusals")
+    place, address = "shard 0/1", server.addresses[0]
+    for wanted in (
+        f"{place} listens at {address} model=ctr parts=[0, 1024)",
+        f"{place} stands at no version in epoch 1.0 rows=0 bytes=0 seconds=",
+        f"{place} sealed version 1",
+        f"{place} exported version 1 rows=",
+        f"{place} committed version 1",
+        f"{place} sealed version 2",
+        f"{place} gave up version 2",
+        f"{place} stands at version 1 in epoch 3.1 rows=",
+        f"{place} refused a connection from 127.0.0.1:",
+        f"{place} stops, and finishes what was begun",
+        f"{place} has stopped seconds=",
+    ):
+        assert any(line.startswith(wanted) for line in lines), (wanted, lines)
+    assert any("unauthorized: the token is not the shard's" in line for line in lines)
+    assert not any("secret" in line or "\n" in line for line in lines)
+    # Not one for each push and pull.
+    assert len(lines) == 13
 
 
 @pytest.mark.parametrize("text", ["", "2", "2/2", "-1/2", "0/0", "1/2000", "a/b", "0/2/3", "\u0661/2"])

@@ -63,6 +63,7 @@ fn ids(is_zipf: bool, call: u64) -> Vec<u64> {
 fn client(address: &str, client: u128) -> Client {
     let settings = ClientSettings {
         addresses: vec![address.to_owned()],
+        role: Role::Trains,
         client,
         model: "rates".to_owned(),
         fingerprint: [7; 32],
@@ -116,7 +117,8 @@ fn serve(listen: String) -> (Server, Arc<TableSet>) {
         limits: Limits::default(),
     };
     let (model, fingerprint) = ("rates".to_owned(), [7; 32]);
-    let server = Server::start(settings, Shard { number: 0, count: 1, parts: 0..1024, model, fingerprint });
+    let shard = Shard { number: 0, count: 1, parts: 0..1024, model, fingerprint, specification: vec![] };
+    let server = Server::start(settings, shard);
     let (server, tables) = (server.expect("loopback can be listened at"), tables());
     server.install(tables.clone(), Epoch { run: 1, recovery: 0 }).expect("the first epoch");
     (server, tables)

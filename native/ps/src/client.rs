@@ -14,7 +14,7 @@ mod settings;
 pub use fetched::{Fetched, FetchedRows};
 pub use figures::{ClientStats, ClientVerb, LinkStats};
 pub use push::PushOf;
-pub use settings::{ClientLimits, ClientSettings, TlsTrust};
+pub use settings::{ClientLimits, ClientSettings, Role, TlsTrust};
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -102,7 +102,7 @@ impl Drop for Place<'_> {
 }
 
 impl Client {
-    /// Say hello to every shard, and see that together they have every part once.
+    /// Say hello to every shard, and see that together they have every part once; one that only asks waits for nobody.
     ///
     /// # Errors
     /// When settings cannot be, a shard cannot be reached within `retry_wait_ms_max` or refuses, or parts are missing.
@@ -127,6 +127,11 @@ impl Client {
         let work = move || runtime.block_on(lane::carry(carried, is_closed));
         let thread = std::thread::Builder::new().name("ps-client".to_owned()).spawn(work).map_err(failed)?;
         let client = Self { core, thread: Mutex::new(Some(thread)) };
+        if client.core.settings.role == Role::Asks {
+            let frame_bytes_max = client.core.settings.limits.frame_bytes_max as usize;
+            client.core.plan.get_or_init(|| Plan { bounds: Vec::new(), frame_bytes_max });
+            return Ok(client);
+        }
         let deadline = client.core.deadline();
         let hellos: Vec<HelloReply> =
             client.core.links.iter().map(|link| link.wait_hello(deadline)).collect::<Result<_>>()?;
@@ -145,8 +150,10 @@ impl Client {
     /// are to be given after it was set here, or the connection they came by is closed before they are answered.
     ///
     /// # Errors
-    /// When it is older than the one before: its sequences would be taken for those that were.
+    /// When it is older than the one before: its sequences would be taken for those that were. Or when this client does
+    /// not train.
     pub fn set_epoch(&self, epoch: Epoch) -> Result<()> {
+        self.core.check_trains("set an epoch")?;
         {
             let mut term = self.core.term();
             if term.epoch == Some(epoch) {
@@ -179,12 +186,14 @@ impl Client {
         is_distinct: bool,
         out: &mut [f32],
     ) -> Result<()> {
-        pull::pull(&self.core, (table, keys), at, is_distinct, out)
+        self.core.read(|epoch, deadline| {
+            pull::pull(&self.core, (table, keys), (at, epoch, deadline), is_distinct, out)
+        })
     }
 
     /// Distinct rows of keys of several tables, to be packed from.
     pub fn fetch(&self, wanted: &[(u16, &[u64])], at: PullAt) -> Result<Fetched> {
-        fetched::fetch(&self.core, wanted, at)
+        self.core.read(|epoch, deadline| fetched::fetch(&self.core, wanted, (at, epoch, deadline)))
     }
 
     /// Let rows learn, exactly once whatever happens to connections. Gradients of a key are summed in the order given.
@@ -193,6 +202,7 @@ impl Client {
     /// When a push fails otherwise than by a refusal before it began, some of its keys may have learned: nothing more
     /// is pushed in this epoch, and what is not committed is to be discarded.
     pub fn push(&self, push: PushOf<'_>) -> Result<Pushed> {
+        self.core.check_trains("push")?;
         push::push(&self.core, &push)
     }
 
@@ -253,6 +263,63 @@ impl Core {
     fn epoch(&self) -> Result<Epoch> {
         let none = || PsError::new(Trouble::StaleEpoch, "the client is in no epoch yet: set one first");
         self.term().epoch.ok_or_else(none)
+    }
+
+    /// A client that does not train changes nothing.
+    fn check_trains(&self, what: &str) -> Result<()> {
+        match self.settings.role {
+            Role::Trains => Ok(()),
+            Role::Reads | Role::Asks => {
+                Err(PsError::new(Trouble::Settings, format!("this client only reads: it cannot {what}")))
+            }
+        }
+    }
+
+    /// Read in the client's epoch; or, of one that only reads, in the one that all shards stand at, again when that has
+    /// ended meanwhile.
+    fn read<T>(&self, mut read: impl FnMut(Epoch, Instant) -> Result<T>) -> Result<T> {
+        let (deadline, limits) = (self.deadline(), &self.settings.limits);
+        match self.settings.role {
+            Role::Trains => return read(self.epoch()?, deadline),
+            Role::Asks => {
+                return Err(PsError::new(
+                    Trouble::Settings,
+                    "this client only asks how shards are: it cannot pull",
+                ));
+            }
+            Role::Reads => {}
+        }
+        let (mut wait_ms, mut before) = (limits.backoff_first_ms, None);
+        loop {
+            let error = match self.epoch_of_shards(deadline).and_then(|epoch| read(epoch, deadline)) {
+                Err(error) if matches!(error.trouble, Trouble::StaleEpoch | Trouble::NotReady) => error,
+                // The time was over in the midst of another attempt: what was said to the one before tells more.
+                Err(error) if error.trouble == Trouble::Unreachable => return Err(before.unwrap_or(error)),
+                done => return done,
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Some((shard, _)) = error.shard.as_ref().filter(|_| !left.is_zero()) else {
+                return Err(error);
+            };
+            // Its connection is of an epoch that is over, and is about to be closed; or it has no tables yet.
+            self.links[*shard as usize].wait_news(left.min(Duration::from_millis(wait_ms)));
+            wait_ms = (2 * wait_ms).min(limits.backoff_ms_max);
+            before = Some(error);
+        }
+    }
+
+    /// The epoch that all shards stand at, once they do.
+    fn epoch_of_shards(&self, deadline: Instant) -> Result<Epoch> {
+        let mut newest = None;
+        loop {
+            let before = newest;
+            for link in &self.links {
+                newest = newest.max(Some(link.wait_epoch(newest, deadline)?));
+            }
+            if let Some(epoch) = newest.filter(|_| newest == before) {
+                return Ok(epoch);
+            }
+        }
     }
 
     /// Take a place among the calls there may be at once.

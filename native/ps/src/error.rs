@@ -36,6 +36,8 @@ pub struct PsError {
     pub shard: Option<(u32, String)>,
     /// What happened, with the values.
     pub text: String,
+    /// The detail of a refusal that had one.
+    pub detail: Vec<u8>,
 }
 
 /// What a call gives, or why not.
@@ -43,11 +45,11 @@ pub type Result<T> = std::result::Result<T, PsError>;
 
 impl PsError {
     pub(crate) fn new(trouble: Trouble, text: impl Into<String>) -> Self {
-        Self { trouble, shard: None, text: text.into() }
+        Self { trouble, shard: None, text: text.into(), detail: Vec::new() }
     }
 
     pub(crate) fn at(trouble: Trouble, shard: (u32, &str), text: impl Into<String>) -> Self {
-        Self { trouble, shard: Some((shard.0, shard.1.to_owned())), text: text.into() }
+        Self { shard: Some((shard.0, shard.1.to_owned())), ..Self::new(trouble, text) }
     }
 
     pub(crate) fn refused(shard: (u32, &str), refusal: &Refusal) -> Self {
@@ -56,7 +58,7 @@ impl PsError {
             Code::NotReady => Trouble::NotReady,
             code => Trouble::Refused(code),
         };
-        Self::at(trouble, shard, refusal.to_string())
+        Self { detail: refusal.detail.clone(), ..Self::at(trouble, shard, refusal.to_string()) }
     }
 }
 

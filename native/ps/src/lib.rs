@@ -23,7 +23,7 @@ mod window;
 
 pub use client::{
     Client, ClientLimits, ClientSettings, ClientStats, ClientVerb, Fetched, FetchedRows, LinkStats, PullAt,
-    PushOf, ShardOf, TlsTrust,
+    PushOf, Role, ShardOf, TlsTrust,
 };
 pub use epoch::Epoch;
 pub use error::{PsError, Result, Trouble};
@@ -34,7 +34,7 @@ pub use message::{Columns, HelloAsk, HelloReply, PROTOCOL, PullAsk, PushAsk, Pus
 pub use numbers::Encoding;
 pub use refusal::{Code, Refusal};
 pub use secret::Secret;
-pub use server::{Limits, Order, Server, ServerSettings, Shard};
+pub use server::{Limits, Note, Order, Server, ServerSettings, Shard};
 pub use stats::{BUCKETS_US, Stats, Verb, VerbStats};
 pub use streamlearn_table::{Admit, Pushed};
 pub use tls::TlsFiles;

@@ -6,6 +6,8 @@ use streamlearn_table::TableError;
 
 /// Bytes of a text at most; what is longer is cut.
 pub const TEXT_BYTES_MAX: usize = 1024;
+/// Bytes of a detail at most; one that is longer is left out.
+pub const DETAIL_BYTES_MAX: usize = 64 << 10;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $word:literal;)*) => {
@@ -62,6 +64,8 @@ codes! {
     TooMany = 14, "too_many";
     /// A fault of the shard.
     Internal = 15, "internal";
+    /// A client that only reads asks for a change.
+    ReadsOnly = 16, "reads_only";
 }
 
 /// What is said instead of a reply.
@@ -71,6 +75,8 @@ pub struct Refusal {
     pub code: Code,
     /// The same for people, with the values.
     pub text: String,
+    /// What the other side can find out more by; most refusals have none.
+    pub detail: Vec<u8>,
 }
 
 impl Refusal {
@@ -81,7 +87,15 @@ impl Refusal {
             let end = (0..=TEXT_BYTES_MAX).rev().find(|&end| text.is_char_boundary(end));
             text.truncate(end.unwrap_or(0));
         }
-        Self { code, text }
+        Self { code, text, detail: Vec::new() }
+    }
+
+    /// The same with a detail, unless it is too long to be sent.
+    pub fn with_detail(mut self, detail: Vec<u8>) -> Self {
+        if detail.len() <= DETAIL_BYTES_MAX {
+            self.detail = detail;
+        }
+        self
     }
 }
 
@@ -115,7 +129,7 @@ mod tests {
         }
         words.sort_unstable();
         words.dedup();
-        assert_eq!((words.len(), Code::from_number(0), Code::from_number(16)), (15, None, None));
+        assert_eq!((words.len(), Code::from_number(0), Code::from_number(17)), (16, None, None));
     }
 
     #[test]
@@ -123,5 +137,11 @@ mod tests {
         let refusal = Refusal::new(Code::Internal, "é".repeat(600) + "x");
         assert_eq!(refusal.text, "é".repeat(512));
         assert_eq!(Refusal::new(Code::Internal, "x".to_owned() + &"é".repeat(600)).text.len(), 1023);
+    }
+
+    #[test]
+    fn a_detail_is_whole_or_not_there() {
+        let detail = |bytes| Refusal::new(Code::WrongTables, "").with_detail(vec![1; bytes]).detail.len();
+        assert_eq!((detail(DETAIL_BYTES_MAX), detail(DETAIL_BYTES_MAX + 1)), (DETAIL_BYTES_MAX, 0));
     }
 }

@@ -2,12 +2,14 @@
 
 mod connection;
 mod listen;
+mod notes;
 mod orders;
 mod peers;
 mod settings;
 mod stage;
 mod work;
 
+pub use notes::Note;
 pub use orders::Order;
 pub use settings::{Limits, ServerSettings, Shard};
 
@@ -29,6 +31,7 @@ use crate::refusal::Refusal;
 use crate::secret::Secret;
 use crate::stats::{Meter, Stats};
 use crate::tls;
+use notes::Notes;
 use orders::Orders;
 use peers::{Ending, Peers};
 use stage::Stage;
@@ -50,6 +53,7 @@ struct Core {
     orders: Orders,
     peers: Peers,
     meter: Meter,
+    notes: Notes,
     /// KiB of payloads that may be in flight.
     in_flight: Arc<Semaphore>,
     pool: Pool<f32>,
@@ -97,6 +101,7 @@ impl Server {
             orders: Orders::new(limits.orders_max),
             peers: Peers::default(),
             meter: Meter::default(),
+            notes: Notes::default(),
             in_flight: Arc::new(Semaphore::new(limits.in_flight_bytes_max >> 10)),
             pool: Pool::new(2 * settings.threads + 2, POOLED_FLOATS_MAX),
             payloads: Pool::new(2 * settings.threads + 2, POOLED_BYTES_MAX),
@@ -156,6 +161,12 @@ impl Server {
     /// Answer an order. Gives whether whoever asked was still there.
     pub fn answer(&self, id: u64, answer: std::result::Result<Vec<u8>, Refusal>) -> bool {
         self.core.orders.answer(id, answer)
+    }
+
+    /// Connections that were refused and that nobody was told of yet, once there are some or the wait is over; and how
+    /// many more there were.
+    pub fn refused(&self, wait: Duration) -> (Vec<Note>, u64) {
+        self.core.notes.take(wait)
     }
 
     /// Figures since it started.

@@ -35,12 +35,22 @@ fn frames_and_payloads_have_these_bytes() {
     assert_eq!(hex(&ping), "534c5053000000000500010008070605040302017961b18300000000");
     assert_eq!(crc32c(0, b"123456789"), 0xe306_9283);
     let epoch = Epoch { run: 3, recovery: 1 };
-    let hello = HelloAsk { model: "m", fingerprint: [0xaa; 32], client: 5, epoch: Some(epoch), token: b"t" };
+    let hello = HelloAsk {
+        model: "m",
+        fingerprint: [0xaa; 32],
+        client: 5,
+        reads_only: true,
+        epoch: Some(epoch),
+        token: b"t",
+    };
     let expected = format!(
-        "0100 0100 6d {} 05000000000000000000000000000000 0300000000000000 01000000 01000000 0100 74",
+        "0200 0100 0100 6d {} 05000000000000000000000000000000 0300000000000000 01000000 01000000 0100 74",
         "aa".repeat(32)
     );
     assert_eq!(hex(&hello.to_payload()), expected.replace(' ', ""));
+    let mut other = hello.to_payload();
+    other[2] = 3;
+    assert!(HelloAsk::decode(&other).err().unwrap().text.contains("flags 0x0003"));
     let reply = HelloReply {
         number: 1,
         count: 2,
@@ -51,7 +61,7 @@ fn frames_and_payloads_have_these_bytes() {
         idle_ms_max: 9,
         dims: vec![3],
     };
-    let expected = "0100 0100 01000000 02000000 00020000 00040000 0000000000000000 00000000 00000000 \
+    let expected = "0200 0100 01000000 02000000 00020000 00040000 0000000000000000 00000000 00000000 \
                     10000000 04000000 09000000 03000000";
     assert_eq!(hex(&reply.to_payload()), expected.replace(' ', ""));
     let mut pull = Vec::new();
@@ -179,7 +189,7 @@ proptest! {
         dims in prop::collection::vec(any::<u32>(), 0..9), by in any::<u64>(),
     ) {
         let epoch = run.map(|run| Epoch { run, recovery: 9 });
-        let ask = HelloAsk { model: &model, fingerprint: [3; 32], client: u128::from(by) << 50, epoch, token: &token };
+        let ask = HelloAsk { model: &model, fingerprint: [3; 32], client: u128::from(by) << 50, reads_only: by % 2 == 0, epoch, token: &token };
         let payload = ask.to_payload();
         prop_assert!(HelloAsk::decode(&payload).unwrap() == ask);
         prop_assert!(HelloAsk::decode(&payload[..by as usize % payload.len()]).is_err());

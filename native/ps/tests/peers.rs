@@ -39,12 +39,16 @@ fn whoever_is_not_meant_is_told_why_with_both_values() {
         code == Code::WrongTables && text.contains(&"ab".repeat(32)) && text.contains(&"07".repeat(32)),
         "{text}"
     );
+    let (notes, left_out) = server.refused(SOON);
+    assert_eq!((notes.len(), left_out), (4, 0));
+    assert!(notes.iter().all(|note| note.peer.starts_with("127.0.0.1:") && !note.text.contains("right")));
+    assert_eq!(notes[0].text, "unauthorized: the token is not the shard's");
     let mut peer = Peer::connect(&server.addresses()[0]);
     let mut payload = right.to_payload();
     payload[0] = 9;
     peer.say(Kind::Hello, 0, &payload);
     let (code, text) = peer.refusal();
-    assert_eq!((code, text.as_str()), (Code::WrongProtocol, "the client speaks protocol 9, the shard 1"));
+    assert_eq!((code, text.as_str()), (Code::WrongProtocol, "the client speaks protocol 9, the shard 2"));
     assert_eq!(server.stats().refused(Code::Unauthorized), 2);
 
     let client = |token: &str| {
@@ -59,6 +63,10 @@ fn whoever_is_not_meant_is_told_why_with_both_values() {
     let token = Some(Secret::new("right").unwrap());
     let error = Client::open(ClientSettings { token, ..wrong }).err().unwrap();
     assert_eq!(error.trouble, Trouble::Refused(Code::WrongModel));
+    let wrong = ClientSettings { fingerprint: [1; 32], ..client_settings(server.addresses(), 1) };
+    let token = Some(Secret::new("right").unwrap());
+    let error = Client::open(ClientSettings { token, ..wrong }).err().unwrap();
+    assert_eq!((error.trouble, &error.detail[..]), (Trouble::Refused(Code::WrongTables), SPECIFICATION));
 }
 
 #[test]

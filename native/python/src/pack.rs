@@ -126,93 +126,63 @@ fn floats(sizes: &[usize]) -> PyResult<usize> {
     product.ok_or_else(|| PyValueError::new_err(format!("a buffer of {sizes:?} floats")))
 }
 
-fn read_all<T>(
-    py: Python<'_>,
-    set: &NativeSet,
-    at: &Version<'_>,
-    work: impl Send + FnOnce(&[&dyn ReadRows]) -> Result<T, PackError>,
-) -> PyResult<T>
-where
-    T: Send,
-{
-    let at = at.at(&set.set)?;
-    let outcome = py.detach(|| {
-        set.set.readings(at).map(|readings| {
-            let readers: Vec<&dyn ReadRows> = readings.iter().map(|one| one as &dyn ReadRows).collect();
-            work(&readers)
-        })
-    });
-    outcome.map_err(|error| refuse(py, &error))?.map_err(wrong)
+/// Where rows come from: `(tables, at)` of this process, or `(client, count of tables, version)` of shards.
+#[derive(FromPyObject)]
+enum Source<'py> {
+    Tables(PyRef<'py, NativeSet>, Version<'py>),
+    Shards(PyRef<'py, NativeClient>, usize, Option<u64>),
+}
+
+impl Source<'_> {
+    /// Work on readers of all tables; of shards, those of the keys that are named by table.
+    fn read<'a>(
+        &self,
+        py: Python<'_>,
+        keys: impl Iterator<Item = (usize, &'a [u64])>,
+        work: impl Send + FnOnce(&[&dyn ReadRows]) -> Result<(), PackError>,
+    ) -> PyResult<()> {
+        match self {
+            Self::Tables(set, at) => {
+                let (at, set) = (at.at(&set.set)?, &set.set);
+                let outcome = py.detach(|| {
+                    set.readings(at).map(|readings| {
+                        let readers: Vec<&dyn ReadRows> =
+                            readings.iter().map(|one| one as &dyn ReadRows).collect();
+                        work(&readers)
+                    })
+                });
+                outcome.map_err(|error| refuse(py, &error))?.map_err(wrong)
+            }
+            Self::Shards(client, tables, at) => {
+                let wanted = wanted(*tables, keys)?;
+                let asked: Vec<(u16, &[u64])> =
+                    wanted.iter().enumerate().map(|(table, keys)| (table as u16, keys.as_slice())).collect();
+                let fetched = fetched(py, client, &asked, *at)?;
+                py.detach(|| work(&fetched.readers())).map_err(wrong)?;
+                assert_eq!(fetched.missing(), 0, "what is packed was asked for");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The keys that columns want, by table.
+fn wanted<'a>(tables: usize, keys: impl Iterator<Item = (usize, &'a [u64])>) -> PyResult<Vec<Vec<u64>>> {
+    let mut wanted = vec![Vec::new(); tables];
+    for (table, keys) in keys {
+        let all: &mut Vec<u64> = wanted
+            .get_mut(table)
+            .ok_or_else(|| PyIndexError::new_err(format!("table {table} of {tables}")))?;
+        all.extend_from_slice(keys);
+    }
+    Ok(wanted)
 }
 
 #[pyfunction]
 #[pyo3(name = "pack_flat")]
 fn pack_flat_into(
     py: Python<'_>,
-    set: &NativeSet,
-    at: Version<'_>,
-    columns: Vec<ColumnTuple<'_>>,
-    shape: Flat,
-    out: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    let named = borrow(columns)?;
-    let (columns, shape) = (flat_columns(&named)?, flat_shape(shape));
-    let length = floats(&[shape.examples_padded, shape.stride])?;
-    let mut out = flat_out::<f32>(out, ("out", "float32"), length)?;
-    let out = out.as_slice_mut()?;
-    read_all(py, set, &at, |tables| pack_flat(tables, &columns, shape, out))
-}
-
-#[pyfunction]
-#[pyo3(name = "pack_sequences")]
-fn pack_sequences_into(
-    py: Python<'_>,
-    set: &NativeSet,
-    at: Version<'_>,
-    columns: Vec<ColumnTuple<'_>>,
-    shape: Block,
-    out: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    let named = borrow(columns)?;
-    let (columns, shape) = (sequence_columns(&named)?, block_shape(shape));
-    let length = floats(&[shape.users_padded, shape.length, shape.stride])?;
-    let mut out = flat_out::<f32>(out, ("out", "float32"), length)?;
-    let out = out.as_slice_mut()?;
-    read_all(py, set, &at, |tables| pack_sequences(tables, &columns, shape, out))
-}
-
-/// The keys that columns want, by table.
-fn wanted(tables: usize, keys: impl Iterator<Item = (usize, Vec<u64>)>) -> PyResult<Vec<Vec<u64>>> {
-    let mut wanted = vec![Vec::new(); tables];
-    for (table, keys) in keys {
-        let all: &mut Vec<u64> = wanted
-            .get_mut(table)
-            .ok_or_else(|| PyIndexError::new_err(format!("table {table} of {tables}")))?;
-        all.extend(keys);
-    }
-    Ok(wanted)
-}
-
-fn read_fetched<T: Send>(
-    py: Python<'_>,
-    client: &NativeClient,
-    at: Option<u64>,
-    wanted: &[Vec<u64>],
-    work: impl Send + FnOnce(&[&dyn ReadRows]) -> Result<T, PackError>,
-) -> PyResult<T> {
-    let asked: Vec<(u16, &[u64])> =
-        wanted.iter().enumerate().map(|(table, keys)| (table as u16, keys.as_slice())).collect();
-    let fetched = fetched(py, client, &asked, at)?;
-    let done = py.detach(|| work(&fetched.readers())).map_err(wrong)?;
-    assert_eq!(fetched.missing(), 0, "what is packed was asked for");
-    Ok(done)
-}
-
-#[pyfunction]
-fn ps_pack_flat(
-    py: Python<'_>,
-    client: (PyRef<'_, NativeClient>, usize),
-    at: Option<u64>,
+    source: Source<'_>,
     columns: Vec<ColumnTuple<'_>>,
     shape: Flat,
     out: &Bound<'_, PyAny>,
@@ -223,18 +193,17 @@ fn ps_pack_flat(
     let mut out = flat_out::<f32>(out, ("out", "float32"), length)?;
     let out = out.as_slice_mut()?;
     let keys = columns.iter().filter_map(|column| match column {
-        Column::Slot(slot) => Some((slot.table, slot.keys.to_vec())),
+        Column::Slot(slot) => Some((slot.table, slot.keys)),
         Column::Dense(_) => None,
     });
-    let wanted = wanted(client.1, keys)?;
-    read_fetched(py, &client.0, at, &wanted, |tables| pack_flat(tables, &columns, shape, out))
+    source.read(py, keys, |tables| pack_flat(tables, &columns, shape, out))
 }
 
 #[pyfunction]
-fn ps_pack_sequences(
+#[pyo3(name = "pack_sequences")]
+fn pack_sequences_into(
     py: Python<'_>,
-    client: (PyRef<'_, NativeClient>, usize),
-    at: Option<u64>,
+    source: Source<'_>,
     columns: Vec<ColumnTuple<'_>>,
     shape: Block,
     out: &Bound<'_, PyAny>,
@@ -244,9 +213,8 @@ fn ps_pack_sequences(
     let length = floats(&[shape.users_padded, shape.length, shape.stride])?;
     let mut out = flat_out::<f32>(out, ("out", "float32"), length)?;
     let out = out.as_slice_mut()?;
-    let keys = columns.iter().map(|slot| (slot.table, slot.keys.to_vec()));
-    let wanted = wanted(client.1, keys)?;
-    read_fetched(py, &client.0, at, &wanted, |tables| pack_sequences(tables, &columns, shape, out))
+    let keys = columns.iter().map(|slot| (slot.table, slot.keys));
+    source.read(py, keys, |tables| pack_sequences(tables, &columns, shape, out))
 }
 
 #[pyclass(frozen, name = "Scatter", module = "streamlearn._native")]
@@ -329,7 +297,5 @@ impl NativeScatter {
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pack_flat_into, module)?)?;
     module.add_function(wrap_pyfunction!(pack_sequences_into, module)?)?;
-    module.add_function(wrap_pyfunction!(ps_pack_flat, module)?)?;
-    module.add_function(wrap_pyfunction!(ps_pack_sequences, module)?)?;
     module.add_class::<NativeScatter>()
 }

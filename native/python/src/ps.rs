@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use streamlearn_ps::{
     Client, ClientLimits, ClientSettings, Code, Encoding, Epoch, Limits, PsError, PullAt, PushOf, Refusal,
-    Secret, Server, ServerSettings, Shard, TlsFiles, TlsTrust, Trouble,
+    Role, Secret, Server, ServerSettings, Shard, TlsFiles, TlsTrust, Trouble,
 };
 use streamlearn_table::Admit;
 
@@ -54,13 +54,19 @@ fn class_of(trouble: Trouble) -> (&'static str, &'static str) {
             ("TableFull", "raise rows_max, expire more keys, or give the shards more memory")
         }
         Trouble::Refused(Code::VersionRefused) => ("VersionRefused", ""),
+        Trouble::Refused(Code::ReadsOnly) => ("UsageError", "connect as one that trains to change anything"),
         Trouble::Refused(_) => ("ShardRefused", "trainer and shards must be of one release, model and token"),
     }
 }
 
 fn refuse(py: Python<'_>, error: &PsError) -> PyErr {
     let (class, help) = class_of(error.trouble);
-    raise(py, class, &error.to_string(), help)
+    let raised = raise(py, class, &error.to_string(), help);
+    if error.detail.is_empty() {
+        return raised;
+    }
+    let named = raised.value(py).setattr("detail", PyBytes::new(py, &error.detail));
+    named.map_or_else(|error| error, |()| raised)
 }
 
 fn done<T>(py: Python<'_>, outcome: streamlearn_ps::Result<T>) -> PyResult<T> {
@@ -91,6 +97,9 @@ macro_rules! lay_over {
     };
 }
 
+/// `(number, count, begin, end, model, fingerprint, specification)`.
+type ShardTuple = (u32, u32, usize, usize, String, Vec<u8>, Vec<u8>);
+
 #[pyclass(frozen, name = "PsServer", module = "streamlearn._native")]
 struct NativeServer {
     server: Server,
@@ -98,21 +107,21 @@ struct NativeServer {
 
 #[pymethods]
 impl NativeServer {
-    /// `shard` is `(number, count, begin, end, model, fingerprint)`, `tls` paths of certificates and key.
+    /// `shard` is `(number, count, begin, end, model, fingerprint, specification)`, `tls` paths of certificates and key.
     #[new]
     #[pyo3(signature = (listen, shard, token, tls, threads, limits))]
     fn new(
         py: Python<'_>,
         listen: Vec<String>,
-        shard: (u32, u32, usize, usize, String, Vec<u8>),
+        shard: ShardTuple,
         token: Option<Vec<u8>>,
         tls: Option<(PathBuf, PathBuf)>,
         threads: usize,
         limits: Vec<(String, u64)>,
     ) -> PyResult<Self> {
-        let (number, count, begin, end, model, fingerprint) = shard;
+        let (number, count, begin, end, model, fingerprint, specification) = shard;
         let fingerprint = fingerprint_of(&fingerprint)?;
-        let shard = Shard { number, count, parts: begin..end, model, fingerprint };
+        let shard = Shard { number, count, parts: begin..end, model, fingerprint, specification };
         let mut bounds = Limits::default();
         lay_over!(
             bounds,
@@ -156,10 +165,10 @@ impl NativeServer {
         py.detach(|| self.server.uninstall());
     }
 
-    /// `(id, body)`, or None when none came.
-    fn next_order<'py>(&self, py: Python<'py>, wait_ms: u64) -> Option<(u64, Bound<'py, PyBytes>)> {
+    /// `(id, reads_only, body)`, or None when none came.
+    fn next_order<'py>(&self, py: Python<'py>, wait_ms: u64) -> Option<(u64, bool, Bound<'py, PyBytes>)> {
         let order = py.detach(|| self.server.next_order(Duration::from_millis(wait_ms)));
-        order.map(|order| (order.id, PyBytes::new(py, &order.body)))
+        order.map(|order| (order.id, order.reads_only, PyBytes::new(py, &order.body)))
     }
 
     fn answer(&self, py: Python<'_>, id: u64, body: Vec<u8>) -> bool {
@@ -171,6 +180,12 @@ impl NativeServer {
         let code = Code::ALL.iter().copied().find(|known| known.word() == code);
         let code = code.ok_or_else(|| PyValueError::new_err("there is no such code"))?;
         Ok(py.detach(|| self.server.answer(id, Err(Refusal::new(code, text)))))
+    }
+
+    /// `(peer, why)` of connections that were refused, and how many more were.
+    fn refused(&self, py: Python<'_>, wait_ms: u64) -> (Vec<(String, String)>, u64) {
+        let (notes, left_out) = py.detach(|| self.server.refused(Duration::from_millis(wait_ms)));
+        (notes.into_iter().map(|note| (note.peer, note.text)).collect(), left_out)
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -208,8 +223,8 @@ pub struct NativeClient {
     pub client: Client,
 }
 
-/// `(addresses, client, model, fingerprint, dims, encoding, seed)`.
-type Who = (Vec<String>, u128, String, Vec<u8>, Vec<usize>, String, u64);
+/// `(addresses, role, client, model, fingerprint, dims, encoding, seed)`.
+type Who = (Vec<String>, String, u128, String, Vec<u8>, Vec<usize>, String, u64);
 
 /// The version that is read: its number, or None for what was written last.
 pub fn pull_at(at: Option<u64>) -> PullAt {
@@ -227,7 +242,13 @@ impl NativeClient {
         tls: Option<(PathBuf, String)>,
         limits: Vec<(String, u64)>,
     ) -> PyResult<Self> {
-        let (addresses, client, model, fingerprint, dims, encoding, seed) = who;
+        let (addresses, role, client, model, fingerprint, dims, encoding, seed) = who;
+        let role = match role.as_str() {
+            "trains" => Role::Trains,
+            "reads" => Role::Reads,
+            "asks" => Role::Asks,
+            other => return Err(PyValueError::new_err(format!("there is no role {other:?}"))),
+        };
         let encoding = match encoding.as_str() {
             "float32" => Encoding::F32,
             "float16" => Encoding::F16,
@@ -250,6 +271,7 @@ impl NativeClient {
         );
         let settings = ClientSettings {
             addresses,
+            role,
             client,
             model,
             fingerprint: fingerprint_of(&fingerprint)?,

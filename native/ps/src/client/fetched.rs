@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use streamlearn_table::{ByPart, ReadRows};
 
@@ -9,6 +10,7 @@ use super::cut::{Cut, Met};
 use super::driver::{Work, drive};
 use super::pull::{Asking, check_lengths};
 use super::{Core, PullAt};
+use crate::epoch::Epoch;
 use crate::error::Result;
 use crate::frame::Kind;
 use crate::message::SliceHead;
@@ -138,13 +140,16 @@ struct Fetching {
 }
 
 /// Fetch rows of keys of several tables.
-pub fn fetch(core: &Core, wanted: &[(u16, &[u64])], at: PullAt) -> Result<Fetched> {
-    let deadline = core.deadline();
+pub fn fetch(
+    core: &Core,
+    wanted: &[(u16, &[u64])],
+    (at, epoch, deadline): (PullAt, Epoch, Instant),
+) -> Result<Fetched> {
     let _place = core.enter(deadline)?;
-    let (epoch, bounds, block_keys) = (core.epoch()?, &core.plan().bounds, core.pull_keys_max());
+    let (bounds, block_keys) = (&core.plan().bounds, core.pull_keys_max());
     let mut fetching = Fetching { parts: Vec::new(), tables: Vec::new(), block_keys, blocks: Vec::new() };
     for &(table, keys) in wanted {
-        let asking = Asking { epoch, ..Asking::new(core, table, at)? };
+        let asking = Asking::new(core, table, (at, epoch))?;
         check_lengths(keys, keys.len() * asking.dim, asking.dim)?;
         let (distinct, bounds) = distinct(keys, bounds);
         fetching.tables.push(FetchedRows::new(asking.dim, distinct));

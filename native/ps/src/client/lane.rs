@@ -13,6 +13,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::Core;
 use super::link::Link;
+use super::settings::Role;
 use crate::address::{Address, Stream};
 use crate::epoch::Epoch;
 use crate::error::{PsError, Trouble};
@@ -124,6 +125,7 @@ impl Lane {
             model: &settings.model,
             fingerprint: settings.fingerprint,
             client: settings.client,
+            reads_only: settings.role != Role::Trains,
             epoch,
             token: settings.token.as_ref().map_or(&[], |token| token.bytes()),
         };

@@ -40,6 +40,10 @@ struct State {
     waiting: BTreeMap<u64, Asked>,
     next: u64,
     hello: Option<HelloReply>,
+    /// The epoch the shard said this connection's hello in; none while there is no connection.
+    epoch: Option<Epoch>,
+    /// Whether somebody waits for a connection without asking for anything yet.
+    is_wanted: bool,
     /// What is wrong with the connection, if it is not there.
     trouble: Option<PsError>,
     /// Whether the trouble does not pass by itself.
@@ -157,9 +161,49 @@ impl Link {
         self.meter.set_in_flight(state.queue.len() + state.waiting.len());
     }
 
-    /// Whether there is something to send.
+    /// Whether there is something to send, or somebody waits for the shard.
     pub fn is_asked(&self) -> bool {
-        !self.lock().queue.is_empty()
+        let state = self.lock();
+        state.is_wanted || !state.queue.is_empty()
+    }
+
+    /// Wait until the shard has said hello in some epoch, or in one no older than this. Gives which.
+    pub fn wait_epoch(&self, least: Option<Epoch>, deadline: Instant) -> Result<Epoch> {
+        let mut state = self.lock();
+        if state.is_refused {
+            // Who was not let in before may be now.
+            (state.is_refused, state.is_wanted) = (false, true);
+            self.asked.notify_one();
+        }
+        loop {
+            if let Some(epoch) = state.epoch.filter(|&epoch| Some(epoch) >= least) {
+                return Ok(epoch);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match &state.trouble {
+                _ if state.is_closed => {
+                    return Err(PsError::at(Trouble::Closed, self.name(), "the client is closed"));
+                }
+                Some(error) if state.is_refused || left.is_zero() => return Err(error.clone()),
+                _ if left.is_zero() => {
+                    let text = match state.epoch {
+                        None => "it has no tables".to_owned(),
+                        Some(_) => format!(
+                            "it stands at epoch {}, another shard at {}",
+                            name(state.epoch),
+                            name(least)
+                        ),
+                    };
+                    return Err(PsError::at(Trouble::NotReady, self.name(), text));
+                }
+                _ => state = self.said_hello.wait_timeout(state, left).expect("no holder panics").0,
+            }
+        }
+    }
+
+    /// Wait until something becomes of the connection, or the wait is over.
+    pub fn wait_news(&self, wait: Duration) {
+        drop(self.said_hello.wait_timeout(self.lock(), wait).expect("no holder panics"));
     }
 
     /// The next thing to send; from here on it counts as sent.
@@ -192,8 +236,9 @@ impl Link {
             let text = format!("it is now shard {:?}, and was {:?}", what(&hello), what(before));
             return Err(PsError::at(Trouble::Settings, self.name(), text));
         }
+        state.epoch = hello.epoch;
         state.hello = Some(hello);
-        (state.trouble, state.is_refused) = (None, false);
+        (state.trouble, state.is_refused, state.is_wanted) = (None, false, false);
         self.meter.connect();
         self.said_hello.notify_all();
         Ok(())
@@ -213,7 +258,7 @@ impl Link {
                 state.queue.push_front((request, asked));
             }
         }
-        (state.trouble, state.is_refused) = (Some(error), false);
+        (state.trouble, state.is_refused, state.epoch) = (Some(error), false, None);
         self.count(&state);
         self.said_hello.notify_all();
     }
@@ -229,7 +274,8 @@ impl Link {
                 self.fail(asked, error.clone());
             }
         }
-        (state.trouble, state.is_refused) = (Some(error), true);
+        (state.trouble, state.is_refused, state.is_wanted) = (Some(error), true, false);
+        state.epoch = None;
         self.count(&state);
         self.said_hello.notify_all();
     }
@@ -258,6 +304,7 @@ impl Link {
     /// The client is closed.
     pub fn close(&self) {
         self.lock().is_closed = true;
+        self.said_hello.notify_all();
         let error = PsError::at(Trouble::Closed, self.name(), "the client was closed");
         self.end_where(|_| true, |_| Some(error.clone()));
     }

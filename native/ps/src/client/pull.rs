@@ -1,5 +1,7 @@
 //! Pulling: rows from the shards to every place that wants them.
 
+use std::time::Instant;
+
 use streamlearn_table::{ByPart, prefetch_all};
 
 use super::cut::{Cut, Met};
@@ -24,10 +26,9 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// What is asked of a table in the client's epoch.
-    pub fn new(core: &Core, table: u16, at: PullAt) -> Result<Self> {
-        let dim = core.dim(table)?;
-        Ok(Self { epoch: core.epoch()?, table, encoding: core.settings.encoding, at, dim })
+    /// What is asked of a table in an epoch.
+    pub fn new(core: &Core, table: u16, (at, epoch): (PullAt, Epoch)) -> Result<Self> {
+        Ok(Self { epoch, table, encoding: core.settings.encoding, at, dim: core.dim(table)? })
     }
 
     /// The frame that asks for rows of keys.
@@ -70,13 +71,12 @@ struct Pulling<'a> {
 pub fn pull(
     core: &Core,
     (table, keys): (u16, &[u64]),
-    at: PullAt,
+    (at, epoch, deadline): (PullAt, Epoch, Instant),
     is_distinct: bool,
     out: &mut [f32],
 ) -> Result<()> {
-    let asking = Asking::new(core, table, at)?;
+    let asking = Asking::new(core, table, (at, epoch))?;
     check_lengths(keys, out.len(), asking.dim)?;
-    let deadline = core.deadline();
     let _place = core.enter(deadline)?;
     let by_part = ByPart::new(keys);
     let cut = |parts: &[usize]| Cut::new(by_part.of(parts[0]..parts[1]), is_distinct);

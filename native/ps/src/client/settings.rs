@@ -18,11 +18,24 @@ pub struct TlsTrust {
     pub server_name: String,
 }
 
+/// What a client is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It pulls, pushes and gives orders, in the epoch that it is told.
+    Trains,
+    /// It pulls, in whatever epoch the shards stand at, and changes nothing.
+    Reads,
+    /// It gives orders that change nothing, to whichever shards there are.
+    Asks,
+}
+
 /// Where the shards are, and who asks.
 #[derive(Debug, Clone)]
 pub struct ClientSettings {
     /// Shard i at i.
     pub addresses: Vec<String>,
+    /// What it is for.
+    pub role: Role,
     /// Itself: its pushes are counted under this, so no two clients may have the same.
     pub client: u128,
     /// The model.

@@ -7,7 +7,9 @@ use crate::epoch::Epoch;
 use crate::refusal::{Code, Refusal};
 
 /// The version of this protocol.
-pub const PROTOCOL: u16 = 1;
+pub const PROTOCOL: u16 = 2;
+
+const READS_ONLY: u16 = 1;
 
 /// What a client says first.
 #[derive(Clone, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub struct HelloAsk<'a> {
     pub fingerprint: [u8; 32],
     /// Itself: what its pushes are counted under.
     pub client: u128,
+    /// Whether it only reads: it is of whatever epoch the shard stands at, and may change nothing.
+    pub reads_only: bool,
     /// The epoch it is in, if any yet.
     pub epoch: Option<Epoch>,
     /// What lets it in; empty where nothing is asked for.
@@ -49,6 +53,7 @@ impl HelloAsk<'_> {
     /// The payload.
     pub fn to_payload(&self) -> Vec<u8> {
         let mut payload = PROTOCOL.to_le_bytes().to_vec();
+        payload.extend_from_slice(&(if self.reads_only { READS_ONLY } else { 0 }).to_le_bytes());
         payload.extend_from_slice(&(self.model.len() as u16).to_le_bytes());
         payload.extend_from_slice(self.model.as_bytes());
         payload.extend_from_slice(&self.fingerprint);
@@ -75,12 +80,16 @@ impl<'a> HelloAsk<'a> {
     pub fn decode(payload: &'a [u8]) -> Result<Self, Refusal> {
         let mut fields = Fields::new("a hello", payload);
         same_protocol(&mut fields, "client", "shard")?;
+        let flags = fields.u16()?;
+        if flags & !READS_ONLY != 0 {
+            return Err(fields.bad(format!("flags {flags:#06x}: there are none but {READS_ONLY}")));
+        }
         let model = std::str::from_utf8(fields.short_bytes()?)
             .map_err(|error| fields.bad(format!("the model's name is no UTF-8: {error}")))?;
         let (fingerprint, client) = (fields.bytes32()?, fields.u128()?);
         let (epoch, token) = (fields.optional_epoch()?, fields.short_bytes()?);
         fields.end()?;
-        Ok(Self { model, fingerprint, client, epoch, token })
+        Ok(Self { model, fingerprint, client, reads_only: flags == READS_ONLY, epoch, token })
     }
 }
 

@@ -60,6 +60,10 @@ pub struct Connection<'a> {
     pub(super) core: &'a Core,
     pub(super) entry: Entry<'a>,
     pub(super) client: u128,
+    /// Whether it may change nothing.
+    reads_only: bool,
+    /// Where it came from.
+    from: String,
     stream: Box<dyn Stream>,
     intake: Intake,
     /// When the last byte came.
@@ -83,21 +87,23 @@ impl Drop for Connection<'_> {
 
 /// Serve a peer until it ends.
 pub async fn serve(core: Arc<Core>, socket: Socket) {
+    let from = socket.peer();
     let Some(entry) = core.peers.enter(core.limits.connections_max) else {
         let text = format!(
             "{} connections, the most there may be, or the shard is stopping",
             core.limits.connections_max
         );
-        core.meter.refuse(Code::TooMany);
+        let refusal = Refusal::new(Code::TooMany, text);
+        core.meter.refuse(refusal.code);
+        core.notes.add(&from, refusal.to_string());
         if core.tls.is_none() || !socket.is_tcp() {
-            let refusal = Refusal::new(Code::TooMany, text);
             socket.say_last(&whole(Kind::Error, REPLY, 0, &refusal_payload(&refusal)));
         }
         return;
     };
     let peer = entry.peer.clone();
     let hello_wait = Duration::from_millis(core.limits.hello_wait_ms_max);
-    let opening = timeout(hello_wait, open(&core, socket, entry));
+    let opening = timeout(hello_wait, open(&core, (socket, from), entry));
     let opened = tokio::select! {
         biased;
         () = peer.ends(Ending::Drain) => return,
@@ -110,17 +116,29 @@ pub async fn serve(core: Arc<Core>, socket: Socket) {
 }
 
 /// Make a connection private if it is to be, and hear who is there.
-async fn open<'a>(core: &'a Core, socket: Socket, entry: Entry<'a>) -> Option<Connection<'a>> {
+async fn open<'a>(
+    core: &'a Core,
+    (socket, from): (Socket, String),
+    entry: Entry<'a>,
+) -> Option<Connection<'a>> {
     let tls = core.tls.as_ref().filter(|_| socket.is_tcp());
     let mut stream = socket.into_stream().ok()?;
     if let Some(acceptor) = tls {
-        stream = Box::new(acceptor.accept(stream).await.ok()?);
+        stream = match acceptor.accept(stream).await {
+            Ok(stream) => Box::new(stream),
+            Err(error) => {
+                core.notes.add(&from, format!("TLS: {error}"));
+                return None;
+            }
+        };
     }
     let (asks, answers) = unbounded_channel();
     let mut connection = Connection {
         core,
         entry,
         client: 0,
+        reads_only: false,
+        from,
         stream,
         intake: Intake::new(HELLO_BYTES_MAX),
         heard: Instant::now(),
@@ -177,10 +195,14 @@ impl Connection<'_> {
             let hex = |bytes: &[u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
             let (said, is) = (hex(&ask.fingerprint), hex(&shard.fingerprint));
             let text = format!("the client's tables are {said}, the shard's {is}");
-            return Err(Refusal::new(Code::WrongTables, text));
+            return Err(Refusal::new(Code::WrongTables, text).with_detail(shard.specification.clone()));
         }
         stage.check_hello(ask.epoch)?;
-        self.client = ask.client;
+        (self.client, self.reads_only) = (ask.client, ask.reads_only);
+        if ask.reads_only {
+            // Before it is looked which epoch that is: one that comes in between closes this connection.
+            self.entry.peer.follow();
+        }
         ask.epoch.inspect(|&epoch| self.entry.peer.speaks_of(epoch));
         let (epoch, dims) = stage.stands_at();
         Ok(HelloReply {
@@ -244,6 +266,10 @@ impl Connection<'_> {
         }
         let (verb, worked) = match header.kind {
             Kind::Pull => (Verb::Pull, self.pull(header.request, &payload).await),
+            Kind::Push if self.reads_only => {
+                let text = "the client said that it only reads, and asks for a push";
+                (Verb::Push, Err(End::Refused(Refusal::new(Code::ReadsOnly, text))))
+            }
             Kind::Push => (Verb::Push, self.push(header.request, &payload).await),
             Kind::Order => match self.order(header.request, &payload, permit.take()) {
                 // It is counted when it is answered.
@@ -285,7 +311,8 @@ impl Connection<'_> {
     ) -> Result<(), Refusal> {
         let (epoch, body) = order_of(payload)?;
         epoch.inspect(|&epoch| self.entry.peer.speaks_of(epoch));
-        let asker = Asker { peer: self.entry.id, request, answers: self.asks.clone() };
+        let (peer, reads_only, answers) = (self.entry.id, self.reads_only, self.asks.clone());
+        let asker = Asker { peer, request, reads_only, answers };
         self.core.orders.put(asker, (epoch, body.to_vec()), permit)?;
         self.orders += 1;
         Ok(())
@@ -351,6 +378,7 @@ impl Connection<'_> {
     /// Tell a peer why its connection ends; whether it hears it is no matter.
     async fn tell(&mut self, refusal: &Refusal) {
         self.core.refuse(refusal);
+        self.core.notes.add(&self.from, refusal.to_string());
         let _ = self.send(Kind::Error, 0, &refusal_payload(refusal)).await;
         let _ =
             timeout(Duration::from_millis(self.core.limits.write_wait_ms_max), self.stream.shutdown()).await;

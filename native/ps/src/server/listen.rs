@@ -39,6 +39,16 @@ impl Socket {
         };
     }
 
+    /// Who is at the other end, as logs say it.
+    pub fn peer(&self) -> String {
+        match self {
+            Self::Tcp(socket) => {
+                socket.peer_addr().map_or("one that has gone".to_owned(), |address| address.to_string())
+            }
+            Self::Unix(_) => "this host".to_owned(),
+        }
+    }
+
     /// Whether it leaves this process' machine, so that TLS is for it.
     pub fn is_tcp(&self) -> bool {
         matches!(self, Self::Tcp(_))

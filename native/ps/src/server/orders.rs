@@ -17,6 +17,8 @@ pub struct Order {
     pub id: u64,
     /// The epoch of who asks; it was not judged.
     pub epoch: Option<Epoch>,
+    /// Whether who asks only reads: nothing may be changed for it.
+    pub reads_only: bool,
     /// What is asked.
     pub body: Vec<u8>,
 }
@@ -37,6 +39,8 @@ pub struct Asker {
     pub peer: u64,
     /// Its request.
     pub request: u64,
+    /// Whether it only reads.
+    pub reads_only: bool,
     /// Where the answer goes. Not bounded by itself, for there are no more answers than orders.
     pub answers: UnboundedSender<Answer>,
 }
@@ -86,10 +90,10 @@ impl Orders {
             let text = format!("{} orders are not answered, the most there may be", self.orders_max);
             return Err(Refusal::new(Code::Busy, text));
         }
-        let id = state.next;
+        let (id, reads_only) = (state.next, asker.reads_only);
         state.next += 1;
         state.pending.insert(id, Pending { asker, began: Instant::now() });
-        state.queue.push_back((Order { id, epoch, body }, permit));
+        state.queue.push_back((Order { id, epoch, reads_only, body }, permit));
         self.ready.notify_one();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Peers: the connections there are, which epoch each speaks of, and telling them to end.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
@@ -24,6 +24,8 @@ pub enum Ending {
 pub struct Peer {
     /// The newest epoch it spoke of.
     epoch: Mutex<Option<Epoch>>,
+    /// Whether it is of whatever epoch there is: it hears of the next one by being closed.
+    follows: AtomicBool,
     ending: AtomicU8,
     told: Notify,
 }
@@ -33,6 +35,19 @@ impl Peer {
     pub fn speaks_of(&self, epoch: Epoch) {
         let mut newest = self.epoch.lock().expect("no holder panics");
         *newest = (*newest).max(Some(epoch));
+    }
+
+    /// It is of whatever epoch there is, and must be told this before it hears which one that is.
+    pub fn follow(&self) {
+        self.follows.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it is of an epoch before this one.
+    fn is_older_than(&self, epoch: Epoch) -> bool {
+        match *self.epoch.lock().expect("no holder panics") {
+            Some(spoken) => spoken < epoch,
+            None => self.follows.load(Ordering::SeqCst),
+        }
     }
 
     /// Wait until it is to end in this way, or sooner.
@@ -108,11 +123,11 @@ impl Peers {
         self.state.lock().expect("no holder panics").peers.len()
     }
 
-    /// Close those that speak of an older epoch and none newer. Those that spoke of none have asked for nothing that
-    /// an epoch matters to.
+    /// Close those that speak of an older epoch and none newer, and those that follow. Others that spoke of none have
+    /// asked for nothing that an epoch matters to.
     pub fn close_older(&self, epoch: Epoch) {
         for peer in self.state.lock().expect("no holder panics").peers.values() {
-            if peer.epoch.lock().expect("no holder panics").is_some_and(|spoken| spoken < epoch) {
+            if peer.is_older_than(epoch) {
                 peer.end(Ending::Close);
             }
         }

@@ -20,6 +20,8 @@ pub struct Shard {
     pub model: String,
     /// Of the tables' specification.
     pub fingerprint: [u8; 32],
+    /// The specification itself, which whoever means other tables is told to find the difference by; opaque here.
+    pub specification: Vec<u8>,
 }
 
 /// Where a server listens, and who may come.

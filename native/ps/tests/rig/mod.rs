@@ -13,6 +13,7 @@ use streamlearn_table::*;
 
 pub const MODEL: &str = "ctr";
 pub const FINGERPRINT: [u8; 32] = [7; 32];
+pub const SPECIFICATION: &[u8] = b"what the tables are made of";
 pub const DIMS: [usize; 2] = [3, 16];
 pub const FIRST: Epoch = Epoch { run: 1, recovery: 0 };
 /// How long anything that must come may take on a busy machine.
@@ -40,7 +41,8 @@ pub fn tables() -> Arc<TableSet> {
 pub fn shard(number: u32, count: u32) -> Shard {
     let at = |number: u32| PARTS * number as usize / count as usize;
     let parts = at(number)..at(number + 1);
-    Shard { number, count, parts, model: MODEL.to_owned(), fingerprint: FINGERPRINT }
+    let specification = SPECIFICATION.to_vec();
+    Shard { number, count, parts, model: MODEL.to_owned(), fingerprint: FINGERPRINT, specification }
 }
 
 pub fn server_settings(listen: &str) -> ServerSettings {
@@ -87,6 +89,7 @@ pub fn client_limits() -> ClientLimits {
 pub fn client_settings(addresses: Vec<String>, client: u128) -> ClientSettings {
     ClientSettings {
         addresses,
+        role: Role::Trains,
         client,
         model: MODEL.to_owned(),
         fingerprint: FINGERPRINT,
@@ -226,13 +229,14 @@ impl Peer {
     pub fn refusal(&mut self) -> (Code, String) {
         let frame = self.next().expect("a refusal before the end");
         assert_eq!(frame.header.kind, Kind::Error, "{frame:?}");
-        let code = u16::from_le_bytes([frame.payload[0], frame.payload[1]]);
-        (Code::from_number(code).unwrap(), String::from_utf8(frame.payload[4..].to_vec()).unwrap())
+        let number = |at: usize| u16::from_le_bytes([frame.payload[at], frame.payload[at + 1]]);
+        let text = frame.payload[4..][..usize::from(number(2))].to_vec();
+        (Code::from_number(number(0)).unwrap(), String::from_utf8(text).unwrap())
     }
 }
 
 pub fn hello(epoch: Option<Epoch>) -> HelloAsk<'static> {
-    HelloAsk { model: MODEL, fingerprint: FINGERPRINT, client: 9, epoch, token: &[] }
+    HelloAsk { model: MODEL, fingerprint: FINGERPRINT, client: 9, reads_only: false, epoch, token: &[] }
 }
 
 /// A whole frame of a request.

@@ -1,0 +1,70 @@
+"""Specification: what trainer and shards must have in common of their tables, and the first thing that differs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from streamlearn.table import TableOptions
+
+__all__ = ["difference", "fingerprint_of", "specification_of"]
+
+_NAMES_MAX = 8
+_VALUE_CHARS_MAX = 80
+
+
+def specification_of(options: Sequence[TableOptions]) -> bytes:
+    """Everything tables are made of, as JSON."""
+    return msgspec.json.encode(list(options))
+
+
+def fingerprint_of(options: Sequence[TableOptions]) -> bytes:
+    """The digest of a specification."""
+    return hashlib.sha256(specification_of(options)).digest()
+
+
+def difference(mine: Sequence[TableOptions], theirs: bytes) -> str:
+    """The table and the field in which tables differ from a specification; empty where that is none, or the same.
+
+    Args:
+        mine: The tables here.
+        theirs: What the other side sent; it may be anything.
+
+    Examples:
+        >>> from streamlearn.features import TableSpec
+        >>> here, there = ([TableOptions(TableSpec("videos", dim, 0.05), rows_max=10)] for dim in (16, 8))
+        >>> difference(here, specification_of(there))
+        "table 'videos': dim is 16 here, 8 there"
+    """
+    try:
+        found = msgspec.json.decode(theirs, type=list[dict[str, Any]])
+        there = {str(one["spec"]["name"]): one for one in found}
+    except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
+        return ""
+    here: dict[str, Any] = {one.spec.name: msgspec.to_builtins(one) for one in mine}
+    if list(here) != list(there):
+        return f"tables are {_names(here)} here, {_names(there)} there"
+    for name, table in here.items():
+        for field, (is_here, is_there) in _fields(table, there[name]):
+            if is_here != is_there:
+                return f"table {name!r}: {field} is {is_here!r:.{_VALUE_CHARS_MAX}} here, " + (
+                    f"{is_there!r:.{_VALUE_CHARS_MAX}} there"
+                )
+    return ""
+
+
+def _fields(here: Any, there: Any, path: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Fields of both, down to plain values, with what each says."""
+    if not (isinstance(here, Mapping) and isinstance(there, Mapping)):
+        yield path.removeprefix("spec."), (here, there)
+        return
+    for name in (*here, *(name for name in there if name not in here)):
+        yield from _fields(here.get(name), there.get(name), f"{path}.{name}" if path else str(name))
+
+
+def _names(tables: Mapping[str, Any]) -> str:
+    shown = ", ".join(repr(name)[:_VALUE_CHARS_MAX] for name in list(tables)[:_NAMES_MAX])
+    return shown if len(tables) <= _NAMES_MAX else f"{shown} and {len(tables) - _NAMES_MAX} more"
