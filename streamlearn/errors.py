@@ -29,7 +29,9 @@
     │   ├── EpochOver                        another run or recovery has taken over
     │   ├── PushUnsure                       a push may have been learned in part: all shards are to be restored
     │   └── CutFailed                        a version could not be cut on every shard; the next one says it all
+    ├── NodeNotReady                         a serving node has no version to answer with, now
     ├── RegistryUnreachable                  the registry did not answer; the store's pointer stays the truth
+    │   └── RegistryDefect                   it answered with what cannot be read: it is to be made anew
     └── StoreError
         ├── RunOver                          a newer run has taken over: this one may not publish or promote
         ├── MoveRefused                      the pointer may not be moved that way
@@ -60,12 +62,14 @@ __all__ = [
     "FileTaken",
     "MoveRefused",
     "NativeMismatch",
+    "NodeNotReady",
     "NotDelivered",
     "Oversize",
     "PartlyDone",
     "PositionLost",
     "PsError",
     "PushUnsure",
+    "RegistryDefect",
     "RegistryUnreachable",
     "RunOver",
     "ServiceError",
@@ -289,10 +293,20 @@ class MoveRefused(StoreError):
     """The pointer may not be moved that way; the message names what stands against it."""
 
 
+class NodeNotReady(StreamlearnError):
+    """A serving node has no version to answer with: it starts, or gives its tables up to build others."""
+
+
 class RegistryUnreachable(StreamlearnError):
     """The registry did not answer within the bound; the store's own pointer goes on being the truth."""
 
     unsure = True
+
+
+class RegistryDefect(RegistryUnreachable):
+    """The registry answered with what cannot be read; made anew from the store it is right again."""
+
+    unsure = False
 
 
 class VersionDefect(StoreError):

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["MetricsServer", "counter", "gauge", "histogram", "serve_metrics", "set_up_logging"]
 
 COMPONENTS = ("events", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay")
-UNITS = ("total", "seconds", "bytes", "ratio", "rows", "events", "requests", "version", "records", "offsets")
+UNITS = (
+    "total",
+    "seconds",
+    "bytes",
+    "ratio",
+    "rows",
+    "events",
+    "requests",
+    "version",
+    "versions",
+    "records",
+    "offsets",
+)
 Metric = TypeVar("Metric")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 # What logging itself puts on a record; all else was given as extra= and is shown.

@@ -160,7 +160,7 @@ def test_importing_the_package_or_its_command_line_loads_nothing_heavy(statement
 def test_help_of_every_verb_loads_nothing_heavy() -> None:
     script = (
         "import sys; from typer.testing import CliRunner; from streamlearn.cli.main import cli\n"
-        "names = [command.callback.__name__ for command in cli.registered_commands]\n"
+        "names = [command.name for command in cli.registered_commands]\n"
         "names += [group.name for group in cli.registered_groups]\n"
         "results = [CliRunner().invoke(cli, [*verb, '--help']) for verb in ([], *([name] for name in names))]\n"
         "assert all(result.exit_code == 0 for result in results), results\n"

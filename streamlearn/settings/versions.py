@@ -66,6 +66,24 @@ class RegistrySettings(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 15.0
     acks_max: Annotated[int, Meta(ge=1, le=1_000_000, description="Moves of the pointer whose acks are kept.")] = 1_000
+    move_acks_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Acks of one move that are kept: the first. A node that starts again and again "
+            "is another one each time. Keep it above the nodes there are.",
+        ),
+    ] = 10_000
+    connections_max: Annotated[
+        int,
+        Meta(
+            ge=2,
+            le=10_000,
+            description="Connections of one process to Redis. A call waits for a free one, for `reach_s` at most; "
+            "whoever waits for a move keeps one for as long.",
+        ),
+    ] = 32
     notes_max: Annotated[int, Meta(ge=1, le=1_000_000, description="Lines of the audit log that are kept.")] = 10_000
 
 
@@ -82,7 +100,12 @@ class ReplicaSettings(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 3
     beat_s: Annotated[
-        float, Meta(gt=0, le=3_600, description="How often a node says that it is alive and looks at the store.")
+        float,
+        Meta(
+            gt=0,
+            le=3_600,
+            description="How often a node says that it is alive, and looks for new versions in the store.",
+        ),
     ] = 3.0
     store_poll_s: Annotated[
         float,
@@ -109,4 +132,17 @@ class ReplicaSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "first. 0 takes what the machine has free.",
         ),
     ] = 0
+    drain_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3_600,
+            description="How long a node that must give its tables up first says that it drains before it refuses. "
+            "Keep it above what a load balancer needs to see it.",
+        ),
+    ] = 5.0
+    close_s: Annotated[
+        float,
+        Meta(gt=0, le=3_600, description="How long a node that ends waits for what it is staging to stop."),
+    ] = 30.0
     stage_threads: Annotated[int, Meta(ge=1, le=128, description="Threads that share the staging of one file.")] = 1

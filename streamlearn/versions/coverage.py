@@ -63,6 +63,12 @@ def _check_head(manifest: Manifest, path: str) -> None:
     if whole is not None and (manifest.kind, whole.version, whole.run) != ("base", manifest.version, manifest.run):
         said = f"{manifest.kind} {manifest.version} of run {manifest.run}"
         raise _incomplete(path, f"{said} stands for version {whole.version} of run {whole.run}")
+    content = manifest.content_of
+    if (content is not None) != (manifest.kind == "revert"):
+        said = f"the content of version {content.version}" if content is not None else "no other version's content"
+        raise _incomplete(path, f"a {manifest.kind} has {said}")
+    if content is not None and content.version >= manifest.version:
+        raise defective(path, "reordered", f"version {manifest.version} has the content of version {content.version}")
 
 
 def _check_group(group: _Group, files: Sequence[FileEntry], path: str) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from streamlearn.errors import BadRecord, FileMissing, FileTaken, Oversize, UsageError
+from streamlearn.errors import BadRecord, FileMissing, FileTaken, Oversize, UsageError, VersionDefect
 from streamlearn.versions.defect import defective
 from streamlearn.versions.layout import graph_folder
 from streamlearn.versions.store import Store, Stored
 
-__all__ = ["get_graph", "graph_id_of", "put_graph"]
+__all__ = ["check_graph", "get_graph", "graph_id_of", "put_graph"]
 
 _INDEX = "graph.json"
 _INDEX_BYTES_MAX = 16 << 20
@@ -126,6 +126,30 @@ def get_graph(store: Store, model: str, graph_id: str, folder: Path) -> None:
         raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def check_graph(store: Store, model: str, graph_id: str) -> Iterator[tuple[str, int, VersionDefect | None]]:
+    """Read all files of a graph and keep none of them.
+
+    Returns:
+        Of its index, and then of each file: where it is, its bytes, and what is wrong with it.
+    """
+    place = graph_folder(model, graph_id)
+    path = f"{place}/{_INDEX}"
+    try:
+        index = _read_index(store, place, graph_id)
+    except VersionDefect as error:
+        yield path, 0, error
+        return
+    yield path, store.size(path) or 0, None
+    for one in index.files:
+        stored = f"{place}/{one.stored}"
+        try:
+            _content(store, stored, one)
+        except VersionDefect as error:
+            yield stored, one.bytes, error
+        else:
+            yield stored, one.bytes, None
 
 
 def _files(folder: Path) -> Mapping[str, Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import TableBusy, UsageError
 from streamlearn.native import native
-from streamlearn.table import Changes, TableSet, Upkeep
+from streamlearn.table import Changes, TableOptions, TableSet, Upkeep
 from streamlearn.versions.chain import Chain
 from streamlearn.versions.defect import defective
 from streamlearn.versions.fetch import fetch, in_order
@@ -23,10 +23,19 @@ from streamlearn.versions.pieces import read_bytes, read_tensors
 from streamlearn.versions.row_files import read_gone, read_rows
 from streamlearn.versions.settings import LoadSettings, checked
 from streamlearn.versions.store import Store
-from streamlearn.versions.upkeep import UpkeepGathered
+from streamlearn.versions.upkeep import UpkeepGathered, no_upkeep, shards_of
 from streamlearn.versions.writer import Committed
 
-__all__ = ["Loaded", "LoadedVersion", "load", "load_bytes", "load_tensors", "table_record"]
+__all__ = [
+    "Loaded",
+    "LoadedVersion",
+    "load",
+    "load_bytes",
+    "load_tensors",
+    "record_of",
+    "stage_version",
+    "table_record",
+]
 
 _Parts: TypeAlias = tuple[int, int]
 _Array: TypeAlias = npt.NDArray[Any]
@@ -82,6 +91,7 @@ def load(
     *,
     training: bool = False,
     parts: _Parts = _WHOLE,
+    rows_only: bool = False,
     settings: LoadSettings | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Loaded:
@@ -96,6 +106,8 @@ def load(
             of the two sides.
         training: Load the optimizer's state, use and upkeep too, and the float32 rows that training goes on from.
         parts: Load the keys of these parts alone: the first, and the one after the last.
+        rows_only: Load the tables that are given alone, which may be some of the version's, and no upkeep: for who
+            looks at rows, and neither serves nor goes on with training.
         settings: Limits.
         clock: What time is taken by.
 
@@ -110,8 +122,8 @@ def load(
     if not 0 <= parts[0] < parts[1] <= PARTS:
         message = f"parts are {parts}"
         raise UsageError(message, help=f"give the first part and the one after the last, within 0 and {PARTS}")
-    _check_tables(chain.head, tables, training=training)
-    loading = _Loading(chain.store, tables, training, parts, limits)
+    _check_tables(chain.head, tables, training=training, rows_only=rows_only)
+    loading = _Loading(chain.store, tables, (training, training and not rows_only), parts, limits)
     found: list[LoadedVersion] = []
     before: VersionRef | None = None
     for link in chain.links:
@@ -125,6 +137,40 @@ def load(
         before = link.ref
     loading.restore(chain.head)
     return Loaded(chain.manifest, chain.ref, tuple(found))
+
+
+def stage_version(
+    link: Committed,
+    tables: TableSet,
+    parent: VersionRef | None,
+    *,
+    store: Store,
+    settings: LoadSettings | None = None,
+    between: Callable[[], None] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> LoadedVersion:
+    """Stage one link of a chain for serving; it is kept, and not active yet. On an error nothing of it is.
+
+    Args:
+        link: The version.
+        tables: Where to.
+        parent: The version they stand at; None for a base and empty tables.
+        store: Where its files are.
+        settings: Limits.
+        between: Called before each file is staged; what it raises gives the version up.
+        clock: What time is taken by.
+
+    Raises:
+        VersionDefect: Something is not what it is to be, or not of such tables; `defect` says what.
+        VersionRefused: A key is there twice in one version, or the tables do not stand at its parent.
+        TableFull: All rows are taken.
+    """
+    _check_tables(link, tables, training=False, rows_only=False)
+    begin_s = clock.monotonic_s()
+    loading = _Loading(store, tables, (False, False), _WHOLE, checked(settings or LoadSettings()))
+    loading.between = between or loading.between
+    rows, gone, size = loading.stage(link, parent)
+    return LoadedVersion(link.manifest.version, rows, gone, size, clock.monotonic_s() - begin_s)
 
 
 def load_tensors(
@@ -157,9 +203,13 @@ def table_record(tables: TableSet, name: str, *, row_type: str | None = None) ->
         name: Which.
         row_type: How versions store its rows; as the table does by default.
     """
-    options = tables[name].options
+    return record_of(tables[name].options, row_type=row_type)
+
+
+def record_of(options: TableOptions, *, row_type: str | None = None) -> TableRecord:
+    """What a manifest says of a table of such options; see `table_record`."""
     said = {
-        "name": name,
+        "name": options.spec.name,
         "dim": options.spec.dim,
         "initial_range": options.spec.initial_range,
         "seed": options.seed,
@@ -173,16 +223,20 @@ def table_record(tables: TableSet, name: str, *, row_type: str | None = None) ->
 class _Loading:
     """One call of `load`."""
 
-    def __init__(self, store: Store, tables: TableSet, training: bool, parts: _Parts, limits: LoadSettings) -> None:
-        self._store, self._tables, self._training = store, tables, training
+    def __init__(
+        self, store: Store, tables: TableSet, wanted: tuple[bool, bool], parts: _Parts, limits: LoadSettings
+    ) -> None:
+        self._store, self._tables = store, tables
+        self._training, self._has_upkeep = wanted
         self._parts, self._limits = parts, limits
         self._counts = [0, 0, 0]
         self._upkeep: dict[str, UpkeepGathered] = {}
+        self.between: Callable[[], None] = lambda: None
 
     def stage(self, link: Committed, parent: VersionRef | None) -> tuple[int, int, int]:
         """Stage one version, or nothing of it; gives rows, keys that are gone, and bytes."""
         self._counts = [0, 0, 0]
-        if self._training:
+        if self._has_upkeep:
             self._gather(link)
         self._tables.stage(
             link.manifest.version,
@@ -205,6 +259,7 @@ class _Loading:
         jobs = self._jobs(link.manifest)
         self._counts[2] += sum(job.entry.bytes + (job.beside.bytes if job.beside else 0) for job in jobs)
         for changes in in_order(jobs, lambda job: self._read(link, job), threads=self._limits.fetch_threads):
+            self.between()
             for one in changes:
                 self._counts[0] += len(one)
                 self._counts[1] += 0 if one.gone is None else len(one.gone)
@@ -215,7 +270,8 @@ class _Loading:
         beside = {(one.table, one.shard, one.number): one for one in manifest.of_kind("optimizer")}
         jobs = []
         for entry in (*manifest.of_kind("rows"), *manifest.of_kind("gone")):
-            if entry.table is not None and entry.rows and _overlap(entry.parts, self._parts):
+            if entry.table in self._tables and entry.rows and _overlap(entry.parts, self._parts):
+                assert entry.table is not None
                 is_learning = self._training and entry.kind == "rows"
                 other = beside.get((entry.table, entry.shard, entry.number)) if is_learning else None
                 jobs.append(_Job(tables[entry.table], entry, other))
@@ -239,24 +295,18 @@ class _Loading:
 
     def _gather(self, link: Committed) -> None:
         """Take the upkeep of a version, all of it before any of its rows."""
-        shards: dict[tuple[str, int], list[FileEntry]] = {}
-        for entry in link.manifest.of_kind("upkeep"):
-            if entry.table is not None and _overlap(entry.parts, self._parts):
-                shards.setdefault((entry.table, entry.shard), []).append(entry)
-                self._counts[2] += entry.bytes
-        by_table: dict[str, list[list[FileEntry]]] = {}
-        for (table, _), entries in shards.items():
-            by_table.setdefault(table, []).append(entries)
-        for table, found in by_table.items():
-            if table not in self._upkeep:
+        for table in self._tables:
+            shards = shards_of(link.manifest, table, self._parts)
+            if not shards:
+                continue
+            if table not in self._upkeep or link.manifest.kind == "revert":
                 self._upkeep[table] = UpkeepGathered(self._parts, self._before(link, table))
-            files = [(one[0], [(entry, self._fetched(link, entry)) for entry in one]) for one in found]
-            self._upkeep[table].add(sorted(files, key=lambda shard: shard[0].parts), link.folder)
+            self._counts[2] += sum(entry.bytes for shard in shards for entry in shard)
+            files = [(one[0], [(entry, self._fetched(link, entry)) for entry in one]) for one in shards]
+            self._upkeep[table].add(files, link.folder)
 
     def _before(self, link: Committed, table: str) -> Upkeep:
-        if link.manifest.kind == "base":
-            return Upkeep({}, 0, np.zeros(PARTS, np.uint64))
-        return self._tables[table].upkeep()
+        return self._tables[table].upkeep() if link.manifest.kind == "delta" else no_upkeep()
 
 
 def _fetched(
@@ -280,9 +330,9 @@ def _check_standing(chain: Chain, tables: TableSet) -> None:
         )
 
 
-def _check_tables(head: Committed, tables: TableSet, *, training: bool) -> None:
+def _check_tables(head: Committed, tables: TableSet, *, training: bool, rows_only: bool) -> None:
     """The tables are those that wrote the version, as far as that matters."""
-    records = {table.name: table for table in head.manifest.tables}
+    records = {table.name: table for table in head.manifest.tables if not rows_only or table.name in tables}
     if set(records) != set(tables.tables):
         raise _other(head, f"its tables are {sorted(records)}, not {sorted(tables.tables)}")
     for name, record in records.items():

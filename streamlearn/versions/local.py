@@ -16,6 +16,7 @@ from streamlearn.versions.settings import StoreSettings
 from streamlearn.versions.store import (
     DIGEST_CHARS,
     Entry,
+    FileFound,
     FileWriter,
     Store,
     Stored,
@@ -107,6 +108,34 @@ class LocalStore(Store):
         with contextlib.suppress(OSError):
             for folder in file.relative_to(self.root).parents[:-1]:
                 (self.root / folder).rmdir()
+
+    def walk(self, folder: str) -> list[FileFound]:
+        """See `Store.walk`."""
+        found: list[FileFound] = []
+        waiting = [check_path(folder)]
+        while waiting:
+            place = waiting.pop()
+            for entry in self._scan(place):
+                path = f"{place}/{entry.name}"
+                if entry.is_folder:
+                    waiting.append(path)
+                    continue
+                # What was removed since it was listed is not there.
+                with contextlib.suppress(FileNotFoundError):
+                    said = (self.root / path).stat()
+                    is_finished = not _LEFTOVER.fullmatch(entry.name)
+                    found.append(FileFound(path, said.st_size, said.st_mtime_ns // 1_000_000, is_finished))
+            if len(found) > self.settings.entries_max:
+                message = f"{self.url}/{folder} has more than {self.settings.entries_max} files"
+                raise Oversize(message, help="raise entries_max, or sweep old versions")
+        return sorted(found, key=lambda one: one.path)
+
+    def prune(self, folder: str) -> None:
+        """See `Store.prune`. A writer that has just made a folder makes it again."""
+        place = self.root / check_path(folder)
+        for inner, _, _ in os.walk(place, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(inner).rmdir()
 
     def refuse(self, path: str, error: OSError) -> NoReturn:
         """The error of a folder that the file system keeps from us."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -12,6 +12,7 @@ from streamlearn.versions.record import Digest, VersionRef, decode_record, encod
 
 __all__ = [
     "FORMAT",
+    "KINDS",
     "PARTS",
     "Cut",
     "FileEntry",
@@ -34,6 +35,8 @@ PARTS = 1024
 
 Kind = Literal["base", "delta", "revert"]
 FileKind = Literal["rows", "optimizer", "gone", "upkeep", "dense", "dense_optimizer", "marks", "golden"]
+
+KINDS: tuple[FileKind, ...] = get_args(FileKind)
 
 _Text = Annotated[str, Meta(min_length=1, max_length=200)]
 _Name = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
@@ -161,6 +164,7 @@ class Head(_Strict, frozen=True, kw_only=True):
         parent: The committed version before it; null for the first.
         stands_for: For a base that compaction made: the version whose whole form it is. Its own version and run
             are the same, and its parent is that one's parent.
+        content_of: For a revert, and for nothing else: the older version whose content it is.
         fingerprint: Of the features.
         windows: Id of the window settings.
         tables: The tables, in their order.
@@ -175,6 +179,7 @@ class Head(_Strict, frozen=True, kw_only=True):
     windows: _Text
     tables: Annotated[tuple[TableRecord, ...], Meta(max_length=1_000)]
     stands_for: VersionRef | None = None
+    content_of: VersionRef | None = None
 
     @property
     def shape(self) -> Shape:

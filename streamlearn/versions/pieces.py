@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -17,7 +17,7 @@ from streamlearn.versions.defect import defective
 from streamlearn.versions.manifest import FORMAT, FileEntry
 from streamlearn.versions.split import ArrowFile, Place
 
-__all__ = ["Tensors", "read_bytes", "read_tensors", "write_bytes", "write_tensors"]
+__all__ = ["Tensors", "check_pieces", "read_bytes", "read_tensors", "write_bytes", "write_tensors"]
 
 Tensors: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
@@ -73,10 +73,8 @@ def read_tensors(files: Iterable[tuple[FileEntry, memoryview]], path: str) -> di
     """
     tensors = {}
     for name, (note, data) in _read(files, path).items():
-        dtype = np.dtype(note.dtype) if note.dtype is not None else None
-        if dtype is None or dtype.itemsize * int(np.prod(note.shape, dtype=object)) != len(data):
-            raise defective(path, "corrupted", f"{name!r} of {len(data)} bytes is no tensor {note.dtype} {note.shape}")
-        found = np.frombuffer(data, dtype).reshape(note.shape)
+        _check_size(name, note, len(data), path)
+        found = np.frombuffer(data, np.dtype(note.dtype)).reshape(note.shape)
         tensors[name] = found if found.flags.aligned else found.copy()
     return tensors
 
@@ -84,6 +82,30 @@ def read_tensors(files: Iterable[tuple[FileEntry, memoryview]], path: str) -> di
 def read_bytes(files: Iterable[tuple[FileEntry, memoryview]], path: str) -> dict[str, memoryview]:
     """Named bytes; see `read_tensors`."""
     return {name: data for name, (_, data) in _read(files, path).items()}
+
+
+def check_pieces(files: Iterable[tuple[FileEntry, memoryview]], path: str) -> None:
+    """Check that files make whole values, one file after the other, and keep none of them.
+
+    Args:
+        files: As `read_tensors` takes them.
+        path: The version's folder, for errors.
+
+    Raises:
+        VersionDefect: They do not.
+    """
+    known: dict[str, tuple[str, int, int]] = {}
+    for entry, data in files:
+        where = f"{path}/{entry.path}"
+        for name, note, (begin, total), span in _pieces(entry, data, where):
+            before = known.get(name, (note, total, 0))
+            known[name] = _continued(name, before, (note, begin, total, len(span)), where, is_first=name not in known)
+    for name, (note, total, have) in known.items():
+        noted = _noted(note, path)
+        if have != total:
+            raise defective(path, "truncated", f"{name!r} has {have} bytes of {total}")
+        if noted.dtype is not None:
+            _check_size(name, noted, total, path)
 
 
 def _schema(entry: FileEntry) -> pa.Schema:
@@ -132,20 +154,36 @@ def _record(name: str, note: _Note, span: tuple[int, int], piece: memoryview) ->
 
 
 def _read(files: Iterable[tuple[FileEntry, memoryview]], path: str) -> dict[str, tuple[_Note, memoryview]]:
-    pieces: dict[str, tuple[str, int, list[memoryview]]] = {}
+    known: dict[str, tuple[str, int, int]] = {}
+    spans: dict[str, list[memoryview]] = {}
     for entry, data in files:
         where = f"{path}/{entry.path}"
-        for batch in read_batches(data, _schema(entry), entry.rows, where):
-            begins, totals = batch.numbers("begin").tolist(), batch.numbers("total").tolist()
-            spans = batch.spans("data")
-            for at, (name, note) in enumerate(zip(batch.texts("name"), batch.texts("note"), strict=True)):
-                known = pieces.setdefault(name, (note, totals[at], []))
-                have = sum(len(one) for one in known[2])
-                if known[:2] != (note, totals[at]) or begins[at] != have or (known[2] and not len(spans[at])):
-                    said = f"a piece of {name!r} begins at {begins[at]} of {totals[at]}, {have} of {known[1]} are there"
-                    raise defective(where, "corrupted", said)
-                known[2].append(spans[at])
-    return {name: (_noted(one[0], path), _joined(name, one, path)) for name, one in pieces.items()}
+        for name, note, (begin, total), span in _pieces(entry, data, where):
+            before = known.get(name, (note, total, 0))
+            known[name] = _continued(name, before, (note, begin, total, len(span)), where, is_first=name not in known)
+            spans.setdefault(name, []).append(span)
+    return {name: (_noted(one[0], path), _joined(name, one[1], spans[name], path)) for name, one in known.items()}
+
+
+def _pieces(entry: FileEntry, data: memoryview, where: str) -> Iterator[tuple[str, str, tuple[int, int], memoryview]]:
+    """Each piece of a file: its name, its note, where it begins and of how many bytes, and its own."""
+    for batch in read_batches(data, _schema(entry), entry.rows, where):
+        begins, totals = batch.numbers("begin").tolist(), batch.numbers("total").tolist()
+        yield from zip(
+            batch.texts("name"), batch.texts("note"), zip(begins, totals, strict=True), batch.spans("data"), strict=True
+        )
+
+
+def _continued(
+    name: str, before: tuple[str, int, int], piece: tuple[str, int, int, int], where: str, *, is_first: bool
+) -> tuple[str, int, int]:
+    """What is known of a value with one more piece of it: its note, its bytes, and how many of them are there."""
+    note, begin, total, size = piece
+    have = before[2]
+    if before[:2] != (note, total) or begin != have or not (is_first or size):
+        said = f"a piece of {name!r} begins at {begin} of {total}, {have} of {before[1]} are there"
+        raise defective(where, "corrupted", said)
+    return note, total, have + size
 
 
 def _noted(note: str, path: str) -> _Note:
@@ -155,9 +193,13 @@ def _noted(note: str, path: str) -> _Note:
         raise defective(path, "corrupted", f"a value is {note[:100]!r}: {error}") from None
 
 
-def _joined(name: str, found: tuple[str, int, list[memoryview]], path: str) -> memoryview:
-    _, total, spans = found
+def _joined(name: str, total: int, spans: list[memoryview], path: str) -> memoryview:
     whole = spans[0] if len(spans) == 1 else memoryview(b"".join(spans))
     if len(whole) != total:
         raise defective(path, "truncated", f"{name!r} has {len(whole)} bytes of {total}")
     return whole
+
+
+def _check_size(name: str, note: _Note, size: int, path: str) -> None:
+    if note.dtype is None or np.dtype(note.dtype).itemsize * int(np.prod(note.shape, dtype=object)) != size:
+        raise defective(path, "corrupted", f"{name!r} of {size} bytes is no tensor {note.dtype} {note.shape}")

@@ -7,8 +7,9 @@ import inspect
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,7 @@ from streamlearn.versions.settings import StoreSettings
 from streamlearn.versions.store import (
     DIGEST_CHARS,
     Entry,
+    FileFound,
     FileWriter,
     Store,
     Stored,
@@ -136,6 +138,32 @@ class RemoteStore(Store):
         entries = {(one["name"].rstrip("/").rpartition("/")[2], one["type"] == "directory") for one in found}
         # A file asked for as a folder, or the mark of an empty folder, gives itself.
         return [Entry(*one) for one in sorted(entries) if one[0] and one[0] != full.rpartition("/")[2]]
+
+    def walk(self, folder: str) -> list[FileFound]:
+        """See `Store.walk`."""
+        full = self._full(check_path(folder))
+        with self._asking(folder):
+            found: dict[str, Any] = _unless_missing(lambda: self._files.find(full, detail=True), {})
+        if len(found) > self.settings.entries_max:
+            message = f"{self.url}/{folder} has {len(found)} files, at most {self.settings.entries_max} are read"
+            raise Oversize(message, help="raise entries_max, or sweep old versions")
+        return [
+            FileFound(f"{folder}{name.partition(full)[2]}", int(one["size"]), self._written_wall_ms(name, one))
+            for name, one in sorted(found.items())
+        ]
+
+    def _written_wall_ms(self, name: str, said: Mapping[str, Any]) -> int:
+        """When a file was written: file systems say it in various ways."""
+        for key in ("LastModified", "last_modified", "mtime", "modified", "updated", "created"):
+            when = said.get(key)
+            if isinstance(when, datetime):
+                return int(when.timestamp() * 1000)
+            if isinstance(when, int | float):
+                return int(when * 1000)
+            if isinstance(when, str):
+                return int(datetime.fromisoformat(when).timestamp() * 1000)
+        message = f"{self.url}: {type(self._files).__name__} does not say when {name} was written"
+        raise StoreUnfit(message, help="keep the store in a folder, memory:// or S3")
 
     def leftovers(self, folder: str) -> list[str]:
         """None: what was not finished is on no object store."""

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from streamlearn.errors import ConfigError
 
-__all__ = ["FileSettings", "LoadSettings", "StoreSettings", "checked"]
+__all__ = ["FileSettings", "LoadSettings", "ScanSettings", "StoreSettings", "checked"]
 
 _MIB = 1 << 20
 
@@ -81,3 +81,16 @@ class LoadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     manifest_bytes_max: Annotated[int, Meta(ge=1, le=1 << 30)] = 16 * _MIB
     deltas_max: Annotated[int, Meta(ge=0)] = 100_000
     retire_wait_ms_max: Annotated[int, Meta(ge=0)] = 1_000
+
+
+class ScanSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How much of versions is held at once by what works on whole ones: compaction, reverts, `diff`, exports.
+
+    Attributes:
+        scan_bytes_max: Memory for rows of a table. What does not fit is worked on range of parts by range, and files
+            are read once for each. Raise it where versions are large and memory is not scarce.
+        scan_bytes_min: So much is taken in any case; beyond it no more than half of a shard's base.
+    """
+
+    scan_bytes_max: Annotated[int, Meta(ge=_MIB)] = 512 * _MIB
+    scan_bytes_min: Annotated[int, Meta(ge=0)] = 32 * _MIB

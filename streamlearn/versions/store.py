@@ -10,11 +10,12 @@ from typing import Any
 
 from streamlearn.errors import BadRecord, FileMissing, FileTaken, Oversize
 from streamlearn.versions.settings import StoreSettings, checked
-from streamlearn.versions.url import parse_store_url
+from streamlearn.versions.url import check_path, parse_store_url
 
 __all__ = [
     "DIGEST_CHARS",
     "Entry",
+    "FileFound",
     "FileWriter",
     "Store",
     "Stored",
@@ -55,6 +56,23 @@ class Stored:
     path: str
     bytes: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileFound:
+    """A file as the store tells of it.
+
+    Attributes:
+        path: Where.
+        bytes: Its size.
+        written_wall_ms: When it was last written to, by the store's clock.
+        is_finished: Whether it is a file; if not, it is what a writer is at work on, or a killed one left.
+    """
+
+    path: str
+    bytes: int
+    written_wall_ms: int
+    is_finished: bool = True
 
 
 class FileWriter(ABC):
@@ -181,6 +199,18 @@ class Store(ABC):
     @abstractmethod
     def remove(self, path: str) -> None:
         """Remove a file; one that is not there is removed already."""
+
+    @abstractmethod
+    def walk(self, folder: str) -> list[FileFound]:
+        """Everything in a folder and the folders in it, by path, unfinished files too.
+
+        Raises:
+            Oversize: There is more than `entries_max`.
+        """
+
+    def prune(self, folder: str) -> None:
+        """Remove folders without files, in this one and itself; where folders are but names, there is nothing to do."""
+        check_path(folder)
 
     @abstractmethod
     def leftovers(self, folder: str) -> list[str]:

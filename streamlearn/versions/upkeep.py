@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from streamlearn.table import Upkeep
 from streamlearn.versions.defect import defective
-from streamlearn.versions.manifest import PARTS, FileEntry
+from streamlearn.versions.manifest import PARTS, FileEntry, Manifest
 from streamlearn.versions.pieces import read_bytes, write_bytes
 from streamlearn.versions.split import Place
 
-__all__ = ["UpkeepGathered", "write_upkeep"]
+__all__ = ["UpkeepGathered", "no_upkeep", "shards_of", "write_upkeep"]
 
 Array = npt.NDArray[Any]
 
@@ -31,6 +31,20 @@ def write_upkeep(place: Place, entry: FileEntry, upkeep: Upkeep) -> list[FileEnt
     }
     raw = {name: numbers.tobytes() for name, numbers in named.items()}
     return write_bytes(place, entry, raw | {"pages": b"".join(pages.values())})
+
+
+def no_upkeep() -> Upkeep:
+    """What a table knows that has met nothing."""
+    return Upkeep({}, 0, np.zeros(PARTS, np.uint64))
+
+
+def shards_of(manifest: Manifest, table: str, parts: tuple[int, int]) -> list[list[FileEntry]]:
+    """The upkeep files of a table in a version, by the shards that had some of these parts, in the order of theirs."""
+    shards: dict[int, list[FileEntry]] = {}
+    for entry in manifest.of_kind("upkeep"):
+        if entry.table == table and entry.parts[0] < parts[1] and parts[0] < entry.parts[1]:
+            shards.setdefault(entry.shard, []).append(entry)
+    return sorted(shards.values(), key=lambda files: files[0].parts)
 
 
 class UpkeepGathered:

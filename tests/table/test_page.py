@@ -1,4 +1,4 @@
-"""The pages on tables and their server: their Python is run as it stands, in order."""
+"""The pages on tables, their server and their versions: their Python is run as it stands, in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.parametrize(("page", "blocks_count"), [("tables.md", 7), ("packing.md", 4), ("parameter-server.md", 5)])
+@pytest.mark.parametrize(
+    ("page", "blocks_count"),
+    [("tables.md", 7), ("packing.md", 4), ("parameter-server.md", 5), ("operating/versions.md", 7)],
+)
 def test_the_examples_of_a_page_hold(page: str, blocks_count: int, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), flags=re.M | re.S)
     assert len(blocks) == blocks_count

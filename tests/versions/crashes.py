@@ -15,10 +15,10 @@ from typing import Any
 from streamlearn.versions import Chain, Cut, Store, VersionWriter, open_store
 from tests.versions.history import MODEL, Trainer
 
-__all__ = ["main"]
+__all__ = ["die_at", "main"]
 
 # Everything by which a local store changes a file or a folder.
-_CHANGES = ("write", "fsync", "link", "unlink", "mkdir")
+_CHANGES = ("write", "fsync", "link", "unlink", "mkdir", "rmdir")
 
 
 def main(folder: str, first: int, last: int) -> None:
@@ -38,7 +38,7 @@ def _ended(trainer: Trainer, step: int) -> tuple[int, bool]:
     """The signal the writer died of, and whether version 2 was committed then; which another writer is to repair."""
     pid = os.fork()
     if pid == 0:
-        _die_at(step)
+        die_at(step)
         _write(trainer)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
@@ -76,7 +76,7 @@ def _check(store: Store) -> None:
     assert not names
 
 
-def _die_at(step: int) -> None:
+def die_at(step: int) -> None:
     """Make the `step`-th change of this process its last; a write gets half of its bytes out before."""
     left = step
 

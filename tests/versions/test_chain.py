@@ -270,7 +270,7 @@ def test_a_chain_of_too_many_deltas_is_refused(local: Store) -> None:
 def test_a_revert_is_a_delta_like_any_other(local: Store) -> None:
     trainer = Trainer(local)
     first = trainer.story([1])[0]
-    empty(trainer, 2, first, kind="revert")
+    empty(trainer, 2, first, kind="revert", content_of=first.ref)
     assert versions_of(Chain.find(local, MODEL)) == [1, 2]
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import BadRecord, FileMissing, FileTaken, Oversize, UsageError
-from streamlearn.versions import Entry, Store
+from streamlearn.versions import Entry, FileFound, Store
 
 Opened = Callable[..., Store]
 BIG = bytes(range(256)) * 40_000
@@ -159,3 +160,43 @@ def test_a_path_that_leads_elsewhere_is_refused(store: Store, path: str) -> None
     ):
         with pytest.raises(UsageError, match="is not a path within a store"):
             call()
+
+
+def test_a_walk_finds_all_files_of_all_folders_and_what_is_not_finished(opened: Opened) -> None:
+    store, begin_ms = opened(), SYSTEM_CLOCK.wall_ms()
+    path = _written(store, b"some")
+    store.create("ctr/manifest.json", b"{}")
+    store.create("ctrl/other", b"")
+    file = store.writer("ctr/rows/main-1", ".arrow")
+    file.write(b"half")
+    found = opened().walk("ctr")
+    assert [(one.path, one.bytes) for one in found if one.is_finished] == [("ctr/manifest.json", 2), (path, 4)]
+    assert [one.path.rpartition("/")[2] for one in found if not one.is_finished] == store.leftovers("ctr/rows")
+    # A store tells seconds, and its clock need not be ours.
+    assert all(abs(one.written_wall_ms - begin_ms) < 600_000 for one in found)
+    file.abandon()
+    assert store.walk("nothing") == []
+    assert all(isinstance(one, FileFound) for one in found)
+
+
+def test_a_walk_of_too_much_is_refused(opened: Opened) -> None:
+    for name in ("a", "b", "c"):
+        opened().create(f"ctr/{name}/file", b"")
+    with pytest.raises(Oversize, match="ctr has"):
+        opened(entries_max=2).walk("ctr")
+
+
+def test_folders_without_files_are_pruned_and_others_are_not(opened: Opened) -> None:
+    store = opened()
+    path = _written(store, b"some")
+    for name in ("a", "b"):
+        file = store.writer(f"ctr/deltas/{name}/rows/main-0", ".arrow")
+        file.write(b"half")
+        file.abandon()
+    store.prune("ctr")
+    assert [one.path for one in store.walk("ctr")] == [path]
+    assert store.entries("ctr") == [Entry("rows", True)]
+    store.remove(path)
+    store.prune("ctr")
+    assert store.entries("ctr") == []
+    store.prune("ctr")
