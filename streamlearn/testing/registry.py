@@ -11,6 +11,7 @@ from streamlearn.settings import RegistrySettings
 from streamlearn.versions.known import Known
 from streamlearn.versions.pointer import Pointer
 from streamlearn.versions.registry import Ack, Node, Note, Registry
+from streamlearn.versions.registry_codec import by_name, note_order
 
 __all__ = ["MemoryRegistry"]
 
@@ -22,20 +23,28 @@ class MemoryRegistry(Registry):
         model: Of which model.
         settings: Limits.
         clock: When nodes were heard of.
-
-    Attributes:
-        is_away: Set it, and every call raises as if nobody answered.
     """
 
     def __init__(self, model: str, settings: RegistrySettings | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__("memory://registry", model, settings or RegistrySettings())
-        self.is_away = False
+        self._is_away = False
         self._clock, self._changed = clock, threading.Condition()
         self._pointer: Pointer | None = None
         self._versions: dict[int, Known] = {}
         self._nodes: dict[str, tuple[float, Node]] = {}
         self._acks: dict[int, dict[str, Ack]] = {}
         self._notes: list[Note] = []
+
+    @property
+    def is_away(self) -> bool:
+        """Set it, and every call raises as if nobody answered, those that wait as well."""
+        return self._is_away
+
+    @is_away.setter
+    def is_away(self, is_away: bool) -> None:
+        with self._changed:
+            self._is_away = is_away
+            self._changed.notify_all()
 
     def announce(self, pointer: Pointer) -> bool:
         """See `Registry`."""
@@ -53,11 +62,9 @@ class MemoryRegistry(Registry):
     def wait(self, seq: int, timeout_s: float) -> Pointer | None:
         """See `Registry`."""
         with self._there():
-            self._changed.wait_for(
-                lambda: self.is_away or (self._pointer is not None and self._pointer.seq > seq), timeout_s
-            )
+            self._changed.wait_for(lambda: self._is_away or self._newer(seq) is not None, timeout_s)
         with self._there():
-            return self._pointer if self._pointer is not None and self._pointer.seq > seq else None
+            return self._newer(seq)
 
     def put_versions(self, known: Iterable[Known]) -> None:
         """See `Registry`."""
@@ -79,6 +86,7 @@ class MemoryRegistry(Registry):
         """See `Registry`."""
         with self._there():
             self._nodes[node.boot_id] = (self._clock.monotonic_s(), node)
+            self._forget_dead()
 
     def leave(self, boot_id: str) -> None:
         """See `Registry`."""
@@ -88,15 +96,15 @@ class MemoryRegistry(Registry):
     def nodes(self) -> list[Node]:
         """See `Registry`."""
         with self._there():
-            oldest_s = self._clock.monotonic_s() - self.settings.node_ttl_s
-            return sorted(
-                (node for heard_s, node in self._nodes.values() if heard_s > oldest_s), key=lambda one: one.name
-            )
+            self._forget_dead()
+            return by_name([node for _, node in self._nodes.values()])
 
     def ack(self, ack: Ack) -> None:
         """See `Registry`."""
         with self._there():
-            self._acks.setdefault(ack.seq, {}).setdefault(ack.boot_id, ack)
+            of_move = self._acks.setdefault(ack.seq, {})
+            if len(of_move) < self.settings.move_acks_max:
+                of_move.setdefault(ack.boot_id, ack)
             for seq in sorted(self._acks)[: -self.settings.acks_max]:
                 del self._acks[seq]
             self._changed.notify_all()
@@ -104,23 +112,24 @@ class MemoryRegistry(Registry):
     def acks(self, seq: int) -> list[Ack]:
         """See `Registry`."""
         with self._there():
-            return list(self._acks.get(seq, {}).values())
+            return by_name(list(self._acks.get(seq, {}).values()))
 
     def wait_acks(self, seq: int, count: int, timeout_s: float) -> list[Ack]:
         """See `Registry`."""
         with self._there():
-            self._changed.wait_for(lambda: self.is_away or len(self._acks.get(seq, {})) >= count, timeout_s)
+            self._changed.wait_for(lambda: self._is_away or len(self._acks.get(seq, {})) >= count, timeout_s)
         return self.acks(seq)
 
     def note(self, note: Note) -> None:
         """See `Registry`."""
         with self._there():
-            self._notes = [*self._notes, note][-self.settings.notes_max :]
+            if note not in self._notes:
+                self._notes = sorted([*self._notes, note], key=note_order)[-self.settings.notes_max :]
 
     def notes(self, count_max: int) -> list[Note]:
         """See `Registry`."""
         with self._there():
-            return self._notes[-count_max:]
+            return self._notes[max(0, len(self._notes) - count_max) :]
 
     def clear(self) -> None:
         """See `Registry`."""
@@ -136,9 +145,13 @@ class MemoryRegistry(Registry):
     def _newer(self, seq: int) -> Pointer | None:
         return self._pointer if self._pointer is not None and self._pointer.seq > seq else None
 
+    def _forget_dead(self) -> None:
+        oldest_s = self._clock.monotonic_s() - self.settings.node_ttl_s
+        self._nodes = {boot_id: (at_s, node) for boot_id, (at_s, node) in self._nodes.items() if at_s > oldest_s}
+
     def _there(self) -> threading.Condition:
         """What every call holds, when the registry answers."""
-        if self.is_away:
+        if self._is_away:
             message = f"the registry at {self.url} does not answer"
             raise RegistryUnreachable(message, help="start it; the pointer in the store goes on being followed")
         return self._changed

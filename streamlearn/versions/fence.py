@@ -49,7 +49,6 @@ class Fence:
     def __init__(self, store: Store, model: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store, self._model, self._clock = store, model, clock
         self._records = Sequence(store, model_folder(model, "runs"), FenceRecord)
-        self._newest = 0
 
     def take(self, by: str) -> int:
         """Begin a run: its number is above that of all others, and nobody else has it."""
@@ -60,14 +59,12 @@ class Fence:
                 self._store.create(f"{self._records.folder}/{run:012d}.json", encode_record(record))
             except FileTaken:
                 continue
-            self._newest = run
             return run
 
     def newest(self) -> int:
         """The newest run; 0 before the first."""
-        found = self._records.newest(self._newest)
-        self._newest = self._newest if found is None else found[0]
-        return self._newest
+        # Listed, and not looked for one by one: a run that began when records were gone is above a gap.
+        return max(self._records.numbers(), default=0)
 
     def check(self, run: int) -> None:
         """That no newer run has taken over.

@@ -60,7 +60,11 @@ class History:
 
     def __init__(self, store: Store, model: str, known: Iterable[Known] = ()) -> None:
         self._store, self._model = store, model
-        self._known = {(one.ref.run, one.version): one for one in known if one.outcome is not None}
+        # What a version lacks depends on what else is there now.
+        self._known = {
+            (one.ref.run, one.version): structs.replace(one, lacks="") for one in known if one.outcome is not None
+        }
+        self._given = set(self._known)
 
     def read(self) -> tuple[Known, ...]:
         """All versions of the history, oldest first.
@@ -74,17 +78,19 @@ class History:
         found: list[Known] = []
         places = sorted({(one.run, one.version) for one in folders}, reverse=True)
         at = next((place for place in places if self._is_committed(folders, place)), None)
+        parent: VersionRef | None = None
         while at is not None:
+            self._doubt(at, parent)
             one = self._one(folders, at)
-            if one is None:
-                at = _before(places, at)
-                continue
-            found.append(one)
-            parent = one.parent
-            if parent is not None and (parent.run, parent.version) in places:
-                at = (parent.run, parent.version)
+            parent = None if one is None else one.parent
+            if one is not None:
+                found.append(one)
+            if parent is not None:
+                place = (parent.run, parent.version)
+                at = place if place in places else _before(places, place)
+                parent = parent if at == place else None
             else:
-                at = None if parent is None and one.kind == "base" else _before(places, at)
+                at = None if one is not None and one.kind == "base" else _before(places, at)
         return tuple(_with_lacks(found[::-1], folders, self._model))
 
     def folder(self, ref: VersionRef) -> str:
@@ -107,6 +113,12 @@ class History:
             if entry.is_folder
         )
         return frozenset(one for one in listed if one is not None)
+
+    def _doubt(self, place: tuple[int, int], said: VersionRef | None) -> None:
+        """Forget what was given of a version, unless the one that follows it says the same."""
+        if place in self._given and (said is None or self._known[place].ref != said):
+            self._given.discard(place)
+            del self._known[place]
 
     def _is_committed(self, folders: frozenset[VersionFolder], place: tuple[int, int]) -> bool:
         if place in self._known:

@@ -56,6 +56,8 @@ class Pointer(Record, frozen=True, kw_only=True):
         canary: A version that is tried beside the active one.
         taints: Versions at which rollbacks laid taints.
         accepted: Versions that end a taint, since someone said so.
+        cleared: Versions that an older taint does not reach, since it was ended by a version that is gone; what the
+            judge says of them counts.
         floor: Versions below this one may be gone, and are never served again.
         run: The newest run that moved the pointer.
         by: Who moved it.
@@ -70,6 +72,7 @@ class Pointer(Record, frozen=True, kw_only=True):
     canary: Canary | None = None
     taints: _Numbers = ()
     accepted: _Numbers = ()
+    cleared: _Numbers = ()
     floor: _Number = 0
     run: Annotated[int, Meta(ge=0, le=10**8 - 1)] = 0
     by: Annotated[str, Meta(max_length=200)] = ""
@@ -97,6 +100,8 @@ def taints_of(pointer: Pointer, known: Sequence[Known]) -> dict[int, int]:
         version = one.version
         if one.content_of is not None:
             began = found.get(one.content_of.version, 0)
+        if version in pointer.cleared:
+            began = 0
         if version in pointer.accepted:
             began = 0
         elif version in pointer.taints or one.outcome == "rejected":
@@ -171,11 +176,14 @@ def rollback(pointer: Pointer, known: Sequence[Known], to: int) -> Pointer:
         raise _refused(to, said, "use `promote` to serve a newer version")
     _check_clean(pointer, known, one)
     left = next((other.version for other in known if other.version > to), None)
-    taints, accepted = pointer.taints, pointer.accepted
+    held = structs.replace(pointer, held=True, canary=None)
     if left is not None and (to < pointer.active.version or pointer.canary is not None):
-        taints = _with(taints, left)
-        accepted = tuple(version for version in accepted if version < left)
-    held = structs.replace(pointer, held=True, canary=None, taints=taints, accepted=accepted)
+        held = structs.replace(
+            held,
+            taints=_with(held.taints, left),
+            accepted=tuple(version for version in held.accepted if version < left),
+            cleared=tuple(version for version in held.cleared if version < left),
+        )
     return _moved(held, one.ref)
 
 
@@ -186,7 +194,11 @@ def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
         MoveRefused: Every version after the active one is tainted.
     """
     tainted = taints_of(pointer, known)
-    clean = [one for one in known if one.version not in tainted and one.is_promotable(pointer.accepted)]
+    clean = [
+        one
+        for one in known
+        if one.version >= pointer.floor and one.version not in tainted and one.is_promotable(pointer.accepted)
+    ]
     newest = clean[-1] if clean else None
     active = 0 if pointer.active is None else pointer.active.version
     if newest is None or newest.version < active or (newest.version == active and _is_stuck(known, active, tainted)):
@@ -221,6 +233,10 @@ def raise_floor(pointer: Pointer, known: Sequence[Known], floor: int, gone: Coll
         if ref.version in gone or pointer.floor <= ref.version < floor:
             message = f"version {ref.version} cannot go: it is {name}"
             raise MoveRefused(message, help="keep the active, the previous and the canary version")
+    if known and (known[-1].version < floor or known[-1].version in gone):
+        # The next version would follow nothing that says whether it is tainted.
+        message = f"version {known[-1].version} cannot go: it is the newest"
+        raise MoveRefused(message, help="keep the newest version: training goes on from it")
     tainted = taints_of(pointer, known)
     stays = [one for one in known if one.version >= floor and one.version not in gone]
     numbers = [one.version for one in stays]
@@ -230,12 +246,13 @@ def raise_floor(pointer: Pointer, known: Sequence[Known], floor: int, gone: Coll
         floor=floor,
         taints=tuple(version for version in pointer.taints if version in numbers),
         accepted=tuple(version for version in pointer.accepted if version in numbers),
+        cleared=tuple(version for version in pointer.cleared if version in numbers),
     )
     # What a taint began or ended with may be among what goes: it then begins or ends with the next that stays.
     while wrong := [
         one.version for one in stays if (one.version in taints_of(found, stays)) != (one.version in tainted)
     ]:
-        name = "taints" if wrong[0] in tainted else "accepted"
+        name = "taints" if wrong[0] in tainted else "cleared"
         found = structs.replace(found, **{name: _with(getattr(found, name), wrong[0])})
     return found
 

@@ -50,6 +50,19 @@ class PointerLog:
             self._seen = found[1]
         return self._seen
 
+    def read(self, seq: int) -> Pointer:
+        """One move.
+
+        Raises:
+            FileMissing: It was forgotten, or there is none of that number.
+            VersionDefect: It is damaged.
+        """
+        return self._records.read(seq)
+
+    def seqs(self) -> list[int]:
+        """The moves there are, oldest first."""
+        return self._records.numbers()
+
     def history(self, records_max: int) -> list[Pointer]:
         """The last moves, oldest first."""
         return [self._records.read(number) for number in self._records.numbers()[-records_max:]]

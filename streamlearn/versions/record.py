@@ -92,6 +92,8 @@ def decode_record(data: bytes | memoryview, kind: type[Kind], path: str, *, form
         said = check[len(_CHECK) : -len(b'"}')].decode(errors="replace")
         raise defective(path, "corrupted", f"its check says {said}, its bytes have {expected}")
     try:
-        return msgspec.json.decode(raw, type=kind)
+        read = msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise defective(path, "corrupted", f"not a {name} of format {format}: {error}") from None
+    # It has done its work: a record that was read equals the one that was written.
+    return msgspec.structs.replace(read, check=UNSET)

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from streamlearn.errors import UsageError
 from streamlearn.settings import RegistrySettings
 from streamlearn.versions.known import Known
+from streamlearn.versions.layout import model_folder
 from streamlearn.versions.pointer import Pointer
 
 __all__ = ["Ack", "Node", "NodeState", "Note", "Registry", "open_registry"]
@@ -89,8 +90,8 @@ class Note(Struct, frozen=True, kw_only=True):
 class Registry(ABC):
     """A registry of one model. Calls may come from several threads at once.
 
-    Every call raises `RegistryUnreachable` when the registry does not answer within `reach_s`; nothing of what it
-    holds is believed over the store.
+    Every call raises `RegistryUnreachable` when the registry does not answer within `reach_s`, and `RegistryDefect`,
+    which is one, when it answers with what cannot be read; nothing of what it holds is believed over the store.
 
     Attributes:
         url: Where it is; without secrets.
@@ -98,6 +99,7 @@ class Registry(ABC):
     """
 
     def __init__(self, url: str, model: str, settings: RegistrySettings) -> None:
+        model_folder(model, "pointer")  # refuses a name that is none
         self.url, self.model, self.settings = url, model, settings
 
     def __repr__(self) -> str:
@@ -137,15 +139,18 @@ class Registry(ABC):
 
     @abstractmethod
     def nodes(self) -> list[Node]:
-        """The nodes that are alive, by name."""
+        """The nodes that are alive, by name and boot id."""
 
     @abstractmethod
     def ack(self, ack: Ack) -> None:
-        """Say that a node has acted on a move, and wake who waits for that. Old acks are forgotten."""
+        """Say that a node has acted on a move, and wake who waits for that.
+
+        Of the newest `acks_max` moves acks are kept, and of each those of the first `move_acks_max` nodes.
+        """
 
     @abstractmethod
     def acks(self, seq: int) -> list[Ack]:
-        """Who has acted on a move; one ack of each node, the first."""
+        """Who has acted on a move, by name and boot id; one ack of each node, the first."""
 
     @abstractmethod
     def wait_acks(self, seq: int, count: int, timeout_s: float) -> list[Ack]:
@@ -153,11 +158,11 @@ class Registry(ABC):
 
     @abstractmethod
     def note(self, note: Note) -> None:
-        """Add to the audit log, of which the last `notes_max` are kept."""
+        """Add to the audit log, of which the last `notes_max` are kept; the same line again changes nothing."""
 
     @abstractmethod
     def notes(self, count_max: int) -> list[Note]:
-        """The last lines of the audit log, oldest first."""
+        """The last lines of the audit log by their time and then their move, oldest first."""
 
     @abstractmethod
     def clear(self) -> None:

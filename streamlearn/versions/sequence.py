@@ -41,7 +41,7 @@ class Sequence(Generic[Kind]):
         return sorted(int(one[1]) for one in found if one)
 
     def newest(self, since: int = 0) -> tuple[int, Kind] | None:
-        """The newest record, if it is after one that is known already.
+        """The newest record, if it is after one that is known already; which may be forgotten by now.
 
         Raises:
             VersionDefect: It is damaged. An older one is never taken for it.
@@ -49,7 +49,9 @@ class Sequence(Generic[Kind]):
         after = since
         while since and after - since < _PROBES_MAX and self.store.exists(self._path(after + 1)):
             after += 1
-        if not since or after - since >= _PROBES_MAX:
+        # Old records are forgotten in their order: while this one is there, so are all that were written after it.
+        is_forgotten = after == since and not (since and self.store.exists(self._path(since)))
+        if is_forgotten or after - since >= _PROBES_MAX:
             after = max(self.numbers(), default=0)
         return (after, self.read(after)) if after > since else None
 
