@@ -1,0 +1,113 @@
+"""Seat: the pointer a node has heard of, and the tables it answers from. It asks no registry and no store."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+
+from streamlearn.clock import Clock
+from streamlearn.versions.following import wanted_of
+from streamlearn.versions.pointer import Pointer
+from streamlearn.versions.record import VersionRef
+from streamlearn.versions.staged import Staged
+
+__all__ = ["Followed", "Seat"]
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What a node did about a pointer.
+
+    Attributes:
+        seq: Of the pointer.
+        ref: The version that answers since.
+        took_ms: From when it was heard of.
+        is_other: Whether another version answered before.
+        is_done: Whether all that the pointer wants is ready now; if not, the canary is not yet.
+    """
+
+    seq: int
+    ref: VersionRef
+    took_ms: float
+    is_other: bool
+    is_done: bool
+
+
+class Seat:
+    """What is shared by the thread that follows the pointer, the one that stages, and all who read.
+
+    Args:
+        clock: What time is taken by.
+
+    Attributes:
+        pointer: The newest that was heard of.
+        current: The tables that are answered from; None before there are any, and while a node that drained builds.
+        acted: The seq of the pointer that was acted on.
+        is_draining: Whether the tables are given up to build others.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self.pointer = Pointer()
+        self.current: Staged | None = None
+        self.acted = 0
+        self.is_draining = False
+        self._heard_s = self._news_s = clock.monotonic_s()
+        self._behind_s: float | None = None
+
+    def hear(self, pointer: Pointer | None) -> bool:
+        """Take a pointer, unless it is older than one that was heard of; gives whether it is newer."""
+        with self._lock:
+            self._news_s = self._clock.monotonic_s()
+            if pointer is None or pointer.seq <= self.pointer.seq:
+                return False
+            self.pointer, self._heard_s = pointer, self._news_s
+            if self._behind_s is None:
+                self._behind_s = self._news_s
+            return True
+
+    def move(self) -> Followed | None:
+        """Answer with what the pointer says, if it is ready; None when there is nothing to do, or it is not."""
+        with self._lock:
+            return self._moved(self.current)
+
+    def switch(self, built: Staged) -> Followed | None:
+        """Answer from other tables from now on; who reads the old ones goes on."""
+        with self._lock:
+            before = None if self.current is None else self.current.active
+            moved = self._moved(built)
+            if built.active is None and built.is_ready(self.pointer.active):
+                assert self.pointer.active is not None
+                built.activate(self.pointer.active)
+            self.current, self.is_draining = built, False
+            return moved and replace(moved, is_other=moved.ref != before)
+
+    def drop(self) -> None:
+        """Answer from nothing until there are other tables."""
+        with self._lock:
+            self.current = None
+
+    @property
+    def behind_s(self) -> float:
+        """Since when the pointer wants what this node does not do."""
+        behind_s = self._behind_s
+        return 0.0 if behind_s is None else self._clock.monotonic_s() - behind_s
+
+    @property
+    def silent_s(self) -> float:
+        """Since when nothing was heard of the pointer."""
+        return self._clock.monotonic_s() - self._news_s
+
+    def _moved(self, staged: Staged | None) -> Followed | None:
+        pointer = self.pointer
+        if staged is None or pointer.active is None or pointer.seq == self.acted:
+            return None
+        before = staged.active
+        if before != pointer.active and not staged.activate(pointer.active):
+            return None
+        is_done = staged.are_ready(wanted_of(pointer))
+        if is_done:
+            self.acted, self._behind_s = pointer.seq, None
+        took_ms = (self._clock.monotonic_s() - self._heard_s) * 1_000
+        is_other = before != pointer.active
+        return Followed(pointer.seq, pointer.active, took_ms, is_other, is_done) if is_other or is_done else None
