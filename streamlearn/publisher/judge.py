@@ -1,0 +1,112 @@
+"""Judge: whether a version may be promoted, by checks that each see one thing. It moves and writes nothing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import StreamlearnError
+from streamlearn.publisher.case import Case, Check, Samples
+from streamlearn.publisher.checks import Finite, Learned, Norms, Scores
+from streamlearn.settings import JudgeSettings
+from streamlearn.versions import Finding, Known, Scorer, Verdict
+
+__all__ = ["DEFAULT_CHECKS", "Judge"]
+
+DEFAULT_CHECKS: tuple[Check, ...] = (Finite(), Learned(), Norms(), Scores())
+_SAID_CHARS_MAX = 2_000
+_log = logging.getLogger(__name__)
+
+
+class Judge:
+    """Judges versions.
+
+    Args:
+        settings: Limits.
+        checks: What is looked at, in order.
+        scorer: Who scores samples by a version.
+        samples: Gives the most recent samples whose windows are closed, newest last.
+        clock: When a verdict is given.
+
+    Examples:
+        >>> from streamlearn.versions import Known, VersionRef
+        >>> ref = VersionRef(version=2, run=1, sha256="0" * 64)
+        >>> case = Case(Known(ref=ref, kind="delta", metrics={"dense.w.not_finite": 3.0}))
+        >>> Judge().judge(case).outcome
+        'rejected'
+    """
+
+    def __init__(
+        self,
+        settings: JudgeSettings | None = None,
+        *,
+        checks: Sequence[Check] = DEFAULT_CHECKS,
+        scorer: Scorer | None = None,
+        samples: Samples | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.settings = settings or JudgeSettings()
+        self._checks, self._scorer, self._samples, self._clock = tuple(checks), scorer, samples, clock
+        self._judging: tuple[int, threading.Thread] | None = None
+
+    def case(
+        self, version: Known, *, active: Known | None, earlier: Sequence[Known] = (), can_score: bool = True
+    ) -> Case:
+        """What a version is judged by.
+
+        Args:
+            version: The version.
+            active: What is served.
+            earlier: What passed before it up to the active version, oldest first.
+            can_score: Whether its rows are there to score samples with; after a restart they are not.
+        """
+        scorer = self._scorer if can_score else None
+        return Case(version, tuple(earlier), self.settings, active, scorer, self._samples if can_score else None)
+
+    def judge(self, case: Case) -> Verdict:
+        """The verdict on a version: rejected when any check objects, raises, or is not done within `judge_s_max`."""
+        findings: list[Finding] = []
+        version = case.version.version
+        if self._judging is not None and self._judging[1].is_alive():
+            said = f"the judge is still at version {self._judging[0]}"
+            return self._verdict(case, [Finding(check="judge", is_ok=False, said=said)])
+        # It may hang in whatever it asks: nobody waits for it longer than is said.
+        thread = threading.Thread(target=self._check, args=(case, findings), name="streamlearn-judge", daemon=True)
+        self._judging = (version, thread)
+        thread.start()
+        thread.join(self.settings.judge_s_max)
+        done = list(findings)
+        if len(done) < len(self._checks):
+            name = self._checks[len(done)].name
+            said = f"not done after judge_s_max = {self.settings.judge_s_max:g} s"
+            done.append(Finding(check=name, is_ok=False, said=said))
+        return self._verdict(case, done)
+
+    def _check(self, case: Case, findings: list[Finding]) -> None:
+        for check in self._checks:
+            try:
+                found = check.judge(case)
+                findings.append(structs.replace(found, said=found.said[:_SAID_CHARS_MAX]))
+            # Checks are anybody's: whatever goes wrong in one is said, and the version is not promoted.
+            except Exception as error:
+                _log.exception("check %s of version %d failed", check.name, case.version.version)
+                said = error.message if isinstance(error, StreamlearnError) else repr(error)
+                findings.append(Finding(check=check.name, is_ok=False, said=f"it failed: {said}"[:_SAID_CHARS_MAX]))
+
+    def _verdict(self, case: Case, findings: Sequence[Finding]) -> Verdict:
+        return Verdict(
+            version=case.version.ref,
+            outcome="passed" if all(one.is_ok for one in findings) else "rejected",
+            findings=tuple(structs.replace(one, values=_finite(one.values)) for one in findings),
+            against=None if case.active is None else case.active.ref,
+            wall_ms=max(0, self._clock.wall_ms()),
+        )
+
+
+def _finite(values: dict[str, float]) -> dict[str, float]:
+    """JSON knows no infinite numbers."""
+    return {name: value for name, value in values.items() if abs(value) < float("inf")}

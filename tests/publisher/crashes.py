@@ -1,0 +1,187 @@
+"""Trainers that die: at a chosen change of files, or between two stages beside shards that live on.
+
+Run as a program: `python -m tests.publisher.crashes FOLDER FIRST LAST EVERY`; prints, for each step, the signal that a
+trainer died of, forked from a process of one thread, how many versions were committed, and moves made by then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from streamlearn.errors import VersionDefect
+from streamlearn.ps import Place, PsClient, ShardServer, Shelf
+from streamlearn.settings import PsSettings
+from streamlearn.versions import Chain, History, PointerLog, Store, open_store
+from tests.publisher.training import MODEL, OPTIONS, Training, check_learned
+
+__all__ = ["STAGES", "STEPS", "check_store", "main", "run_shard", "run_trainer"]
+
+# Everything by which a local store changes what another process finds; a sync changes nothing of that.
+_CHANGES = ("write", "link", "unlink", "mkdir")
+STEPS = 4
+# Where a trainer dies beside shards that live on, and of which object and method that is the beginning or the end.
+STAGES: dict[str, tuple[str, str, bool]] = {
+    "before the seal": ("client", "seal", False),
+    "after the seal": ("client", "seal", True),
+    "after the export": ("client", "export", True),
+    "before the manifest": ("fence", "check", True),
+    "after the manifest": ("writing", "write", True),
+    "after the commit": ("client", "commit", True),
+    "after the verdict": ("following", "_judged", True),
+    "after the move": ("following", "_promote", True),
+    "after all": ("following", "follow", True),
+}
+
+
+def main(folder: str, first: int, last: int, every: int) -> None:
+    ends: list[tuple[int, int, int]] = []
+    for step in range(first, last, every):
+        url = f"{folder}/{step}"
+        died = _forked(lambda step=step, url=url: _train(url, step))  # type: ignore[misc]
+        store = open_store(url)
+        ends += [(died, len(History(store, MODEL).read()), PointerLog(store, MODEL).newest().seq)]
+        assert _forked(lambda url=url: _train_again(url)) == 0, f"step {step}"  # type: ignore[misc]
+        if not died:
+            break  # it found nothing left to die at
+    print(json.dumps(ends))
+
+
+def check_store(store: Store) -> None:
+    """Everything was learned once, the log is linear, all of it is judged, and no version was promoted twice."""
+    check_learned(store, STEPS)
+    known = History(store, MODEL).read()
+    assert [one.outcome for one in known] == ["passed"] * len(known)
+    assert all(one.is_whole for one in known)
+    assert [one.parent for one in known] == [None, *(one.ref for one in known[:-1])]
+    moves = PointerLog(store, MODEL).history(1_000)
+    assert [one.seq for one in moves] == list(range(1, len(moves) + 1))
+    served = [one.active.version for one in moves if one.active is not None]
+    assert served == sorted(set(served)), served
+    assert served[-1] == known[-1].version
+
+
+def _train(url: str, step: int) -> None:
+    _die_at(step)
+    with Training(open_store(url)).begin() as training:
+        training.publish(STEPS // 2)
+
+
+def _train_again(url: str) -> None:
+    _fast()
+    store = open_store(url)
+    before = _steps(store)
+    with Training(store).begin() as training:
+        # Nothing that was committed is lost, and nothing else is taken for learned.
+        assert training.steps == before
+        if training.steps < STEPS:
+            training.publish(STEPS - training.steps)
+    check_store(store)
+
+
+def _steps(store: Store) -> int:
+    try:
+        return int(Chain.find(store, MODEL).manifest.metrics["steps"])
+    except VersionDefect as error:
+        if error.defect != "missing":
+            raise
+        return 0
+
+
+def _forked(work: Callable[[], None]) -> int:
+    """Have a child do it; gives the signal it died of."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert not os.WIFEXITED(status) or not os.WEXITSTATUS(status), "see above"
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def _fast() -> None:
+    """The machine does not lose its power here: what is written need not reach the disk."""
+    os.fsync = lambda descriptor: None  # type: ignore[assignment]
+
+
+def _die_at(step: int) -> None:
+    """Make the `step`-th change of this process its last; a write gets half of its bytes out before."""
+    left = step
+    _fast()
+
+    def dying(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                return original(*args, **named)
+            if name == "write":
+                descriptor, data = args
+                original(descriptor, data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+            return None
+
+        return call
+
+    for name in _CHANGES:
+        setattr(os, name, dying(getattr(os, name), name))
+
+
+# -- beside shards that live on -------------------------------------------------------------------------------------
+
+
+_SETTINGS = PsSettings(retry_wait_ms_max=20_000, order_wait_s_max=30.0, export_wait_s_max=30.0, restore_wait_s_max=30.0)
+
+
+def run_shard(place: str, port: int, store: str) -> None:
+    """Be a shard, until killed."""
+    settings = msgspec.structs.replace(_SETTINGS, listen=[f"127.0.0.1:{port}"])
+    server = ShardServer(Place.parse(place), OPTIONS, Shelf(open_store(store), MODEL), settings)
+    server._obeying.join()
+
+
+def run_trainer(addresses: Sequence[str], url: str, stage: str, done: str) -> None:
+    """Learn all steps and leave a file; or die at a stage of the last version."""
+    settings = msgspec.structs.replace(_SETTINGS, addresses=list(addresses))
+    client = PsClient.connect(MODEL, OPTIONS, settings)
+    with Training(open_store(url), client=client).begin() as training:
+        while training.steps < STEPS:
+            if stage and training.steps + 2 >= STEPS:
+                _die_in(training, stage)
+            training.publish(min(2, STEPS - training.steps))
+    Path(done).write_text("done")
+
+
+def _die_in(training: Training, stage: str) -> None:
+    name, method, is_after = STAGES[stage]
+    publisher = training.publisher
+    objects = {
+        "client": training.client,
+        "fence": publisher._fence,
+        "writing": publisher._writing,
+        "following": publisher._following,
+    }
+    original = getattr(objects[name], method)
+
+    def dying(*args: Any, **named: Any) -> Any:
+        if is_after:
+            original(*args, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(objects[name], method, dying)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,81 @@
+"""A trainer that is killed while it publishes, at every write and between all stages: the next one loses nothing."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlearn.testing import wait_until
+from streamlearn.versions import open_store
+from tests.publisher.crashes import STAGES, check_store, run_shard, run_trainer
+
+_EVERY = int(os.environ.get("CRASH_EVERY", "1"))
+_WAIT_S_MAX = 60.0
+_context = multiprocessing.get_context("forkserver")
+
+
+def test_a_publisher_killed_at_any_write_loses_nothing_and_promotes_nothing_twice(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.publisher.crashes", str(tmp_path), "0", "1000", str(_EVERY)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    ends = [tuple(one) for one in json.loads(done.stdout)]
+    # Every write of a run was tried, from its fence on: the last trainer found nothing left to die at.
+    assert ends[0] == (signal.SIGKILL, 0, 0)
+    assert ends[-1] == (0, 2, 2)
+    assert {one[0] for one in ends[:-1]} == {signal.SIGKILL}
+    # What is committed and promoted stays so, and is never more than one apart.
+    assert all(earlier[1:] <= later[1:] for earlier, later in pairwise(ends))
+    # No end was missed: before each commit, between it and the move, and after.
+    assert {end[1:] for end in ends} == {(0, 0), (1, 0), (1, 1), (2, 1), (2, 2)}
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Iterator[list[str]]:
+    """The addresses of two shards, processes of their own, of one store."""
+    _context.set_forkserver_preload(["tests.publisher.crashes"])
+    ports = [_free_port() for _ in range(2)]
+    processes = [_started(run_shard, f"{at}/2", port, str(tmp_path / "store")) for at, port in enumerate(ports)]
+    yield [f"127.0.0.1:{port}" for port in ports]
+    for process in processes:
+        process.kill()
+        process.join(10)
+        process.close()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_trainer_killed_between_stages_beside_living_shards_is_followed_by_one_that_loses_nothing(
+    stage: str, shards: list[str], tmp_path: Path
+) -> None:
+    store, done = str(tmp_path / "store"), tmp_path / "done"
+    first = _started(run_trainer, shards, store, stage, str(done))
+    first.join(_WAIT_S_MAX)
+    assert first.exitcode == -signal.SIGKILL
+    assert not done.exists()
+    second = _started(run_trainer, shards, store, "", str(done))
+    second.join(_WAIT_S_MAX)
+    wait_until(done.exists, "the second trainer to end")
+    check_store(open_store(store))
+
+
+def _started(target: Any, *arguments: Any) -> Any:
+    process = _context.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
