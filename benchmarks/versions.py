@@ -61,7 +61,6 @@ def _part(*words: str) -> dict[str, float]:
 
 @contextmanager
 def _redis(folder: str) -> Iterator[str]:
-    Redis.fetch()
     with Redis.start(Path(folder) / "redis") as service:
         yield service.url
 

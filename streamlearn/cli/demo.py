@@ -1,8 +1,8 @@
 """`streamlearn demo`: the loop, as far as it is built, on this machine and with no service needed.
 
 Today: a week of real behaviour is replayed through file topics, read back, checked and summed up; every value of a
-slot that was shown has a row on one of two shards; versions of them are written, followed by a replica, and gone back
-to, and a shard that is killed comes back with its rows.
+slot that was shown has a row on one of two shards; versions of them are published while they learn, and judged; two
+nodes follow; a shard that is killed comes back with its rows; and a version is rolled back, in so many milliseconds.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def demo(
         with closing(DemoShards(app, store, _SHARDS)) as shards, closing(DemoTables(loaded, shards, store)) as tables:
             report = _replay(loaded, app)
             seen = _read_back(loaded, tables)
-            tables.cut()
+            tables.finish()
             held = tables.facts()
     facts = _facts(report, seen, time.monotonic() - begin) | held
     if json:

@@ -59,6 +59,7 @@ class DemoShards:
     def _started(self, number: int, listen: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "streamlearn", "ps", "--app", str(self._app), "--listen", listen]
         command += ["--shard", f"{number}/{self._count}", "--set", f"versions.store={self._store}"]
+        command += ["--set", "telemetry.log_level=warning"]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

@@ -1,4 +1,4 @@
-"""The demo's tables: a row for every value of every slot that was shown, on two shards, in versions, on a replica.
+"""The demo's tables: a row for every value of every slot that was shown, on two shards, published, followed, gone back.
 
 There is no model yet, so rows learn from a gradient of ones: what is shown is what tables hold and what versions
 cost, not what anybody likes.
@@ -6,7 +6,12 @@ cost, not what anybody likes.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,8 +21,9 @@ import numpy.typing as npt
 from streamlearn.errors import StreamlearnError
 from streamlearn.features import keys_of
 from streamlearn.ps import Epoch, PsClient
+from streamlearn.publisher import Lineage, Noted, Publisher
 from streamlearn.table import TableSet, declared_tables
-from streamlearn.versions import Chain, Cut, Head, VersionRef, VersionWriter, load, open_store, table_record
+from streamlearn.versions import Cut, History, Replica, open_registry, open_store
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
@@ -27,13 +33,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DemoTables", "shown_keys"]
 
-_CUT_IMPRESSIONS = 20_000
-_VERSIONS_KEPT = 3
-_MOVES = 100
+_INTERVAL_S = 0.5
+_NODES = 2
+_FOLLOW_S_MAX = 30.0
+_LOOK_S = 0.01
 
 
 class DemoTables:
-    """Tables filled from impressions, cut into a version every so many of them; a replica follows.
+    """Tables filled from impressions and published as versions; nodes follow, and one version is rolled back.
 
     Args:
         folder: The application.
@@ -46,106 +53,132 @@ class DemoTables:
 
     def __init__(self, folder: AppFolder, shards: DemoShards, store: str) -> None:
         app, settings = folder.app, folder.settings
-        self._app, self._shards, self._store = app, shards, open_store(store)
+        self._app, self._shards, self._url = app, shards, store
+        self._registry_url = f"sqlite://{store}/registry.db"
+        self._ends = ExitStack()
         options = declared_tables(app.features, settings.tables)
+        opened = open_store(store)
+        self._registry = self._ends.enter_context(open_registry(self._registry_url, app.name))
         ps = msgspec.structs.replace(settings.ps, addresses=shards.addresses)
-        self._client = PsClient.connect(app.name, options, ps)
-        self._client.restore(Epoch(1), None)
-        serving = [msgspec.structs.replace(one, optimizer=None, admission=None) for one in options]
-        self._replica = TableSet(serving)
-        learning = TableSet(options)
-        self._records = tuple(table_record(learning, name) for name in learning.tables)
-        self._newest: VersionRef | None = None
-        self._version = self._since_cut = self._pushed = self._cut_bytes = 0
-        self._cuts: list[float] = []
+        self._client = self._ends.enter_context(PsClient.connect(app.name, options, ps))
+        often = msgspec.structs.replace(settings.publisher, publish_interval_s=_INTERVAL_S)
+        self._publisher = self._ends.enter_context(
+            Publisher(self._client, opened, Lineage.of(app, options), often, registry=self._registry)
+        )
+        self._history = History(opened, app.name)
+        self._learned = self._cut = 0
         self.seconds = 0.0
+        resumed = self._publisher.start()
+        self._run = resumed.run
+        self._client.restore(Epoch(self._run), resumed.ref)
+        self._publisher.first(self._noted)
+        serving = [msgspec.structs.replace(one, optimizer=None, admission=None) for one in options]
+        self._nodes = [
+            self._ends.enter_context(
+                Replica(opened, app.name, lambda: TableSet(serving), name=f"node-{number}", registry=self._registry)
+            )
+            for number in range(1, _NODES + 1)
+        ]
 
     def add(self, shown: EventColumns) -> None:
-        """Let the rows of everything in some impressions learn."""
+        """Let the rows of everything in some impressions learn; a version is published whenever one is due."""
         begin = time.perf_counter()
         times = shown.columns["event_time_ms"]
         for slot in self._app.features.slots if len(shown) else ():
             keys = shown_keys(slot, shown)
             ones = np.ones((len(keys), slot.dim), np.float32)
             self._client.push(slot.table, keys, ones, now_ms=int(times.max()))
-            self._pushed += len(keys)
-        self._since_cut += len(shown)
+            self._learned += len(keys)
+        self._publisher.boundary(self._noted)
         self.seconds += time.perf_counter() - begin
-        if self._since_cut >= _CUT_IMPRESSIONS:
-            self.cut()
 
-    def cut(self) -> None:
-        """Cut a version, commit it, and have the replica follow; it keeps the last few."""
-        begin = time.perf_counter()
-        self._since_cut = 0
-        self._version += 1
-        head = Head(
-            model=self._app.name,
-            run=1,
-            version=self._version,
-            kind="delta" if self._newest else "base",
-            parent=self._newest,
-            fingerprint=self._app.features.fingerprint,
-            windows=self._app.window_settings,
-            tables=self._records,
-        )
-        self._client.seal(self._version)
-        done = VersionWriter(self._store, head).finish(Cut(), self._client.export(head))
-        self._client.commit(done.ref)
-        load(Chain.find(self._store, self._app.name, since=self._newest), self._replica)
-        self._replica.activate(self._version)
-        for version in self._replica.retained[:-_VERSIONS_KEPT]:
-            self._replica.retire(version)
-        self._newest = done.ref
-        self._cut_bytes += sum(file.bytes for file in done.manifest.files)
-        self._cuts.append(time.perf_counter() - begin)
+    def finish(self) -> None:
+        """Publish what is left, and wait until all nodes answer with it."""
+        self._publisher.settle(_FOLLOW_S_MAX)
+        if self._cut < self._learned:
+            _wait(lambda: self._publisher.boundary(self._noted), "the last version to be cut")
+        self._publisher.settle(_FOLLOW_S_MAX)
+        committed = self._publisher.committed
+        assert committed is not None
+        self._wait_for(committed.version)
 
     def facts(self) -> dict[str, Any]:
-        """What they hold, by table, what versions cost, and what a killed shard costs."""
-        facts: dict[str, Any] = {"keys learned/s": round(self._pushed / max(self.seconds, 1e-9))}
+        """What they hold, by table, what versions cost, how fast one is taken back, and what a killed shard costs."""
+        facts: dict[str, Any] = {"keys learned/s": round(self._learned / max(self.seconds, 1e-9))}
         shards = self._client.stats()
-        for name, table in self._replica.tables.items():
+        for name in self._client.dims:
             facts |= {
                 f"table {name}: rows on {len(shards)} shards": sum(one.tables[name].keys for one in shards),
                 f"table {name}: bytes": sum(one.tables[name].bytes for one in shards),
-                f"table {name}: images of {len(self._replica.retained)} versions": table.stats().images,
             }
+        known = self._history.read()
         return facts | {
-            "versions cut": self._version,
-            "bytes of versions": self._cut_bytes,
-            "from cut to replica, ms": round(float(np.median(self._cuts)) * 1e3),
-            "back to an older version, us": round(self._move_us(), 1),
+            "versions published": len(known),
+            "versions that passed the judge": sum(one.outcome == "passed" for one in known),
+            "bytes of versions": sum(one.bytes for one in known),
             "killed shard back after, s": round(self._killed_s(), 2),
+            **self._rolled_back(),
         }
 
     def close(self) -> None:
-        """Let go of the shards."""
-        self._client.close()
+        """Let go of nodes, shards and registry."""
+        self._ends.close()
 
-    def _move_us(self) -> float:
-        """Microseconds until the replica follows another version."""
-        oldest, newest = self._replica.retained[0], self._replica.retained[-1]
-        taken = []
-        for number in range(_MOVES):
-            version = (oldest, newest)[number % 2]
-            begin = time.perf_counter()
-            self._replica.activate(version)
-            taken.append(time.perf_counter() - begin)
-        return float(np.median(taken)) * 1e6
+    def _noted(self) -> Noted:
+        self._cut = self._learned
+        return Noted(Cut(metrics={"samples": float(self._learned)}), self._learned)
+
+    def _wait_for(self, version: int) -> None:
+        def is_there() -> bool:
+            active = [node.status().active for node in self._nodes]
+            return all(one is not None and one.version == version for one in active)
+
+        _wait(is_there, f"all nodes to answer with version {version}")
+
+    def _rolled_back(self) -> dict[str, Any]:
+        """Take the newest version back, as an operator does; every node answers with the one before it."""
+        begin = time.perf_counter()
+        done = self._verb("rollback", "--steps", "1", "--reason", "the demo does not like it")
+        whole_ms = (time.perf_counter() - begin) * 1e3
+        self._wait_for(done["active"])
+        facts = {f"version {done['active']} back on {one['node']}, ms": round(one["ms"], 1) for one in done["acted"]}
+        if len(facts) != _NODES:
+            message = f"{len(facts)} of {_NODES} nodes followed a rollback: {done}"
+            raise StreamlearnError(message, help="this is a defect: please report it with this output")
+        return {**facts, "the whole rollback command, ms": round(whole_ms)}
+
+    def _verb(self, verb: str, *words: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "streamlearn", verb, self._app.name, *words, "--json"]
+        where = ["--store", self._url, "--registry", self._registry_url]
+        done = subprocess.run([*command, *where], stdout=subprocess.PIPE, check=True, timeout=_FOLLOW_S_MAX)
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
 
     def _killed_s(self) -> float:
         """Kill a shard; seconds until all shards stand at the newest version again, with every row as it was."""
+        committed = self._publisher.committed
+        assert committed is not None
         begin = time.perf_counter()
         self._shards.kill(1)
         self._shards.start_again(1)
-        self._client.restore(Epoch(1, 1), self._newest)
+        self._client.restore(Epoch(self._run, 1), committed)
         taken = time.perf_counter() - begin
-        for changes in self._replica.changed(None, self._version):
-            found = self._client.pull(changes.table, changes.keys, distinct=True)
-            if found.tobytes() != changes.rows.tobytes():
-                message = f"rows of table {changes.table} are not those of version {self._version}"
-                raise StreamlearnError(message, help="this is a defect: please report it with this output")
+        with self._nodes[0].reading(committed.version) as read:
+            for changes in read.tables.changed(None, committed.version):
+                found = self._client.pull(changes.table, changes.keys, distinct=True)
+                if found.tobytes() != changes.rows.tobytes():
+                    message = f"rows of table {changes.table} are not those of version {committed.version}"
+                    raise StreamlearnError(message, help="this is a defect: please report it with this output")
         return taken
+
+
+def _wait(is_so: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + _FOLLOW_S_MAX
+    while not is_so():
+        if time.monotonic() > until:
+            message = f"waited {_FOLLOW_S_MAX:.0f} s for {what}"
+            raise StreamlearnError(message, help="this is a defect: please report it with this output")
+        time.sleep(_LOOK_S)
 
 
 def shown_keys(slot: Slot, shown: EventColumns) -> npt.NDArray[np.uint64]:

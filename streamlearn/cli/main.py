@@ -9,8 +9,10 @@ from typing import Annotated, NoReturn
 import typer
 
 import streamlearn
+from streamlearn.cli.compact import compact, gc
 from streamlearn.cli.demo import demo
 from streamlearn.cli.doctor import doctor
+from streamlearn.cli.exchange import export, import_
 from streamlearn.cli.peek import peek
 from streamlearn.cli.ps import ps
 from streamlearn.cli.replay import replay
@@ -19,6 +21,7 @@ from streamlearn.cli.rollback import promote, release, rollback
 from streamlearn.cli.schema import schema
 from streamlearn.cli.settings import settings
 from streamlearn.cli.topics import topics
+from streamlearn.cli.verify import diff, verify
 from streamlearn.cli.versions import show, versions
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 
@@ -50,9 +53,10 @@ def _options(
 
 
 for verb in (
-    demo, doctor, peek, promote, release, replay, rewind, rollback, schema, settings, show, topics, versions,
+    compact, demo, diff, doctor, export, gc, import_, peek, promote, release, replay, rewind, rollback, schema,
+    settings, show, topics, verify, versions,
 ):  # fmt: skip
-    cli.command(verb.__name__)(verb)
+    cli.command(verb.__name__.rstrip("_"))(verb)
 cli.add_typer(ps, name="ps")
 
 

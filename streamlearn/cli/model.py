@@ -200,7 +200,7 @@ def model_and_versions(words: Sequence[str], count: int) -> tuple[str | None, li
     model = words[0] if words and not words[0].isdigit() else None
     numbers = words[1:] if model else words
     if len(numbers) != count or not all(one.isdigit() and 0 < int(one) <= _VERSION_MAX for one in numbers):
-        message = f"{' '.join(words)!r} is not a model and {count} version{'s' if count > 1 else ''}"
+        message = f"{' '.join(words)!r} is not a model and {count} version{'s' if count != 1 else ''}"
         raise UsageError(message, help=f"give [MODEL]{' VERSION' * count}, such as ctr{' 1841' * count}")
     return model, [int(one) for one in numbers]
 

@@ -49,7 +49,7 @@ def test_a_shell_is_told_the_verbs_that_begin_as_what_was_typed() -> None:
     script = Path(sys.executable).parent / "streamlearn"
     asked = {"_STREAMLEARN_COMPLETE": "complete_bash", "COMP_WORDS": "streamlearn d", "COMP_CWORD": "1"}
     done = subprocess.run([script], env={**os.environ, **asked}, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["demo", "doctor"]
+    assert done.stdout.split() == ["demo", "diff", "doctor"]
     assert "--install-completion" in _streamlearn("--help").stdout
 
 

@@ -1,0 +1,161 @@
+"""`streamlearn compact` and `gc`: bases written from files, and files that no version needs taken away."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlearn.cli.model import AppOption, Model, ModelArgument, RegistryOption, StoreOption, open_model, who
+from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.shown_progress import shown_progress
+from streamlearn.cli.table import print_json, print_table
+from streamlearn.cli.units import bytes_text
+from streamlearn.errors import RegistryUnreachable, UsageError
+
+if TYPE_CHECKING:
+    from streamlearn.versions import GcPlan
+
+__all__ = ["compact", "gc"]
+
+
+def compact(
+    model: ModelArgument = None,
+    upto: Annotated[
+        int | None, typer.Option("--version", metavar="VERSION", min=1, help="Of this version; the newest by default.")
+    ] = None,
+    memory_mib: Annotated[
+        int, typer.Option("--memory-mib", metavar="MIB", min=1, help="Memory for rows; less takes longer.")
+    ] = 512,
+    app: AppOption = None,
+    store: StoreOption = None,
+    registry: RegistryOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the base that stands for a version, from files alone: nodes then start from it, without reading deltas."""
+    from streamlearn.versions import FileSettings, ScanSettings
+    from streamlearn.versions import compact as write_base
+
+    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    with shown_progress("compacting", is_bytes=False) as progress:
+        done = write_base(
+            found.store,
+            found.name,
+            upto,
+            files=FileSettings(file_bytes_max=found.settings.versions.file_bytes_max),
+            scan=ScanSettings(scan_bytes_max=memory_mib << 20),
+            progress=progress,
+        )
+    if json:
+        print_json(
+            {"version": done.ref.version, "folder": done.folder, "is_new": done.is_new, "rows": done.rows,
+             "bytes": done.bytes, "wall_s": round(done.wall_s, 3)}
+        )  # fmt: skip
+    elif not done.is_new:
+        typer.echo(f"there is a base of version {done.ref.version} already: {done.folder}")
+    else:
+        typer.echo(
+            f"version {done.ref.version} has a base of {done.rows:,} rows, {bytes_text(done.bytes)}, "
+            f"written in {done.wall_s:.1f} s: {done.folder}"
+        )
+
+
+def gc(
+    model: ModelArgument = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Really remove it; without this nothing is changed.")] = False,
+    grace_s: Annotated[
+        float | None,
+        typer.Option(
+            "--grace-s",
+            metavar="SECONDS",
+            min=0,
+            help="How long nodes that are starting are waited for; `retention.grace_s` by default.",
+        ),
+    ] = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+    registry: RegistryOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """See which files no version needs that is to stay, by the settings of [retention]; with --yes take them away."""
+    from streamlearn.versions import plan_gc
+
+    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    rules = found.settings.retention
+    plan = plan_gc(found.store, found.name, _needed(found), settings=rules)
+    if json and not yes:
+        print_json(_facts(plan))
+        return
+    if not json:
+        _show(plan, yes)
+    if not yes or not plan.removals:
+        return
+    swept = _swept(found, plan, rules.grace_s if grace_s is None else grace_s)
+    found.log.forget(max(1, found.pointer.seq - rules.pointer_moves_min))
+    if json:
+        print_json(_facts(plan) | {"removed_files": swept.files, "removed_bytes": swept.bytes, "spared": swept.spared})
+    else:
+        typer.echo(f"{swept.files:,} files removed, {bytes_text(swept.bytes)}")
+
+
+def _needed(found: Model) -> set[int]:
+    """Versions that must stay readable whatever their age: what the pointer names, and what nodes answer with.
+
+    Raises:
+        UsageError: The registry does not answer, so that nobody knows what nodes need.
+    """
+    needed = {ref.version for ref in found.pointer.needed.values()}
+    if found.registry is None:
+        return needed
+    try:
+        nodes = found.registry.nodes()
+    except RegistryUnreachable as error:
+        message = f"nobody knows which versions nodes need: {error.message}"
+        raise UsageError(
+            message, help="bring the registry back; or say --registry none when there are no nodes"
+        ) from None
+    return needed | {one.active for one in nodes if one.active}
+
+
+def _swept(found: Model, plan: GcPlan, grace_s: float) -> Any:
+    from streamlearn.versions import pointer as moves
+    from streamlearn.versions import sweep
+
+    known = found.known()
+
+    def raise_floor(floor: int) -> None:
+        found.mover.move(
+            lambda now: moves.raise_floor(now, known, max(floor, now.floor)), by=who(), what="gc", reason="gc"
+        )
+        if found.registry is not None:
+            found.registry.drop_versions([one.version for one in known if one.version < floor])
+
+    with shown_progress("removing", is_bytes=True) as progress:
+        return sweep(found.store, plan, raise_floor=raise_floor, wait=lambda: time.sleep(grace_s), progress=progress)
+
+
+def _show(plan: GcPlan, yes: bool) -> None:
+    rows = [
+        {"folder": one.folder, "why": str(one.reason), "files": len(one.files), "bytes": bytes_text(one.bytes)}
+        for one in plan.removals
+    ]
+    if not rows:
+        typer.echo("nothing is to go")
+        return
+    print_table(rows, whole=True)
+    what = "is removed" if yes else "would be removed; --yes does it"
+    typer.echo(f"{bytes_text(plan.bytes)} in {len(rows)} folders {what}")
+
+
+def _facts(plan: GcPlan) -> dict[str, Any]:
+    return {
+        "floor": plan.retained.floor,
+        "bytes": plan.bytes,
+        "goes": [
+            {"folder": one.folder, "reason": str(one.reason), "files": len(one.files), "bytes": one.bytes}
+            for one in plan.removals
+        ],
+    }

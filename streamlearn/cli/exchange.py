@@ -1,0 +1,75 @@
+"""`streamlearn export` and `import`: a version as a plain folder that others can read, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from streamlearn.cli.model import (
+    AppOption,
+    RegistryOption,
+    StoreOption,
+    model_and_versions,
+    open_model,
+    who,
+)
+from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.shown_progress import shown_progress
+from streamlearn.cli.table import print_json
+
+__all__ = ["export", "import_"]
+
+_ExportWords = Annotated[
+    list[str],
+    typer.Argument(metavar="[MODEL] VERSION PATH", help="The model, not needed with --app; the version; the folder."),
+]
+_ImportWords = Annotated[
+    list[str], typer.Argument(metavar="[MODEL] PATH", help="The model, not needed with --app; the folder.")
+]
+
+
+def export(
+    words: _ExportWords,
+    app: AppOption = None,
+    store: StoreOption = None,
+    registry: RegistryOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a version as a folder: tables as Arrow files, dense weights, and its graph as a SavedModel."""
+    from streamlearn.versions import export_version
+
+    *named, last = words
+    model, (version,) = model_and_versions(named, 1)
+    folder = Path(last)
+    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found.one(version)
+    with shown_progress("exporting", is_bytes=False) as progress:
+        done = export_version(found.store, found.name, version, folder, progress=progress)
+    facts: dict[str, Any] = {"model": found.name, "version": done.version, "folder": str(folder), "rows": done.rows}
+    if json:
+        print_json(facts)
+    else:
+        typer.echo(f"version {done.version} of {found.name} is in {folder}: {sum(done.rows.values()):,} rows")
+
+
+def import_(
+    words: _ImportWords,
+    app: AppOption = None,
+    store: StoreOption = None,
+    registry: RegistryOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make the first version of a model, in a store that has none of it, from a folder that `export` wrote."""
+    from streamlearn.versions import Fence, import_version
+
+    *named, last = words
+    model, _ = model_and_versions(named, 0)
+    folder = Path(last)
+    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    done = import_version(found.store, found.name, folder, run=Fence(found.store, found.name).take(who()))
+    facts = {"model": found.name, "version": done.manifest.version, "folder": done.folder}
+    print_json(facts) if json else typer.echo(f"{folder} is version {done.manifest.version} of {found.name}")
