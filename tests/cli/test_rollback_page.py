@@ -1,0 +1,43 @@
+"""The page on rollbacks: its programs and its commands are run as they stand, in order."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+_S_MAX = 240
+
+
+def test_a_newcomer_gets_through_the_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operating" / "rollback.md").read_text()
+    trainer, node = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
+    shell = re.findall(r"^```sh\n(.*?)^```", page, flags=re.M | re.S)
+    assert len(shell) == 9
+    (tmp_path / "trainer.py").write_text(trainer)
+    (tmp_path / "node.py").write_text(node)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+    for name in ("STREAMLEARN_STORE", "STREAMLEARN_REGISTRY"):
+        env.pop(name, None)
+    # A session of its own, so that nothing it started outlives it.
+    walk = subprocess.Popen(
+        ["bash", "-eu", "-c", "".join(shell)], cwd=tmp_path, env=env, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        said, _ = walk.communicate(timeout=_S_MAX)
+    finally:
+        for signalled in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(walk.pid, signalled)
+            except ProcessLookupError:
+                break
+    assert walk.returncode == 0, said
+    assert len(re.findall(r"^node-[12] +acted", said, flags=re.M)) == 12, said
+    assert "exit status 1" in said
+    assert "a base of" in said
