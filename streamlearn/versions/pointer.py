@@ -6,7 +6,7 @@ version all the same. It begins with a rejection by the judge, or with a rollbac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct, structs
@@ -56,8 +56,6 @@ class Pointer(Record, frozen=True, kw_only=True):
         canary: A version that is tried beside the active one.
         taints: Versions at which rollbacks laid taints.
         accepted: Versions that end a taint, since someone said so.
-        cleared: Versions that an older taint does not reach, since it was ended by a version that is gone; what the
-            judge says of them counts.
         floor: Versions below this one may be gone, and are never served again.
         run: The newest run that moved the pointer.
         by: Who moved it.
@@ -72,7 +70,6 @@ class Pointer(Record, frozen=True, kw_only=True):
     canary: Canary | None = None
     taints: _Numbers = ()
     accepted: _Numbers = ()
-    cleared: _Numbers = ()
     floor: _Number = 0
     run: Annotated[int, Meta(ge=0, le=10**8 - 1)] = 0
     by: Annotated[str, Meta(max_length=200)] = ""
@@ -100,8 +97,6 @@ def taints_of(pointer: Pointer, known: Sequence[Known]) -> dict[int, int]:
         version = one.version
         if one.content_of is not None:
             began = found.get(one.content_of.version, 0)
-        if version in pointer.cleared:
-            began = 0
         if version in pointer.accepted:
             began = 0
         elif version in pointer.taints or one.outcome == "rejected":
@@ -182,7 +177,6 @@ def rollback(pointer: Pointer, known: Sequence[Known], to: int) -> Pointer:
             held,
             taints=_with(held.taints, left),
             accepted=tuple(version for version in held.accepted if version < left),
-            cleared=tuple(version for version in held.cleared if version < left),
         )
     return _moved(held, one.ref)
 
@@ -214,46 +208,43 @@ def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
     return _moved(freed, newest.ref)
 
 
-def raise_floor(pointer: Pointer, known: Sequence[Known], floor: int, gone: Collection[int] = ()) -> Pointer:
-    """Let versions go: all below a floor, and others by number. What stays is tainted or clean as before.
+def raise_floor(pointer: Pointer, known: Sequence[Known], floor: int) -> Pointer:
+    """Let all versions below one go. What stays is tainted or clean as before.
 
     Args:
         pointer: The pointer.
         known: The history, oldest first.
         floor: Versions below it go.
-        gone: Others that go.
 
     Raises:
-        MoveRefused: A version that is served or may be gone back to would go, or the floor would fall.
+        MoveRefused: A version that is served or may be gone back to would go, or all would; or the floor would fall.
     """
     if floor < pointer.floor:
         message = f"floor {floor} is below {pointer.floor}"
         raise MoveRefused(message, help="a floor only rises: what is below it may be gone")
     for name, ref in pointer.needed.items():
-        if ref.version in gone or pointer.floor <= ref.version < floor:
+        if pointer.floor <= ref.version < floor:
             message = f"version {ref.version} cannot go: it is {name}"
             raise MoveRefused(message, help="keep the active, the previous and the canary version")
-    if known and (known[-1].version < floor or known[-1].version in gone):
+    if known and known[-1].version < floor:
         # The next version would follow nothing that says whether it is tainted.
         message = f"version {known[-1].version} cannot go: it is the newest"
         raise MoveRefused(message, help="keep the newest version: training goes on from it")
     tainted = taints_of(pointer, known)
-    stays = [one for one in known if one.version >= floor and one.version not in gone]
-    numbers = [one.version for one in stays]
+    stays = [one for one in known if one.version >= floor]
+    numbers = {one.version for one in stays}
     found = structs.replace(
         pointer,
         seq=pointer.seq + 1,
         floor=floor,
         taints=tuple(version for version in pointer.taints if version in numbers),
         accepted=tuple(version for version in pointer.accepted if version in numbers),
-        cleared=tuple(version for version in pointer.cleared if version in numbers),
     )
-    # What a taint began or ended with may be among what goes: it then begins or ends with the next that stays.
+    # Where a taint began may be among what goes, of a version or of what a revert has the content of.
     while wrong := [
-        one.version for one in stays if (one.version in taints_of(found, stays)) != (one.version in tainted)
+        one.version for one in stays if one.version in tainted and one.version not in taints_of(found, stays)
     ]:
-        name = "taints" if wrong[0] in tainted else "cleared"
-        found = structs.replace(found, **{name: _with(getattr(found, name), wrong[0])})
+        found = structs.replace(found, taints=_with(found.taints, wrong[0]))
     return found
 
 
