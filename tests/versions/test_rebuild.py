@@ -166,7 +166,7 @@ def test_what_a_move_was_is_told_by_what_it_changed() -> None:
     assert kind_of_move(three, release(three, known)) == "promote"
     assert kind_of_move(rollback(three, known, 3), release(rollback(three, known, 3), known)) == "release"
     assert kind_of_move(three, raise_floor(three, known, 2)) == "floor"
-    assert kind_of_move(three, raise_floor(three, known, 0, [1])) == "floor"
+    assert kind_of_move(three, raise_floor(three, known, 0)) == "floor"
 
 
 def behind(model: str = MODEL) -> float:
