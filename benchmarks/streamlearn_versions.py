@@ -53,7 +53,7 @@ _THREADS = 2
 
 def _options(rows: int) -> TableOptions:
     spec = TableSpec("main", DIM, 0.05)
-    return TableOptions(spec, rows_max=2 * rows, optimizer=Adagrad(rate=0.05, initial_accumulator=0.1))
+    return TableOptions(spec, rows_max=8 * rows, optimizer=Adagrad(rate=0.05, initial_accumulator=0.1))
 
 
 def _serving(rows: int) -> TableSet:
