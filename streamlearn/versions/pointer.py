@@ -170,7 +170,9 @@ def rollback(pointer: Pointer, known: Sequence[Known], to: int) -> Pointer:
         said = f"it is newer than the active one, {_name(pointer.active)}"
         raise _refused(to, said, "use `promote` to serve a newer version")
     _check_clean(pointer, known, one)
-    left = next((other.version for other in known if other.version > to), None)
+    # What is served may have been published since the history was read; it is left all the same.
+    served = (ref.version for name, ref in pointer.needed.items() if name != "previous")
+    left = min((version for version in (*served, *(other.version for other in known)) if version > to), default=None)
     held = structs.replace(pointer, held=True, canary=None)
     if left is not None and (to < pointer.active.version or pointer.canary is not None):
         held = structs.replace(
@@ -232,19 +234,16 @@ def raise_floor(pointer: Pointer, known: Sequence[Known], floor: int) -> Pointer
         raise MoveRefused(message, help="keep the newest version: training goes on from it")
     tainted = taints_of(pointer, known)
     stays = [one for one in known if one.version >= floor]
-    numbers = {one.version for one in stays}
     found = structs.replace(
         pointer,
         seq=pointer.seq + 1,
         floor=floor,
-        taints=tuple(version for version in pointer.taints if version in numbers),
-        accepted=tuple(version for version in pointer.accepted if version in numbers),
+        taints=tuple(version for version in pointer.taints if version >= floor),
+        accepted=tuple(version for version in pointer.accepted if version >= floor),
     )
     # Where a taint began may be among what goes, of a version or of what a revert has the content of.
-    while wrong := [
-        one.version for one in stays if one.version in tainted and one.version not in taints_of(found, stays)
-    ]:
-        found = structs.replace(found, taints=_with(found.taints, wrong[0]))
+    while (wrong := _forgotten(tainted, taints_of(found, stays), stays)) is not None:
+        found = structs.replace(found, taints=_with(found.taints, wrong))
     return found
 
 
@@ -264,6 +263,11 @@ def before(pointer: Pointer, known: Sequence[Known], wall_ms: int) -> int:
         MoveRefused: There is none.
     """
     return _older(pointer, [one for one in known if one.written_wall_ms < wall_ms], 1, f"before {wall_ms}")
+
+
+def _forgotten(before: Mapping[int, int], after: Mapping[int, int], stays: Sequence[Known]) -> int | None:
+    """The first version that stays and would be clean, and was tainted."""
+    return next((one.version for one in stays if one.version in before and one.version not in after), None)
 
 
 def _older(pointer: Pointer, known: Sequence[Known], steps: int, said: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from time import process_time
 from typing import Any
 
 import pytest
@@ -220,6 +221,27 @@ def test_what_stays_is_tainted_though_what_it_began_with_is_gone() -> None:
     raised = raise_floor(Pointer(active=ref(5)), story, 4)
     assert taints_of(raised, story[3:]) == {4: 4}
     refused(lambda: publish(raised, story[3:], 6, 3), "the judge said nothing yet", "wait")
+
+
+def test_a_rollback_taints_what_was_published_after_the_history_was_read() -> None:
+    published = replace(AT_5, seq=10, active=ref(7), previous=ref(5))
+    held = rollback(published, FIVE, 6)
+    assert (held.active, held.taints) == (ref(6), (7,))
+    tried = replace(AT_5, canary=Canary(version=ref(7), share=0.1))
+    assert rollback(tried, FIVE[:-1], 5).taints == (7,)
+
+
+def test_a_floor_forgets_no_taint_of_a_version_it_does_not_know() -> None:
+    left = replace(AT_5, taints=(2, 7), accepted=(1, 8))
+    raised = raise_floor(left, FIVE, 4)
+    assert (7 in raised.taints, raised.accepted) == (True, (8,))
+
+
+def test_a_floor_is_raised_in_a_long_history_without_comparing_all_with_all() -> None:
+    long = [known(version) for version in range(1, 20_001)]
+    begin_s = process_time()
+    assert raise_floor(AT_5, long, 4).floor == 4
+    assert process_time() - begin_s < 10  # all with all takes minutes
 
 
 class Oracle:
