@@ -76,7 +76,8 @@ class History:
         """
         folders = self._folders()
         found: list[Known] = []
-        places = sorted({(one.run, one.version) for one in folders}, reverse=True)
+        there = {(one.run, one.version) for one in folders}
+        places = sorted(there, reverse=True)
         at = next((place for place in places if self._is_committed(folders, place)), None)
         parent: VersionRef | None = None
         while at is not None:
@@ -87,7 +88,7 @@ class History:
                 found.append(one)
             if parent is not None:
                 place = (parent.run, parent.version)
-                at = place if place in places else _before(places, place)
+                at = place if place in there else _before(places, place)
                 parent = parent if at == place else None
             else:
                 at = None if one is not None and one.kind == "base" else _before(places, at)
