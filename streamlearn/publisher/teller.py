@@ -30,7 +30,7 @@ class Teller:
     @property
     def is_due(self) -> bool:
         """Whether something was not told, and may be tried again now."""
-        is_behind = self._announcer is not None and self._announcer.is_behind
+        is_behind = self._announcer is not None and self._announcer.is_behind()
         return is_behind and self._clock.monotonic_s() >= self._retry_s
 
     def tell(self, known: Sequence[Known], moved: Pointer | None) -> None:

@@ -79,8 +79,12 @@ class Announcer:
         )
 
         def tell() -> None:
+            held = self._registry.pointer()
             self._registry.announce(pointer)
             self._registry.note(said)
+            if pointer.seq > 1 and (held is None or held.seq < pointer.seq - 1):
+                # It was made anew meanwhile, or somebody's move was not told: what else it lacks is in the store.
+                self._make_up()
 
         return self._try(tell)
 

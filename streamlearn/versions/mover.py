@@ -13,6 +13,9 @@ from streamlearn.versions.registry import Node, Note, Registry
 
 __all__ = ["Acted", "Moved", "Mover"]
 
+# How long acks alone are waited for, before it is looked whether nodes have acted on a later move.
+_LOOK_S = 1.0
+
 
 @dataclass(frozen=True)
 class Acted:
@@ -93,28 +96,42 @@ class Mover:
             return Moved(pointer, (), (), "", store_ms)
         try:
             self._registry.announce(pointer)
-            nodes = [one for one in self._registry.nodes() if one.state in ("ready", "stale")] if wait_s > 0 else []
-            acted = self._acted(self._registry, pointer, nodes, moved_s, wait_s)
             self._registry.note(_note(pointer, what))
+            # One that starts reads the pointer again before it answers; one that drains may answer still.
+            nodes = [one for one in self._registry.nodes() if one.state != "starting"] if wait_s > 0 else []
         except RegistryUnreachable as error:
             return Moved(pointer, (), (), error.message, store_ms)
-        words = {one.boot_id for one in acted}
-        return Moved(pointer, acted, tuple(one for one in nodes if one.boot_id not in words), "", store_ms)
-
-    def _acted(
-        self, registry: Registry, pointer: Pointer, nodes: list[Node], moved_s: float, wait_s: float
-    ) -> tuple[Acted, ...]:
-        wanted = {one.boot_id for one in nodes}
         acted: dict[str, Acted] = {}
+        said = ""
+        try:
+            self._wait(self._registry, pointer, {one.boot_id for one in nodes}, acted, (moved_s, wait_s))
+        except RegistryUnreachable as error:
+            said = error.message
+        silent = tuple(one for one in nodes if one.boot_id not in acted)
+        return Moved(pointer, tuple(acted.values()), silent, said, store_ms)
+
+    def _wait(
+        self,
+        registry: Registry,
+        pointer: Pointer,
+        wanted: set[str],
+        acted: dict[str, Acted],
+        time_s: tuple[float, float],
+    ) -> None:
+        moved_s, wait_s = time_s
         while wanted - acted.keys():
             left_s = moved_s + wait_s - self._clock.monotonic_s()
             if left_s <= 0:
                 break
-            words = registry.wait_acks(pointer.seq, len(acted) + 1, left_s)
+            words = registry.wait_acks(pointer.seq, len(acted) + 1, min(left_s, _LOOK_S))
             ms = (self._clock.monotonic_s() - moved_s) * 1e3
             for word in words:
                 acted.setdefault(word.boot_id, Acted(word.name, word.boot_id, word.version, ms, word.took_ms))
-        return tuple(acted.values())
+            if wanted - acted.keys():
+                # A node that heard of a later move before it had acted says nothing of this one.
+                for one in registry.nodes():
+                    if one.boot_id in wanted and one.seq > pointer.seq:
+                        acted.setdefault(one.boot_id, Acted(one.name, one.boot_id, one.active, ms, ms))
 
 
 def _note(pointer: Pointer, what: str) -> Note:

@@ -1,0 +1,112 @@
+"""Moves that operators make: who is waited for, who is named, and what is told though the registry goes away."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from streamlearn.errors import RegistryUnreachable
+from streamlearn.publisher.teller import Teller
+from streamlearn.testing import ManualClock, MemoryRegistry
+from streamlearn.versions import Ack, Announcer, History, Mover, Node, Pointer, PointerLog, Store, open_store
+from tests.versions.history import MODEL, Trainer
+from tests.versions.racers import ref
+
+WAIT_S = 0.05
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store(f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def registry() -> MemoryRegistry:
+    return MemoryRegistry(MODEL)
+
+
+def node(boot_id: str, state: Any = "ready", seq: int = 0, active: int = 0) -> Node:
+    return Node(boot_id=boot_id, name=f"node-{boot_id}", state=state, seq=seq, active=active)
+
+
+def ack(boot_id: str, seq: int) -> Ack:
+    return Ack(boot_id=boot_id, name=f"node-{boot_id}", seq=seq, version=1, took_ms=1.0)
+
+
+def move(store: Store, registry: MemoryRegistry | None) -> Any:
+    mover = Mover(PointerLog(store, MODEL), registry)
+    return mover.move(lambda now: Pointer(active=ref(1)), by="ada", what="rollback", reason="bad", wait_s=WAIT_S)
+
+
+def test_nodes_that_answer_are_waited_for_and_those_that_do_not_act_are_named(
+    store: Store, registry: MemoryRegistry
+) -> None:
+    for one in (node("a"), node("b", "stale"), node("c", "draining"), node("d", "starting")):
+        registry.beat(one)
+    registry.ack(ack("a", 1))
+    moved = move(store, registry)
+    assert [one.node for one in moved.acted] == ["node-a"]
+    # One that drains goes on answering for a while, with the version that was left.
+    assert [one.name for one in moved.silent] == ["node-b", "node-c"]
+    assert not moved.is_whole
+
+
+def test_a_node_that_has_acted_on_a_later_move_has_acted(store: Store, registry: MemoryRegistry) -> None:
+    registry.beat(node("a", seq=2, active=7))
+    moved = move(store, registry)
+    assert moved.is_whole
+    assert [(one.node, one.version) for one in moved.acted] == [("node-a", 7)]
+
+
+class _Leaving(MemoryRegistry):
+    """A registry that goes away while nodes are waited for."""
+
+    def wait_acks(self, seq: int, count: int, timeout_s: float) -> list[Ack]:
+        if self.acks(seq) and count == 1:
+            return self.acks(seq)
+        message = "it is away"
+        raise RegistryUnreachable(message, help="start it")
+
+
+def test_what_nodes_have_said_stays_said_when_the_registry_goes_away(store: Store) -> None:
+    registry = _Leaving(MODEL)
+    for one in "ab":
+        registry.beat(node(one))
+    registry.ack(ack("a", 1))
+    moved = move(store, registry)
+    assert [one.node for one in moved.acted] == ["node-a"]
+    assert [one.name for one in moved.silent] == ["node-b"]
+    assert moved.said == "it is away"
+    assert [note.what for note in registry.notes(9)] == ["rollback"]
+
+
+def test_a_move_without_a_registry_waits_for_nobody(store: Store) -> None:
+    moved = move(store, None)
+    assert (moved.acted, moved.silent, moved.said) == ((), (), "")
+    assert PointerLog(store, MODEL).newest() == moved.pointer
+
+
+def test_a_registry_that_was_made_anew_between_two_moves_is_told_of_all_versions(
+    store: Store, registry: MemoryRegistry
+) -> None:
+    one, two = Trainer(store).story([1, 2])
+    log, announcer = PointerLog(store, MODEL), Announcer(store, registry)
+    assert announcer.moved(log.move(lambda now: Pointer(active=one.ref), by="me"), "promote")
+    registry.clear()
+    assert announcer.moved(log.move(lambda now: Pointer(active=two.ref), by="me"), "promote")
+    assert registry.versions() == list(History(store, MODEL).read())
+
+
+def test_nothing_is_told_again_while_a_registry_has_all(store: Store, registry: MemoryRegistry) -> None:
+    clock = ManualClock()
+    teller = Teller(registry, store, clock)
+    teller.tell((), None)
+    clock.sleep(registry.settings.reach_s)
+    assert not teller.is_due
+    registry.is_away = True
+    teller.tell((), None)
+    assert not teller.is_due
+    clock.sleep(registry.settings.reach_s)
+    assert teller.is_due
