@@ -70,6 +70,6 @@ def import_(
     model, _ = model_and_versions(named, 0)
     folder = Path(last)
     found = open_model(model, app, store=store, registry=registry, set_=set_)
-    done = import_version(found.store, found.name, folder, run=Fence(found.store, found.name).take(who()))
+    done = import_version(found.store, found.name, folder, run=lambda: Fence(found.store, found.name).take(who()))
     facts = {"model": found.name, "version": done.manifest.version, "folder": done.folder}
     print_json(facts) if json else typer.echo(f"{folder} is version {done.manifest.version} of {found.name}")

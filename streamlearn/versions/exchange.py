@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -151,7 +151,7 @@ def import_version(
     model: str,
     folder: Path,
     *,
-    run: int = 1,
+    run: int | Callable[[], int] = 1,
     version: int = 1,
     files: FileSettings | None = None,
     scan: ScanSettings | None = None,
@@ -166,7 +166,8 @@ def import_version(
         store: Where to.
         model: The model's name here.
         folder: What `export_version` wrote.
-        run: The fencing number of who writes it.
+        run: The fencing number of who writes it, or what takes one: asked when nothing stands against the import any
+            more, since whoever takes one ends the run before.
         version: Its number.
         files: Limits of files that are written.
         scan: How much memory may be taken for rows; dense weights are held whole.
@@ -178,7 +179,7 @@ def import_version(
         BadRecord: The folder is not one that was exported, or was changed since.
         FileTaken: Another writer committed the first version meanwhile.
     """
-    version_folder(model, "bases", version, run)  # refuses what is no model, number or run
+    version_folder(model, "bases", version, 1 if callable(run) else run)  # refuses what is no model, number or run
     said, memory = _read_version(folder), checked(scan or ScanSettings())
     newest = Log(store, model).newest()
     if newest is not None:
@@ -186,8 +187,9 @@ def import_version(
         raise UsageError(message, help="import under another name, or into another store")
     _check_files(folder, said)
     graph = None if said.graph is None else put_graph(store, model, folder / _GRAPH)
+    number = run() if callable(run) else run
     head = Head(
-        model=model, run=run, version=version, kind="base", parent=None, fingerprint=said.fingerprint,
+        model=model, run=number, version=version, kind="base", parent=None, fingerprint=said.fingerprint,
         windows=said.windows, tables=said.tables,
     )  # fmt: skip
     writer = VersionWriter(store, head, files)
