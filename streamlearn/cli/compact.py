@@ -102,13 +102,21 @@ def gc(
 
 
 def _needed(found: Model) -> set[int]:
-    """Versions that must stay readable whatever their age: what the pointer names, and what nodes answer with.
+    """Versions that must stay readable whatever their age.
+
+    They are what the pointer names, what nodes answer with, and what training was asked to go back to.
 
     Raises:
-        UsageError: The registry does not answer, so that nobody knows what nodes need.
+        UsageError: No registry was named, or it does not answer, so that nobody knows what nodes need.
     """
+    from streamlearn.versions import Requests
+
     needed = {ref.version for ref in found.pointer.needed.values()}
+    needed |= {one.to.version for one in Requests(found.store, found.name).waiting(found.known())}
     if found.registry is None:
+        if not found.is_alone:
+            message = "nobody knows which versions nodes need: no registry was named"
+            raise UsageError(message, help="give --registry URL; or say --registry none when there are no nodes")
         return needed
     try:
         nodes = found.registry.nodes()
@@ -133,6 +141,8 @@ def _swept(found: Model, plan: GcPlan, grace_s: float) -> Any:
         if found.registry is not None:
             found.registry.drop_versions([one.version for one in known if one.version < floor])
 
+    if plan.removals and grace_s > 0:
+        typer.echo(f"nodes that are starting are waited for, {grace_s:g} s; nothing is removed before", err=True)
     with shown_progress("removing", is_bytes=True) as progress:
         return sweep(found.store, plan, raise_floor=raise_floor, wait=lambda: time.sleep(grace_s), progress=progress)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -68,12 +69,14 @@ class Model:
         store_url: Where its versions are.
         url: Where its nodes are; empty for no registry.
         settings: The application's, or the defaults.
+        is_alone: Whether it was said that there is no registry.
     """
 
     name: str
     store_url: str
     url: str
     settings: Settings
+    is_alone: bool = False
 
     @cached_property
     def store(self) -> Store:
@@ -94,7 +97,12 @@ class Model:
         """The moves of its pointer."""
         from streamlearn.versions import PointerLog
 
-        return PointerLog(self.store, self.name)
+        log = PointerLog(self.store, self.name)
+        if self.registry is not None:
+            with suppress(RegistryUnreachable):
+                copy = self.registry.pointer()
+                log.begin_near(0 if copy is None else copy.seq)
+        return log
 
     @cached_property
     def mover(self) -> Mover:
@@ -132,6 +140,11 @@ class Model:
             message = f"there is no version of {self.name!r} in {self.store.url}"
             raise UsageError(message, help="check the model's name, and --store or STREAMLEARN_STORE")
         return known
+
+    def known_at(self, pointer: Pointer, known: Sequence[Known]) -> Sequence[Known]:
+        """Its versions again, where one is served by now that was not there when they were read."""
+        is_there = all(ref.version <= known[-1].version for ref in pointer.needed.values())
+        return known if is_there else self.known()
 
     def one(self, version: int) -> Known:
         """One of its versions.
@@ -180,7 +193,7 @@ def open_model(
     if app is not None:
         store = store or store_url(app, settings.versions)
         url = url or registry_url(app, settings.registry)
-    return Model(model or _name(app, set_), store, "" if url == "none" else url, settings)
+    return Model(model or _name(app, set_), store, "" if url == "none" else url, settings, url == "none")
 
 
 def model_and_versions(words: Sequence[str], count: int) -> tuple[str | None, list[int]]:

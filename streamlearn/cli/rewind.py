@@ -10,6 +10,7 @@ import typer
 
 from streamlearn.cli.model import (
     AppOption,
+    Model,
     ModelArgument,
     ReasonOption,
     RegistryOption,
@@ -20,7 +21,7 @@ from streamlearn.cli.model import (
 from streamlearn.cli.options import JsonOption, SetOption
 from streamlearn.cli.table import print_json
 from streamlearn.cli.units import parse_time_ms
-from streamlearn.errors import UsageError
+from streamlearn.errors import MoveRefused, UsageError
 
 if TYPE_CHECKING:
     from streamlearn.versions import OriginSkip, Skip
@@ -32,7 +33,9 @@ _HELP = "give TIME..TIME, such as 12:20..12:25, or TOPIC:PARTITION:OFFSET..OFFSE
 
 def rewind(
     model: ModelArgument = None,
-    to: Annotated[int, typer.Option("--to", metavar="VERSION", min=1, help="The version training goes back to.")] = 0,
+    to: Annotated[
+        int | None, typer.Option("--to", metavar="VERSION", min=1, help="The version training goes back to.")
+    ] = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,7 +53,7 @@ def rewind(
     json: JsonOption = False,
 ) -> None:
     """Ask training to go back to an older version: the trainer obeys at its next cut, with a new version."""
-    if not to:
+    if to is None:
         message = "no version was named"
         raise UsageError(message, help="give --to VERSION; `streamlearn versions` lists them")
     from streamlearn.versions import Request, Requests
@@ -60,6 +63,7 @@ def rewind(
     if not one.is_whole:
         message = f"version {to} of {found.name!r} is not complete: {one.lacks}"
         raise UsageError(message, help="choose one that is; see `streamlearn versions`")
+    _check_clean(found, to)
     now = datetime.now(UTC)
     skips = tuple(_skip(text, now, app, set_) for text in skip or ())
     asked = Requests(found.store, found.name).ask(Request(to=one.ref, skips=skips, by=who(), reason=reason))
@@ -69,6 +73,22 @@ def rewind(
     typer.echo(f"request {asked.seq}: training of {found.name} goes back to version {to} at its next cut")
     for skipped in skips:
         typer.echo(f"skipped: {_said(skipped)}")
+
+
+def _check_clean(found: Model, to: int) -> None:
+    """What goes back to a tainted version is tainted, and would never be followed."""
+    from streamlearn.versions.pointer import taints_of
+
+    pointer, known = found.pointer, found.known()
+    tainted = taints_of(pointer, known)
+    clean = [str(one.version) for one in known if one.is_whole and one.version not in tainted][-5:]
+    if to < pointer.floor:
+        message = f"version {to} of {found.name!r} is below the floor {pointer.floor}: its files may be gone"
+        raise MoveRefused(message, help=f"clean versions are {', '.join(clean)}")
+    if to in tainted:
+        message = f"version {to} of {found.name!r} is tainted, and so would be the version that goes back to it"
+        help = f"clean versions are {', '.join(clean) or 'none'}; or `streamlearn promote {to} --accept` it first"
+        raise MoveRefused(message, help=help)
 
 
 def _skip(text: str, now: datetime, app: Path | None, set_: list[str] | None) -> Skip:

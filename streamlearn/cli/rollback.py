@@ -25,7 +25,7 @@ from streamlearn.cli.units import parse_time_ms
 from streamlearn.errors import UsageError
 
 if TYPE_CHECKING:
-    from streamlearn.versions import Pointer
+    from streamlearn.versions import Moved, Pointer
 
 __all__ = ["promote", "release", "rollback"]
 
@@ -63,18 +63,19 @@ def rollback(
     before_ms = None if before is None else parse_time_ms(before, datetime.now(UTC))
 
     def decide(now: Pointer) -> Pointer:
+        there = found.known_at(now, known)
         if steps is not None:
-            target = moves.steps_back(now, known, steps)
+            target = moves.steps_back(now, there, steps)
         else:
-            target = moves.before(now, known, before_ms) if before_ms is not None else to or 0
-        return moves.rollback(now, known, target)
+            target = moves.before(now, there, before_ms) if before_ms is not None else to or 0
+        return moves.rollback(now, there, target)
 
     moved = found.mover.move(decide, by=who(), what="rollback", reason=reason, wait_s=wait)
     active = moved.pointer.active
     assert active is not None
     left = ", ".join(str(one.version) for one in known if one.version > active.version) or "none"
     said = f"{found.name} is rolled back to version {active.version} and held there; left: {_short(left)}"
-    show_moved(moved, said, json=json)
+    _show(found, moved, said, json=json)
 
 
 def release(
@@ -93,10 +94,10 @@ def release(
     found = open_model(model, app, store=store, registry=registry, set_=set_)
     known = found.known()
     moved = found.mover.move(
-        lambda now: moves.release(now, known), by=who(), what="release", reason=reason, wait_s=wait
+        lambda now: moves.release(now, found.known_at(now, known)), by=who(), what="release", reason=reason, wait_s=wait
     )
     assert moved.pointer.active is not None
-    show_moved(moved, f"{found.name} follows again, from version {moved.pointer.active.version}", json=json)
+    _show(found, moved, f"{found.name} follows again, from version {moved.pointer.active.version}", json=json)
 
 
 def promote(
@@ -120,13 +121,21 @@ def promote(
     found = open_model(model, app, store=store, registry=registry, set_=set_)
     known = found.known()
     moved = found.mover.move(
-        lambda now: moves.promote(now, known, version, accept=accept, share=canary),
+        lambda now: moves.promote(now, found.known_at(now, known), version, accept=accept, share=canary),
         by=who(),
         what="promote" if canary is None else "canary",
         reason=reason,
         wait_s=wait,
     )
-    show_moved(moved, _promoted(found, moved.pointer, version), json=json)
+    _show(found, moved, _promoted(found, moved.pointer, version), json=json)
+
+
+def _show(found: Model, moved: Moved, said: str, *, json: bool) -> None:
+    if found.registry is None:
+        typer.echo(
+            "no registry was named: no node is waited for, and they follow when they look at the store", err=True
+        )
+    show_moved(moved, said, json=json)
 
 
 def _promoted(found: Model, pointer: Pointer, version: int) -> str:

@@ -96,7 +96,9 @@ def show(
             {"check": one.check, "found": "ok" if one.is_ok else "REFUSED", "said": one.said}
             for one in verdict.findings
         ]
-        print_table(checks, f"verdict: {verdict.outcome}")
+        typer.echo(f"verdict: {verdict.outcome}")
+        if checks:
+            print_table(checks)
 
 
 def _nodes(found: Model) -> tuple[list[Node], str]:

@@ -29,9 +29,8 @@ from streamlearn.versions import (
 )
 from streamlearn.versions.pointer import publish, taints_of
 
-__all__ = ["OBEYED", "Following", "Step"]
+__all__ = ["Following", "Step"]
 
-OBEYED = "requests_obeyed"
 _BY = "publisher of run {run}"
 _log = logging.getLogger(__name__)
 
@@ -93,8 +92,7 @@ class Following:
 
     def requests(self, known: Sequence[Known]) -> tuple[Request, ...]:
         """The requests after the last one that the newest version says was obeyed."""
-        obeyed = known[-1].metrics.get(OBEYED, 0.0) if known else 0.0
-        return tuple(self._requests.after(int(obeyed)))
+        return tuple(self._requests.waiting(known))
 
     def follow(self, run: int, *, can_score: bool) -> Step:
         """Judge every version that has no verdict, oldest first, and promote the newest that is clean.

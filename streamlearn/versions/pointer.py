@@ -7,6 +7,7 @@ version all the same. It begins with a rejection by the judge, or with a rollbac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct, structs
@@ -253,7 +254,7 @@ def steps_back(pointer: Pointer, known: Sequence[Known], steps: int) -> int:
     Raises:
         MoveRefused: There are not so many.
     """
-    return _older(pointer, known, steps, f"{steps} steps back")
+    return _older(pointer, known, steps, f"{steps} step{'s' if steps != 1 else ''} back")
 
 
 def before(pointer: Pointer, known: Sequence[Known], wall_ms: int) -> int:
@@ -262,7 +263,7 @@ def before(pointer: Pointer, known: Sequence[Known], wall_ms: int) -> int:
     Raises:
         MoveRefused: There is none.
     """
-    return _older(pointer, [one for one in known if one.written_wall_ms < wall_ms], 1, f"before {wall_ms}")
+    return _older(pointer, [one for one in known if one.written_wall_ms < wall_ms], 1, f"before {_time(wall_ms)}")
 
 
 def _forgotten(before: Mapping[int, int], after: Mapping[int, int], stays: Sequence[Known]) -> int | None:
@@ -309,6 +310,13 @@ def _check_clean(pointer: Pointer, known: Sequence[Known], one: Known) -> None:
         said = "it is tainted" if began == one.version else f"it is tainted since version {began}"
         help = f"`streamlearn promote {one.version} --accept` serves it all the same; `rewind` puts training back"
         raise _refused(one.version, said, help)
+
+
+def _time(wall_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{wall_ms} ms"
 
 
 def _is_stuck(known: Sequence[Known], active: int, tainted: Mapping[int, int]) -> bool:

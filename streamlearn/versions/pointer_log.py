@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import FileMissing, FileTaken, MoveRefused
+from streamlearn.errors import FileMissing, FileTaken, MoveRefused, VersionDefect
 from streamlearn.versions.layout import model_folder
 from streamlearn.versions.pointer import Pointer
 from streamlearn.versions.sequence import Sequence
@@ -49,6 +50,15 @@ class PointerLog:
         if found is not None:
             self._seen = found[1]
         return self._seen
+
+    def begin_near(self, seq: int) -> None:
+        """Look for the newest move from one on that should be there, so that a long log need not be listed.
+
+        Others may be wrong about it: a move that is not there, or is damaged, is nothing to begin at.
+        """
+        if seq > self._seen.seq:
+            with suppress(FileMissing, VersionDefect):
+                self._seen = self._records.read(seq)
 
     def read(self, seq: int) -> Pointer:
         """One move.

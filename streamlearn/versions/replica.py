@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import NodeNotReady, RegistryUnreachable, StreamlearnError
+from streamlearn.errors import NodeNotReady, RegistryUnreachable, StoreError, StreamlearnError
 from streamlearn.settings import ReplicaSettings
 from streamlearn.table import TableSet
 from streamlearn.versions.backoff import Backoff
@@ -153,6 +153,7 @@ class Replica:
     def step(self) -> None:
         """One round in this thread, for tests and for those who have a loop of their own."""
         self._say()
+        self._begin()
         self._look()
         self._ask()
         self._act()
@@ -225,6 +226,7 @@ class Replica:
         """The thread that looks at the pointer in the store, so that a stale registry hides nothing."""
         waits = self._waits()
         self._is_registered.wait()
+        self._guarded("beginning", self._begin, waits)
         while not self._ended.is_set():
             self._glance.clear()
             self._guarded("looking", self._look_once, waits)
@@ -275,6 +277,14 @@ class Replica:
         )
         with self._answering(self._registry) as registry:
             registry.beat(node)
+
+    def _begin(self) -> None:
+        """Begin to look in the store where the registry says that the pointer is: a long log takes long to list."""
+        if self._seat.pointer.seq or self._registry is None or self._is_away:
+            return
+        with self._answering(self._registry) as registry, suppress(StoreError):
+            pointer = registry.pointer()
+            self._log.begin_near(0 if pointer is None else pointer.seq)
 
     def _look(self) -> bool:
         """Read the pointer in the store; gives whether it could be."""

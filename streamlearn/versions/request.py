@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Versions
 from typing import Annotated
 
 from msgspec import Meta, structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import FileTaken
+from streamlearn.versions.known import Known
 from streamlearn.versions.layout import model_folder
 from streamlearn.versions.manifest import Skip
 from streamlearn.versions.record import Record, VersionRef
 from streamlearn.versions.sequence import Sequence
 from streamlearn.versions.store import Store
 
-__all__ = ["Request", "Requests"]
+__all__ = ["OBEYED", "Request", "Requests"]
+
+OBEYED = "requests_obeyed"
+"""The metric of a version that says up to which request training had obeyed."""
 
 
 class Request(Record, frozen=True, kw_only=True):
@@ -63,6 +68,10 @@ class Requests:
             except FileTaken:
                 continue
             return made
+
+    def waiting(self, known: Versions[Known]) -> list[Request]:
+        """The requests that the newest version of a history, oldest first, does not say were obeyed, in order."""
+        return self.after(int(known[-1].metrics.get(OBEYED, 0.0)) if known else 0)
 
     def after(self, seq: int) -> list[Request]:
         """The requests after a number, in order.

@@ -171,7 +171,11 @@ def test_the_version_before_a_time_is_clean_and_before_the_active_one() -> None:
     assert before(AT_5, FIVE, 41) == 4
     assert before(AT_5, FIVE, 10_000) == 4
     assert before(AT_5, FIVE, 40) == 2
-    refused(lambda: before(AT_5, FIVE, 10), "no version before 10 of the active one, 5: 0 are older", "versions")
+    refused(
+        lambda: before(AT_5, FIVE, 10),
+        "no version before 1970-01-01 00:00:00+00:00 of the active one, 5: 0 are older",
+        "versions",
+    )
 
 
 def test_a_release_follows_the_newest_clean_version() -> None:
