@@ -1,0 +1,472 @@
+"""Verbs on versions: what each does, what it refuses and with which exit status, and what programs are given."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlearn.cli.main import main
+from streamlearn.settings import ReplicaSettings
+from streamlearn.testing import wait_until
+from streamlearn.versions import (
+    Announcer,
+    Fence,
+    History,
+    Known,
+    Node,
+    Pointer,
+    PointerLog,
+    Registry,
+    Replica,
+    Request,
+    Requests,
+    Store,
+    Verdict,
+    open_registry,
+    open_store,
+    write_revert,
+    write_verdict,
+)
+from streamlearn.versions.pointer import publish
+from tests.versions.history import MODEL, Trainer, serving
+
+DEADLINE_S = 30.0
+VERSIONS = (1, 2, 4, 5)
+
+
+@dataclass
+class Ended:
+    """How a verb ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Verb = Callable[..., Ended]
+
+
+@dataclass
+class Place:
+    """A model with four versions that passed, of which 5 is served."""
+
+    folder: Path
+    store: Store
+    registry: Registry
+    trainer: Trainer
+
+    @property
+    def known(self) -> tuple[Known, ...]:
+        return History(self.store, MODEL).read()
+
+    @property
+    def pointer(self) -> Pointer:
+        return PointerLog(self.store, MODEL).newest()
+
+    def cut(self, version: int, outcome: Any = "passed") -> None:
+        self.trainer.learn(version, 50)
+        done = self.trainer.cut(version)
+        if outcome is not None:
+            write_verdict(self.store, done.folder, Verdict(version=done.ref, outcome=outcome))
+
+    def follow(self, *versions: int) -> None:
+        """Promote versions as a publisher does."""
+        log, announcer = PointerLog(self.store, MODEL), Announcer(self.store, self.registry)
+        for version in versions:
+            moved = log.move(partial(publish, known=self.known, version=version, run=1), by="publisher")
+            assert announcer.moved(moved, "promote")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("STREAMLEARN_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("STREAMLEARN_REGISTRY", f"sqlite://{tmp_path}/registry.db")
+    store = open_store(str(tmp_path / "store"))
+    with open_registry(f"sqlite://{tmp_path}/registry.db", MODEL) as registry:
+        found = Place(tmp_path, store, registry, Trainer(store))
+        for one in found.trainer.story(VERSIONS):
+            write_verdict(store, one.folder, Verdict(version=one.ref, outcome="passed"))
+        found.follow(*VERSIONS)
+        yield found
+
+
+@pytest.fixture
+def nodes(place: Place) -> Iterator[list[Replica]]:
+    """Two nodes that answer with what the pointer says."""
+    settings = ReplicaSettings(beat_s=0.05, store_poll_s=0.05, retry_first_ms=1, retry_ms_max=10, drain_s=0.0)
+    found = [
+        Replica(place.store, MODEL, lambda: serving("float32"), name=name, registry=place.registry, settings=settings)
+        for name in ("node-1", "node-2")
+    ]
+    for one in found:
+        one.start()
+    try:
+        for one in found:
+            one.wait_ready(DEADLINE_S)
+        wait_until(
+            lambda: [(one.active, one.state) for one in place.registry.nodes()] == [(5, "ready")] * 2,
+            "both nodes say that they answer with version 5",
+            DEADLINE_S,
+        )
+        yield found
+    finally:
+        for one in found:
+            one.close()
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Verb:
+    def run(*words: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["streamlearn", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Ended(ended.value.code, said.out, said.err)
+
+    return run
+
+
+def refused(ended: Ended, status: int, *said: str) -> None:
+    assert ended.status == status, ended
+    for one in said:
+        assert one in ended.err, ended.err
+
+
+def test_a_rollback_is_followed_by_all_nodes_and_each_ones_time_is_printed(
+    place: Place, nodes: list[Replica], verb: Verb
+) -> None:
+    ended = verb("rollback", MODEL, "--to", 4, "--reason", "bad clicks")
+    assert ended.status == 0, ended
+    assert f"{MODEL} is rolled back to version 4 and held there; left: 5" in ended.out
+    for name in ("node-1", "node-2"):
+        (line,) = [line for line in ended.out.splitlines() if line.startswith(name)]
+        assert "acted" in line
+        assert line.split()[-1] == "4"
+    assert (place.pointer.held, place.pointer.taints, place.pointer.reason) == (True, (5,), "bad clicks")
+    for one in nodes:
+        with one.reading() as read:
+            assert read.version == 4
+    assert place.registry.notes(1)[0].what == "rollback"
+
+
+def test_a_rollback_says_programs_who_acted_and_how_long_it_took(
+    place: Place, nodes: list[Replica], verb: Verb
+) -> None:
+    said = verb("rollback", MODEL, "--steps", 2, "--json").json
+    assert (said["active"], said["held"], said["taints"], said["silent"], said["registry"]) == (2, True, [4], [], "")
+    assert sorted(one["node"] for one in said["acted"]) == ["node-1", "node-2"]
+    assert all(one["version"] == 2 and one["own_ms"] >= 0 for one in said["acted"])
+    assert all(one["ms"] >= 0 for one in said["acted"])
+
+
+def test_a_node_that_does_not_act_is_named_and_the_exit_status_is_3(
+    place: Place, nodes: list[Replica], verb: Verb
+) -> None:
+    place.registry.beat(Node(boot_id="dead", name="node-dead", state="ready", active=5))
+    ended = verb("rollback", MODEL, "--to", 4, "--wait", 1)
+    refused(ended, 3, "1 of 3 nodes did not act in time: node-dead", "help: ")
+    assert "node-dead  silent" in ended.out
+    ended = verb("release", MODEL, "--wait", 0.1, "--json")  # version 5 is tainted
+    assert ended.status == 1
+    ended = verb("promote", MODEL, 5, "--accept", "--wait", 1, "--json")
+    assert ended.status == 3
+    assert [one["node"] for one in ended.json["silent"]] == ["node-dead"]
+    assert len(ended.json["acted"]) == 2
+
+
+def test_a_rollback_to_before_a_time_takes_the_newest_version_written_before(place: Place, verb: Verb) -> None:
+    written = {one.version: one.written_wall_ms for one in place.known}
+    ended = verb("rollback", MODEL, "--before", written[5] + 1, "--wait", 0, "--json")
+    assert ended.json["active"] == 4
+    ended = verb("rollback", MODEL, "--before", "1970-01-01T00:00:00", "--wait", 0)
+    refused(ended, 1, "there is no version before 1970-01-01 00:00:00+00:00 of the active one", "streamlearn versions")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ((), 2, "how far back is not said, or said twice"),
+        (("--to", 4, "--steps", 1), 2, "give one of --to VERSION, --steps N and --before TIME"),
+        (("--to", 3), 1, "version 3 cannot be served: it is not a version of the history"),
+        (("--to", 99), 1, "complete versions are 1, 2, 4, 5"),
+        (("--steps", 9), 1, "there is no version 9 steps back of the active one, 5: 3 are older"),
+        (("--before", "noon"), 2, "'noon' is no time"),
+        (("--to", "x"), 2, "x"),
+        (("--steps", 0), 2, "0"),
+    ],
+)
+def test_a_rollback_that_cannot_be_is_refused_and_moves_nothing(
+    place: Place, verb: Verb, words: tuple[object, ...], status: int, said: str
+) -> None:
+    before = place.pointer
+    refused(verb("rollback", MODEL, *words), status, said)
+    assert place.pointer == before
+
+
+def test_a_model_that_is_not_there_is_named(place: Place, verb: Verb) -> None:
+    for words in (("versions", "nobody"), ("rollback", "nobody", "--steps", 1), ("show", "nobody", 1)):
+        refused(verb(*words), 2, "there is no version of 'nobody'", "--store or STREAMLEARN_STORE")
+    refused(verb("versions"), 2, "no model was named")
+
+
+def test_a_release_follows_the_newest_clean_version_and_is_refused_when_there_is_none(
+    place: Place, nodes: list[Replica], verb: Verb
+) -> None:
+    assert verb("rollback", MODEL, "--to", 4).status == 0
+    refused(verb("release", MODEL), 1, "versions 5 are tainted", "streamlearn rewind", "--accept")
+    write_revert(place.store, MODEL, to=4, run=1, version=6)
+    one = place.known[-1]
+    write_verdict(place.store, History(place.store, MODEL).folder(one.ref), Verdict(version=one.ref, outcome="passed"))
+    ended = verb("release", MODEL)
+    assert ended.status == 0, ended
+    assert f"{MODEL} follows again, from version 6" in ended.out
+    assert not place.pointer.held
+    assert verb("release", MODEL, "--json").json["active"] == 6
+
+
+def test_a_tainted_version_is_promoted_when_it_is_accepted_alone(place: Place, verb: Verb) -> None:
+    assert verb("rollback", MODEL, "--to", 4, "--wait", 0).status == 0
+    refused(verb("promote", MODEL, 5), 1, "version 5 cannot be served: it is tainted", "promote 5 --accept")
+    ended = verb("promote", MODEL, 5, "--accept", "--wait", 0)
+    assert ended.status == 0, ended
+    assert f"{MODEL} serves version 5; the hold stays" in ended.out
+    assert (place.pointer.accepted, place.pointer.held) == ((5,), True)
+    refused(verb("promote", MODEL), 2, "is not a model and 1 version")
+    refused(verb("promote", MODEL, 9), 1, "version 9 cannot be served")
+
+
+def test_a_canary_is_tried_on_a_share(place: Place, nodes: list[Replica], verb: Verb) -> None:
+    place.cut(6)
+    ended = verb("promote", MODEL, 6, "--canary", 0.25)
+    assert ended.status == 0, ended
+    assert f"{MODEL}: version 6 answers 25.0% of the requests" in ended.out
+    assert place.pointer.canary is not None
+    for one in nodes:
+        with one.reading(6) as read:
+            assert read.version == 6
+    assert verb("versions", MODEL, "--json").json["pointer"]["share"] == 0.25
+    refused(verb("promote", MODEL, 6, "--canary", 1.5), 2, "a share of 1.5")
+    refused(verb("promote", MODEL, 5, "--canary", 0.1), 1, "it is the active one")
+    said = verb("rollback", MODEL, "--to", 5, "--json").json
+    assert (said["canary"], said["taints"], said["active"]) == (None, [6], 5)
+
+
+def test_without_a_registry_it_is_said_that_no_node_is_waited_for(place: Place, verb: Verb) -> None:
+    ended = verb("rollback", MODEL, "--to", 4, "--registry", "none")
+    assert ended.status == 0
+    assert "no registry was named: no node is waited for" in ended.err
+
+
+def test_a_registry_that_is_away_keeps_no_rollback_from_the_store(place: Place, verb: Verb) -> None:
+    url = "redis://ada:hush-hush@127.0.0.1:1"
+    ended = verb("rollback", MODEL, "--to", 4, "--registry", url)
+    refused(ended, 3, "the pointer moved, and nodes could not be asked", "redis://127.0.0.1:1/0")
+    assert "hush" not in ended.err + ended.out
+    assert place.pointer.held
+    ended = verb("versions", MODEL, "--registry", url)
+    assert ended.status == 0
+    assert "nodes are not known" in ended.err
+    refused(verb("gc", MODEL, "--registry", url), 2, "nobody knows which versions nodes need")
+    assert "hush" not in ended.err + ended.out
+
+
+def test_versions_are_listed_with_what_each_is_and_who_serves_it(
+    place: Place, nodes: list[Replica], verb: Verb
+) -> None:
+    place.cut(6, "rejected")
+    place.cut(7)
+    ended = verb("versions", MODEL)
+    assert ended.status == 0
+    rows = {line.split()[0]: line for line in ended.out.splitlines() if line.split()[:1] and line.split()[0].isdigit()}
+    assert sorted(rows) == ["1", "2", "4", "5", "6", "7"]
+    assert "rejected" in rows["6"]
+    assert "tainted by 6" in rows["7"]
+    assert "node-1, node-2" in rows["5"]
+    said = verb("versions", MODEL, "--limit", 2, "--json").json
+    assert [one["version"] for one in said["versions"]] == [6, 7]
+    assert (said["pointer"]["active"], said["pointer"]["held"], len(said["nodes"])) == (5, False, 2)
+
+
+def test_a_version_is_shown_with_its_verdict(place: Place, verb: Verb) -> None:
+    ended = verb("show", MODEL, 4)
+    assert ended.status == 0, ended
+    assert "verdict: passed" in ended.out
+    assert place.known[2].ref.sha256 in ended.out
+    said = verb("show", MODEL, 4, "--json").json
+    assert (said["version"], said["parent"], said["verdict"]["outcome"]) == (4, 2, "passed")
+    assert {one["kind"] for one in said["files"]} > {"rows", "dense", "marks"}
+    refused(verb("show", MODEL, 3), 2, "there is no version 3", "the newest are 1, 2, 4, 5")
+
+
+def test_a_rewind_asks_training_to_go_back_and_to_skip(place: Place, verb: Verb) -> None:
+    words = ("--to", 4, "--skip", "2026-11-20T12:20..2026-11-20T12:25", "--skip", "topic-id:3:10..20")
+    ended = verb("rewind", MODEL, *words, "--reason", "spam")
+    assert ended.status == 0, ended
+    assert "request 1: training of" in ended.out
+    assert "topic topic-id partition 3 offsets 10..20" in ended.out
+    (asked,) = Requests(place.store, MODEL).after(0)
+    assert (asked.to.version, asked.reason, len(asked.skips)) == (4, "spam", 2)
+    assert verb("rewind", MODEL, "--to", 2, "--json").json["seq"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ((), 2, "no version was named"),
+        (("--to", 3), 2, "there is no version 3"),
+        (("--to", 4, "--skip", "12:20"), 2, "--skip '12:20' is no range"),
+        (("--to", 4, "--skip", "2026-11-20T12:25..2026-11-20T12:20"), 2, "ends before it begins"),
+        (("--to", 4, "--skip", "topic:3:20..10"), 2, "offsets 20..10 are none"),
+        (("--to", 4, "--skip", "a..b"), 2, "'a' is no time"),
+    ],
+)
+def test_a_rewind_that_cannot_be_is_refused_and_asks_nothing(
+    place: Place, verb: Verb, words: tuple[object, ...], status: int, said: str
+) -> None:
+    refused(verb("rewind", MODEL, *words), status, said)
+    assert Requests(place.store, MODEL).after(0) == []
+
+
+def test_training_does_not_go_back_to_what_would_be_tainted_again(place: Place, verb: Verb) -> None:
+    assert verb("rollback", MODEL, "--to", 2, "--wait", 0).status == 0
+    refused(verb("rewind", MODEL, "--to", 4), 1, "version 4 of 'ctr' is tainted", "clean versions are 1, 2")
+    assert Requests(place.store, MODEL).after(0) == []
+    assert verb("rewind", MODEL, "--to", 2).status == 0
+
+
+def test_a_base_is_written_once(place: Place, verb: Verb) -> None:
+    said = verb("compact", MODEL, "--json").json
+    assert (said["version"], said["is_new"]) == (5, True)
+    assert said["rows"] > 0
+    ended = verb("compact", MODEL, "--version", 5)
+    assert "there is a base of version 5 already" in ended.out
+    assert "version 4 has a base of" in verb("compact", MODEL, "--version", 4).out
+    refused(verb("compact", MODEL, "--version", 3), 1, "there is no version 3")
+
+
+GC = (
+    "--set", "retention.keep_versions_min=1", "--set", "retention.keep_s=0", "--set", "retention.orphan_s=0.001",
+    "--grace-s", 0,
+)  # fmt: skip
+
+
+def test_gc_says_what_goes_and_removes_it_only_when_told_to(place: Place, verb: Verb) -> None:
+    assert verb("compact", MODEL, "--version", 4).status == 0
+    before = sorted(path for path in (place.folder / "store").rglob("*"))
+    dry = verb("gc", MODEL, *GC)
+    assert dry.status == 0, dry
+    assert "--yes does it" in dry.out
+    said = verb("gc", MODEL, *GC, "--json").json
+    assert said["floor"] == 4
+    assert sorted(path for path in (place.folder / "store").rglob("*")) == before
+    done = verb("gc", MODEL, *GC, "--yes", "--json")
+    assert done.status == 0, done
+    assert done.json["removed_files"] == sum(one["files"] for one in said["goes"])
+    assert [one.version for one in place.known] == [4, 5]
+    assert place.pointer.floor == 4
+    assert verb("verify", MODEL, "--all").status == 0
+    assert "nothing is to go" in verb("gc", MODEL, *GC, "--yes").out
+    refused(verb("rollback", MODEL, "--to", 2), 1, "it is below the floor 4")
+    assert verb("rollback", MODEL, "--to", 4, "--wait", 0).status == 0
+
+
+def test_gc_leaves_what_nodes_answer_with_and_what_training_is_to_go_back_to(place: Place, verb: Verb) -> None:
+    for version in (2, 4):
+        assert verb("compact", MODEL, "--version", version).status == 0
+    assert verb("gc", MODEL, *GC, "--json").json["floor"] == 4
+    Requests(place.store, MODEL).ask(Request(to=place.known[1].ref))
+    assert verb("gc", MODEL, *GC, "--json").json["floor"] == 2
+    place.registry.beat(Node(boot_id="old", name="node-old", state="stale", active=1))
+    assert verb("gc", MODEL, *GC, "--json").json["floor"] == 1
+
+
+def test_gc_wants_to_hear_that_there_are_no_nodes(place: Place, verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STREAMLEARN_REGISTRY")
+    refused(verb("gc", MODEL, *GC), 2, "no registry was named", "--registry none when there are no nodes")
+    assert verb("gc", MODEL, *GC, "--registry", "none").status == 0
+
+
+def test_a_damaged_file_is_named(place: Place, verb: Verb) -> None:
+    assert "ok: everything is as it was written" in verb("verify", MODEL).out
+    assert verb("verify", MODEL, "--all", "--json").json["defects"] == []
+    file = next((place.folder / "store").glob(f"{MODEL}/deltas/000000000004-*/rows/*.arrow"))
+    file.chmod(0o644)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    ended = verb("verify", MODEL)
+    refused(ended, 1, "1 defects" if "1 defects" in ended.err else "1 defect", file.name, "corrupted")
+    said = verb("verify", MODEL, "--json")
+    assert said.status == 1
+    assert [(Path(one["path"]).name, one["defect"]) for one in said.json["defects"]] == [(file.name, "corrupted")]
+    assert verb("verify", MODEL, "--version", 2).status == 0
+    refused(verb("verify", MODEL, "--version", 3), 1, "there is no version 3")
+
+
+def test_two_versions_are_compared(place: Place, verb: Verb) -> None:
+    ended = verb("diff", MODEL, 2, 5)
+    assert ended.status == 0, ended
+    for said in ("rows, 2 to 5", "largest moves", "dense weights"):
+        assert said in ended.out
+    said = verb("diff", MODEL, 2, 5, "--json", "--top", 1).json
+    assert {one["table"] for one in said["tables"]} == {"main", "side"}
+    assert all(len(one["largest"]) <= 1 for one in said["tables"])
+    refused(verb("diff", MODEL, 2), 2, "is not a model and 2 versions")
+    refused(verb("diff", MODEL, 2, 3), 2, "there is no version 3")
+
+
+def test_a_version_goes_out_as_a_folder_and_comes_back_under_another_name(place: Place, verb: Verb) -> None:
+    folder = place.folder / "out"
+    said = verb("export", MODEL, 4, folder, "--json").json
+    assert said["version"] == 4
+    assert set(said["rows"]) == {"main", "side"}
+    refused(verb("export", MODEL, 4, folder), 2, "is there already")
+    refused(verb("export", MODEL, 3, place.folder / "x"), 2, "there is no version 3")
+    ended = verb("import", "copy", folder)
+    assert ended.status == 0, ended
+    assert f"{folder} is version 1 of copy" in ended.out
+    assert [one.version for one in History(place.store, "copy").read()] == [1]
+    assert verb("import", "other", folder, "--json").json["version"] == 1
+
+
+def test_an_import_that_is_refused_ends_no_run(place: Place, verb: Verb) -> None:
+    fence = Fence(place.store, MODEL)
+    run = fence.take("trainer")
+    folder = place.folder / "out"
+    assert verb("export", MODEL, 4, folder).status == 0
+    refused(verb("import", MODEL, folder), 2, "has versions, the newest is 5")
+    refused(verb("import", MODEL, place.folder / "nothing"), 1, "it does not say what the folder is")
+    fence.check(run)
+
+
+def test_a_rollback_takes_back_what_is_published_while_it_is_decided(
+    place: Place, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = PointerLog.move
+
+    def late(self: PointerLog, *given: Any, **said: Any) -> Pointer:
+        if said["by"] != "publisher":
+            monkeypatch.setattr(PointerLog, "move", moving)
+            place.cut(6)
+            place.follow(6)
+        return moving(self, *given, **said)
+
+    monkeypatch.setattr(PointerLog, "move", late)
+    ended = verb("rollback", MODEL, "--steps", 2, "--wait", 0, "--json")
+    assert ended.status == 0, ended
+    assert (ended.json["active"], ended.json["taints"]) == (4, [5])
+    refused(verb("release", MODEL, "--wait", 0), 1, "versions 5, 6 are tainted")
