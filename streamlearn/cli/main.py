@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from gc import set_threshold
 from typing import Annotated, NoReturn
 
 import typer
@@ -26,6 +27,8 @@ from streamlearn.cli.versions import show, versions
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 
 __all__ = ["cli", "main"]
+
+_GARBAGE_OBJECTS = 50_000
 
 cli = typer.Typer(
     name="streamlearn",
@@ -62,6 +65,8 @@ cli.add_typer(ps, name="ps")
 
 def main() -> NoReturn:
     """Run the command line of this process."""
+    # Loading a library makes objects by the ten thousand that stay: looking through them every 700 is for nothing.
+    set_threshold(_GARBAGE_OBJECTS)
     try:
         cli()
     except StreamlearnError as error:

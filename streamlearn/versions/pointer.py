@@ -142,7 +142,8 @@ def promote(
         share: Try it on a share of the requests alone.
 
     Raises:
-        MoveRefused: It is tainted and not accepted, is not there, or is below the floor.
+        MoveRefused: It is tainted and not accepted, is not there, is below the floor, or is older than the active one
+            with no hold that would keep it.
         UsageError: A share is none.
     """
     if share is not None and not 0 < share < 1:
@@ -153,6 +154,11 @@ def promote(
         pointer = structs.replace(pointer, accepted=_with(pointer.accepted, version))
     _check_clean(pointer, known, one)
     if share is None:
+        if pointer.active is not None and version < pointer.active.version and not pointer.held:
+            said = (
+                f"it is older than the active one, {pointer.active.version}, and newer ones would be followed at once"
+            )
+            raise _refused(version, said, f"`streamlearn rollback --to {version}` serves it and holds it")
         return _moved(pointer, one.ref)
     if pointer.active is None or pointer.active.version == version:
         said = "no version is active" if pointer.active is None else "it is the active one"

@@ -212,6 +212,11 @@ def test_a_trial_needs_another_version_and_a_share() -> None:
         refused(partial(promote, AT_5, FIVE, 6, share=share), "a share of", "0.1", UsageError)
 
 
+def test_an_older_version_is_not_promoted_where_newer_ones_would_be_followed_at_once() -> None:
+    refused(lambda: promote(AT_5, FIVE, 2), "older than the active one, 5", "rollback --to 2")
+    assert promote(replace(AT_5, held=True), FIVE, 2).active == ref(2)
+
+
 def test_a_promotion_by_hand_keeps_the_hold() -> None:
     assert promote(replace(AT_5, held=True), FIVE, 6).held
 
@@ -358,7 +363,8 @@ class Machine(RuleBasedStateMachine):
     def serve(self, at: int, accept: bool, share: float | None) -> None:
         version, oracle, pointer = self.pick(at), self.oracle, self.pointer
         is_allowed = self.is_reachable(version) and (accept or not oracle.is_tainted(version))
-        is_allowed = is_allowed and (share is None or self.active not in (0, version))
+        is_kept = version >= self.active or pointer.held
+        is_allowed = is_allowed and (is_kept if share is None else self.active not in (0, version))
         if self.moved(is_allowed, lambda: promote(pointer, oracle.history, version, accept=accept, share=share)):
             if accept:
                 oracle.accepted.add(version)
