@@ -28,6 +28,7 @@ from streamlearn.versions import (
     write_verdict,
 )
 from streamlearn.versions.pointer import publish, taints_of
+from streamlearn.versions.request import OBEYED
 
 __all__ = ["Following", "Step"]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
+from msgspec import structs
 
 from streamlearn.versions import Chain, Cut, Request, VersionRef
+from streamlearn.versions.request import OBEYED
 
 __all__ = ["Noted", "Resumed"]
 
@@ -20,7 +22,8 @@ class Noted:
     What is given here is written later, while training goes on: arrays must be copies.
 
     Attributes:
-        cut: Positions, watermark, skips, graph and metrics. The metric `requests_obeyed` says which requests were.
+        cut: Positions, watermark, skips, graph and metrics. The metric `requests_obeyed` says up to which request were
+            obeyed; a version says what its parent said where the trainer says nothing.
         learned_rows: Rows learned from since `Publisher.start` or the last `Publisher.resume`; it only grows.
         dense: The dense weights, by name.
         dense_optimizer: The state of their optimizer, by name.
@@ -34,6 +37,13 @@ class Noted:
     dense_optimizer: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     marks: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     golden: Mapping[str, bytes | memoryview] = field(default_factory=dict)
+
+    def obeying(self, obeyed: float) -> Noted:
+        """The same, saying of no fewer requests that they were obeyed."""
+        metrics = dict(self.cut.metrics)
+        if metrics.get(OBEYED, 0.0) >= obeyed:
+            return self
+        return replace(self, cut=structs.replace(self.cut, metrics=metrics | {OBEYED: obeyed}))
 
 
 @dataclass(frozen=True)

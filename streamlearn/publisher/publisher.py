@@ -34,8 +34,21 @@ from streamlearn.publisher.noted import Noted, Resumed
 from streamlearn.publisher.teller import Teller
 from streamlearn.publisher.writing import Writing
 from streamlearn.settings import PublisherSettings
-from streamlearn.versions import Chain, Committed, Fence, FileSettings, Head, Registry, Request, Store, VersionRef
+from streamlearn.versions import (
+    Chain,
+    Committed,
+    Fence,
+    FileSettings,
+    Head,
+    Registry,
+    Request,
+    Store,
+    VersionRef,
+    write_revert,
+)
+from streamlearn.versions.defect import defective
 from streamlearn.versions.layout import SHAPES, parse_folder, shape_folder
+from streamlearn.versions.request import OBEYED
 
 __all__ = ["Publisher"]
 
@@ -94,7 +107,8 @@ class Publisher:
         self._meters = Meters(clock)
         self._teller = Teller(registry, store, clock)
         self._fence = Fence(store, lineage.model, clock=clock)
-        self._writing = Writing(client, store, files or FileSettings(), meters=self._meters, clock=clock)
+        self._files = files or FileSettings()
+        self._writing = Writing(client, store, self._files, meters=self._meters, clock=clock)
         self._bases = Bases(compact, self._settings.base_deltas_max, self._meters)
         self._following = Following(
             store, lineage.model, judge or Judge(clock=clock), self._teller, self._settings,
@@ -104,6 +118,7 @@ class Publisher:
         self._thread: threading.Thread | None = None
         self._numbered = 0  # the highest number of a version that was ever begun
         self._learned = 0  # rows learned up to the newest committed version
+        self._obeyed = 0.0  # the last request that the newest committed version says was obeyed
         self._unsure: tuple[Head, Noted] | None = None  # a version whose manifest may be there
         self._failures, self._last = 0, ""
         self._over: BaseException | None = None
@@ -139,6 +154,7 @@ class Publisher:
         if chain is not None:
             self._lineage.check(chain.manifest)
         self.committed = None if chain is None else chain.ref
+        self._obeyed = 0.0 if chain is None else chain.manifest.metrics.get(OBEYED, 0.0)
         self._numbered = max(self._numbered, _numbered(self._store, self._lineage.model))
         self._bases.stand_at(chain)
         self._learned, self._failures, self._unsure, self._over = 0, 0, None, None
@@ -204,6 +220,41 @@ class Publisher:
             self._begin(self._settle_unsure)
             return False
         return self._cut(note())
+
+    def obey(self, request: Request) -> VersionRef:
+        """Put training back as a request asks: the revert it writes says itself that the request is obeyed.
+
+        Nothing may be pushed meanwhile. Then restore all shards in the next epoch, to what `resume` gives; several
+        requests are obeyed in their order before that.
+
+        Args:
+            request: The first of `requests`.
+
+        Raises:
+            UsageError: It is not the first one that is still to be obeyed.
+            RunOver: A newer run has taken over.
+            VersionDefect: The version it asks for is not there any more, or is another one of that number.
+            StoreError: The store refuses.
+        """
+        self._join()
+        if not self.requests or request.seq != self.requests[0].seq:
+            asked = [one.seq for one in self.requests]
+            message = f"request {request.seq} is to be obeyed, those to obey are {asked}"
+            raise UsageError(message, help="obey requests once, and in their order")
+        to = Chain.find(self._store, self._lineage.model, request.to.version)
+        if to.ref != request.to:
+            raise defective(to.head.folder, "foreign", f"request {request.seq} is for {request.to}, it is {to.ref}")
+        self._fence.check(self.run)
+        done = write_revert(
+            self._store, self._lineage.model, to=request.to.version, run=self.run, version=self.take_number(),
+            skips=request.skips, metrics={OBEYED: float(request.seq)}, files=self._files, clock=self._clock,
+        )  # fmt: skip
+        _log.warning(
+            "training goes back to version %d by version %d, as request %d of %s asks",
+            request.to.version, done.ref.version, request.seq, request.by or "an operator",
+        )  # fmt: skip
+        self.requests = self.requests[1:]
+        return done.ref
 
     def take_number(self) -> int:
         """The number of the next version, given once; for whoever else writes one, such as a revert."""
@@ -277,6 +328,7 @@ class Publisher:
     def _commit(self, head: Head, noted: Noted) -> VersionRef:
         """Write a sealed version; when this returns it is committed."""
         learned, begin_s = noted.learned_rows - self._learned, self._clock.monotonic_s()
+        noted = noted.obeying(self._obeyed)
         try:
             done = self._writing.write(head, noted, learned, self._fence)
         except (StoreError, OSError) as error:
@@ -303,6 +355,7 @@ class Publisher:
     def _committed(self, done: Committed, noted: Noted) -> None:
         ref = done.ref
         self.committed, self._learned, self._failures = ref, noted.learned_rows, 0
+        self._obeyed = done.manifest.metrics.get(OBEYED, 0.0)
         self._meters.failed_ratio.set(0)
         active = None
         with contextlib.suppress(StoreError):

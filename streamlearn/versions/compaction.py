@@ -101,7 +101,7 @@ def compact(
 def head_like(manifest: Manifest, *, stands_for: VersionRef) -> Head:
     """The head of a base that stands for a version."""
     said = {name: getattr(manifest, name) for name in Head.__struct_fields__}
-    return Head(**(said | {"kind": "base", "stands_for": stands_for, "content_of": None}))
+    return Head(**(said | {"kind": "base", "stands_for": stands_for}))
 
 
 def cut_of(manifest: Manifest) -> Cut:

@@ -64,7 +64,7 @@ def _check_head(manifest: Manifest, path: str) -> None:
         said = f"{manifest.kind} {manifest.version} of run {manifest.run}"
         raise _incomplete(path, f"{said} stands for version {whole.version} of run {whole.run}")
     content = manifest.content_of
-    if (content is not None) != (manifest.kind == "revert"):
+    if (content is not None) != (manifest.kind == "revert") and (content is None or whole is None):
         said = f"the content of version {content.version}" if content is not None else "no other version's content"
         raise _incomplete(path, f"a {manifest.kind} has {said}")
     if content is not None and content.version >= manifest.version:

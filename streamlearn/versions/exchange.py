@@ -28,6 +28,7 @@ from streamlearn.versions.layout import version_folder
 from streamlearn.versions.loading import load_bytes, load_tensors
 from streamlearn.versions.log import Log
 from streamlearn.versions.manifest import PARTS, Cut, Head, TableRecord
+from streamlearn.versions.request import OBEYED
 from streamlearn.versions.scratch import Parts, Progress, Scratch, row_bytes, table_of
 from streamlearn.versions.settings import FileSettings, LoadSettings, ScanSettings, checked
 from streamlearn.versions.store import Store
@@ -196,7 +197,9 @@ def import_version(
     writer.add_rows(_changes(folder, said, memory, progress))
     writer.add_dense(_arrays(folder / _DENSE))
     writer.add_golden({name: one.tobytes() for name, one in _arrays(folder / _GOLDEN).items()})
-    cut = Cut(watermark_ms=said.watermark_ms, graph=graph, metrics=said.metrics)
+    # Requests are of the other store; those of this one begin anew.
+    metrics = {name: one for name, one in said.metrics.items() if name != OBEYED}
+    cut = Cut(watermark_ms=said.watermark_ms, graph=graph, metrics=metrics)
     return writer.finish(cut, clock=clock)
 
 

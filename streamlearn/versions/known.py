@@ -21,7 +21,7 @@ class Known(Struct, frozen=True, kw_only=True):
         ref: What names it.
         kind: Whether its delta is a plain one or a revert; `base` when it is the first.
         parent: The version before it.
-        content_of: For a revert: the version whose content it has.
+        content_of: For a revert, also where only its base is left: the version whose content it has.
         graph: Id of its graph.
         written_wall_ms: When it was written.
         watermark_ms: Event time up to which its samples were complete.

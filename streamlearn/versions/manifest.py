@@ -164,7 +164,7 @@ class Head(_Strict, frozen=True, kw_only=True):
         parent: The committed version before it; null for the first.
         stands_for: For a base that compaction made: the version whose whole form it is. Its own version and run
             are the same, and its parent is that one's parent.
-        content_of: For a revert, and for nothing else: the older version whose content it is.
+        content_of: For a revert, and for a base that stands for one: the older version whose content it is.
         fingerprint: Of the features.
         windows: Id of the window settings.
         tables: The tables, in their order.

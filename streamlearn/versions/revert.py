@@ -6,7 +6,7 @@ keys that were not there as gone. So nodes that stage it and trainers that go on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from streamlearn.table import Changes
 from streamlearn.versions.chain import Chain
 from streamlearn.versions.compared import Compared
 from streamlearn.versions.copies import MODEL_KINDS, copy_files
-from streamlearn.versions.manifest import PARTS, Cut, Head, Skip
+from streamlearn.versions.manifest import PARTS, Cut, Head, Manifest, Skip
+from streamlearn.versions.request import OBEYED
 from streamlearn.versions.scratch import Parts, Progress, Scratch, Shard, shards_in, upkeep_at
 from streamlearn.versions.settings import FileSettings, LoadSettings, ScanSettings, checked
 from streamlearn.versions.store import Store
@@ -35,6 +36,7 @@ def write_revert(
     run: int,
     version: int | None = None,
     skips: Sequence[Skip] = (),
+    metrics: Mapping[str, float] | None = None,
     files: FileSettings | None = None,
     scan: ScanSettings | None = None,
     limits: LoadSettings | None = None,
@@ -45,7 +47,7 @@ def write_revert(
 
     Rows, optimizer state and use, upkeep, dense weights and their optimizer, marks, golden requests, positions, the
     watermark, the graph and metrics are the older version's. Skips are never lost: those of the newest version stay,
-    beside those of the older one and those that are given.
+    beside those of the older one and those that are given. Nor is what was obeyed: `requests_obeyed` does not fall.
 
     Args:
         store: Where the versions are.
@@ -54,6 +56,8 @@ def write_revert(
         run: The fencing number of who writes it.
         version: Its number; the one after the newest by default.
         skips: What is not to be learned from any more.
+        metrics: Numbers by name, in the place of the older version's; who obeys a request says so here by its number,
+            as `requests_obeyed`.
         files: Limits of files that are written.
         scan: How much memory may be taken.
         limits: Limits of reading.
@@ -96,7 +100,7 @@ def write_revert(
         watermark_ms=was.watermark_ms,
         skips=_united(was.skips, newest.manifest.skips, tuple(skips)),
         graph=was.graph,
-        metrics=was.metrics,
+        metrics=_kept(was, newest.manifest) | dict(metrics or {}),
     )
     return writer.finish(cut, copied, clock=clock)
 
@@ -133,6 +137,12 @@ def _add_upkeep(writer: VersionWriter, target: Chain, newest: Chain, limits: Loa
             was = [(Shard((0, 1), (0, PARTS)), no_upkeep())]
         for shard, upkeep in was:
             writer.add_upkeep(record.name, upkeep, shard=shard.number, parts=shard.parts)
+
+
+def _kept(was: Manifest, newest: Manifest) -> dict[str, float]:
+    """The older version's metrics, and that no request is to be obeyed again."""
+    obeyed = [one.metrics[OBEYED] for one in (was, newest) if OBEYED in one.metrics]
+    return was.metrics | ({OBEYED: max(obeyed)} if obeyed else {})
 
 
 def _united(*skips: tuple[Skip, ...]) -> tuple[Skip, ...]:

@@ -18,13 +18,10 @@ from streamlearn.versions import (
     Chain,
     History,
     PointerLog,
-    Request,
-    Requests,
     Store,
     load,
     open_store,
     record_of,
-    write_revert,
 )
 from tests.publisher.training import INTERVAL_S, KEYS, MODEL, OPTIONS, Training, check_learned, take_step
 
@@ -346,18 +343,6 @@ def test_metrics_of_rows_are_those_of_the_rows(store: Store) -> None:
     assert metrics["dense.w.rms"] == 1 + 3 / 1024
 
 
-def test_the_trainer_is_given_requests_until_a_version_says_they_were_obeyed(store: Store) -> None:
-    with Training(store).begin() as training:
-        training.publish()
-        ref = History(store, MODEL).read()[0].ref
-        Requests(store, MODEL).ask(Request(to=ref, reason="by hand"))
-        training.tick()  # also while nothing is learned
-        assert [one.seq for one in training.publisher.requests] == [1]
-        training.metrics["requests_obeyed"] = 1.0
-        training.publish()
-        assert training.publisher.requests == ()
-
-
 def test_a_registry_that_is_away_for_a_minute_hears_of_everything_when_it_is_back(store: Store) -> None:
     registry = MemoryRegistry(MODEL)
     with Training(store, registry=registry).begin() as training:
@@ -452,32 +437,3 @@ def test_a_base_that_could_not_be_written_is_said_and_harms_nothing(
         training.publish()
         training.publisher._bases.join(60)
     check_learned(store, 2)
-
-
-def test_training_goes_back_to_the_last_clean_version_and_on_from_there(store: Store) -> None:
-    settings = PublisherSettings(publish_interval_s=INTERVAL_S, on_reject="rewind")
-    with Training(store, settings).begin() as training:
-        training.publish(2)
-        training.step(poison=float("nan"))
-        assert training.tick()
-        training.publish()
-        assert active(store) == 2
-        (request,) = training.publisher.requests
-        publisher = training.publisher
-        write_revert(
-            store,
-            MODEL,
-            to=request.to.version,
-            run=publisher.run,
-            version=publisher.take_number(),
-            clock=training.clock,
-        )
-        training.recover()
-        assert training.steps == 2
-        assert active(store) == 5  # the revert is clean, and served
-        training.metrics["requests_obeyed"] = float(request.seq)
-        training.publish(3)
-        assert publisher.requests == ()
-    assert [one.kind for one in History(store, MODEL).read()] == ["base", "delta", "delta", "delta", "revert", "delta"]
-    assert active(store) == 6
-    check_learned(store, 5)

@@ -99,8 +99,12 @@ def test_of_compactors_at_once_one_is_first_and_nothing_is_lost(opened: Callable
     trainer = Trainer(opened())
     trainer.story([1, 2, 3])
     wanted, found = known(Chain.find(opened(), MODEL)), list[Compacted]()
-    stores = [opened() for _ in range(3)]
-    threads = [threading.Thread(target=lambda store=store: found.append(compact(store, MODEL))) for store in stores]
+
+    def begin(at: int) -> None:
+        # Of one millisecond their manifests would be the same bytes, and so would whoever was first.
+        found.append(compact(opened(), MODEL, clock=ManualClock(at)))
+
+    threads = [threading.Thread(target=begin, args=(at,)) for at in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

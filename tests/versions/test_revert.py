@@ -22,17 +22,22 @@ from streamlearn.testing import ManualClock
 from streamlearn.versions import (
     Chain,
     Cut,
+    History,
     OriginSkip,
+    Pointer,
     ScanSettings,
     Store,
     TimeSkip,
+    Verdict,
     VersionRef,
     VersionWriter,
     compact,
     load,
     open_store,
     write_revert,
+    write_verdict,
 )
+from streamlearn.versions.pointer import taints_of
 from streamlearn.versions.scratch import Scratch
 from tests.versions.history import MODEL, OPTIONS, Trainer, everything, rows_of, serving, split
 from tests.versions.seen import beside, known, served
@@ -211,6 +216,37 @@ def test_a_revert_takes_the_number_and_run_it_is_given_and_follows_the_newest(lo
         write_revert(local, MODEL, to=1, run=3, version=0)
 
 
+def test_metrics_are_the_older_versions_but_for_what_is_given_and_what_was_obeyed(local: Store) -> None:
+    trainer = Trainer(local)
+    trainer.story([1])
+    assert trainer.last is not None
+    assert trainer.last.manifest.metrics == {"auc": 0.5}
+    assert revert(trainer, 1, metrics={"requests_obeyed": 2.0}).manifest.metrics == {"auc": 0.5, "requests_obeyed": 2.0}
+    # The first version knew of no request, and none is to be obeyed again.
+    assert revert(trainer, 1, metrics={"auc": 0.4}).manifest.metrics == {"auc": 0.4, "requests_obeyed": 2.0}
+    with pytest.raises(UsageError, match="numbers must be finite"):
+        revert(trainer, 1, metrics={"auc": float("inf")})
+
+
+@pytest.mark.parametrize("to", [1, 3])
+def test_a_revert_of_which_only_its_base_is_left_is_clean_or_tainted_as_before(local: Store, to: int) -> None:
+    trainer = Trainer(local)
+    for one, outcome in zip(trainer.story([1, 2, 3]), ("passed", "rejected", "passed"), strict=True):
+        write_verdict(local, one.folder, Verdict(version=one.ref, outcome=outcome))  # type: ignore[arg-type]
+    chain = revert(trainer, to)
+    write_verdict(local, chain.head.folder, Verdict(version=chain.ref, outcome="passed"))
+    trainer.learn(5)
+    trainer.cut(5)
+    before = taints_of(Pointer(), History(local, MODEL).read())
+    assert before == ({2: 2, 3: 2} if to == 1 else {2: 2, 3: 2, 4: 2, 5: 2})
+    compact(local, MODEL, 4)
+    local.remove(f"{chain.head.folder}/manifest.json")
+    known = History(local, MODEL).read()
+    assert (known[3].kind, known[3].ref, known[3].content_of) == ("base", chain.ref, Chain.find(local, MODEL, to).ref)
+    assert taints_of(Pointer(), known) == before
+    assert all(one.is_whole for one in known)
+
+
 def test_progress_goes_up_to_all_parts(local: Store) -> None:
     trainer = Trainer(local)
     trainer.story([1])
@@ -228,6 +264,7 @@ def test_only_a_revert_has_the_content_of_another(local: Store) -> None:
     for changed, said in (
         ({"kind": "revert"}, "a revert has no other version's content"),
         ({"content_of": first.ref}, "a delta has the content of version 1"),
+        ({"kind": "base", "content_of": first.ref}, "a base has the content of version 1"),
         ({"kind": "revert", "content_of": msgspec.structs.replace(first.ref, version=3)}, "the content of version 3"),
     ):
         with pytest.raises(VersionDefect, match=said):
