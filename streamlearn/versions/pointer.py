@@ -88,16 +88,22 @@ class Pointer(Record, frozen=True, kw_only=True):
 def taints_of(pointer: Pointer, known: Sequence[Known]) -> dict[int, int]:
     """The tainted versions, each with the version at which its taint began.
 
+    What is below the floor says nothing of what stays, for it may be gone, wholly or in part: what it did say is in the
+    pointer since the floor was raised.
+
     Args:
         pointer: The pointer.
         known: The history, oldest first.
     """
     found: dict[int, int] = {}
-    began = 0
-    for one in known:
+    began, floor = 0, pointer.floor
+    for at, one in enumerate(known):
         version = one.version
+        if version >= floor and (not at or known[at - 1].version < floor):
+            began = 0
         if one.content_of is not None:
-            began = found.get(one.content_of.version, 0)
+            of = one.content_of.version
+            began = 0 if of < floor <= version else found.get(of, 0)
         if version in pointer.accepted:
             began = 0
         elif version in pointer.taints or one.outcome == "rejected":

@@ -253,6 +253,21 @@ def test_a_floor_is_raised_in_a_long_history_without_comparing_all_with_all() ->
     assert process_time() - begin_s < 10  # all with all takes minutes
 
 
+def test_what_is_below_the_floor_and_not_removed_yet_changes_nothing_of_what_stays() -> None:
+    # 4 was rejected, 5 accepted all the same; both are below the floor, and 7 has the content of 5.
+    story = [known(1), known(4, "rejected"), known(5), known(6), revert(7, 5), known(8)]
+    pointer = replace(AT_5, accepted=(5,), active=ref(7), previous=ref(6))
+    assert taints_of(pointer, story) == {4: 4}
+    raised = raise_floor(pointer, story, 6)
+    for still_there in (0, 1, 2, 3):
+        assert [one for one in taints_of(raised, story[still_there:]) if one >= 6] == []
+    # The other way round: a taint that began below the floor stays a taint.
+    bad = replace(AT_5, active=ref(6), previous=ref(6))
+    raised = raise_floor(bad, story, 6)
+    for still_there in (0, 1, 2, 3):
+        assert [one for one in taints_of(raised, story[still_there:]) if one >= 6] == [6, 7, 8]
+
+
 class Oracle:
     """What DESIGN says of taints, over a history that forgets nothing."""
 
