@@ -62,6 +62,9 @@ def graph_id_of(folder: Path) -> str:
 def put_graph(store: Store, model: str, folder: Path) -> str:
     """Store a folder; one that is there already is not written again.
 
+    TensorFlow writes a random number into `fingerprint.pb` of each SavedModel; without that file, which nobody needs to
+    load it, the same functions made by the same steps are the same graph.
+
     Args:
         store: Where to.
         model: Whose graph it is.

@@ -23,7 +23,7 @@ from streamlearn.settings import PsSettings
 from streamlearn.versions import Chain, History, PointerLog, Store, open_store
 from tests.publisher.training import MODEL, OPTIONS, Training, check_learned
 
-__all__ = ["STAGES", "STEPS", "check_store", "main", "run_shard", "run_trainer"]
+__all__ = ["SETTINGS", "STAGES", "STEPS", "check_store", "main", "run_dying_shard", "run_shard", "run_trainer"]
 
 # Everything by which a local store changes what another process finds; a sync changes nothing of that.
 _CHANGES = ("write", "link", "unlink", "mkdir")
@@ -142,19 +142,33 @@ def _die_at(step: int) -> None:
 # -- beside shards that live on -------------------------------------------------------------------------------------
 
 
-_SETTINGS = PsSettings(retry_wait_ms_max=20_000, order_wait_s_max=30.0, export_wait_s_max=30.0, restore_wait_s_max=30.0)
+SETTINGS = PsSettings(retry_wait_ms_max=20_000, order_wait_s_max=30.0, export_wait_s_max=30.0, restore_wait_s_max=30.0)
 
 
 def run_shard(place: str, port: int, store: str) -> None:
     """Be a shard, until killed."""
-    settings = msgspec.structs.replace(_SETTINGS, listen=[f"127.0.0.1:{port}"])
+    settings = msgspec.structs.replace(SETTINGS, listen=[f"127.0.0.1:{port}"])
     server = ShardServer(Place.parse(place), OPTIONS, Shelf(open_store(store), MODEL), settings)
     server._obeying.join()
 
 
+def run_dying_shard(place: str, port: int, store: str, trap: str) -> None:
+    """Be a shard that is killed in the midst of the first file it writes once a trap is there."""
+    original = os.write
+
+    def write(descriptor: int, data: Any) -> int:
+        if Path(trap).exists():
+            original(descriptor, data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(descriptor, data)
+
+    os.write = write
+    run_shard(place, port, store)
+
+
 def run_trainer(addresses: Sequence[str], url: str, stage: str, done: str) -> None:
     """Learn all steps and leave a file; or die at a stage of the last version."""
-    settings = msgspec.structs.replace(_SETTINGS, addresses=list(addresses))
+    settings = msgspec.structs.replace(SETTINGS, addresses=list(addresses))
     client = PsClient.connect(MODEL, OPTIONS, settings)
     with Training(open_store(url), client=client).begin() as training:
         while training.steps < STEPS:

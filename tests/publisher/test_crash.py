@@ -14,11 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from streamlearn.ps import PsClient
 from streamlearn.testing import wait_until
-from streamlearn.versions import open_store
-from tests.publisher.crashes import STAGES, check_store, run_shard, run_trainer
+from streamlearn.versions import History, open_store
+from tests.publisher.crashes import SETTINGS, STAGES, check_store, run_dying_shard, run_shard, run_trainer
+from tests.publisher.training import MODEL, OPTIONS, Training
 
 _EVERY = int(os.environ.get("CRASH_EVERY", "1"))
 _WAIT_S_MAX = 60.0
@@ -66,6 +69,40 @@ def test_a_trainer_killed_between_stages_beside_living_shards_is_followed_by_one
     second.join(_WAIT_S_MAX)
     wait_until(done.exists, "the second trainer to end")
     check_store(open_store(store))
+
+
+def test_a_shard_killed_in_the_midst_of_an_export_is_followed_by_one_that_loses_nothing(tmp_path: Path) -> None:
+    _context.set_forkserver_preload(["tests.publisher.crashes"])
+    url, trap, ports = str(tmp_path / "store"), tmp_path / "trap", [_free_port() for _ in range(2)]
+    shards = [
+        _started(run_shard, "0/2", ports[0], url),
+        _started(run_dying_shard, "1/2", ports[1], url, str(trap)),
+    ]
+    store = open_store(url)
+    settings = msgspec.structs.replace(
+        SETTINGS,
+        addresses=[f"127.0.0.1:{port}" for port in ports],
+        export_wait_s_max=3.0,
+        order_wait_s_max=5.0,
+        retry_wait_ms_max=3_000,
+    )
+    with Training(store, client=PsClient.connect(MODEL, OPTIONS, settings)).begin() as training:
+        training.publish(2)
+        trap.touch()
+        training.step()
+        training.tick()  # the cut fails, and nothing of it is a version
+        shards[1].join(_WAIT_S_MAX)
+        assert shards[1].exitcode == -signal.SIGKILL
+        assert [one.version for one in History(store, MODEL).read()] == [1, 2]
+        shards.append(_started(run_shard, "1/2", ports[1], url))
+        training.recover()
+        assert training.steps == 2
+        training.publish(2)
+    check_store(store)
+    for process in shards:
+        process.kill()
+        process.join(10)
+        process.close()
 
 
 def _started(target: Any, *arguments: Any) -> Any:

@@ -1,0 +1,63 @@
+"""A hand-made model of two graphs, with weights as arguments, made and called by TensorFlow in a process of its own.
+
+Run as a program: `python -m tests.versions.saved_models make FOLDER`, or `... call FOLDER INPUTS.npz SCORES.npz`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = ["call", "main", "make"]
+
+_FEATURES, _HIDDEN, _LABELS = 6, 4, 2
+
+
+def make(folder: str, others: str = "0") -> None:
+    """Save both graphs, after so many others were made; no weight is in them."""
+    for _ in range(int(others)):
+        tf.function(tf.abs).get_concrete_function(tf.TensorSpec([None]))
+    module = tf.Module()
+
+    def user(kernel: tf.Tensor, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"flat": tf.nn.relu(tf.matmul(inputs, kernel))}
+
+    def score(kernel: tf.Tensor, bias: tf.Tensor, flat: tf.Tensor, index: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+        return {"z": tf.matmul(tf.concat([tf.gather(flat, index), inputs], 1), kernel) + bias}
+
+    def floats(*shape: int | None) -> tf.TensorSpec:
+        return tf.TensorSpec(shape, tf.float32)
+
+    module.user = tf.function(user, input_signature=[floats(_FEATURES, _HIDDEN), floats(None, _FEATURES)])
+    module.score = tf.function(
+        score,
+        input_signature=[
+            floats(_HIDDEN + _FEATURES, _LABELS), floats(_LABELS), floats(None, _HIDDEN),
+            tf.TensorSpec([None], tf.int32), floats(None, _FEATURES),
+        ],
+    )  # fmt: skip
+    signatures = {name: getattr(module, name).get_concrete_function() for name in ("user", "score")}
+    tf.saved_model.save(module, folder, signatures=signatures)
+    # A random number among others, which nobody needs to load it: with it no two savings were the same.
+    (Path(folder) / "fingerprint.pb").unlink()
+
+
+def call(folder: str, inputs: str, scores: str) -> None:
+    """Load what was saved, and score with the weights of a file."""
+    found, given = tf.saved_model.load(folder), np.load(inputs)
+    flat = found.signatures["user"](kernel=given["user_kernel"], inputs=given["user_inputs"])["flat"]
+    answer = found.signatures["score"](
+        kernel=given["score_kernel"], bias=given["score_bias"], flat=flat, index=given["index"], inputs=given["inputs"]
+    )
+    np.savez(scores, z=answer["z"].numpy(), variables=len(list(getattr(found, "variables", []))))
+
+
+def main(what: str, *given: str) -> None:
+    {"make": make, "call": call}[what](*given)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
