@@ -56,7 +56,10 @@ def call(folder: str, inputs: str, scores: str) -> None:
 
 
 def main(what: str, *given: str) -> None:
-    {"make": make, "call": call}[what](*given)
+    if what == "make":
+        make(*given)
+    else:
+        call(*given)
 
 
 if __name__ == "__main__":

@@ -79,12 +79,13 @@ def test_the_graph_a_version_names_scores_elsewhere_as_it_did_where_it_was_made(
     get_graph(elsewhere, MODEL, chain.manifest.graph, tmp_path / "graph")
     dense = {name: np.array(one) for name, one in load_tensors(elsewhere, chain.head).items()}
     chance = np.random.default_rng(8)
-    given = {
+    given: dict[str, Any] = {
         "user_inputs": chance.standard_normal((3, 6), np.float32),
         "inputs": chance.standard_normal((5, 6), np.float32),
         "index": np.array([0, 0, 1, 2, 2], np.int32),
     }
-    np.savez(tmp_path / "inputs.npz", **dense, **given)
+    arrays: dict[str, Any] = dense | given
+    np.savez(tmp_path / "inputs.npz", **arrays)
     found = []
     for at, folder in enumerate((made[0], tmp_path / "graph")):
         run("call", str(folder), str(tmp_path / "inputs.npz"), str(tmp_path / f"{at}.npz"))
