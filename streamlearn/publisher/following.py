@@ -28,7 +28,6 @@ from streamlearn.versions import (
     write_verdict,
 )
 from streamlearn.versions.pointer import publish, taints_of
-from streamlearn.versions.request import OBEYED
 
 __all__ = ["Following", "Step"]
 
