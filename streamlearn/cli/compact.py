@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.model import AppOption, Model, ModelArgument, RegistryOption, StoreOption, open_model, who
+from streamlearn.cli.model import AppOption, Model, ModelArgument, RegistryOption, StoreOption, open_model
 from streamlearn.cli.options import JsonOption, SetOption
 from streamlearn.cli.shown_progress import shown_progress
 from streamlearn.cli.table import print_json, print_table
@@ -80,7 +80,7 @@ def gc(
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """See which files no version needs that is to stay, by the settings of [retention]; with --yes take them away."""
+    """See which files no version needs that is to stay, by the settings of retention; with --yes take them away."""
     from streamlearn.versions import plan_gc
 
     found = open_model(model, app, store=store, registry=registry, set_=set_)
@@ -133,10 +133,15 @@ def _swept(found: Model, plan: GcPlan, grace_s: float) -> Any:
     from streamlearn.versions import sweep
 
     known = found.known()
+    # What the pointer stands at, and why, is another one's doing.
+    stood = found.pointer
 
     def raise_floor(floor: int) -> None:
         found.mover.move(
-            lambda now: moves.raise_floor(now, known, max(floor, now.floor)), by=who(), what="gc", reason="gc"
+            lambda now: moves.raise_floor(now, known, max(floor, now.floor)),
+            by=stood.by,
+            what="gc",
+            reason=stood.reason,
         )
         if found.registry is not None:
             found.registry.drop_versions([one.version for one in known if one.version < floor])

@@ -32,6 +32,7 @@ def show_moved(moved: Moved, said: str, *, json: bool) -> None:
         typer.echo(f"{said} (move {moved.pointer.seq}, in the store after {moved.store_ms:.1f} ms)")
         rows = [_row(one.node, "acted", one.ms, one.version) for one in moved.acted]
         rows += [_row(one.name, "silent", None, one.active) for one in moved.silent]
+        rows += [_row(one.name, "starting", None, 0) for one in moved.starting]
         if rows:
             print_table(rows)
     if moved.said:
@@ -64,6 +65,7 @@ def _facts(moved: Moved) -> dict[str, Any]:
             for one in moved.acted
         ],
         "silent": [{"node": one.name, "boot_id": one.boot_id, "serves": one.active} for one in moved.silent],
+        "starting": [one.name for one in moved.starting],
         "registry": moved.said,
     }  # fmt: skip
 

@@ -26,7 +26,7 @@ from streamlearn.errors import MoveRefused, UsageError
 if TYPE_CHECKING:
     from streamlearn.versions import OriginSkip, Skip
 
-__all__ = ["rewind"]
+__all__ = ["rewind", "said_skip"]
 
 _HELP = "give TIME..TIME, such as 12:20..12:25, or TOPIC:PARTITION:OFFSET..OFFSET with --app or the topic's id"
 
@@ -68,11 +68,11 @@ def rewind(
     skips = tuple(_skip(text, now, app, set_) for text in skip or ())
     asked = Requests(found.store, found.name).ask(Request(to=one.ref, skips=skips, by=who(), reason=reason))
     if json:
-        print_json({"seq": asked.seq, "to": to, "skips": [_said(one) for one in skips], "reason": reason})
+        print_json({"seq": asked.seq, "to": to, "skips": [said_skip(one) for one in skips], "reason": reason})
         return
     typer.echo(f"request {asked.seq}: training of {found.name} goes back to version {to} at its next cut")
     for skipped in skips:
-        typer.echo(f"skipped: {_said(skipped)}")
+        typer.echo(f"skipped: {said_skip(skipped)}")
 
 
 def _check_clean(found: Model, to: int) -> None:
@@ -126,7 +126,8 @@ def _origin(said: tuple[str, int, int, int], app: Path | None, set_: list[str] |
     return OriginSkip(topic_id=topic, partition=partition, begin=begin, end=end)
 
 
-def _said(skip: Skip) -> str:
+def said_skip(skip: Skip) -> str:
+    """What is not learned from, in words."""
     from streamlearn.versions import OriginSkip
 
     if isinstance(skip, OriginSkip):

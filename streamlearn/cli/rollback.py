@@ -73,8 +73,9 @@ def rollback(
     moved = found.mover.move(decide, by=who(), what="rollback", reason=reason, wait_s=wait)
     active = moved.pointer.active
     assert active is not None
-    left = ", ".join(str(one.version) for one in known if one.version > active.version) or "none"
-    said = f"{found.name} is rolled back to version {active.version} and held there; left: {_short(left)}"
+    tainted = moves.taints_of(moved.pointer, found.known_at(moved.pointer, known))
+    left = ", ".join(str(version) for version in tainted if version > active.version) or "none"
+    said = f"{found.name} is rolled back to version {active.version} and held there; tainted: {_short(left)}"
     _show(found, moved, said, json=json)
 
 
@@ -127,7 +128,10 @@ def promote(
         reason=reason,
         wait_s=wait,
     )
-    _show(found, moved, _promoted(found, moved.pointer, version), json=json)
+    there = found.known_at(moved.pointer, known)
+    tainted = moves.taints_of(moved.pointer, there)
+    clean = [str(one.version) for one in there if one.version > version and one.version not in tainted]
+    _show(found, moved, _promoted(found, moved.pointer, version, clean if accept else []), json=json)
 
 
 def _show(found: Model, moved: Moved, said: str, *, json: bool) -> None:
@@ -138,11 +142,12 @@ def _show(found: Model, moved: Moved, said: str, *, json: bool) -> None:
     show_moved(moved, said, json=json)
 
 
-def _promoted(found: Model, pointer: Pointer, version: int) -> str:
+def _promoted(found: Model, pointer: Pointer, version: int, clean: list[str]) -> str:
     if pointer.canary is not None:
         return f"{found.name}: version {version} answers {pointer.canary.share:.1%} of the requests"
     held = "; the hold stays, see `streamlearn release`" if pointer.held else ""
-    return f"{found.name} serves version {version}{held}"
+    with_it = f"; clean with it: {_short(', '.join(clean))}" if clean else ""
+    return f"{found.name} serves version {version}{with_it}{held}"
 
 
 def _short(text: str) -> str:

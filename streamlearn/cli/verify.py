@@ -22,7 +22,8 @@ from streamlearn.cli.units import bytes_text
 from streamlearn.errors import VersionDefect
 
 if TYPE_CHECKING:
-    from streamlearn.versions import Diff
+    from streamlearn.cli.model import Model
+    from streamlearn.versions import Diff, Found
 
 __all__ = ["diff", "verify"]
 
@@ -31,35 +32,49 @@ def verify(
     model: ModelArgument = None,
     version: Annotated[
         int | None,
-        typer.Option("--version", metavar="VERSION", min=1, help="The chain of this version; the newest by default."),
+        typer.Option("--version", metavar="VERSION", min=1, help="Only the chain of this version."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every version there is, and every graph.")] = False,
     app: AppOption = None,
     store: StoreOption = None,
     registry: RegistryOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Read all files of a version's chain and compare checksums; names all defects and ends with 1 if there are any."""
+    """Read all files of all versions, or of one's chain, and compare checksums; names all defects and ends with 1."""
     from streamlearn.versions import verify as read_all
 
     found = open_model(model, app, store=store, registry=registry, set_=set_)
     with shown_progress("verifying", is_bytes=True) as progress:
-        seen = read_all(found.store, found.name, version, everything=everything, progress=progress)
-    defects = [{"path": one.path, "defect": one.defect, "said": one.message} for one in seen.defects]
+        seen = read_all(found.store, found.name, version, everything=version is None, progress=progress)
+    defects = [{"path": one.path, "defect": one.defect, "said": one.message} for one in (*seen.defects, *_moves(found))]
     if json:
         print_json({"versions": list(seen.versions), "files": seen.files, "bytes": seen.bytes, "defects": defects})
     else:
         typer.echo(f"{len(seen.versions)} versions, {seen.files:,} files, {bytes_text(seen.bytes)} read")
         print_table(defects, whole=True) if defects else typer.echo("ok: everything is as it was written")
     if defects:
-        message = f"{len(defects)} defects in {found.name!r}; the first: {seen.defects[0].message}"
+        first = defects[0]
+        count = f"{len(defects)} defect{'s' if len(defects) > 1 else ''}"
+        message = f"{found.name!r} has {count}, the first in {first['path']} ({first['defect']})"
         raise VersionDefect(
             message,
             help="restore the files from a copy; nodes stay at the versions they have",
-            defect=seen.defects[0].defect,
-            path=seen.defects[0].path,
+            defect=first["defect"],
+            path=first["path"],
         )
+
+
+def _moves(found: Model) -> list[Found]:
+    """What is wrong with the moves of the pointer."""
+    from streamlearn.versions import Found
+
+    wrong = []
+    for seq in found.log.seqs():
+        try:
+            found.log.read(seq)
+        except VersionDefect as error:
+            wrong.append(Found(error.path, error.defect, error.message))
+    return wrong
 
 
 def diff(

@@ -17,6 +17,7 @@ from streamlearn.cli.model import (
     open_model,
 )
 from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.rewind import said_skip
 from streamlearn.cli.table import print_json, print_table
 from streamlearn.cli.units import age_text, bytes_text, time_text
 from streamlearn.clock import SYSTEM_CLOCK
@@ -41,20 +42,24 @@ def versions(
     json: JsonOption = False,
 ) -> None:
     """Show the versions of MODEL: what each is, how old and how large, and which nodes serve it."""
-    from streamlearn.versions import standings
+    from streamlearn.versions import Requests, standings
 
     found = open_model(model, app, store=store, registry=registry, set_=set_)
     known, pointer = found.known(), found.pointer
+    waiting = Requests(found.store, found.name).waiting(known)
     nodes, said = _nodes(found)
     standing = standings(pointer, known)
     now_ms = SYSTEM_CLOCK.wall_ms()
     rows = [_row(one, standing[one.version], nodes, now_ms) for one in known[-limit:]]
     if json:
         whole = {"model": found.name, "pointer": _pointer(pointer), "versions": rows, "nodes": _of_nodes(nodes)}
-        print_json(whole | {"registry": said})
+        asked = [{"seq": one.seq, "to": one.to.version, "by": one.by, "reason": one.reason} for one in waiting]
+        print_json(whole | {"requests": asked, "registry": said})
         return
     print_table([_for_people(row) for row in rows], whole=True)
     typer.echo(_said_of_pointer(pointer, len(known), len(rows)))
+    for one in waiting:
+        typer.echo(f"training is asked to go back to version {one.to.version} (request {one.seq} of {one.by})")
     if nodes:
         print_table([_of_node(one, now_ms) for one in nodes], whole=True)
     if said:
@@ -89,6 +94,8 @@ def show(
     print_table(_files(manifest), "files", whole=True)
     if manifest.positions:
         print_table([_position(one) for one in _details(manifest, verdict)["positions"]], "learned up to", whole=True)
+    if manifest.skips:
+        print_table([{"never learned from": said_skip(one)} for one in manifest.skips], whole=True)
     if manifest.metrics:
         print_table([{"metric": name, "value": value} for name, value in sorted(manifest.metrics.items())], "metrics")
     if verdict is not None:

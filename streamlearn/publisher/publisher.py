@@ -97,6 +97,7 @@ class Publisher:
         clock: Clock = SYSTEM_CLOCK,
         by: str = "",
     ) -> None:
+        _check_row_type(lineage, settings or PublisherSettings())
         self.run = 0
         self.committed: VersionRef | None = None
         self.requests: tuple[Request, ...] = ()
@@ -428,6 +429,16 @@ class Publisher:
     def _join(self, timeout_s: float | None = None) -> None:
         if self._thread is not None:
             self._thread.join(timeout_s)
+
+
+def _check_row_type(lineage: Lineage, settings: PublisherSettings) -> None:
+    """A setting that says how rows are stored, and is not what versions say, would be a setting nobody heeds."""
+    stored = {table.row_type for table in lineage.tables}
+    if stored - {settings.row_type}:
+        message = (
+            f"publisher.row_type is {settings.row_type}, the lineage's tables are stored as {', '.join(sorted(stored))}"
+        )
+        raise UsageError(message, help="make it with Lineage.of(app, options, settings.publisher.row_type)")
 
 
 def _newest(store: Store, model: str) -> Chain | None:

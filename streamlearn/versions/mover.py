@@ -46,6 +46,7 @@ class Moved:
         silent: Those that have not, within the time they were given.
         said: Why nodes could not be asked; empty when they were.
         store_ms: Until the move was in the store.
+        starting: Nodes that answer nobody yet, and read the pointer again before they do.
     """
 
     pointer: Pointer
@@ -53,6 +54,7 @@ class Moved:
     silent: tuple[Node, ...]
     said: str
     store_ms: float
+    starting: tuple[Node, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -98,9 +100,11 @@ class Mover:
             self._registry.announce(pointer)
             self._registry.note(_note(pointer, what))
             # One that starts reads the pointer again before it answers; one that drains may answer still.
-            nodes = [one for one in self._registry.nodes() if one.state != "starting"] if wait_s > 0 else []
+            found = self._registry.nodes() if wait_s > 0 else []
         except RegistryUnreachable as error:
             return Moved(pointer, (), (), error.message, store_ms)
+        nodes = [one for one in found if one.state != "starting"]
+        starting = tuple(one for one in found if one.state == "starting")
         acted: dict[str, Acted] = {}
         said = ""
         try:
@@ -108,7 +112,7 @@ class Mover:
         except RegistryUnreachable as error:
             said = error.message
         silent = tuple(one for one in nodes if one.boot_id not in acted)
-        return Moved(pointer, tuple(acted.values()), silent, said, store_ms)
+        return Moved(pointer, tuple(acted.values()), silent, said, store_ms, starting)
 
     def _wait(
         self,

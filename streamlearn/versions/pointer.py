@@ -164,7 +164,7 @@ def promote(
             said = (
                 f"it is older than the active one, {pointer.active.version}, and newer ones would be followed at once"
             )
-            raise _refused(version, said, f"`streamlearn rollback --to {version}` serves it and holds it")
+            raise _refused(version, said, f"`streamlearn rollback MODEL --to {version}` serves it and holds it")
         return _moved(pointer, one.ref)
     if pointer.active is None or pointer.active.version == version:
         said = "no version is active" if pointer.active is None else "it is the active one"
@@ -217,7 +217,7 @@ def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
         raise MoveRefused(
             message,
             help="put training back with `streamlearn rewind`, or serve a tainted version with "
-            "`streamlearn promote V --accept`",
+            "`streamlearn promote MODEL VERSION --accept`",
         )
     freed = structs.replace(pointer, held=False, canary=None)
     return _moved(freed, newest.ref)
@@ -303,8 +303,10 @@ def _older(pointer: Pointer, known: Sequence[Known], steps: int, said: str) -> i
 def _served(pointer: Pointer, known: Sequence[Known], version: int, *, whatever: bool = False) -> Known:
     """A version that can be read; judged as well, unless whoever asks takes it upon himself."""
     one = next((one for one in known if one.version == version), None)
-    whole = [str(other.version) for other in known[-_NAMED_MAX:] if other.is_whole and other.version >= pointer.floor]
-    there = f"complete versions are {', '.join(whole)}" if whole else "there is no complete version"
+    tainted = taints_of(pointer, known)
+    good = [str(other.version) for other in known if other.is_whole and other.version >= pointer.floor]
+    clean = [name for name in good if int(name) not in tainted][-_NAMED_MAX:]
+    there = f"complete and clean are {', '.join(clean)}" if clean else "there is no version that is complete and clean"
     if version < pointer.floor:
         raise _refused(version, f"it is below the floor {pointer.floor}: its files may be gone", there)
     if one is None:
@@ -320,7 +322,7 @@ def _check_clean(pointer: Pointer, known: Sequence[Known], one: Known) -> None:
     began = taints_of(pointer, known).get(one.version)
     if began is not None:
         said = "it is tainted" if began == one.version else f"it is tainted since version {began}"
-        help = f"`streamlearn promote {one.version} --accept` serves it all the same; `rewind` puts training back"
+        help = f"`streamlearn promote MODEL {one.version} --accept` serves it all the same; `rewind` puts training back"
         raise _refused(one.version, said, help)
 
 

@@ -17,7 +17,7 @@ def test_a_newcomer_gets_through_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "operating" / "rollback.md").read_text()
     trainer, node = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
     shell = re.findall(r"^```sh\n(.*?)^```", page, flags=re.M | re.S)
-    assert len(shell) == 9
+    assert len(shell) == 10
     (tmp_path / "trainer.py").write_text(trainer)
     (tmp_path / "node.py").write_text(node)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -38,6 +38,6 @@ def test_a_newcomer_gets_through_the_page(tmp_path: Path) -> None:
             except ProcessLookupError:
                 break
     assert walk.returncode == 0, said
-    assert len(re.findall(r"^node-[12] +acted", said, flags=re.M)) == 12, said
+    assert len(re.findall(r"^node-[12] +acted", said, flags=re.M)) == 14, said
     assert "exit status 1" in said
     assert "a base of" in said

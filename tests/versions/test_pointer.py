@@ -84,8 +84,8 @@ def test_a_version_that_was_not_judged_is_not_followed_and_can_be_promoted() -> 
 def test_a_version_that_was_rejected_and_all_after_it_are_not_served() -> None:
     bad = [*FIVE, known(7, "rejected"), known(8)]
     refused(lambda: publish(AT_5, bad, 7, 3), "the judge said rejected", "accept")
-    refused(lambda: publish(AT_5, bad, 8, 3), "tainted since version 7", "promote 8 --accept")
-    refused(lambda: promote(AT_5, bad, 7), "it is tainted", "promote 7 --accept")
+    refused(lambda: publish(AT_5, bad, 8, 3), "tainted since version 7", "promote MODEL 8 --accept")
+    refused(lambda: promote(AT_5, bad, 7), "it is tainted", "promote MODEL 7 --accept")
     assert release(AT_5, bad).active == ref(6)
     accepted = promote(AT_5, bad, 7, accept=True)
     assert (accepted.active, accepted.accepted) == (ref(7), (7,))
@@ -99,9 +99,9 @@ def test_a_version_that_is_not_there_is_refused_with_those_that_are() -> None:
         lambda version: promote(AT_5, torn, version),
         lambda version: rollback(AT_5, torn, version),
     ):
-        refused(partial(call, 3), "not a version of the history", "complete versions are 2, 4, 5, 6")
-        refused(partial(call, 7), "not complete: version 3 is gone", "complete versions are 2, 4, 5, 6")
-        refused(partial(call, 0), "not a version of the history", "complete versions")
+        refused(partial(call, 3), "not a version of the history", "complete and clean are 1, 2, 4, 5, 6")
+        refused(partial(call, 7), "not complete: version 3 is gone", "complete and clean are 1, 2, 4, 5, 6")
+        refused(partial(call, 0), "not a version of the history", "complete and clean")
     refused(lambda: promote(Pointer(), [], 1), "not a version of the history", "there is no complete version")
 
 
@@ -113,7 +113,7 @@ def test_a_version_below_the_floor_is_refused() -> None:
         lambda: rollback(raised, FIVE, 2),
         lambda: publish(raised, FIVE, 2, 4),
     ):
-        refused(call, "below the floor 4", "complete versions are 4, 5, 6")
+        refused(call, "below the floor 4", "complete and clean are 4, 5, 6")
     refused(
         lambda: steps_back(raised, FIVE, 2), "no version 2 steps back of the active one, 5: 1 are older", "versions"
     )
@@ -136,7 +136,7 @@ def test_a_rollback_holds_and_taints_what_it_left() -> None:
     assert taints_of(LEFT, FIVE) == {4: 4, 5: 4, 6: 4}
     refused(lambda: promote(LEFT, FIVE, 4), "it is tainted", "rewind")
     tainted_between = replace(AT_5, active=ref(6), taints=(4,), accepted=(6,))
-    refused(lambda: rollback(tainted_between, FIVE, 5), "it is tainted since version 4", "promote 5 --accept")
+    refused(lambda: rollback(tainted_between, FIVE, 5), "it is tainted since version 4", "promote MODEL 5 --accept")
     refused(lambda: release(LEFT, FIVE), "no clean version after 2: versions 4, 5, 6 are tainted", "--accept")
     refused(lambda: publish(replace(LEFT, held=False), FIVE, 6, 3), "tainted since version 4", "--accept")
 
@@ -213,7 +213,7 @@ def test_a_trial_needs_another_version_and_a_share() -> None:
 
 
 def test_an_older_version_is_not_promoted_where_newer_ones_would_be_followed_at_once() -> None:
-    refused(lambda: promote(AT_5, FIVE, 2), "older than the active one, 5", "rollback --to 2")
+    refused(lambda: promote(AT_5, FIVE, 2), "older than the active one, 5", "rollback MODEL --to 2")
     assert promote(replace(AT_5, held=True), FIVE, 2).active == ref(2)
 
 
