@@ -21,6 +21,7 @@
     │   ├── TopicUnreachable                 the broker or folder did not answer within the bound
     │   ├── TopicReplaced                    same name, another topic id: it was deleted and created again
     │   ├── PositionLost                     a position outside [earliest, end]
+    │   ├── IngestOver                       a newer run of ingest has taken over
     │   └── NotDelivered                     a record the topic did not acknowledge
     ├── PsError
     │   ├── ShardUnreachable                 a shard did not answer within the bound
@@ -60,6 +61,7 @@ __all__ = [
     "EpochOver",
     "FileMissing",
     "FileTaken",
+    "IngestOver",
     "MoveRefused",
     "NativeMismatch",
     "NodeNotReady",
@@ -213,6 +215,10 @@ class TopicReplaced(TopicError):
 
 class PositionLost(TopicError):
     """A position outside [earliest, end]."""
+
+
+class IngestOver(TopicError):
+    """A newer run of ingest has taken over: this one may write no more samples and no more progress."""
 
 
 class NotDelivered(TopicError):

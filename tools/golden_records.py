@@ -64,6 +64,7 @@ PROGRESS_VALUES: dict[str, Any] = {
     "lots_count": 64,
     "ingest_run": 9,
     "watermark_ms": 1_700_000_050_000,
+    "reached_ms": 1_700_000_040_000,
     "window_settings": "7d4a9bd2bdfce5b2",
     "feature_fingerprint": "4b06c24c016fd4f9",
     "events_topic_id": "topic-1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
+from streamlearn.settings.ingest import IngestSettings
 from streamlearn.settings.ps import PsSettings
 from streamlearn.settings.publisher import JudgeSettings, PublisherSettings, RetentionSettings
 from streamlearn.settings.tables import TableSettings
@@ -23,6 +24,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     events: EventSettings = EventSettings()
     samples: SampleSettings = SampleSettings()
     replay: ReplaySettings = ReplaySettings()
+    ingest: IngestSettings = IngestSettings()
     tables: TableSettings = TableSettings()
     versions: VersionSettings = VersionSettings()
     registry: RegistrySettings = RegistrySettings()

@@ -102,7 +102,7 @@ def test_a_version_that_is_not_there_is_refused_with_those_that_are() -> None:
         refused(partial(call, 3), "not a version of the history", "complete and clean are 1, 2, 4, 5, 6")
         refused(partial(call, 7), "not complete: version 3 is gone", "complete and clean are 1, 2, 4, 5, 6")
         refused(partial(call, 0), "not a version of the history", "complete and clean")
-    refused(lambda: promote(Pointer(), [], 1), "not a version of the history", "there is no complete version")
+    refused(lambda: promote(Pointer(), [], 1), "not a version of the history", "no version that is complete and clean")
 
 
 def test_a_version_below_the_floor_is_refused() -> None:

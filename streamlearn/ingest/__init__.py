@@ -1,0 +1,87 @@
+"""Ingest: events of both topics, read side by side and cut into lots, with the progress that says what is done."""
+
+from typing import TYPE_CHECKING
+
+from streamlearn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from streamlearn.ingest.acknowledged import Acknowledged, follow, unfollow
+    from streamlearn.ingest.blob import Blob, Section, decode_blob, encode_blob
+    from streamlearn.ingest.cutting import CutLots
+    from streamlearn.ingest.letter_box import LetterBox
+    from streamlearn.ingest.lot_events import LotActions, LotEvents, LotImpressions, decode_lot, encode_lot
+    from streamlearn.ingest.lots import Cut, LotCutter, lots_of
+    from streamlearn.ingest.mark import PairMark
+    from streamlearn.ingest.pair import PairReader, Taken
+    from streamlearn.ingest.plan import ReadLimits, ReadPlan
+    from streamlearn.ingest.progress import Lineage, LotProgress, Standing
+    from streamlearn.ingest.progress_log import ProgressLog
+    from streamlearn.ingest.runners import runner_options
+    from streamlearn.ingest.source import EventSource, read_events, timestamp_of
+    from streamlearn.ingest.start import begin_run, start_ms
+    from streamlearn.ingest.statecache import use_byte_sizes
+    from streamlearn.ingest.watermark import AFTER_ALL, BEFORE_ALL, TimeRules, TopicClock, watermark_of
+
+__all__ = [
+    "AFTER_ALL",
+    "BEFORE_ALL",
+    "Acknowledged",
+    "Blob",
+    "Cut",
+    "CutLots",
+    "EventSource",
+    "LetterBox",
+    "Lineage",
+    "LotActions",
+    "LotCutter",
+    "LotEvents",
+    "LotImpressions",
+    "LotProgress",
+    "PairMark",
+    "PairReader",
+    "ProgressLog",
+    "ReadLimits",
+    "ReadPlan",
+    "Section",
+    "Standing",
+    "Taken",
+    "TimeRules",
+    "TopicClock",
+    "begin_run",
+    "decode_blob",
+    "decode_lot",
+    "encode_blob",
+    "encode_lot",
+    "follow",
+    "lots_of",
+    "read_events",
+    "runner_options",
+    "start_ms",
+    "timestamp_of",
+    "unfollow",
+    "use_byte_sizes",
+    "watermark_of",
+]
+
+# Loaded when asked for: what is pure needs no Beam.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "acknowledged": "Acknowledged follow unfollow",
+        "blob": "Blob Section decode_blob encode_blob",
+        "cutting": "CutLots",
+        "letter_box": "LetterBox",
+        "lot_events": "LotActions LotEvents LotImpressions decode_lot encode_lot",
+        "lots": "Cut LotCutter lots_of",
+        "mark": "PairMark",
+        "pair": "PairReader Taken",
+        "plan": "ReadLimits ReadPlan",
+        "progress": "Lineage LotProgress Standing",
+        "progress_log": "ProgressLog",
+        "runners": "runner_options",
+        "source": "EventSource read_events timestamp_of",
+        "start": "begin_run start_ms",
+        "statecache": "use_byte_sizes",
+        "watermark": "AFTER_ALL BEFORE_ALL TimeRules TopicClock watermark_of",
+    },
+)

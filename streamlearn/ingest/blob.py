@@ -1,0 +1,151 @@
+"""Blob: many records of one partition of both topics, with where each came from: the element of the pipeline.
+
+One event an element would cost a runner as much as joining it. It does not know what the records hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.errors import BadRecord
+
+__all__ = ["Blob", "Section", "decode_blob", "encode_blob"]
+
+Int64s = npt.NDArray[np.int64]
+Bytes = Sequence[bytes | None]
+_NONE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """Records of one topic's partition, as columns of equal length n, in the order of their offsets.
+
+    Attributes:
+        offsets: int64[n].
+        timestamps_ms: int64[n]. Their event times.
+        limits_ms: int64[n]. The event time beyond which what a record holds is impossible.
+        keys: n keys, None where a record has none.
+        values: n values.
+    """
+
+    offsets: Int64s
+    timestamps_ms: Int64s
+    limits_ms: Int64s
+    keys: Bytes
+    values: Bytes
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True, eq=False)
+class Blob:
+    """Records of both topics.
+
+    Attributes:
+        partition: Of both.
+        opens: Whether it is a reader's first, perhaps without records: every lot is told of it, so that lots without
+            events report their progress as well.
+        closes: Whether it is a reader's last, perhaps without records: every lot is told of it, so that what
+            waits for time to move on may know that it will not.
+        watermark_ms: The reader's before these records.
+        impressions: Records of the impressions topic.
+        actions: Records of the actions topic.
+    """
+
+    partition: int
+    opens: bool
+    closes: bool
+    watermark_ms: int
+    impressions: Section
+    actions: Section
+
+    def __len__(self) -> int:
+        return len(self.impressions) + len(self.actions)
+
+
+class _Packed(msgspec.Struct, array_like=True, frozen=True):
+    """Columns as bytes: offsets, timestamps and limits as int64, lengths as int32 (-1: None)."""
+
+    offsets: bytes
+    timestamps_ms: bytes
+    limits_ms: bytes
+    key_lengths: bytes
+    keys: bytes
+    value_lengths: bytes
+    values: bytes
+
+
+class _Whole(msgspec.Struct, array_like=True, frozen=True):
+    partition: int
+    opens: bool
+    closes: bool
+    watermark_ms: int
+    impressions: _Packed
+    actions: _Packed
+
+
+_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Whole)
+
+
+def encode_blob(blob: Blob) -> bytes:
+    """A blob as bytes."""
+    sections = (_packed(blob.impressions), _packed(blob.actions))
+    return _ENCODER.encode(_Whole(blob.partition, blob.opens, blob.closes, blob.watermark_ms, *sections))
+
+
+def decode_blob(data: bytes) -> Blob:
+    """A blob from bytes.
+
+    Raises:
+        BadRecord: They are no blob.
+    """
+    try:
+        whole = _DECODER.decode(data)
+        sections = (_unpacked(whole.impressions), _unpacked(whole.actions))
+    except (msgspec.MsgspecError, ValueError) as error:
+        message = f"{len(data)} bytes are no blob of events: {error}"
+        raise BadRecord(message, help="runner and workers run different releases; run one everywhere") from error
+    return Blob(whole.partition, whole.opens, whole.closes, whole.watermark_ms, *sections)
+
+
+def _packed(section: Section) -> _Packed:
+    return _Packed(
+        section.offsets.astype("<i8").tobytes(),
+        section.timestamps_ms.astype("<i8").tobytes(),
+        section.limits_ms.astype("<i8").tobytes(),
+        *_joined(section.keys),
+        *_joined(section.values),
+    )
+
+
+def _joined(texts: Bytes) -> tuple[bytes, bytes]:
+    lengths = np.fromiter((_NONE if text is None else len(text) for text in texts), "<i4", len(texts))
+    return lengths.tobytes(), b"".join(text for text in texts if text)
+
+
+def _unpacked(packed: _Packed) -> Section:
+    offsets, times, limits = (
+        np.frombuffer(column, "<i8") for column in (packed.offsets, packed.timestamps_ms, packed.limits_ms)
+    )
+    keys, values = _cut(packed.key_lengths, packed.keys), _cut(packed.value_lengths, packed.values)
+    if {len(times), len(limits), len(keys), len(values)} != {len(offsets)}:
+        message = f"columns of {len(offsets)}, {len(times)}, {len(limits)}, {len(keys)}, {len(values)} values"
+        raise ValueError(message)
+    return Section(offsets, times, limits, keys, values)
+
+
+def _cut(lengths: bytes, data: bytes) -> list[bytes | None]:
+    sizes = np.frombuffer(lengths, "<i4")
+    ends = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    if total != len(data):
+        message = f"lengths add up to {total}, and there are {len(data)} bytes"
+        raise ValueError(message)
+    cuts = zip(sizes.tolist(), ends.tolist(), strict=True)
+    return [None if size < 0 else data[stop - size : stop] for size, stop in cuts]

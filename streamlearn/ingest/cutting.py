@@ -1,0 +1,72 @@
+"""CutLots: the step that cuts blobs into the events of each lot, and sets aside what cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import apache_beam as beam
+
+from streamlearn.apps import AppFolder, load_app
+from streamlearn.ingest.blob import decode_blob
+from streamlearn.ingest.letter_box import LetterBox
+from streamlearn.ingest.lot_events import encode_lot
+from streamlearn.ingest.lots import LotCutter
+from streamlearn.ingest.meters import count_left_out
+from streamlearn.ingest.plan import ReadPlan
+from streamlearn.ingest.statecache import use_byte_sizes
+
+__all__ = ["CutLots"]
+
+
+# Beam codes lots as integers and events as bytes, and pickles neither, only when it is told so here.
+@beam.typehints.with_output_types(tuple[int, bytes])
+class CutLots(beam.DoFn):
+    """Blobs in, (lot, events of that lot as bytes) out.
+
+    Guaranteed: what is set aside is acknowledged by the dead-letter topic before the bundle ends.
+
+    Args:
+        plan: What is read.
+        app: The application's folder, on the worker.
+        changes: What `--set` says.
+    """
+
+    def __init__(self, plan: ReadPlan, app: str, changes: tuple[str, ...] = ()) -> None:
+        self._plan, self._app, self._changes = plan, app, changes
+        self._cutter: LotCutter | None = None
+        self._letters: LetterBox | None = None
+
+    def setup(self) -> None:
+        """Load the application."""
+        use_byte_sizes()
+        folder: AppFolder = load_app(Path(self._app), list(self._changes))
+        plan = self._plan
+        topics = [
+            (plan.impressions_url.rpartition("/")[2], plan.lineage.events_topic_id),
+            (plan.actions_url.rpartition("/")[2], plan.lineage.actions_topic_id),
+        ]
+        self._cutter = LotCutter(folder, plan.lineage.lots_count, topics, plan.start_ms)
+        self._letters = LetterBox(folder.topic_url("dead_letters"), folder.access)
+
+    def process(self, element: bytes) -> Iterator[tuple[int, bytes]]:
+        """Cut one blob."""
+        assert self._cutter is not None
+        assert self._letters is not None
+        cut = self._cutter.cut(decode_blob(element))
+        self._letters.give(cut.failures)
+        for why, count in (("before_start", cut.before_start), ("of_no_label", cut.of_no_label)):
+            if count:
+                count_left_out(why, count)
+        for events in cut.lots:
+            yield events.lot, encode_lot(events)
+
+    def finish_bundle(self) -> None:
+        """Have the letters acknowledged."""
+        assert self._letters is not None
+        self._letters.flush()
+
+    def teardown(self) -> None:
+        """Let go of the dead-letter topic."""
+        if self._letters is not None:
+            self._letters.close()

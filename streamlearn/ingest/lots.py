@@ -1,0 +1,270 @@
+"""LotCutter: a blob's records decoded once and cut into the events of each lot, in arrays.
+
+What cannot be used is set aside with its origin and the reason. It knows neither topics nor runners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import AppFolder
+from streamlearn.events import EventColumns, EventDecoder, Failure, Origin, take_rows
+from streamlearn.features import keys_of
+from streamlearn.ingest.blob import Blob, Section
+from streamlearn.ingest.lot_events import DTYPES, LotActions, LotEvents, LotImpressions
+from streamlearn.native import native
+from streamlearn.schemas import action_schema, impression_schema
+
+__all__ = ["Cut", "LotCutter", "lots_of"]
+
+Int64s = npt.NDArray[np.int64]
+_SALT = native.slot_salt("streamlearn.lot")
+_NO_CODE = 255
+_IMPRESSION, _ACTION = 0, 1
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A blob cut up.
+
+    Attributes:
+        lots: The events of each lot that has some; of every lot, when the blob opens or closes a reader.
+        failures: What could not be used, with where it came from.
+        before_start: Impressions before T0, whose samples are acknowledged already.
+        of_no_label: Actions that no label is made of.
+    """
+
+    lots: tuple[LotEvents, ...]
+    failures: tuple[tuple[Failure, Origin], ...]
+    before_start: int
+    of_no_label: int
+
+
+def lots_of(offsets: npt.NDArray[np.int32], ids: npt.NDArray[np.uint8], lots_count: int) -> Int64s:
+    """The lot of each request.
+
+    Args:
+        offsets: int32[n+1]. Where each request id begins.
+        ids: uint8. All of them, end to end.
+        lots_count: How many lots there are.
+
+    Examples:
+        >>> lots_of(np.array([0, 2, 4, 6], np.int32), np.frombuffer(b"q1q2q1", np.uint8), 16).tolist()
+        [0, 11, 0]
+    """
+    return (native.hash_strings(offsets, ids, _SALT) % np.uint64(lots_count)).astype(np.int64)
+
+
+class LotCutter:
+    """Cuts blobs of one application.
+
+    Args:
+        folder: The application.
+        lots_count: How many lots there are.
+        topics: Name and id of the impressions topic, then of the actions topic: where dead letters come from.
+        start_ms: T0: impressions before it are left out. None: none are.
+    """
+
+    def __init__(
+        self,
+        folder: AppFolder,
+        lots_count: int,
+        topics: Sequence[tuple[str, str]],
+        start_ms: int | None,
+    ) -> None:
+        self._decoder = EventDecoder.of(folder)
+        self._lots_count, self._topics = lots_count, tuple(topics)
+        self._start_ms = start_ms
+        self._item_slot = folder.app.features.slot(folder.app.features.item_id)
+        self._codes = {action.encode(): code for code, action in enumerate(folder.app.actions)}
+        schemas = (impression_schema(folder.app), action_schema(folder.app))
+        self._writers = [(native.AvroPlan(one.text, one.text), one.prefix) for one in schemas]
+
+    def cut(self, blob: Blob) -> Cut:
+        """Cut one blob."""
+        shown, done = self._decoder.decode(blob.impressions.values), self._decoder.decode(blob.actions.values)
+        failures = [(0, one) for one in shown.failures] + [(1, one) for one in done.failures]
+        failures += [(0, one) for one in self._misplaced(_ACTION, shown.actions)]
+        failures += [(1, one) for one in self._misplaced(_IMPRESSION, done.impressions)]
+        impressions, future = self._possible(_IMPRESSION, blob.impressions, shown.impressions)
+        failures += [(0, one) for one in future]
+        actions, future = self._possible(_ACTION, blob.actions, done.actions)
+        failures += [(1, one) for one in future]
+        impressions, before_start = self._after_start(impressions)
+        codes = self._codes_of(actions)
+        known = np.flatnonzero(codes != _NO_CODE)
+        of_no_label = len(actions) - len(known)
+        if of_no_label:
+            actions, codes = _take(actions, known), codes[known]
+        found_impressions = self._impressions(blob, impressions)
+        found_actions = self._actions(blob, actions, codes)
+        lots = (
+            range(self._lots_count)
+            if blob.opens or blob.closes
+            else sorted(found_impressions.keys() | found_actions.keys())
+        )
+        cut = tuple(
+            LotEvents(
+                lot,
+                blob.partition,
+                blob.closes,
+                blob.watermark_ms,
+                found_impressions.get(lot, _NO_IMPRESSIONS),
+                found_actions.get(lot, _NO_ACTIONS),
+            )
+            for lot in lots
+        )
+        letters = tuple((one, self._origin(blob, topic, one.record_index)) for topic, one in failures)
+        return Cut(cut, letters, before_start, of_no_label)
+
+    def _possible(self, kind: int, section: Section, events: EventColumns) -> tuple[EventColumns, list[Failure]]:
+        """Events that are not from a future, and the others as failures."""
+        if not len(events):
+            return events, []
+        times, limits = events.columns["event_time_ms"], section.limits_ms[events.record_index]
+        impossible = times > limits
+        if not impossible.any():
+            return events, []
+        rows = np.flatnonzero(impossible)
+        details = [
+            f"event time {time_ms} ms, and no later than {limit_ms} ms is possible"
+            for time_ms, limit_ms in zip(times[rows].tolist(), limits[rows].tolist(), strict=True)
+        ]
+        failures = self._failures(kind, _take(events, rows), "impossible_time", details)
+        return _take(events, np.flatnonzero(~impossible)), failures
+
+    def _misplaced(self, kind: int, events: EventColumns) -> list[Failure]:
+        if not len(events):
+            return []
+        what = ("an impression in the actions topic", "an action in the impressions topic")[kind]
+        return self._failures(kind, events, "other", [what] * len(events))
+
+    def _failures(self, kind: int, events: EventColumns, reason: str, details: Sequence[str]) -> list[Failure]:
+        """Events as failures, each with its own bytes and not with those of its record."""
+        data, at = self._encode(kind, events)
+        return [
+            Failure(
+                int(events.record_index[row]),
+                int(events.event_index[row]),
+                reason,
+                detail,
+                data[at[row] : at[row + 1]].tobytes(),
+            )
+            for row, detail in enumerate(details)
+        ]
+
+    def _encode(self, kind: int, events: EventColumns) -> tuple[npt.NDArray[np.uint8], Int64s]:
+        plan, prefix = self._writers[kind]
+        data, at = plan.encode(events.columns, len(events), prefix)
+        return data, at.astype(np.int64)
+
+    def _after_start(self, impressions: EventColumns) -> tuple[EventColumns, int]:
+        if self._start_ms is None or not len(impressions):
+            return impressions, 0
+        needed = np.flatnonzero(impressions.columns["event_time_ms"] >= self._start_ms)
+        left_out = len(impressions) - len(needed)
+        return (_take(impressions, needed) if left_out else impressions), left_out
+
+    def _codes_of(self, actions: EventColumns) -> npt.NDArray[np.uint8]:
+        """The code of each action; of few distinct names each is looked up once."""
+        names, offsets = actions.columns["action"], actions.columns["action$"]
+        codes = np.full(len(actions), _NO_CODE, np.uint8)
+        hashes = native.hash_strings(offsets, names, _SALT)
+        _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        table = np.array(
+            [self._codes.get(names[offsets[row] : offsets[row + 1]].tobytes(), _NO_CODE) for row in first.tolist()],
+            np.uint8,
+        )
+        if len(actions):
+            codes = table[inverse]
+        return codes
+
+    def _sorted(self, events: EventColumns) -> tuple[EventColumns, Int64s, list[tuple[int, int, int]]]:
+        """Events in the order of their lots, that order, and (lot, first, behind the last) of each lot."""
+        lots = lots_of(events.columns["request_id$"], events.columns["request_id"], self._lots_count)
+        order = np.argsort(lots, kind="stable")
+        lots = lots[order]
+        cuts = [0, *(np.flatnonzero(np.diff(lots)) + 1).tolist(), len(lots)]
+        return _take(events, order), order, [(int(lots[begin]), begin, stop) for begin, stop in pairwise(cuts)]
+
+    def _impressions(self, blob: Blob, events: EventColumns) -> dict[int, LotImpressions]:
+        if not len(events):
+            return {}
+        events, _, bounds = self._sorted(events)
+        columns = events.columns
+        payloads, payloads_at = self._encode(_IMPRESSION, events)
+        items = self._item_keys(columns, f"items.{self._item_slot.name}")
+        ids_at, items_at = columns["request_id$"].astype(np.int64), columns["items[]"].astype(np.int64)
+        offsets = blob.impressions.offsets[events.record_index]
+        found = {}
+        for lot, begin, stop in bounds:
+            rows, cut = slice(begin, stop), slice(begin, stop + 1)
+            found[lot] = LotImpressions(
+                request_ids=columns["request_id"][ids_at[begin] : ids_at[stop]],
+                request_at=ids_at[cut] - ids_at[begin],
+                event_time_ms=columns["event_time_ms"][rows],
+                partition=np.full(stop - begin, blob.partition, np.int32),
+                offset=offsets[rows],
+                first_item=events.item_base[rows],
+                items=items[items_at[begin] : items_at[stop]],
+                items_at=items_at[cut] - items_at[begin],
+                payload=payloads[payloads_at[begin] : payloads_at[stop]],
+                payload_at=payloads_at[cut] - payloads_at[begin],
+            )
+        return found
+
+    def _actions(self, blob: Blob, events: EventColumns, codes: npt.NDArray[np.uint8]) -> dict[int, LotActions]:
+        if not len(events):
+            return {}
+        events, order, bounds = self._sorted(events)
+        codes = codes[order]
+        columns = events.columns
+        items = self._item_keys(columns, "item_id")
+        ids_at = columns["request_id$"].astype(np.int64)
+        offsets = blob.actions.offsets[events.record_index]
+        found = {}
+        for lot, begin, stop in bounds:
+            rows = slice(begin, stop)
+            found[lot] = LotActions(
+                request_ids=columns["request_id"][ids_at[begin] : ids_at[stop]],
+                request_at=ids_at[begin : stop + 1] - ids_at[begin],
+                event_time_ms=columns["event_time_ms"][rows],
+                partition=np.full(stop - begin, blob.partition, np.int32),
+                offset=offsets[rows],
+                event_index=events.event_index[rows],
+                items=items[rows],
+                codes=codes[rows],
+                weights=columns["weight"][rows],
+            )
+        return found
+
+    def _item_keys(self, columns: Any, path: str) -> npt.NDArray[np.uint64]:
+        return keys_of(self._item_slot, columns[path], offsets=columns.get(f"{path}$"))
+
+    def _origin(self, blob: Blob, topic: int, record: int) -> Origin:
+        section = (blob.impressions, blob.actions)[topic]
+        name, topic_id = self._topics[topic]
+        offset, timestamp_ms = int(section.offsets[record]), int(section.timestamps_ms[record])
+        return Origin(name, topic_id, blob.partition, offset, timestamp_ms, section.keys[record])
+
+
+def _take(events: EventColumns, rows: Int64s) -> EventColumns:
+    return EventColumns(
+        take_rows(events.columns, rows), events.record_index[rows], events.event_index[rows], events.item_base[rows]
+    )
+
+
+def _empty(kind: type, offsets: Sequence[str]) -> Any:
+    """Columns of no events: offsets begin with their one 0."""
+    names = [field.name for field in fields(kind)]
+    return kind(*(np.zeros(int(name in offsets), dtype) for name, dtype in zip(names, DTYPES[kind], strict=True)))
+
+
+_NO_IMPRESSIONS: LotImpressions = _empty(LotImpressions, ("request_at", "items_at", "payload_at"))
+_NO_ACTIONS: LotActions = _empty(LotActions, ("request_at",))

@@ -1,0 +1,54 @@
+"""Mark: where a reader of both topics of a partition stands, as plain data and as bytes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamlearn.errors import BadRecord
+from streamlearn.ingest.watermark import BEFORE_ALL, TopicClock
+from streamlearn.topics import Position
+
+__all__ = ["PairMark", "decode_mark", "encode_mark"]
+
+
+class PairMark(msgspec.Struct, frozen=True):
+    """From where two topics of one partition are read on, and what time it is there.
+
+    Attributes:
+        impressions: The first offset that was not given away.
+        actions: The same of the other topic.
+        clocks: Of both.
+        watermark_ms: What was said last.
+        opened: Whether the opening blob was given away.
+        closed: Whether the closing blob was.
+    """
+
+    impressions: Position
+    actions: Position
+    clocks: tuple[TopicClock, TopicClock] = (TopicClock(), TopicClock())
+    watermark_ms: int = BEFORE_ALL
+    opened: bool = False
+    closed: bool = False
+
+
+_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(PairMark)
+
+
+def encode_mark(mark: PairMark) -> bytes:
+    """A mark as bytes, equal for equal marks."""
+    return _ENCODER.encode(mark)
+
+
+def decode_mark(data: bytes) -> PairMark:
+    """A mark from bytes.
+
+    Raises:
+        BadRecord: They are none.
+    """
+    try:
+        return _DECODER.decode(data)
+    except msgspec.MsgspecError as error:
+        message = f"{len(data)} bytes are no mark of a reader: {error}"
+        raise BadRecord(
+            message, help="the checkpoint is of another release; start anew, from what is acknowledged"
+        ) from error

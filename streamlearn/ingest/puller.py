@@ -1,0 +1,150 @@
+"""Puller: fetches one partition of one topic in a thread of its own, so that whoever takes from it never waits.
+
+It holds a bounded number of bytes and says when the partition was proven empty. It knows nothing of the other topic,
+nor what the records hold.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from streamlearn.clock import Clock
+from streamlearn.topics import Reader, Records
+
+__all__ = ["PullLimits", "Puller"]
+
+_RECORDS_MAX = 4_096
+_CLOSE_S_MAX = 1.0
+
+
+@dataclass(frozen=True)
+class PullLimits:
+    """How much is fetched ahead, and how long a broker is waited for.
+
+    Attributes:
+        held_bytes: At the bound fetching waits.
+        read_bytes: Of one read.
+        wait_ms: Of one read without records.
+        idle_s: Without records for so long, the end is looked at.
+    """
+
+    held_bytes: int
+    read_bytes: int
+    wait_ms: int
+    idle_s: float
+
+
+class Puller:
+    """Reads on and on from an offset.
+
+    Guaranteed: `take` and `empty_ms` return at once; records come once, in order, and with none left out; an error of
+    the topic is raised by `take` behind the records that came before it.
+
+    Args:
+        reader: Of that partition; closed by the puller's thread when it ends.
+        partition: Which.
+        offset: Where to begin.
+        limits: How much, and how long.
+        clock: For how long nothing came, and when that was proven.
+    """
+
+    def __init__(self, reader: Reader, partition: int, offset: int, *, limits: PullLimits, clock: Clock) -> None:
+        self._reader, self._partition, self._offset = reader, partition, offset
+        self._limits, self._clock = limits, clock
+        self._changed = threading.Condition()
+        self._held: deque[Records] = deque()
+        self._held_bytes = 0
+        self._empty_ms: int | None = None
+        self._error: Exception | None = None
+        self._closing = self._has_looked = False
+        self._quiet_since_s = self._looked_s = clock.monotonic_s()
+        name = f"streamlearn-ingest-{reader.url.rpartition('/')[2]}-{partition}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def take(self) -> Records | None:
+        """The next records, None when there are none now.
+
+        Raises:
+            StreamlearnError: What the topic's reader raised.
+        """
+        with self._changed:
+            if self._held:
+                records = self._held.popleft()
+                self._held_bytes -= _size(records)
+                self._changed.notify_all()
+                return records
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def has_some(self) -> bool:
+        """Whether `take` would give records now, or raise."""
+        with self._changed:
+            return bool(self._held) or self._error is not None
+
+    def has_looked(self) -> bool:
+        """Whether the topic has answered once, with records or without, or failed."""
+        with self._changed:
+            return self._has_looked
+
+    def empty_ms(self) -> int | None:
+        """The wall time at which the partition was last proven empty; None where it was not, or records came since."""
+        with self._changed:
+            return self._empty_ms
+
+    def close(self) -> None:
+        """Have the thread end; it is waited for briefly, since a broker may be silent."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(_CLOSE_S_MAX)
+
+    def _run(self) -> None:
+        try:
+            with self._reader:
+                while self._has_room():
+                    self._pull()
+        except Exception as error:  # whatever it is, whoever takes is told
+            with self._changed:
+                self._error, self._has_looked = error, True
+
+    def _has_room(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._held_bytes < self._limits.held_bytes)
+            return not self._closing
+
+    def _pull(self) -> None:
+        limits = self._limits
+        records = self._reader.read(
+            self._partition,
+            self._offset,
+            max_records=_RECORDS_MAX,
+            max_bytes=limits.read_bytes,
+            wait_ms=limits.wait_ms,
+        )
+        now_s = self._clock.monotonic_s()
+        if len(records) or records.next_offset > self._offset:
+            self._offset, self._quiet_since_s, self._looked_s = records.next_offset, now_s, now_s
+            with self._changed:
+                self._held.append(records)
+                self._held_bytes += _size(records)
+                self._empty_ms = None
+        elif now_s - self._quiet_since_s >= limits.idle_s and now_s - self._looked_s >= limits.idle_s / 2:
+            self._looked_s = now_s
+            self._look_at_end()
+        with self._changed:
+            self._has_looked = True
+
+    def _look_at_end(self) -> None:
+        """Nothing came for long: that is idleness only where nothing is there. Proven is the time of asking."""
+        wall_ms = self._clock.wall_ms()
+        is_empty = self._reader.end(self._partition) == self._offset
+        with self._changed:
+            self._empty_ms = wall_ms if is_empty else None
+
+
+def _size(records: Records) -> int:
+    return sum(len(value or b"") for value in records.values) + sum(len(key or b"") for key in records.keys)

@@ -1,0 +1,87 @@
+"""Runners: what runs a pipeline, chosen by name, with the options each needs to be right.
+
+A runner is never guessed: Beam's default falls back to one whose timers are wrong on topics that go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from streamlearn.errors import UsageError
+from streamlearn.settings import IngestSettings
+
+__all__ = ["RUNNERS", "runner_options"]
+
+# Names that people use, and what they mean here.
+RUNNERS = {
+    "prism": "prism",
+    "prismrunner": "prism",
+    "flink": "flink",
+    "flinkrunner": "flink",
+    "direct": "direct",
+    "directrunner": "direct",
+    "fnapirunner": "direct",
+    "bundlebaseddirectrunner": "direct",
+    "switchingdirectrunner": "direct",
+}
+
+
+def runner_options(
+    settings: IngestSettings, *, runner: str = "", is_bounded: bool = False, more: Sequence[str] = ()
+) -> PipelineOptions:
+    """Beam's options for a runner.
+
+    Args:
+        settings: Section `ingest`.
+        runner: A name, as of `--runner`; the settings' when empty.
+        is_bounded: Whether the input ends; a backfill of files does, topics do not.
+        more: Further Beam options, which come after and so win.
+
+    Raises:
+        UsageError: No such runner; one that is wrong on this input; Flink without a job server.
+    """
+    name = runner or settings.runner
+    kind = RUNNERS.get(name.lower())
+    if kind is None:
+        message = f"no runner {name!r}"
+        raise UsageError(message, help="choose prism (this machine) or flink (a cluster)")
+    if kind == "direct" and not is_bounded:
+        message = f"{name} cannot run on topics: its event-time timers fire at once where the input does not end"
+        raise UsageError(message, help="choose --runner prism on this machine, or flink on a cluster")
+    flags = {"prism": _prism, "flink": _flink, "direct": _direct}[kind](settings)
+    streaming = [] if is_bounded else ["--streaming"]
+    return PipelineOptions([*flags, *streaming, *more])
+
+
+def _prism(settings: IngestSettings) -> list[str]:
+    found = ["--runner=PrismRunner", "--environment_type=LOOPBACK"]
+    if settings.prism_location:
+        found.append(f"--prism_location={settings.prism_location}")
+    return found
+
+
+def _flink(settings: IngestSettings) -> list[str]:
+    if not settings.job_endpoint:
+        message = "runner flink has no job server"
+        hint = "start Beam's job server of your Flink's version and set ingest.job_endpoint to its host:port"
+        raise UsageError(message, help=hint)
+    found = [
+        "--runner=PortableRunner",
+        f"--job_endpoint={settings.job_endpoint}",
+        f"--environment_type={settings.environment}",
+        f"--parallelism={settings.parallelism}",
+        f"--checkpointing_interval={round(settings.checkpoint_s * 1000)}",
+        # Without it the first stage's bundle stays open for ever, which looks as if nothing ran.
+        f"--max_bundle_time_mills={settings.bundle_ms_max}",
+    ]
+    if settings.artifact_endpoint:
+        found.append(f"--artifact_endpoint={settings.artifact_endpoint}")
+    if settings.environment_config:
+        found.append(f"--environment_config={settings.environment_config}")
+    return found
+
+
+def _direct(_: IngestSettings) -> list[str]:
+    return ["--runner=FnApiRunner"]

@@ -1,0 +1,33 @@
+"""Reading from a real Kafka: the same contract, and a broker that goes away."""
+
+from __future__ import annotations
+
+from streamlearn.ingest import ProgressLog, begin_run
+from streamlearn.ingest.start import longest_window_ms
+from tests.ingest.place import T_MS, Origin, Place, origins, reading, take, take_all
+from tools.services import Kafka
+
+
+def test_topics_of_a_broker_are_read_from_any_mark_on_and_from_t0(kafka: Kafka, topic_name: str) -> None:
+    place = Place.make(f"kafka://{kafka.address}/{topic_name}-", partitions=2)
+    place.fill(40, end=True)
+    plan = place.plan(blob_bytes=1_000)
+    found: list[Origin] = []
+    for partition in range(2):
+        with reading(plan, partition=partition) as reader:
+            first = take(reader)
+            mark = reader.mark()
+        with reading(plan, mark, partition=partition) as reader:
+            found += [origin for blob in (first, *take_all(reader)) for origin in origins(blob)]
+    assert len(found) == 80
+    with ProgressLog.open(place.folder.topic_url("progress"), plan.access) as log:
+        t0_ms = T_MS + 30_000
+        log.write(plan.run, plan.lineage, dict.fromkeys(range(4), t0_ms + longest_window_ms(place.folder) + 30_000))
+    second = begin_run(place.folder)
+    assert second.run > plan.run
+    assert second.start_ms == t0_ms
+    for partition in range(2):
+        with reading(second, partition=partition) as reader:
+            blobs = take_all(reader)
+        assert all((blob.impressions.timestamps_ms >= t0_ms).all() for blob in blobs)
+    place.close()

@@ -1,0 +1,297 @@
+"""The reader by hand, without a runner: every record once, from any mark on, with a watermark that is true."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from streamlearn.errors import IngestOver, PositionLost, TopicReplaced
+from streamlearn.ingest import AFTER_ALL, Lineage, PairMark, ProgressLog, begin_run
+from streamlearn.ingest.mark import decode_mark, encode_mark
+from streamlearn.telemetry import gauge
+from streamlearn.testing import ManualClock, small_impression, wait_until
+from streamlearn.topics import Position, create_topic, delete_topic, partition_of
+from tests.ingest.conftest import Make
+from tests.ingest.place import T_MS, Origin, Place, origins, reading, take, take_all, take_count
+
+DISORDER_MS = 30_000
+
+
+def test_every_record_of_both_topics_comes_once_and_then_there_is_nothing_more(make: Make) -> None:
+    place = make()
+    place.fill(20, end=True)
+    with reading(place.plan(blob_bytes=1_000)) as reader:
+        blobs = take_all(reader)
+        found = [origin for blob in blobs for origin in origins(blob)]
+        assert sorted(found) == sorted((name, at) for name in ("impressions", "actions") for at in range(20))
+        for name in ("impressions", "actions"):
+            assert [at for topic, at in found if topic == name] == list(range(20))
+        assert reader.watermark_ms == AFTER_ALL
+        assert reader.take() is None
+
+
+def test_the_watermark_of_a_blob_is_never_behind_that_of_the_one_before(make: Make) -> None:
+    place = make()
+    place.fill(60, end=True)
+    with reading(place.plan(blob_bytes=1_000)) as reader:
+        blobs = take_all(reader)
+    watermarks = [blob.watermark_ms for blob in blobs]
+    assert len(blobs) >= 3
+    assert watermarks == sorted(watermarks)
+    for blob in blobs[1:]:
+        for section in (blob.impressions, blob.actions):
+            assert (section.timestamps_ms >= blob.watermark_ms).all()
+
+
+def test_a_reader_made_from_a_mark_gives_exactly_the_rest(make: Make) -> None:
+    place = make()
+    place.fill(30, end=True)
+    plan = place.plan(blob_bytes=1_000)
+    before: list[Origin] = []
+    mark: PairMark | None = None
+    with reading(plan) as reader:
+        while len(before) < 25:
+            before += origins(take(reader))
+        mark = decode_mark(encode_mark(reader.mark()))
+        taken_after = take(reader)  # given, and lost with the reader
+        assert origins(taken_after)
+        reached_ms = reader.watermark_ms
+    with reading(plan, mark) as reader:
+        assert reader.watermark_ms <= reached_ms
+        after = [origin for blob in take_all(reader) for origin in origins(blob)]
+    assert not set(before) & set(after)
+    assert sorted(before + after) == sorted((name, at) for name in ("impressions", "actions") for at in range(30))
+
+
+def test_the_first_blob_alone_opens_and_one_from_a_mark_does_not(place: Place) -> None:
+    place.fill(10, end=True)
+    plan = place.plan(blob_bytes=1_000)
+    with reading(plan) as reader:
+        blobs = [take(reader)]
+        mark = reader.mark()
+        blobs += take_all(reader)
+    assert [blob.opens for blob in blobs] == [True] + [False] * (len(blobs) - 1)
+    with reading(plan, mark) as reader:
+        assert not any(blob.opens for blob in take_all(reader))
+
+
+def test_the_last_blob_alone_closes_and_one_from_a_mark_behind_it_does_not_come_again(place: Place) -> None:
+    place.fill(10, end=True)
+    plan = place.plan(blob_bytes=1_000)
+    with reading(plan) as reader:
+        blobs = take_all(reader)
+        mark = reader.mark()
+    assert [blob.closes for blob in blobs] == [False] * (len(blobs) - 1) + [True]
+    with reading(plan, mark) as reader:
+        assert take_all(reader) == []
+
+
+def test_a_run_with_a_start_opens_at_once_without_any_record(place: Place) -> None:
+    plan = replace(place.plan(), start_ms=T_MS)
+    with reading(plan) as reader:
+        blob = take(reader)
+    assert (blob.opens, len(blob), blob.watermark_ms) == (True, 0, T_MS)
+
+
+def test_reading_begins_at_the_start_and_not_before(make: Make) -> None:
+    place = make()
+    place.fill(40, end=True)
+    with reading(replace(place.plan(), start_ms=T_MS + 30_000)) as reader:
+        found = [origin for blob in take_all(reader) for origin in origins(blob)]
+    assert min(at for name, at in found if name == "impressions") == 30
+    assert min(at for name, at in found if name == "actions") == 28  # its action comes two seconds later
+
+
+def test_heartbeats_move_the_watermark_where_no_event_does(place: Place) -> None:
+    place.fill(1)
+    with place.producer() as producer:
+        producer.heartbeat(T_MS + 500_000)
+    with reading(place.plan()) as reader:
+        take_count(reader, 2)
+        assert wait_until(lambda: reader.take() is None and reader.watermark_ms >= T_MS + 500_000, "time moves")
+
+
+def test_in_event_time_a_topic_without_records_holds_the_other_back_and_is_seen_to_stand_still(place: Place) -> None:
+    with place.producer() as producer:
+        producer.impression(**small_impression(1) | {"event_time_ms": T_MS})
+    clock = ManualClock()
+    with reading(place.plan(), clock=clock) as reader:
+        take_count(reader, 1)
+        before_ms = reader.watermark_ms
+        clock.sleep(100)
+        assert reader.take() is None
+        assert reader.watermark_ms == before_ms
+        help = "Since a partition's watermark last moved."
+        still = gauge("ingest", "watermark_still", "seconds", help, ["partition"]).labels("0")
+        assert still._value.get() >= 100
+
+
+def test_in_wall_time_an_idle_topic_is_left_out_and_when_both_are_time_moves_to_the_proof(make: Make) -> None:
+    place = make(topics={"time": "wall"})
+    clock = ManualClock(T_MS)
+    with reading(place.plan(), clock=clock) as reader:
+
+        def moved() -> bool:
+            clock.sleep(0.02)  # idleness is proven on this clock
+            reader.take()
+            return reader.watermark_ms > 0
+
+        wait_until(moved, "both topics are proven empty")
+        assert reader.watermark_ms <= clock.wall_ms() - DISORDER_MS
+        with place.producer(clock) as producer:
+            producer.impression(**small_impression(1) | {"event_time_ms": clock.wall_ms()})
+        before_ms = reader.watermark_ms
+        take_count(reader, 1)
+        assert reader.watermark_ms >= before_ms
+
+
+def test_one_topic_is_not_read_far_ahead_of_the_other(place: Place) -> None:
+    with place.producer() as producer:
+        for second in range(100):
+            producer.impression(**small_impression(second) | {"event_time_ms": T_MS + second * 1000})
+            producer.flush()
+        producer.heartbeat(T_MS + 100_000)
+        producer.flush()
+    # The actions' first word: they are at the very beginning.
+    with place.actions.writer() as writer, place.producer() as producer:
+        given = small_impression(0)
+        producer.action(given["request_id"], T_MS, 1, "click")
+        producer.flush()
+        writer.flush()
+    plan = place.plan(lead_ms=20_000, blob_bytes=1_000)
+    with reading(plan) as reader:
+        mark = None
+        last_ms = T_MS
+        # The heartbeat of the actions stands before the action, so all is read: nothing is ahead of it.
+        for blob in take_count(reader, 101):
+            if len(blob.impressions):
+                last_ms = max(last_ms, int(blob.impressions.timestamps_ms.max()))
+        mark = reader.mark()
+    assert last_ms == T_MS + 99_000
+    assert mark.actions.offset == 2
+
+
+def test_a_topic_that_is_far_ahead_waits_until_the_other_comes(place: Place) -> None:
+    with place.producer() as producer:
+        producer.action("q0", T_MS, 1, "click")
+        for second in range(100):
+            producer.impression(**small_impression(second) | {"event_time_ms": T_MS + second * 1000})
+            producer.flush()
+    with reading(place.plan(lead_ms=20_000)) as reader:
+        blobs = take_count(reader, 22)
+        wait_until(lambda: reader._has(0), "more impressions are fetched")
+        assert reader.take() is None
+        shown = [blob.impressions.timestamps_ms.max() for blob in blobs if len(blob.impressions)]
+        assert max(shown) - T_MS in range(19_000, 22_000)
+        with place.producer() as producer:
+            producer.action("q50", T_MS + 90_000, 1, "click")
+        take_count(reader, 102 - sum(map(len, blobs)))
+
+
+def test_reading_waits_for_acknowledgements_and_goes_on_with_them(place: Place) -> None:
+    place.fill(60, end=True)
+    plan = place.plan(acknowledged=True, read_ahead_bytes=2_000, blob_bytes=1_000, acknowledged_every_s=0.01)
+    with reading(plan) as reader, ProgressLog.open(plan.progress_url, plan.access) as log:
+        first = take_count(reader, 10)
+        wait_until(lambda: reader.take() is None and reader._ledger.unacknowledged_bytes >= 2_000, "the bound is met")
+        held = sum(map(len, first))
+        assert held < 120
+        lots = dict.fromkeys(range(plan.lineage.lots_count - 1), AFTER_ALL)
+        log.write(plan.run, plan.lineage, lots)
+        assert reader.take() is None  # one lot is silent still
+        log.write(plan.run, plan.lineage, {plan.lineage.lots_count - 1: AFTER_ALL})
+        take_all(reader)
+
+
+def test_a_run_that_was_taken_over_stops_reading(place: Place) -> None:
+    place.fill(2)
+    plan = place.plan(acknowledged=True, acknowledged_every_s=0.01)
+    with reading(plan) as reader:
+        take(reader)
+        begin_run(place.folder)
+
+        def is_over() -> bool:
+            try:
+                reader.take()
+            except IngestOver as error:
+                return "has taken over from run" in error.message
+            return False
+
+        wait_until(is_over, "it hears of the newer run")
+
+
+def test_a_mark_of_a_topic_that_was_made_anew_is_refused(place: Place) -> None:
+    place.fill(2)
+    plan = place.plan()
+    with reading(plan) as reader:
+        take(reader)
+        mark = reader.mark()
+    delete_topic(place.actions.url)
+    create_topic(place.actions.url, place.impressions.settings()).close()
+    with pytest.raises(TopicReplaced, match="deleted and created again"), reading(plan, mark):
+        pass
+    with pytest.raises(TopicReplaced), reading(plan):
+        pass
+
+
+@pytest.mark.parametrize("offset", [-1, 3])
+def test_a_mark_outside_of_what_can_be_read_is_refused(place: Place, offset: int) -> None:
+    place.fill(2)
+    plan = place.plan()
+    with reading(plan) as reader:
+        mark = reader.mark()
+    lost = PairMark(mark.impressions, Position(mark.actions.topic_id, 0, offset))
+    with pytest.raises(PositionLost, match=rf"position {offset} is outside \[0, 2\]") as caught, reading(plan, lost):
+        pass
+    assert caught.value.help
+
+
+def test_a_start_whose_records_may_have_been_deleted_is_refused_unless_it_is_accepted(make: Make) -> None:
+    place = make()
+    place.fill(10, end=True)
+    plan = replace(place.plan(), start_ms=T_MS - 1)
+    with reading(plan) as reader:
+        reader._plan = plan
+    from streamlearn.ingest import opening
+
+    class Shortened:
+        """A reader whose first records are gone."""
+
+        url = "memory://shortened"
+
+        def earliest(self, partition: int) -> int:
+            return 4
+
+        def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
+            return 4
+
+    with pytest.raises(PositionLost, match="deleted ones may have been as well") as caught:
+        opening._begin(plan, Shortened(), 0)  # type: ignore[arg-type]
+    assert "accept_lost" in caught.value.help
+    assert opening._begin(replace(plan, accept_lost=True), Shortened(), 0) == 4  # type: ignore[arg-type]
+
+
+def test_each_partition_is_read_by_a_reader_of_its_own_and_leaves_no_thread(make: Make) -> None:
+    place = make(partitions=3)
+    place.fill(30, end=True)
+    plan = place.plan()
+    found = {}
+    for partition in range(3):
+        with reading(plan, partition=partition) as reader:
+            found[partition] = sum(map(len, take_all(reader)))
+    expected = dict.fromkeys(range(3), 0)
+    for seed in range(30):
+        expected[partition_of(f"q{seed}".encode(), 3)] += 2
+    assert found == expected
+    wait_until(
+        lambda: not [one for one in threading.enumerate() if one.name.startswith("streamlearn-ingest")],
+        "every thread has ended",
+    )
+
+
+def test_lineage_is_of_both_topics(place: Place) -> None:
+    lineage = place.plan().lineage
+    assert isinstance(lineage, Lineage)
+    assert (lineage.events_topic_id, lineage.actions_topic_id) == (place.impressions.topic_id, place.actions.topic_id)

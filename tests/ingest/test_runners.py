@@ -1,0 +1,92 @@
+"""Runners are named, get the options that make them right, and are refused where they are wrong."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import apache_beam
+import msgspec
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.runners.runner import create_runner
+from apache_beam.runners.worker import statecache
+
+from streamlearn.errors import UsageError
+from streamlearn.ingest import runner_options, use_byte_sizes
+from streamlearn.ingest import statecache as ours
+from streamlearn.ingest.runners import RUNNERS
+from streamlearn.settings import IngestSettings
+
+
+def given(options: PipelineOptions) -> dict[str, Any]:
+    return options.get_all_options(drop_default=True)
+
+
+def test_prism_is_the_default_and_runs_workers_in_this_process() -> None:
+    found = given(runner_options(IngestSettings()))
+    assert found["runner"] == "PrismRunner"
+    assert found["environment_type"] == "LOOPBACK"
+    assert found["streaming"] is True
+    assert "prism_location" not in found  # Beam downloads its own
+    located = IngestSettings(prism_location="/opt/prism")
+    assert given(runner_options(located))["prism_location"] == "/opt/prism"
+
+
+def test_flink_gets_a_job_server_checkpoints_and_bundles_that_end() -> None:
+    settings = IngestSettings(runner="flink", job_endpoint="127.0.0.1:8099", checkpoint_s=2.5, parallelism=3)
+    options = runner_options(settings, more=["--job_name=ingest"])
+    found = given(options)
+    assert found["runner"] == "PortableRunner"
+    assert found["job_endpoint"] == "127.0.0.1:8099"
+    assert found["job_name"] == "ingest"
+    assert {"--checkpointing_interval=2500", "--max_bundle_time_mills=100", "--parallelism=3"} <= set(
+        options._flags or ()
+    )
+
+
+def test_flink_without_a_job_server_says_what_to_do() -> None:
+    with pytest.raises(UsageError, match="no job server") as caught:
+        runner_options(IngestSettings(runner="flink"))
+    assert "ingest.job_endpoint" in caught.value.help
+
+
+@pytest.mark.parametrize("name", [name for name, kind in RUNNERS.items() if kind == "direct"] + ["DirectRunner"])
+def test_runners_whose_timers_are_wrong_on_topics_are_refused_there_and_allowed_for_a_backfill(name: str) -> None:
+    with pytest.raises(UsageError, match="event-time timers fire at once") as caught:
+        runner_options(IngestSettings(), runner=name)
+    assert "--runner prism" in caught.value.help
+    options = runner_options(IngestSettings(), runner=name, is_bounded=True)
+    assert not options.view_as(StandardOptions).streaming
+    assert type(create_runner(options.view_as(StandardOptions).runner)).__name__ == "FnApiRunner"
+
+
+def test_a_runner_nobody_knows_is_refused() -> None:
+    with pytest.raises(UsageError, match="no runner 'spark'"):
+        runner_options(IngestSettings(), runner="spark")
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"runner": "spark"}, IngestSettings)
+
+
+def test_sizes_of_cached_state_are_byte_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statecache, "get_deep_size", statecache.get_deep_size)
+    assert use_byte_sizes()
+    assert use_byte_sizes()
+    assert statecache.get_deep_size([b"x" * 10_000, b"y" * 10_000]) in range(20_000, 20_400)
+    cache = statecache.StateCache(1 << 20)
+    cache.put("a key", [b"z" * 50_000])
+    assert cache._current_weight in range(50_000, 50_400)
+
+
+def test_beams_own_sizes_stay_where_its_release_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = statecache.get_deep_size if statecache.get_deep_size is not ours.size_of else len
+    monkeypatch.setattr(statecache, "get_deep_size", kept)
+    monkeypatch.setattr(apache_beam, "__version__", "2.99.0")
+    monkeypatch.setattr(ours, "_told", [])
+    with caplog.at_level(logging.WARNING):
+        assert not use_byte_sizes()
+        assert not use_byte_sizes()
+    assert statecache.get_deep_size is kept
+    assert caplog.text.count("Beam 2.99.0 is not one whose state cache is known") == 1
