@@ -483,3 +483,93 @@ class PsClient:
 
     def close(self) -> None:
         """Close all connections."""
+
+# Ingest and marks. `streamlearn.ingest` and `streamlearn.marks` say what each call does.
+
+_I32: TypeAlias = npt.NDArray[np.int32]
+_Raw: TypeAlias = bytes
+_Spans: TypeAlias = tuple[_U8, _I64]
+_Origins: TypeAlias = tuple[_I32, _I64, _I32]
+
+class JoinCore:
+    """A lot's join.
+
+    Args:
+        groups: `(wait_ms, window_ms)` of each group.
+        labels: `(action, group, rate, salt)` of each label.
+        numbers: `(slice_ms, orphan_wait_ms, share, from_ms, pending_bytes_max, parts_max, waiting_max)`.
+        snapshot: What to restore.
+    """
+
+    watermark_ms: int | None
+    bytes: int
+    pending: int
+    waiting: int
+    ready: int
+    letters: int
+
+    def __init__(
+        self,
+        groups: Sequence[tuple[int, int]],
+        labels: Sequence[tuple[int, int, float, int]],
+        numbers: tuple[int, int, float, int, int, int, int],
+        snapshot: _Bytes | None = None,
+    ) -> None: ...
+    def add_impressions(
+        self, ids: _Spans, times: _I64, origins: _Origins, items: tuple[_U64, _I64], payloads: _Spans
+    ) -> None:
+        """Add impressions, all or none."""
+
+    def add_actions(self, ids: _Spans, times: _I64, origins: _Origins, items: _U64, codes: _U8) -> None:
+        """Add actions, all or none."""
+
+    def advance(self, watermark_ms: int) -> None:
+        """Make the rows that are due."""
+
+    def take(self, rows_max: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Columns of requests, rows and letters."""
+
+    def next_deadline_ms(self) -> int | None:
+        """The lowest watermark that does anything."""
+
+    def snapshot(self) -> _Raw:
+        """Everything that is held."""
+
+    def counters(self) -> list[tuple[str, int]]:
+        """What was counted."""
+
+def is_request_logged(request_id: bytes, share: float) -> bool:
+    """Whether a request is among the share of requests that serving logs."""
+
+_MarkedRequests: TypeAlias = tuple[_I32, _I64, _I64]
+_MarkedRows: TypeAlias = tuple[_I32, _I32, _U32, _U32]
+
+class Marks:
+    """Two bits for every identity and label."""
+
+    horizon_ms: int | None
+    bytes: int
+    pages: int
+    inflight: int
+
+    def __init__(self, labels: int, items_max: int, bytes_max: int) -> None: ...
+    def settle(self, step: int, topic: str, requests: _MarkedRequests, rows: _MarkedRows) -> tuple[_U32, _U32, _U8]:
+        """What to learn, what to correct, and which rows are too old."""
+
+    def refuse(self, step: int, topic: str, requests: _MarkedRequests, rows: _MarkedRows) -> None:
+        """Mark what rows settle as refused."""
+
+    def acknowledge(self, step: int) -> None:
+        """All steps up to this one are learned."""
+
+    def forget(self, horizon_ms: int) -> None:
+        """Let go of what is older."""
+
+    def save(self, since: int) -> tuple[int, list[tuple[str, _Raw]]]:
+        """What was learned and changed since a save."""
+
+    def load(self, named: Sequence[tuple[str, _Bytes]]) -> int:
+        """Put a save on top."""
+
+    def counters(self) -> list[tuple[str, int]]:
+        """What was counted."""

@@ -6,6 +6,8 @@
     │   └── SpecError                        an application contradicts itself
     ├── PartlyDone                  exit 3   some of it happened, and the message says which part did not
     ├── NativeMismatch                       the compiled module is missing or of another version
+    ├── JoinFull                             a join holds all it may: reading is to stop
+    ├── MarksFull                            marks hold all they may: training is to stop
     ├── ServiceError                         a service did not start, or cannot be reached
     ├── DataError                            bytes that are not what they claim to be
     │   ├── BadRecord                        truncated, garbage, or a value its schema forbids
@@ -62,6 +64,8 @@ __all__ = [
     "FileMissing",
     "FileTaken",
     "IngestOver",
+    "JoinFull",
+    "MarksFull",
     "MoveRefused",
     "NativeMismatch",
     "NodeNotReady",
@@ -155,6 +159,14 @@ class PartlyDone(StreamlearnError):
 
 class NativeMismatch(StreamlearnError):
     """The compiled module is missing, or of another version than this package."""
+
+
+class JoinFull(StreamlearnError):
+    """A join holds all it may, and took none of what was handed in."""
+
+
+class MarksFull(StreamlearnError):
+    """Marks hold all they may, and nothing of the step was marked."""
 
 
 class ServiceError(StreamlearnError):

@@ -5,6 +5,7 @@ from streamlearn.events.dead_letter import Origin, dead_letter
 from streamlearn.events.decoder import EventDecoder
 from streamlearn.events.encoder import EncodedEvents, EventEncoder
 from streamlearn.events.event import EventColumns, Events, Failure
+from streamlearn.events.logged import is_logged
 from streamlearn.events.producer import Producer
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Origin",
     "Producer",
     "dead_letter",
+    "is_logged",
     "join_rows",
     "rows_of",
     "take_rows",

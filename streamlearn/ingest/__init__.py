@@ -8,6 +8,17 @@ if TYPE_CHECKING:
     from streamlearn.ingest.acknowledged import Acknowledged, follow, unfollow
     from streamlearn.ingest.blob import Blob, Section, decode_blob, encode_blob
     from streamlearn.ingest.cutting import CutLots
+    from streamlearn.ingest.join_columns import (
+        ActionColumns,
+        ImpressionColumns,
+        Joined,
+        JoinedRequests,
+        JoinedRows,
+        LetterKind,
+        Letters,
+    )
+    from streamlearn.ingest.join_core import JoinCore
+    from streamlearn.ingest.join_plan import JoinPlan
     from streamlearn.ingest.letter_box import LetterBox
     from streamlearn.ingest.lot_events import LotActions, LotEvents, LotImpressions, decode_lot, encode_lot
     from streamlearn.ingest.lots import Cut, LotCutter, lots_of
@@ -26,11 +37,20 @@ __all__ = [
     "AFTER_ALL",
     "BEFORE_ALL",
     "Acknowledged",
+    "ActionColumns",
     "Blob",
     "Cut",
     "CutLots",
     "EventSource",
+    "ImpressionColumns",
+    "JoinCore",
+    "JoinPlan",
+    "Joined",
+    "JoinedRequests",
+    "JoinedRows",
     "LetterBox",
+    "LetterKind",
+    "Letters",
     "Lineage",
     "LotActions",
     "LotCutter",
@@ -67,6 +87,9 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "join_plan": "JoinPlan",
+        "join_core": "JoinCore",
+        "join_columns": "ActionColumns ImpressionColumns Joined JoinedRequests JoinedRows LetterKind Letters",
         "acknowledged": "Acknowledged follow unfollow",
         "blob": "Blob Section decode_blob encode_blob",
         "cutting": "CutLots",

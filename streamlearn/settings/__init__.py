@@ -5,6 +5,7 @@ How they are read from TOML, `--set` and defaults is `config`'s business.
 
 from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
 from streamlearn.settings.ingest import IngestSettings
+from streamlearn.settings.join import JoinSettings, MarksSettings
 from streamlearn.settings.ps import PsSettings
 from streamlearn.settings.publisher import JudgeSettings, PublisherSettings, RetentionSettings
 from streamlearn.settings.tables import TableSettings
@@ -16,8 +17,10 @@ from streamlearn.settings.versions import RegistrySettings, ReplicaSettings, Ver
 __all__ = [
     "EventSettings",
     "IngestSettings",
+    "JoinSettings",
     "JudgeSettings",
     "KafkaSettings",
+    "MarksSettings",
     "PsSettings",
     "PublisherSettings",
     "RegistrySettings",

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
 from streamlearn.settings.ingest import IngestSettings
+from streamlearn.settings.join import JoinSettings, MarksSettings
 from streamlearn.settings.ps import PsSettings
 from streamlearn.settings.publisher import JudgeSettings, PublisherSettings, RetentionSettings
 from streamlearn.settings.tables import TableSettings
@@ -25,6 +26,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     samples: SampleSettings = SampleSettings()
     replay: ReplaySettings = ReplaySettings()
     ingest: IngestSettings = IngestSettings()
+    join: JoinSettings = JoinSettings()
+    marks: MarksSettings = MarksSettings()
     tables: TableSettings = TableSettings()
     versions: VersionSettings = VersionSettings()
     registry: RegistrySettings = RegistrySettings()

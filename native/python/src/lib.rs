@@ -6,7 +6,9 @@ use pyo3::prelude::*;
 mod arrays;
 mod avro;
 mod frame;
+mod join;
 mod keys;
+mod marks;
 mod pack;
 mod parts;
 mod ps;
@@ -23,5 +25,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     table::register(module)?;
     parts::register(module)?;
     pack::register(module)?;
-    ps::register(module)
+    ps::register(module)?;
+    join::register(module)?;
+    marks::register(module)
 }

@@ -1,0 +1,134 @@
+"""The join of impressions with actions on one core, and the marks of what was learned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.result import Result
+from streamlearn.features import Label, LabelGroup
+from streamlearn.ingest import ActionColumns, ImpressionColumns, JoinCore, JoinPlan
+from streamlearn.marks import MarkedRows, Marks
+from streamlearn.settings import JoinSettings, MarksSettings
+
+__all__ = ["run"]
+
+Note = Callable[[str], None]
+
+WINDOW_S, WAIT_S = 600, 60
+PAYLOAD_BYTES, ID_BYTES = 260, 20
+BATCH_IMPRESSIONS, BATCH_ACTIONS = 950, 50
+HEX = np.frombuffer(b"".join(b"%02x" % number for number in range(256)), np.uint16)
+
+
+def run(quick: bool, note: Note) -> Result:
+    """Measure a join with few and with many pending impressions, and marks."""
+    result = Result("join")
+    few, many = 100_000, 1_000_000 if quick else 10_000_000
+    costs = {}
+    for pending in (few, many):
+        note(f"join, {pending:,} pending")
+        costs[pending] = _join(pending, 400_000 if quick else 2_000_000, result.figures)
+    result.figures["joincore_events_per_s_core"] = 1 / costs[many]
+    result.figures["joincore_events_per_s_core_few"] = 1 / costs[few]
+    result.figures["joincore_cost_growth"] = costs[many] / costs[few]
+    result.figures["joincore_pending"] = many
+    note("marks")
+    _marks(200 if quick else 2_000, result.figures)
+    return result
+
+
+def _ids(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    """Request ids: 20 characters, of which 16 differ."""
+    mixed = numbers * np.uint64(0x9E37_79B9_7F4A_7C15)
+    ids = np.full((len(numbers), ID_BYTES), ord("r"), np.uint8)
+    ids[:, 4:] = HEX[mixed.view(np.uint8)].view(np.uint8).reshape(len(numbers), 16)
+    return ids.ravel()
+
+
+class _Traffic:
+    """Batches of events whose times are such that so many impressions are pending."""
+
+    def __init__(self, pending: int) -> None:
+        self._ms_each = 1_000 * WINDOW_S / pending
+        self._pending = pending
+        self._rng = np.random.default_rng(1)
+        self._payload = self._rng.integers(0, 256, BATCH_IMPRESSIONS * PAYLOAD_BYTES, np.uint8)
+        self._at = np.arange(BATCH_IMPRESSIONS + 1, dtype=np.int64)
+        self._next = 0
+
+    def batch(self) -> tuple[ImpressionColumns, ActionColumns, int]:
+        """The next batch, and the watermark after it."""
+        numbers = np.arange(self._next, self._next + BATCH_IMPRESSIONS, dtype=np.uint64)
+        self._next += BATCH_IMPRESSIONS
+        now_ms = int(self._next * self._ms_each)
+        partition = np.zeros(BATCH_IMPRESSIONS, np.int32)
+        at = self._at
+        impressions = ImpressionColumns(
+            _ids(numbers), at * ID_BYTES, (numbers * self._ms_each).astype(np.int64), partition,
+            numbers.astype(np.int64), partition, numbers, at, self._payload, at * PAYLOAD_BYTES,
+        )  # fmt: skip
+        back = self._rng.integers(0, max(1, min(self._next, self._pending) - 1), BATCH_ACTIONS)
+        acted = np.uint64(self._next - 1) - back.astype(np.uint64)
+        zeros = np.zeros(BATCH_ACTIONS, np.int32)
+        actions = ActionColumns(
+            _ids(acted), at[: BATCH_ACTIONS + 1] * ID_BYTES, np.full(BATCH_ACTIONS, now_ms, np.int64), zeros,
+            acted.astype(np.int64), zeros, acted, np.zeros(BATCH_ACTIONS, np.uint8),
+        )  # fmt: skip
+        return impressions, actions, now_ms
+
+
+def _join(pending: int, events: int, figures: dict[str, float]) -> float:
+    """Seconds an event costs once so many are pending: added, joined, taken out with its payload, forgotten."""
+    plan = JoinPlan(
+        (LabelGroup("fast", WAIT_S, WINDOW_S),), (Label("click", "click", "fast"),), "topic",
+        JoinSettings(pending_bytes_max=16 << 30),
+    )  # fmt: skip
+    core, traffic = JoinCore(plan), _Traffic(pending)
+
+    def step() -> float:
+        impressions, actions, watermark_ms = traffic.batch()
+        begin = time.process_time()
+        core.add_impressions(impressions)
+        core.add_actions(actions)
+        core.advance(watermark_ms)
+        core.take(10_000)
+        return time.process_time() - begin
+
+    # A window and a fifth, so that impressions are forgotten as fast as they come.
+    for _ in range(int(1.2 * pending / BATCH_IMPRESSIONS)):
+        step()
+    steps = events // (BATCH_IMPRESSIONS + BATCH_ACTIONS)
+    cost = sum(step() for _ in range(steps)) / (steps * (BATCH_IMPRESSIONS + BATCH_ACTIONS))
+    figures["bytes_per_pending_impression"] = core.bytes / core.pending
+    begin = time.perf_counter()
+    snapshot = core.snapshot()
+    figures["joincore_snapshot_bytes_per_s"] = len(snapshot) / (time.perf_counter() - begin)
+    figures["joincore_snapshot_bytes_per_pending"] = len(snapshot) / core.pending
+    return cost
+
+
+def _marks(batches: int, figures: dict[str, float]) -> None:
+    """Batches of 1,000 rows, of which each fifth was there before; records of 8 items, 3 labels."""
+    marks, rows, items = Marks(3, MarksSettings()), 1_000, 8
+    index = np.repeat(np.arange(rows // items, dtype=np.int32), items)
+    item = np.tile(np.arange(items, dtype=np.int32), rows // items)
+    partition = np.zeros(rows // items, np.int32)
+    settles, labels = np.full(rows, 7, np.uint32), np.zeros(rows, np.uint32)
+    taken = 0.0
+    for number in range(batches):
+        first = (number - number // 5) * (rows // items)
+        offset = np.arange(first, first + rows // items, dtype=np.int64)
+        batch = MarkedRows("topic", partition, offset, offset, index, item, settles, labels)
+        begin = time.process_time()
+        marks.settle(number, batch)
+        marks.acknowledge(number)
+        taken += time.process_time() - begin
+    figures["marks_rows_per_s_core"] = batches * rows / taken
+    figures["marks_bytes_per_identity"] = marks.bytes / (marks.counters["learn"] / 3)
+    figures["marks_save_bytes_per_identity"] = sum(map(len, marks.save().entries.values())) / (
+        marks.counters["learn"] / 3
+    )

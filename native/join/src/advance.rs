@@ -1,0 +1,172 @@
+//! What a watermark does: rows fall due, actions are given up, memory is let go of.
+
+use std::cmp::Reverse;
+
+use crate::core::JoinCore;
+use crate::emit::{Correction, Emitting};
+use crate::hash::place_salt;
+use crate::index::At;
+use crate::output::LetterKind;
+use crate::slice::{DEAD, Slice};
+use streamlearn_wire::keys::key_of_bytes;
+
+/// How far ahead the index is asked for.
+pub(crate) const AHEAD: usize = 16;
+
+impl JoinCore {
+    pub(crate) fn advance_to(&mut self, watermark: i64) {
+        // First rows before corrections: no positive goes ahead of its negative.
+        for group in 0..self.rules.settings.groups.len() {
+            self.first_rows(group, watermark);
+        }
+        self.correct(watermark);
+        self.give_up(watermark);
+        self.watermark = watermark;
+        self.release();
+    }
+
+    fn first_rows(&mut self, group: usize, watermark: i64) {
+        let wait = self.rules.settings.groups[group].wait_ms;
+        let times = self.watermark - wait..watermark - wait;
+        let slice_ms = self.rules.settings.slice_ms;
+        let from = self.slices.shelf.from(times.start.div_euclid(slice_ms));
+        let numbers: Vec<u32> =
+            from.take_while(|(key, _)| key * slice_ms < times.end).map(|(_, number)| number).collect();
+        let mut due = std::mem::take(&mut self.scratch.due);
+        for number in numbers {
+            due.clear();
+            let slice = self.slices.shelf.get_mut(number);
+            slice.within(times.clone(), &mut due);
+            let (rules, out) = (&self.rules, &mut self.out);
+            for &place in &due {
+                let at = At { slice: number, place };
+                Emitting { rules, slice: &mut *slice, at, out: &mut *out, reads_back: false }
+                    .first_rows(group);
+            }
+        }
+        self.scratch.due = due;
+    }
+
+    fn correct(&mut self, watermark: i64) {
+        while let Some(&Reverse(next)) = self.corrections.peek() {
+            if next.time >= watermark {
+                break;
+            }
+            self.corrections.pop();
+            let Correction { time, position, group, code, slice: number, place, .. } = next;
+            let slice = self.slices.shelf.get_mut(number);
+            let item = slice.items_at(place).start + position as usize;
+            // An earlier action may have come since, or the item may count elsewhere.
+            if slice.heads[item] == DEAD || slice.act_time(item, code) != Some(time) {
+                continue;
+            }
+            let at = At { slice: number, place };
+            let mut emitting =
+                Emitting { rules: &self.rules, slice, at, out: &mut self.out, reads_back: false };
+            emitting.correct(usize::from(group), position as usize, code, time);
+        }
+    }
+
+    fn give_up(&mut self, watermark: i64) {
+        let settings = &self.rules.settings;
+        let foreign_until = settings.from_ms.saturating_add(self.rules.window_max);
+        let out = &mut self.out;
+        self.waiting.expire(watermark - settings.orphan_wait_ms, |act| {
+            if act.time <= foreign_until {
+                out.counters.actions_before += 1;
+            } else {
+                out.counters.actions_orphan += 1;
+                out.push_letter(act.letter(LetterKind::ActionOrphan));
+            }
+        });
+    }
+
+    /// Let go of what no row to come needs, unless rows that wait to be taken do.
+    pub(crate) fn release(&mut self) {
+        let (watermark, slice_ms) = (self.watermark, self.rules.settings.slice_ms);
+        let end = |key: i64| (key + 1) * slice_ms - 1;
+        while let Some(&key) = self.slices.filling.first() {
+            if end(key) >= watermark {
+                break;
+            }
+            self.slices.filling.pop_first();
+            self.change(key, Slice::shrink);
+        }
+        while let Some(&key) = self.slices.with_payload.first() {
+            let waits =
+                self.slices.shelf.find(key).is_some_and(|it| self.slices.shelf.get(it).ready_payload > 0);
+            if end(key) + self.rules.window_min >= watermark || waits {
+                break;
+            }
+            self.slices.with_payload.pop_first();
+            let payload = self.change(key, Slice::drop_payloads).unwrap_or_default();
+            self.slices.spares.keep_payload(payload, self.slices.bytes);
+        }
+        while let Some((key, number)) = self.slices.shelf.first() {
+            if end(key) + self.rules.window_max >= watermark || self.slices.shelf.get(number).ready > 0 {
+                break;
+            }
+            self.retire(key, number);
+        }
+        self.slices.spares.trim(self.slices.bytes);
+    }
+
+    fn change<T>(&mut self, key: i64, change: impl FnOnce(&mut Slice) -> T) -> Option<T> {
+        let number = self.slices.shelf.find(key)?;
+        let slice = self.slices.shelf.get_mut(number);
+        self.slices.bytes -= slice.bytes();
+        let changed = change(slice);
+        self.slices.bytes += slice.bytes();
+        Some(changed)
+    }
+
+    fn retire(&mut self, key: i64, number: u32) {
+        let slice = self.slices.shelf.remove(key).expect("the slice that was found first");
+        self.slices.filling.remove(&key);
+        self.slices.with_payload.remove(&key);
+        self.slices.bytes -= slice.bytes();
+        self.slices.pending -= slice.len();
+        let salt = place_salt();
+        let hash = |place: u32| key_of_bytes(slice.id(place), salt);
+        let mut ahead = [0; AHEAD];
+        let places = slice.len() as u32;
+        for place in 0..places.min(AHEAD as u32) {
+            ahead[place as usize] = hash(place);
+            self.index.prefetch(ahead[place as usize]);
+        }
+        for place in 0..places {
+            let slot = place as usize % AHEAD;
+            self.index.remove(ahead[slot], At { slice: number, place });
+            if place + (AHEAD as u32) < places {
+                ahead[slot] = hash(place + AHEAD as u32);
+                self.index.prefetch(ahead[slot]);
+            }
+        }
+        self.slices.spares.keep(slice, self.slices.bytes);
+    }
+
+    /// A watermark no later than the lowest that does anything; None while nothing is held. It may be earlier where an
+    /// action was overtaken by an earlier one.
+    pub fn next_deadline_ms(&self) -> Option<i64> {
+        let (shelf, slice_ms) = (&self.slices.shelf, self.rules.settings.slice_ms);
+        let end = |key: i64| (key + 1) * slice_ms;
+        let rows = self.rules.groups().filter_map(|(_, group)| {
+            let from = self.watermark - group.wait_ms;
+            let mut slices = shelf.from(from.div_euclid(slice_ms));
+            let time = slices.find_map(|(_, number)| shelf.get(number).least_from(from))?;
+            Some(time + group.wait_ms + 1)
+        });
+        let corrections = self.corrections.peek().map(|next| next.0.time + 1);
+        let waiting = self.waiting.next().map(|time| time + self.rules.settings.orphan_wait_ms);
+        // Slices whose time is up wait for their rows to be taken: those behind them are asked for.
+        let from = |window: i64| (self.watermark - window).div_euclid(slice_ms);
+        let ahead = |deadline: &i64| *deadline > self.watermark;
+        let mut keys = self.slices.with_payload.range(from(self.rules.window_min)..);
+        let payloads = keys.find_map(|&key| Some(end(key) + self.rules.window_min).filter(ahead));
+        let mut keys = shelf.from(from(self.rules.window_max));
+        let retiring = keys.find_map(|(key, _)| Some(end(key) + self.rules.window_max).filter(ahead));
+        let memory = payloads.into_iter().chain(retiring);
+        let all = rows.chain(corrections).chain(waiting).chain(memory);
+        all.filter(ahead).min()
+    }
+}

@@ -1,0 +1,143 @@
+//! Bytes of snapshots and saves: little-endian numbers and columns, under a head with a version and a CRC32C.
+
+use streamlearn_wire::checksum::crc32c;
+
+use crate::error::{Error, Result};
+use crate::settings::TIME_MAX_MS;
+
+/// A number that columns are made of.
+pub(crate) trait Number: Copy {
+    fn put(self, out: &mut Vec<u8>);
+    fn get(bytes: &[u8]) -> Self;
+}
+
+macro_rules! numbers {
+    ($($type:ty),*) => {$(
+        impl Number for $type {
+            fn put(self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+
+            fn get(bytes: &[u8]) -> Self {
+                let mut own = [0; size_of::<$type>()];
+                own.copy_from_slice(bytes);
+                Self::from_le_bytes(own)
+            }
+        }
+    )*};
+}
+
+numbers!(u8, u16, i32, u32, i64, u64);
+
+/// Writes bytes.
+pub(crate) struct Writer {
+    out: Vec<u8>,
+}
+
+impl Writer {
+    pub fn new(magic: &[u8; 4], version: u16) -> Self {
+        let mut out = magic.to_vec();
+        version.put(&mut out);
+        Self { out }
+    }
+
+    pub fn u64(&mut self, value: u64) {
+        value.put(&mut self.out);
+    }
+
+    pub fn i64(&mut self, value: i64) {
+        value.put(&mut self.out);
+    }
+
+    pub fn bytes(&mut self, value: &[u8]) {
+        self.u64(value.len() as u64);
+        self.out.extend_from_slice(value);
+    }
+
+    pub fn column<T: Number>(&mut self, values: &[T]) {
+        self.u64(values.len() as u64);
+        self.out.reserve(size_of_val(values));
+        for &value in values {
+            value.put(&mut self.out);
+        }
+    }
+
+    /// What was written, and its checksum.
+    pub fn finish(mut self) -> Vec<u8> {
+        let sum = crc32c(0, &self.out);
+        sum.put(&mut self.out);
+        self.out
+    }
+}
+
+/// Reads what `Writer` wrote, and refuses what it did not.
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+fn broken<T>(text: String) -> Result<T> {
+    Err(Error::Bytes(text))
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(bytes: &'a [u8], magic: &[u8; 4], version: u16) -> Result<Self> {
+        let Some((body, sum)) = bytes.split_last_chunk::<4>() else {
+            return broken(format!("{} bytes are too few", bytes.len()));
+        };
+        let (found, written) = (crc32c(0, body), u32::from_le_bytes(*sum));
+        if found != written {
+            return broken(format!("their checksum is {found:08x}, and {written:08x} is written"));
+        }
+        let mut reader = Self { rest: body };
+        let head = reader.take(4)?;
+        if head != magic {
+            return broken(format!("they begin with {head:02x?}, expected {magic:02x?}"));
+        }
+        let of = u16::get(reader.take(2)?);
+        if of != version {
+            return broken(format!("they are of format {of}, and format {version} is read"));
+        }
+        Ok(reader)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8]> {
+        match self.rest.split_at_checked(length) {
+            Some((taken, rest)) => {
+                self.rest = rest;
+                Ok(taken)
+            }
+            None => broken(format!("they end {} bytes early", length - self.rest.len())),
+        }
+    }
+
+    pub fn u64(&mut self) -> Result<u64> {
+        self.take(8).map(u64::get)
+    }
+
+    pub fn i64(&mut self) -> Result<i64> {
+        self.take(8).map(i64::get)
+    }
+
+    /// A time within what times may be.
+    pub fn time(&mut self) -> Result<i64> {
+        let time = self.i64()?;
+        if time.abs() >= TIME_MAX_MS { broken(format!("a time of {time} ms")) } else { Ok(time) }
+    }
+
+    pub fn bytes(&mut self) -> Result<&'a [u8]> {
+        let length = self.u64()?;
+        self.take(usize::try_from(length).unwrap_or(usize::MAX))
+    }
+
+    pub fn column<T: Number>(&mut self) -> Result<Vec<T>> {
+        let length = self.u64()?;
+        let bytes = usize::try_from(length).ok().and_then(|length| length.checked_mul(size_of::<T>()));
+        let taken = self.take(bytes.unwrap_or(usize::MAX))?;
+        Ok(taken.chunks_exact(size_of::<T>()).map(T::get).collect())
+    }
+
+    /// Nothing may be left.
+    pub fn finish(self) -> Result<()> {
+        if self.rest.is_empty() { Ok(()) } else { broken(format!("{} bytes are left over", self.rest.len())) }
+    }
+}

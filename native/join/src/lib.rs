@@ -1,0 +1,36 @@
+//! What ingest and training remember of events: the join of impressions with actions, and the marks of what was
+//! learned. No I/O, no clock, no Python.
+//!
+//! A `JoinCore` holds the pending requests of one lot and says which rows are due when a watermark passes. `Marks`
+//! hold two bits for every (identity, label), so that a row that comes again is learned once.
+
+mod adding;
+mod advance;
+mod bytes;
+mod core;
+mod counters;
+mod emit;
+mod error;
+mod hash;
+mod index;
+mod marks;
+mod output;
+mod page;
+mod page_bytes;
+mod prefetch;
+mod settings;
+mod shelf;
+mod slice;
+mod snapshot;
+mod spares;
+mod taken;
+mod waiting;
+
+pub use crate::core::{Actions, Impressions, JoinCore, Origins, Spans};
+pub use counters::{Counters, MarksCounters};
+pub use error::{Error, Result};
+pub use hash::{is_kept, is_logged, share_threshold};
+pub use marks::{Marks, MarksSettings, Settled, Settling};
+pub use output::LetterKind;
+pub use settings::{GROUPS_MAX, Group, LABELS_MAX, Label, Settings};
+pub use taken::{Letters, Requests, Rows, Taken};

@@ -1,0 +1,476 @@
+//! Marks: two bits for every (identity, label), by which a sample that comes again is learned once.
+//!
+//! none < negative < positive. Onto none a label is learned; positive onto negative it is learned as a correction;
+//! anything else was known. A fourth mark says that it was refused, and stays.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::counters::MarksCounters;
+use crate::error::{Error, Result, refuse};
+use crate::page::{OFFSETS, Page, Width};
+use crate::settings::{LABELS_MAX, TIME_MAX_MS};
+
+/// A bit for every label, at the lower of its two.
+const LOWER: u64 = 0x5555_5555_5555_5555;
+
+/// What marks are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MarksSettings {
+    /// Labels of a row.
+    pub labels: usize,
+    /// Items of one record.
+    pub items_max: u32,
+    /// Bytes that may be held when rows are asked about.
+    pub bytes_max: u64,
+}
+
+/// Rows to ask about. Identity is the topic, a request's partition and offset, and a row's item.
+#[derive(Debug, Clone, Copy)]
+pub struct Settling<'a> {
+    /// The topic's number.
+    pub topic: u16,
+    /// Of each request.
+    pub partitions: &'a [i32],
+    /// Of each request.
+    pub offsets: &'a [i64],
+    /// Event time of each request.
+    pub times: &'a [i64],
+    /// Of each row.
+    pub request_index: &'a [i32],
+    /// Of each row.
+    pub items: &'a [i32],
+    /// Labels each row settles.
+    pub settles: &'a [u32],
+    /// Those of them that are positive.
+    pub labels: &'a [u32],
+}
+
+/// What to do with rows; a bit for every label.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// To learn.
+    pub learn: Vec<u32>,
+    /// To learn as corrections of negatives.
+    pub correct: Vec<u32>,
+    /// 1: from before the horizon.
+    pub old: Vec<u8>,
+}
+
+/// What a mark was before a step that is not learned yet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Undo {
+    pub page: u32,
+    pub record: u16,
+    pub item: u32,
+    pub before: u64,
+}
+
+pub(crate) type PageKey = (u16, i32, i64);
+
+/// All marks of a model.
+#[derive(Debug)]
+pub struct Marks {
+    pub(crate) settings: MarksSettings,
+    pub(crate) width: Width,
+    pub(crate) topics: Vec<String>,
+    pub(crate) horizon: i64,
+    pub(crate) by_key: BTreeMap<PageKey, u32>,
+    pub(crate) pages: Vec<Option<Page>>,
+    pub(crate) free: Vec<u32>,
+    pub(crate) inflight: VecDeque<(u64, Vec<Undo>)>,
+    pub(crate) undos: usize,
+    pub(crate) pages_bytes: u64,
+    /// The number of the next save.
+    pub(crate) save: u64,
+    newest_step: u64,
+    places: Vec<(u32, u16)>,
+    counters: MarksCounters,
+}
+
+fn spread(labels: u32) -> u64 {
+    let mut bits = u64::from(labels);
+    for (shift, mask) in [
+        (16, 0x0000_ffff_0000_ffff),
+        (8, 0x00ff_00ff_00ff_00ff),
+        (4, 0x0f0f_0f0f_0f0f_0f0f),
+        (2, 0x3333_3333_3333_3333),
+        (1, LOWER),
+    ] {
+        bits = (bits | bits << shift) & mask;
+    }
+    bits
+}
+
+fn gather(bits: u64) -> u32 {
+    let mut bits = bits & LOWER;
+    for (shift, mask) in [
+        (1, 0x3333_3333_3333_3333),
+        (2, 0x0f0f_0f0f_0f0f_0f0f),
+        (4, 0x00ff_00ff_00ff_00ff),
+        (8, 0x0000_ffff_0000_ffff),
+        (16, 0x0000_0000_ffff_ffff),
+    ] {
+        bits = (bits | bits >> shift) & mask;
+    }
+    bits as u32
+}
+
+/// What is to be learned, learned as correction, and marked then.
+fn decide(marks: u64, settles: u32, labels: u32) -> (u64, u64, u64) {
+    let (settles, positive) = (spread(settles), spread(labels));
+    let (lower, upper) = (marks & LOWER, marks >> 1 & LOWER);
+    let learn = settles & !lower & !upper;
+    let correct = settles & positive & lower & !upper;
+    let negatives = learn & !positive;
+    let positives = learn & positive | correct;
+    (learn, correct, marks & !correct | negatives | positives << 1)
+}
+
+impl Settling<'_> {
+    fn check(&self, marks: &Marks) -> Result<()> {
+        let requests = [self.offsets.len(), self.times.len()];
+        let rows = [self.items.len(), self.settles.len(), self.labels.len()];
+        if requests != [self.partitions.len(); 2] || rows != [self.request_index.len(); 3] {
+            return refuse("columns of requests, or columns of rows, have different lengths".to_owned());
+        }
+        if usize::from(self.topic) >= marks.topics.len() {
+            return refuse(format!("topic {} of {}", self.topic, marks.topics.len()));
+        }
+        let (count, most) = (self.partitions.len(), marks.settings.items_max);
+        let declared =
+            if marks.settings.labels == LABELS_MAX { u32::MAX } else { (1 << marks.settings.labels) - 1 };
+        for row in 0..self.items.len() {
+            let (request, item) = (self.request_index[row], self.items[row]);
+            if !usize::try_from(request).is_ok_and(|request| request < count) {
+                return refuse(format!("row {row} is of request {request}, and there are {count}"));
+            }
+            if !u32::try_from(item).is_ok_and(|item| item < most) {
+                return refuse(format!("row {row} has item index {item}; a record has at most {most} items"));
+            }
+            let (settles, labels) = (self.settles[row], self.labels[row]);
+            if settles & !declared != 0 || labels & !settles != 0 {
+                return refuse(format!(
+                    "row {row} settles {settles:#b} with {labels:#b} of labels {declared:#b}"
+                ));
+            }
+        }
+        let bad = (0..count).find(|&at| self.offsets[at] < 0 || self.times[at].abs() >= TIME_MAX_MS);
+        match bad {
+            Some(at) => {
+                refuse(format!("request {at} has offset {} and time {}", self.offsets[at], self.times[at]))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Marks {
+    /// No marks yet.
+    ///
+    /// # Errors
+    /// There are too many labels, or none.
+    pub fn new(settings: MarksSettings) -> Result<Self> {
+        if !(1..=LABELS_MAX).contains(&settings.labels) || !(1..=1 << 24).contains(&settings.items_max) {
+            let MarksSettings { labels, items_max, .. } = settings;
+            return refuse(format!(
+                "{labels} labels (1 to {LABELS_MAX}), {items_max} items a record (1 to 2^24)"
+            ));
+        }
+        Ok(Self {
+            width: Width::of(settings.labels),
+            settings,
+            topics: Vec::new(),
+            horizon: i64::MIN,
+            by_key: BTreeMap::new(),
+            pages: Vec::new(),
+            free: Vec::new(),
+            inflight: VecDeque::new(),
+            undos: 0,
+            pages_bytes: 0,
+            save: 1,
+            newest_step: 0,
+            places: Vec::new(),
+            counters: MarksCounters::default(),
+        })
+    }
+
+    /// The number of a topic, given when it is first named.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn topic(&mut self, id: &str) -> Result<u16> {
+        let number = self.topics.iter().position(|known| known == id).unwrap_or(self.topics.len());
+        if number > usize::from(u16::MAX) {
+            return refuse(format!("{} topics are known already", self.topics.len()));
+        }
+        if number == self.topics.len() {
+            self.topics.push(id.to_owned());
+        }
+        Ok(number as u16)
+    }
+
+    /// Decide what of some rows a step is to learn, and mark it in flight.
+    ///
+    /// # Errors
+    /// The columns contradict each other, steps went back, or more would be held than may be. Nothing is marked then.
+    pub fn settle(&mut self, step: u64, rows: &Settling<'_>) -> Result<Settled> {
+        self.locate(step, rows)?;
+        let count = rows.items.len();
+        let mut settled = Settled { learn: vec![0; count], correct: vec![0; count], old: vec![0; count] };
+        let places = std::mem::take(&mut self.places);
+        for (row, &(page, record)) in places.iter().enumerate() {
+            let time = rows.times[rows.request_index[row] as usize];
+            self.counters.rows += 1;
+            if time < self.horizon {
+                settled.old[row] = 1;
+                self.counters.rows_old += 1;
+                continue;
+            }
+            let before = self.page(page).get(usize::from(record), rows.items[row] as u32);
+            let (learn, correct, after) = decide(before, rows.settles[row], rows.labels[row]);
+            settled.learn[row] = gather(learn);
+            settled.correct[row] = gather(correct);
+            let (learns, corrects) = (learn.count_ones(), correct.count_ones());
+            self.counters.learn += u64::from(learns);
+            self.counters.correct += u64::from(corrects);
+            self.counters.labels_dropped += u64::from(rows.settles[row].count_ones() - learns - corrects);
+            self.counters.rows_dropped += u64::from(learns + corrects == 0);
+            self.mark(Undo { page, record, item: rows.items[row] as u32, before }, after, time);
+        }
+        self.places = places;
+        Ok(settled)
+    }
+
+    /// Mark what rows settle as refused, whatever it was: it is never learned again.
+    ///
+    /// # Errors
+    /// As `settle`.
+    pub fn refuse(&mut self, step: u64, rows: &Settling<'_>) -> Result<()> {
+        self.locate(step, rows)?;
+        let places = std::mem::take(&mut self.places);
+        for (row, &(page, record)) in places.iter().enumerate() {
+            let time = rows.times[rows.request_index[row] as usize];
+            if time >= self.horizon {
+                let item = rows.items[row] as u32;
+                let before = self.page(page).get(usize::from(record), item);
+                let both = spread(rows.settles[row]) * 3;
+                self.counters.refused +=
+                    u64::from((both & !before & LOWER | both & !before >> 1 & LOWER).count_ones());
+                self.mark(Undo { page, record, item, before }, before | both, time);
+            }
+        }
+        self.places = places;
+        Ok(())
+    }
+
+    fn page(&self, number: u32) -> &Page {
+        self.pages[number as usize].as_ref().expect("a page that was found lives")
+    }
+
+    pub(crate) fn page_mut(&mut self, number: u32) -> &mut Page {
+        self.pages[number as usize].as_mut().expect("a page that was found lives")
+    }
+
+    fn mark(&mut self, undo: Undo, after: u64, time: i64) {
+        let page = self.page_mut(undo.page);
+        if after == undo.before {
+            return;
+        }
+        page.time_max = page.time_max.max(time);
+        page.set(usize::from(undo.record), undo.item, after);
+        page.inflight += 1;
+        self.undos += 1;
+        let undos = &mut self.inflight.back_mut().expect("the step that was begun").1;
+        undos.push(undo);
+    }
+
+    /// Find the page of every row, with room for its marks; a place for every row, of no meaning for old ones.
+    fn locate(&mut self, step: u64, rows: &Settling<'_>) -> Result<()> {
+        rows.check(self)?;
+        if step < self.newest_step {
+            return refuse(format!("step {step} after step {}", self.newest_step));
+        }
+        self.places.clear();
+        let mut last: Option<(PageKey, u32)> = None;
+        for row in 0..rows.items.len() {
+            let request = rows.request_index[row] as usize;
+            if rows.times[request] < self.horizon {
+                self.places.push((u32::MAX, 0));
+                continue;
+            }
+            let offset = rows.offsets[request];
+            let key = (rows.topic, rows.partitions[request], offset / OFFSETS);
+            let number = match last.filter(|(known, _)| *known == key) {
+                Some((_, number)) => number,
+                None => self.number(key)?,
+            };
+            last = Some((key, number));
+            let record = (offset % OFFSETS) as u16;
+            // The rows of a request lie side by side: room for all of them is made with the first.
+            if row == 0 || rows.request_index[row - 1] != rows.request_index[row] {
+                let same =
+                    (row..rows.items.len()).take_while(|&at| rows.request_index[at] as usize == request);
+                let most = same.map(|at| rows.items[at]).max().unwrap_or(0);
+                self.make_room(number, usize::from(record), most as u32)?;
+            }
+            self.places.push((number, record));
+        }
+        self.newest_step = step;
+        if self.inflight.back().is_none_or(|(newest, _)| *newest != step) {
+            self.inflight.push_back((step, Vec::new()));
+        }
+        Ok(())
+    }
+
+    fn claim(&mut self, wanted: u64) -> Result<()> {
+        let (held, max) = (self.bytes(), self.settings.bytes_max);
+        if held + wanted > max {
+            self.counters.refusals += 1;
+            return Err(Error::Full { held, wanted, max });
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, key: PageKey) -> Result<u32> {
+        if let Some(&number) = self.by_key.get(&key) {
+            return Ok(number);
+        }
+        let page = Page::new(self.width);
+        self.claim(page.bytes())?;
+        Ok(self.put_page(key, page))
+    }
+
+    pub(crate) fn put_page(&mut self, key: PageKey, page: Page) -> u32 {
+        self.pages_bytes += page.bytes();
+        let number = self.free.pop().unwrap_or(self.pages.len() as u32);
+        if number as usize == self.pages.len() {
+            self.pages.push(None);
+        }
+        self.pages[number as usize] = Some(page);
+        self.by_key.insert(key, number);
+        number
+    }
+
+    pub(crate) fn drop_page(&mut self, key: PageKey) {
+        let number = self.by_key.remove(&key);
+        if let Some(page) = number.and_then(|number| self.pages[number as usize].take()) {
+            self.pages_bytes -= page.bytes();
+            self.free.extend(number);
+        }
+    }
+
+    fn make_room(&mut self, number: u32, record: usize, item: u32) -> Result<()> {
+        let page = self.page(number);
+        let wanted = page.wants(record, item);
+        if wanted == 0 {
+            return Ok(());
+        }
+        if !page.has_places(wanted) {
+            let max = u64::from(u32::MAX);
+            return Err(Error::Full { held: page.bytes(), wanted: wanted as u64, max });
+        }
+        self.claim(wanted as u64)?;
+        let page = self.page_mut(number);
+        let before = page.bytes();
+        page.reserve(record, item);
+        let after = page.bytes();
+        self.pages_bytes = self.pages_bytes - before + after;
+        Ok(())
+    }
+
+    /// All steps up to this one are learned.
+    pub fn acknowledge(&mut self, step: u64) {
+        while let Some((oldest, _)) = self.inflight.front() {
+            if *oldest > step {
+                break;
+            }
+            let (_, undos) = self.inflight.pop_front().expect("the step that was looked at");
+            self.undos -= undos.len();
+            let save = self.save;
+            for undo in undos {
+                let page = self.page_mut(undo.page);
+                page.inflight -= 1;
+                page.changed = save;
+            }
+        }
+    }
+
+    /// Forget pages all of whose rows are older than a time; older rows are refused from now on.
+    pub fn forget(&mut self, horizon_ms: i64) {
+        self.horizon = self.horizon.max(horizon_ms);
+        let old = |number: &u32| {
+            self.pages[*number as usize]
+                .as_ref()
+                .is_some_and(|it| it.time_max < self.horizon && it.inflight == 0)
+        };
+        let keys: Vec<PageKey> =
+            self.by_key.iter().filter(|(_, number)| old(number)).map(|(&key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.drop_page(key));
+    }
+
+    /// Rows older than this are refused; None: none are.
+    pub fn horizon_ms(&self) -> Option<i64> {
+        (self.horizon > i64::MIN).then_some(self.horizon)
+    }
+
+    /// Pages that are held.
+    pub fn pages(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Marks that are not learned yet.
+    pub fn inflight(&self) -> usize {
+        self.undos
+    }
+
+    /// Bytes that are held.
+    pub fn bytes(&self) -> u64 {
+        let undos = self.undos * size_of::<Undo>();
+        self.pages_bytes + undos as u64 + (self.by_key.len() * size_of::<(PageKey, u32)>()) as u64
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> MarksCounters {
+        self.counters
+    }
+
+    /// What marks were told.
+    pub fn settings(&self) -> MarksSettings {
+        self.settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_spread_and_gathered() {
+        for labels in [0, 1, 0b101, 0x8000_0001, u32::MAX, 0x1234_5678] {
+            assert_eq!(gather(spread(labels)), labels);
+            assert_eq!(spread(labels) & !LOWER, 0);
+        }
+    }
+
+    #[test]
+    fn what_is_learned_follows_the_order_of_marks() {
+        // (mark, positive) -> (learn, correct, mark); marks: 0 none, 1 negative, 2 positive, 3 refused.
+        for (mark, positive, learn, correct, after) in [
+            (0, 0, 1, 0, 1),
+            (0, 1, 1, 0, 2),
+            (1, 0, 0, 0, 1),
+            (1, 1, 0, 1, 2),
+            (2, 0, 0, 0, 2),
+            (2, 1, 0, 0, 2),
+            (3, 0, 0, 0, 3),
+            (3, 1, 0, 0, 3),
+        ] {
+            assert_eq!(decide(mark, 1, positive), (learn, correct, after), "{mark} {positive}");
+            assert_eq!(
+                decide(mark << 62, 1 << 31, positive << 31),
+                (learn << 62, correct << 62, after << 62)
+            );
+            assert_eq!(decide(mark, 0, 0), (0, 0, mark));
+        }
+    }
+}

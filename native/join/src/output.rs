@@ -1,0 +1,90 @@
+//! What waits to be taken: rows that are due, and letters about events that could not be joined.
+
+use std::collections::VecDeque;
+
+use crate::counters::Counters;
+use crate::slice::Slice;
+
+/// A row that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub slice: u32,
+    pub place: u32,
+    /// Of the item in its impression.
+    pub position: u32,
+    pub settles: u32,
+    pub labels: u32,
+    pub group: u8,
+    /// Whether the payload is to be read back by origin.
+    pub reads_back: bool,
+    pub settle_time: i64,
+}
+
+/// Why an event could not be joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LetterKind {
+    /// An impression after windows: `groups` says which.
+    ImpressionLate = 0,
+    /// An impression beyond what one request may have.
+    ImpressionExcess = 1,
+    /// An action after its windows.
+    ActionLate = 2,
+    /// An action whose impression never came.
+    ActionOrphan = 3,
+}
+
+impl LetterKind {
+    pub(crate) fn of(number: u8) -> Option<Self> {
+        let all = [Self::ImpressionLate, Self::ImpressionExcess, Self::ActionLate, Self::ActionOrphan];
+        all.into_iter().find(|&kind| kind as u8 == number)
+    }
+}
+
+/// An event that could not be joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Letter {
+    pub kind: LetterKind,
+    pub code: u8,
+    pub groups: u32,
+    pub partition: i32,
+    pub offset: i64,
+    /// Of an impression its first item's in the record, of an action its own in the record.
+    pub index: u32,
+    pub time: i64,
+    pub item: u64,
+    pub id: Box<[u8]>,
+    pub payload: Box<[u8]>,
+}
+
+impl Letter {
+    pub fn bytes(&self) -> u64 {
+        (size_of::<Self>() + self.id.len() + self.payload.len()) as u64
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    pub rows: VecDeque<Row>,
+    pub letters: VecDeque<Letter>,
+    pub letters_bytes: u64,
+    pub counters: Counters,
+}
+
+impl Output {
+    pub fn bytes(&self) -> u64 {
+        (self.rows.capacity() * size_of::<Row>()) as u64 + self.letters_bytes
+    }
+
+    pub fn push_row(&mut self, row: Row, slice: &mut Slice) {
+        self.counters.rows += 1;
+        slice.ready += 1;
+        slice.ready_payload += u64::from(!row.reads_back);
+        self.rows.push_back(row);
+    }
+
+    pub fn push_letter(&mut self, letter: Letter) {
+        self.letters_bytes += letter.bytes();
+        self.letters.push_back(letter);
+    }
+}

@@ -1,0 +1,75 @@
+//! A shelf: slices of event time by their start, each made when it is first needed and dropped whole.
+
+use std::collections::BTreeMap;
+
+/// Slices, each known by a number while it lives.
+#[derive(Debug)]
+pub(crate) struct Shelf<T> {
+    slices: Vec<Option<T>>,
+    free: Vec<u32>,
+    by_key: BTreeMap<i64, u32>,
+    /// Where the last one was found: events come close together.
+    last: Option<(i64, u32)>,
+}
+
+impl<T> Shelf<T> {
+    pub fn new() -> Self {
+        Self { slices: Vec::new(), free: Vec::new(), by_key: BTreeMap::new(), last: None }
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// The slice of a key, made if it is not there.
+    pub fn number(&mut self, key: i64, make: impl FnOnce() -> T) -> u32 {
+        if let Some((_, number)) = self.last.filter(|&(last, _)| last == key) {
+            return number;
+        }
+        let number = match self.by_key.get(&key) {
+            Some(&number) => number,
+            None => {
+                let number = self.free.pop().unwrap_or(self.slices.len() as u32);
+                if number as usize == self.slices.len() {
+                    self.slices.push(None);
+                }
+                self.slices[number as usize] = Some(make());
+                self.by_key.insert(key, number);
+                number
+            }
+        };
+        self.last = Some((key, number));
+        number
+    }
+
+    /// The slice of a key, if it is there.
+    pub fn find(&self, key: i64) -> Option<u32> {
+        self.by_key.get(&key).copied()
+    }
+
+    #[inline]
+    pub fn get(&self, number: u32) -> &T {
+        self.slices[number as usize].as_ref().expect("a number of a slice that lives")
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, number: u32) -> &mut T {
+        self.slices[number as usize].as_mut().expect("a number of a slice that lives")
+    }
+
+    pub fn first(&self) -> Option<(i64, u32)> {
+        self.by_key.first_key_value().map(|(&key, &number)| (key, number))
+    }
+
+    /// Keys and numbers from one key on, rising.
+    pub fn from(&self, key: i64) -> impl Iterator<Item = (i64, u32)> + '_ {
+        self.by_key.range(key..).map(|(&key, &number)| (key, number))
+    }
+
+    pub fn remove(&mut self, key: i64) -> Option<T> {
+        let number = self.by_key.remove(&key)?;
+        self.last = None;
+        self.free.push(number);
+        self.slices[number as usize].take()
+    }
+}

@@ -1,0 +1,319 @@
+//! A slice: the impressions of a stretch of event time, as columns. It is filled, read, and dropped whole.
+
+use std::ops::Range;
+
+use crate::hash::Identity;
+use crate::prefetch::prefetch;
+
+/// Impressions whose least and greatest time are noted together.
+const CHUNK: usize = 512;
+/// No action, and no next one.
+pub(crate) const NONE: u32 = u32::MAX;
+/// In place of an item's first action: the item counts elsewhere.
+pub(crate) const DEAD: u32 = u32::MAX - 1;
+/// What 32-bit places can say, less the two numbers above.
+const PLACES_MAX: usize = u32::MAX as usize - 2;
+
+/// Where an impression came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub partition: i32,
+    pub first_item: u32,
+    pub offset: i64,
+}
+
+impl Origin {
+    pub fn identity(self, position: usize) -> Identity {
+        let item = self.first_item.wrapping_add(position as u32);
+        Identity { partition: self.partition, offset: self.offset, item }
+    }
+}
+
+/// The earliest action of one code on one item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Act {
+    pub time: i64,
+    pub next: u32,
+    pub code: u8,
+}
+
+/// One impression, to be added.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shown<'a> {
+    pub id: &'a [u8],
+    pub time: i64,
+    pub origin: Origin,
+    pub items: &'a [u64],
+    pub payload: &'a [u8],
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Slice {
+    pub start_ms: i64,
+    pub times: Vec<u32>,
+    pub bounds: Vec<(u32, u32)>,
+    pub id_ends: Vec<u32>,
+    pub ids: Vec<u8>,
+    pub origins: Vec<Origin>,
+    pub item_ends: Vec<u32>,
+    pub items: Vec<u64>,
+    /// The first action of each item, or that it is dead.
+    pub heads: Vec<u32>,
+    pub acts: Vec<Act>,
+    /// Empty once payloads were let go of.
+    pub payload_ends: Vec<u64>,
+    pub payload: Vec<u8>,
+    /// Rows that wait to be taken, and those of them that bring their payload.
+    pub ready: u64,
+    pub ready_payload: u64,
+}
+
+/// Room for more, by quarters: memory that is not filled is counted too.
+#[inline]
+fn make_room<T>(column: &mut Vec<T>, more: usize) {
+    let wanted = column.len() + more;
+    if wanted > column.capacity() {
+        let quarter = column.capacity() + column.capacity() / 4;
+        column.reserve_exact(wanted.max(quarter).max(8) - column.len());
+    }
+}
+
+#[inline]
+fn push<T>(column: &mut Vec<T>, value: T) {
+    make_room(column, 1);
+    column.push(value);
+}
+
+#[inline]
+fn extend<T: Copy>(column: &mut Vec<T>, values: &[T]) {
+    make_room(column, values.len());
+    column.extend_from_slice(values);
+}
+
+/// Give back room worth giving back: an eighth is kept rather than moved.
+fn shrink<T>(column: &mut Vec<T>) {
+    if column.capacity() > column.len() + column.len() / 8 {
+        column.shrink_to_fit();
+    }
+}
+
+impl Slice {
+    pub fn len(&self) -> usize {
+        self.times.len()
+    }
+
+    /// Whether 32-bit places can say where all of these would lie.
+    pub fn has_places(&self, ids: usize, items: usize) -> bool {
+        self.ids.len() + ids < PLACES_MAX
+            && self.items.len() + items < PLACES_MAX
+            && self.acts.len() + items * 4 < PLACES_MAX
+            && self.len() < PLACES_MAX
+    }
+
+    pub fn bytes(&self) -> u64 {
+        fn of<T>(column: &Vec<T>) -> usize {
+            column.capacity() * size_of::<T>()
+        }
+        let places = of(&self.times) + of(&self.bounds) + of(&self.id_ends) + of(&self.item_ends);
+        let values = of(&self.ids) + of(&self.origins) + of(&self.items) + of(&self.heads) + of(&self.acts);
+        (places + values + of(&self.payload_ends) + of(&self.payload) + size_of::<Self>()) as u64
+    }
+
+    /// Add an impression whose items are all alive; with its payload only while payloads are kept.
+    pub fn add(&mut self, shown: Shown<'_>, keeps_payload: bool) -> u32 {
+        let place = self.len();
+        let time = (shown.time - self.start_ms) as u32;
+        push(&mut self.times, time);
+        if place % CHUNK == 0 {
+            push(&mut self.bounds, (time, time));
+        } else if let Some(bounds) = self.bounds.last_mut() {
+            *bounds = (bounds.0.min(time), bounds.1.max(time));
+        }
+        extend(&mut self.ids, shown.id);
+        push(&mut self.id_ends, self.ids.len() as u32);
+        push(&mut self.origins, shown.origin);
+        extend(&mut self.items, shown.items);
+        push(&mut self.item_ends, self.items.len() as u32);
+        make_room(&mut self.heads, shown.items.len());
+        self.heads.resize(self.items.len(), NONE);
+        if keeps_payload {
+            // A slice that let go of its payloads may get them again: those before have none.
+            let end = self.payload.len() as u64;
+            if self.payload_ends.len() < place {
+                let missing = place - self.payload_ends.len();
+                make_room(&mut self.payload_ends, missing);
+                self.payload_ends.resize(place, end);
+            }
+            extend(&mut self.payload, shown.payload);
+            push(&mut self.payload_ends, self.payload.len() as u64);
+        }
+        place as u32
+    }
+
+    #[inline]
+    pub fn time(&self, place: u32) -> i64 {
+        self.start_ms + i64::from(self.times[place as usize])
+    }
+
+    #[inline]
+    pub fn id(&self, place: u32) -> &[u8] {
+        &self.ids[span(&self.id_ends, place)]
+    }
+
+    /// Ask for what finding an item of an impression reads first.
+    #[inline]
+    pub fn prefetch(&self, place: u32) {
+        let at = place as usize;
+        prefetch(self.id_ends.as_ptr().wrapping_add(at));
+        prefetch(self.item_ends.as_ptr().wrapping_add(at));
+        prefetch(self.times.as_ptr().wrapping_add(at));
+        prefetch(self.origins.as_ptr().wrapping_add(at));
+    }
+
+    /// Ask for what it reads then.
+    #[inline]
+    pub fn prefetch_values(&self, place: u32) {
+        prefetch(self.ids.as_ptr().wrapping_add(span(&self.id_ends, place).start));
+        let items = span(&self.item_ends, place).start;
+        prefetch(self.items.as_ptr().wrapping_add(items));
+        prefetch(self.heads.as_ptr().wrapping_add(items));
+    }
+
+    /// Where an impression's items lie among all of the slice.
+    #[inline]
+    pub fn items_at(&self, place: u32) -> Range<usize> {
+        span(&self.item_ends, place)
+    }
+
+    /// The payload; none if it was let go of.
+    pub fn payload(&self, place: u32) -> &[u8] {
+        let at = place as usize;
+        let begin = at.checked_sub(1).map_or(Some(&0), |before| self.payload_ends.get(before));
+        match (begin, self.payload_ends.get(at)) {
+            (Some(&begin), Some(&end)) => &self.payload[begin as usize..end as usize],
+            _ => &[],
+        }
+    }
+
+    pub fn has_payload(&self, place: u32) -> bool {
+        !self.payload(place).is_empty()
+    }
+
+    /// The position of a live item in its impression.
+    #[inline]
+    pub fn position(&self, place: u32, item: u64) -> Option<usize> {
+        let span = self.items_at(place);
+        let (items, heads) = (&self.items[span.clone()], &self.heads[span]);
+        (0..items.len()).find(|&at| items[at] == item && heads[at] != DEAD)
+    }
+
+    /// The impressions whose time lies in a stretch.
+    pub fn within(&self, times: Range<i64>, found: &mut Vec<u32>) {
+        let relative = |time: i64| (time.saturating_sub(self.start_ms)).clamp(0, 1 << 32) as u64;
+        let (low, high) = (relative(times.start), relative(times.end));
+        for (chunk, &(least, most)) in self.bounds.iter().enumerate() {
+            if u64::from(most) < low || u64::from(least) >= high {
+                continue;
+            }
+            let begin = chunk * CHUNK;
+            let places = begin..(begin + CHUNK).min(self.len());
+            let is_in = |place: &usize| (low..high).contains(&u64::from(self.times[*place]));
+            found.extend(places.filter(is_in).map(|place| place as u32));
+        }
+    }
+
+    /// The least time at or after another.
+    pub fn least_from(&self, time: i64) -> Option<i64> {
+        let low = (time.saturating_sub(self.start_ms)).clamp(0, 1 << 32) as u64;
+        let chunks = self.bounds.iter().enumerate().filter(|(_, bounds)| u64::from(bounds.1) >= low);
+        let least =
+            chunks.flat_map(|(chunk, _)| &self.times[chunk * CHUNK..((chunk + 1) * CHUNK).min(self.len())]);
+        least.filter(|&&time| u64::from(time) >= low).min().map(|&time| self.start_ms + i64::from(time))
+    }
+
+    /// The actions on an item, by where the item lies in the slice.
+    pub fn acts_of(&self, item: usize) -> impl Iterator<Item = Act> + '_ {
+        let head = self.heads[item];
+        let mut next = if head == DEAD { NONE } else { head };
+        std::iter::from_fn(move || {
+            let act = (next != NONE).then(|| self.acts[next as usize])?;
+            next = act.next;
+            Some(act)
+        })
+    }
+
+    /// When an item first had an action of this code.
+    pub fn act_time(&self, item: usize, code: u8) -> Option<i64> {
+        self.acts_of(item).find(|act| act.code == code).map(|act| act.time)
+    }
+
+    /// Note an action; of several of one code the earliest stays.
+    pub fn note_act(&mut self, item: usize, code: u8, time: i64) {
+        let mut at = self.heads[item];
+        while at != NONE {
+            let act = &mut self.acts[at as usize];
+            if act.code == code {
+                act.time = act.time.min(time);
+                return;
+            }
+            at = act.next;
+        }
+        let next = self.heads[item];
+        self.heads[item] = self.acts.len() as u32;
+        push(&mut self.acts, Act { time, next, code });
+    }
+
+    /// Nothing more is expected: give back the room that was kept.
+    pub fn shrink(&mut self) {
+        shrink(&mut self.times);
+        shrink(&mut self.bounds);
+        shrink(&mut self.id_ends);
+        shrink(&mut self.ids);
+        shrink(&mut self.origins);
+        shrink(&mut self.item_ends);
+        shrink(&mut self.items);
+        shrink(&mut self.heads);
+        shrink(&mut self.payload_ends);
+        shrink(&mut self.payload);
+    }
+
+    /// Let go of payloads; their memory, empty.
+    pub fn drop_payloads(&mut self) -> Vec<u8> {
+        self.payload_ends = Vec::new();
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
+        payload
+    }
+
+    /// Forget everything but the memory it lay in.
+    pub fn clear(&mut self) {
+        self.times.clear();
+        self.bounds.clear();
+        self.id_ends.clear();
+        self.ids.clear();
+        self.origins.clear();
+        self.item_ends.clear();
+        self.items.clear();
+        self.heads.clear();
+        self.acts.clear();
+        self.payload_ends.clear();
+        self.payload.clear();
+        (self.ready, self.ready_payload) = (0, 0);
+    }
+
+    /// Note the least and greatest times anew, of columns that were read from a snapshot.
+    pub fn note_bounds(&mut self) {
+        let bounds = |chunk: &[u32]| {
+            chunk.iter().fold((u32::MAX, 0), |(least, most), &time| (least.min(time), most.max(time)))
+        };
+        self.bounds = self.times.chunks(CHUNK).map(bounds).collect();
+    }
+}
+
+/// Where the values of one impression lie, by where each one's end.
+#[inline]
+fn span(ends: &[u32], place: u32) -> Range<usize> {
+    let at = place as usize;
+    let begin = if at == 0 { 0 } else { ends[at - 1] };
+    begin as usize..ends[at] as usize
+}

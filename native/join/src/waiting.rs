@@ -1,0 +1,253 @@
+//! Actions that wait for the impression of their request.
+
+use crate::bytes::{Reader, Writer};
+use crate::error::Result;
+use crate::hash::place_salt;
+use crate::index::{At, Index};
+use crate::output::{Letter, LetterKind};
+use crate::shelf::Shelf;
+use streamlearn_wire::keys::key_of_bytes;
+
+/// One action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Act<'a> {
+    pub id: &'a [u8],
+    pub item: u64,
+    pub code: u8,
+    pub time: i64,
+    pub partition: i32,
+    pub offset: i64,
+    pub index: u32,
+}
+
+impl Act<'_> {
+    pub fn letter(&self, kind: LetterKind) -> Letter {
+        Letter {
+            kind,
+            code: self.code,
+            groups: 0,
+            partition: self.partition,
+            offset: self.offset,
+            index: self.index,
+            time: self.time,
+            item: self.item,
+            id: self.id.into(),
+            payload: Box::default(),
+        }
+    }
+
+    fn origin(&self) -> (i64, i32, i64, u32) {
+        (self.time, self.partition, self.offset, self.index)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    item: u64,
+    time: i64,
+    offset: i64,
+    partition: i32,
+    index: u32,
+    id_begin: u64,
+    id_bytes: u32,
+    code: u8,
+    lives: bool,
+}
+
+#[derive(Debug, Default)]
+struct Slice {
+    held: Vec<Held>,
+    ids: Vec<u8>,
+}
+
+impl Slice {
+    fn bytes(&self) -> u64 {
+        (self.held.capacity() * size_of::<Held>() + self.ids.capacity() + size_of::<Self>()) as u64
+    }
+
+    fn act(&self, place: u32) -> Act<'_> {
+        let held = &self.held[place as usize];
+        Act {
+            id: &self.ids[held.id_begin as usize..][..held.id_bytes as usize],
+            item: held.item,
+            code: held.code,
+            time: held.time,
+            partition: held.partition,
+            offset: held.offset,
+            index: held.index,
+        }
+    }
+}
+
+/// What became of an action that was to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// It waits.
+    New,
+    /// One of its kind waits already; the earlier of the two goes on waiting.
+    Known,
+    /// Too many of its request wait.
+    Excess,
+}
+
+/// All that wait, by slices of their own time.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    shelf: Shelf<Slice>,
+    index: Index,
+    slice_ms: i64,
+    bytes: u64,
+}
+
+impl Waiting {
+    pub fn new(slice_ms: i64) -> Self {
+        Self { shelf: Shelf::new(), index: Index::new(), slice_ms, bytes: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes + self.index.bytes()
+    }
+
+    /// Actions of a request, as where they are held.
+    fn of(&self, hash: u64, id: &[u8]) -> Vec<At> {
+        let mut found = Vec::new();
+        self.index.each(hash, |at| {
+            if self.shelf.get(at.slice).act(at.place).id == id {
+                found.push(at);
+            }
+        });
+        found
+    }
+
+    pub fn wait(&mut self, hash: u64, act: Act<'_>, most: u32) -> Waits {
+        let of_request = self.of(hash, act.id);
+        let same = |at: &&At| {
+            let held = &self.shelf.get(at.slice).held[at.place as usize];
+            held.item == act.item && held.code == act.code
+        };
+        if let Some(&at) = of_request.iter().find(same) {
+            if act.origin() < self.shelf.get(at.slice).act(at.place).origin() {
+                self.take(hash, at);
+                self.put(hash, act);
+            }
+            return Waits::Known;
+        }
+        if of_request.len() >= most as usize {
+            return Waits::Excess;
+        }
+        self.put(hash, act);
+        Waits::New
+    }
+
+    fn put(&mut self, hash: u64, act: Act<'_>) {
+        let number = self.shelf.number(act.time.div_euclid(self.slice_ms), Slice::default);
+        let slice = self.shelf.get_mut(number);
+        let before = if slice.held.is_empty() { 0 } else { slice.bytes() };
+        let (id_begin, id_bytes) = (slice.ids.len() as u64, act.id.len() as u32);
+        slice.ids.extend_from_slice(act.id);
+        let Act { item, code, time, partition, offset, index, .. } = act;
+        slice.held.push(Held { item, time, offset, partition, index, id_begin, id_bytes, code, lives: true });
+        let place = slice.held.len() as u32 - 1;
+        self.bytes += slice.bytes() - before;
+        self.index.insert(hash, At { slice: number, place });
+    }
+
+    fn take(&mut self, hash: u64, at: At) {
+        self.shelf.get_mut(at.slice).held[at.place as usize].lives = false;
+        self.index.remove(hash, at);
+    }
+
+    /// Take out the actions of a request that `wants` says it wants, in the order of their time and origin.
+    pub fn matched(
+        &mut self,
+        hash: u64,
+        id: &[u8],
+        mut wants: impl FnMut(u64) -> Option<usize>,
+    ) -> Vec<(usize, Matched)> {
+        if self.index.len() == 0 {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for at in self.of(hash, id) {
+            let act = self.shelf.get(at.slice).act(at.place);
+            if let Some(position) = wants(act.item) {
+                let Act { code, time, partition, offset, index, item, .. } = act;
+                found.push((position, Matched { code, time, partition, offset, index, item }));
+                self.take(hash, at);
+            }
+        }
+        found.sort_unstable_by_key(|(position, act)| {
+            (act.time, act.partition, act.offset, act.index, *position)
+        });
+        found
+    }
+
+    /// Give up those that have waited until a watermark, oldest slice first.
+    pub fn expire(&mut self, before: i64, mut orphan: impl FnMut(Act<'_>)) {
+        while let Some((key, number)) = self.shelf.first() {
+            if (key + 1).saturating_mul(self.slice_ms) > before {
+                break;
+            }
+            let slice = self.shelf.remove(key).expect("the slice that was found first");
+            self.bytes -= slice.bytes();
+            for place in (0..slice.held.len() as u32).filter(|&place| slice.held[place as usize].lives) {
+                let act = slice.act(place);
+                self.index.remove(key_of_bytes(act.id, place_salt()), At { slice: number, place });
+                orphan(act);
+            }
+        }
+    }
+
+    /// The time from which on `expire` has something to do.
+    pub fn next(&self) -> Option<i64> {
+        self.shelf.first().map(|(key, _)| (key + 1).saturating_mul(self.slice_ms))
+    }
+
+    pub fn write(&self, out: &mut Writer) {
+        let all: Vec<Act<'_>> = self
+            .shelf
+            .from(i64::MIN)
+            .flat_map(|(_, number)| {
+                let slice = self.shelf.get(number);
+                let lives = |place: &u32| slice.held[*place as usize].lives;
+                (0..slice.held.len() as u32).filter(lives).map(|place| slice.act(place))
+            })
+            .collect();
+        out.u64(all.len() as u64);
+        for act in all {
+            out.bytes(act.id);
+            out.u64(act.item);
+            out.u64(u64::from(act.code));
+            out.i64(act.time);
+            out.i64(i64::from(act.partition));
+            out.i64(act.offset);
+            out.u64(u64::from(act.index));
+        }
+    }
+
+    pub fn read(&mut self, from: &mut Reader<'_>) -> Result<()> {
+        for _ in 0..from.u64()? {
+            let id = from.bytes()?;
+            let (item, code) = (from.u64()?, from.u64()? as u8);
+            let time = from.time()?;
+            let (partition, offset, index) = (from.i64()? as i32, from.i64()?, from.u64()? as u32);
+            self.put(key_of_bytes(id, place_salt()), Act { id, item, code, time, partition, offset, index });
+        }
+        Ok(())
+    }
+}
+
+/// An action that waited, as it is once its impression has come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Matched {
+    pub code: u8,
+    pub time: i64,
+    pub partition: i32,
+    pub offset: i64,
+    pub index: u32,
+    pub item: u64,
+}

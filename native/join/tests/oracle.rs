@@ -1,0 +1,228 @@
+//! The join against an oracle that looks at every pair of events; on Rust's side of the door, where panics are seen.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use streamlearn_join::{
+    Actions, Group, Impressions, JoinCore, Label, Origins, Settings, Spans, Taken, is_kept, share_threshold,
+};
+
+const SALT: u64 = 11;
+
+fn settings() -> Settings {
+    let label = |action, group, rate| Label { action, group, rate, salt: SALT };
+    Settings {
+        groups: vec![Group { wait_ms: 5, window_ms: 40 }, Group { wait_ms: 80, window_ms: 80 }],
+        labels: vec![label(0, 0, 0.5), label(1, 0, 1.0), label(0, 1, 1.0)],
+        slice_ms: 7,
+        orphan_wait_ms: 1_000,
+        share: 1.0,
+        from_ms: i64::MIN,
+        pending_bytes_max: 1 << 30,
+        parts_max: 8,
+        waiting_max: 100,
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Shown { request: u8, time: i64, items: Vec<u64> },
+    Done { request: u8, time: i64, item: u64, code: u8 },
+}
+
+impl Event {
+    fn time(&self) -> i64 {
+        match self {
+            Self::Shown { time, .. } | Self::Done { time, .. } => *time,
+        }
+    }
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    // Copies of an impression have one time: it follows from the request.
+    let shown = (0u8..12, prop::collection::vec(0u64..5, 0..4)).prop_map(|(request, items)| Event::Shown {
+        request,
+        time: i64::from(request) * 13,
+        items,
+    });
+    let done = (0u8..12, -3i64..120, 0u64..5, 0u8..3).prop_map(|(request, after, item, code)| Event::Done {
+        request,
+        time: i64::from(request) * 13 + after,
+        item,
+        code,
+    });
+    prop_oneof![shown, done]
+}
+
+fn add(join: &mut JoinCore, event: &Event, offset: i64) {
+    let origins = Origins { partitions: &[0], offsets: &[offset], indexes: &[0] };
+    match event {
+        Event::Shown { request, time, items } => {
+            let id = [*request];
+            let payload = offset.to_le_bytes();
+            let given = Impressions {
+                ids: Spans { data: &id, at: &[0, 1] },
+                times: &[*time],
+                origins,
+                items,
+                items_at: &[0, items.len() as i64],
+                payloads: Spans { data: &payload, at: &[0, 8] },
+            };
+            join.add_impressions(&given).unwrap();
+        }
+        Event::Done { request, time, item, code } => {
+            let id = [*request];
+            let ids = Spans { data: &id, at: &[0, 1] };
+            let given = Actions { ids, times: &[*time], origins, items: &[*item], codes: &[*code] };
+            join.add_actions(&given).unwrap();
+        }
+    }
+}
+
+/// (offset, item index, group, settle time, settles, labels, payload).
+type Row = (i64, i32, u8, i64, u32, u32, Option<i64>);
+
+fn rows_of(taken: &Taken) -> Vec<Row> {
+    let (requests, rows) = (&taken.requests, &taken.rows);
+    let row = |row: usize| {
+        let request = rows.request_index[row] as usize;
+        let span = requests.payload_at[request] as usize..requests.payload_at[request + 1] as usize;
+        let payload = requests.payload[span].try_into().ok().map(i64::from_le_bytes);
+        assert_eq!(payload.is_none(), requests.reads_back[request] == 1);
+        let settled = (rows.settle_times[row], rows.settles[row], rows.labels[row]);
+        (
+            requests.offsets[request],
+            rows.item_index[row],
+            rows.groups[row],
+            settled.0,
+            settled.1,
+            settled.2,
+            payload,
+        )
+    };
+    (0..rows.positions.len()).map(row).collect()
+}
+
+fn expected(events: &[Event]) -> Vec<Row> {
+    let settings = settings();
+    let mut winners = BTreeMap::new();
+    for (offset, event) in events.iter().enumerate() {
+        if let Event::Shown { request, time, items } = event {
+            for (position, item) in items.iter().enumerate() {
+                winners.entry((*request, *item)).or_insert((offset as i64, position as u32, *time));
+            }
+        }
+    }
+    let mut rows = Vec::new();
+    for (&(of_request, of_item), &(offset, position, shown)) in &winners {
+        let first = |of: u8| {
+            let times = events.iter().filter_map(|event| match event {
+                Event::Done { request, time, item, code } => {
+                    (*request == of_request && *item == of_item && *code == of).then_some(*time)
+                }
+                Event::Shown { .. } => None,
+            });
+            times.min()
+        };
+        for (number, group) in settings.groups.iter().enumerate() {
+            let (due, until) = (shown + group.wait_ms, shown + group.window_ms);
+            let (mut settles, mut labels, mut later) = (0u32, 0u32, Vec::new());
+            for (bit, label) in
+                settings.labels.iter().enumerate().filter(|(_, it)| usize::from(it.group) == number)
+            {
+                let time = first(label.action);
+                if time.is_some_and(|time| time <= due) {
+                    (settles, labels) = (settles | 1 << bit, labels | 1 << bit);
+                    continue;
+                }
+                settles |= u32::from(is_kept(0, offset, position, SALT, share_threshold(label.rate))) << bit;
+                later.extend(time.filter(|time| *time <= until).map(|time| (time, 1 << bit, 1 << bit)));
+            }
+            let first_row = (settles != 0).then_some((due, settles, labels));
+            for (time, settles, labels) in first_row.into_iter().chain(later) {
+                let payload = (time <= shown + 40).then_some(offset);
+                rows.push((offset, position as i32, number as u8, time, settles, labels, payload));
+            }
+        }
+    }
+    rows.sort_unstable();
+    rows
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rows_are_the_oracles_in_any_order_of_arrival(
+        events in prop::collection::vec(event(), 0..40),
+        delays in prop::collection::vec(0i64..30, 40),
+        rows_max in 0usize..6,
+        restores in any::<u32>(),
+    ) {
+        let mut order: Vec<usize> = (0..events.len()).collect();
+        order.sort_by_key(|&at| events[at].time() + delays[at]);
+        let (mut join, mut rows) = (JoinCore::new(settings()).unwrap(), Vec::new());
+        for (turn, at) in order.into_iter().enumerate() {
+            add(&mut join, &events[at], at as i64);
+            join.advance(events[at].time() + delays[at] - 30);
+            rows.extend(rows_of(&join.take(rows_max)));
+            if restores >> (turn % 32) & 1 == 1 {
+                join = JoinCore::restore(settings(), &join.snapshot()).unwrap();
+            }
+        }
+        while let Some(deadline) = join.next_deadline_ms() {
+            assert!(join.watermark_ms().is_none_or(|watermark| deadline > watermark));
+            join.advance(deadline);
+            rows.extend(rows_of(&join.take(usize::MAX)));
+        }
+        rows.extend(rows_of(&join.take(usize::MAX)));
+        rows.sort_unstable();
+        prop_assert_eq!(rows, expected(&events));
+        prop_assert_eq!((join.pending(), join.waiting()), (0, 0));
+    }
+
+    /// Whatever comes in whatever order, late or not: no label is settled twice the same way, and none falls.
+    #[test]
+    fn late_events_never_settle_a_label_twice(
+        events in prop::collection::vec((event(), -50i64..300), 0..60),
+    ) {
+        let (mut join, mut seen) = (JoinCore::new(settings()).unwrap(), BTreeMap::new());
+        for (offset, (event, watermark)) in events.iter().enumerate() {
+            join.advance(*watermark);
+            add(&mut join, event, (offset as i64 * 7_919) % 101);
+            for row in rows_of(&join.take(usize::MAX)) {
+                for bit in (0..3).filter(|bit| row.4 >> bit & 1 == 1) {
+                    let label = row.5 >> bit & 1;
+                    let before = seen.insert((row.0, row.1, bit), label);
+                    prop_assert!(before.is_none_or(|before| before < label), "{row:?} after {before:?}");
+                }
+            }
+        }
+        join.advance(i64::MAX);
+        join.take(usize::MAX);
+        prop_assert_eq!((join.pending(), join.waiting(), join.next_deadline_ms()), (0, 0, None));
+    }
+
+    /// Bytes that are no snapshot are refused, and never more than that.
+    #[test]
+    fn a_snapshot_of_other_bytes_is_refused(at in 0usize..4_000, flip in 1u8..=255, count in 1i64..20) {
+        let mut join = JoinCore::new(settings()).unwrap();
+        for offset in 0..count {
+            add(&mut join, &Event::Shown { request: offset as u8, time: offset, items: vec![1, 2] }, offset);
+            add(&mut join, &Event::Done { request: offset as u8, time: offset + 20, item: 1, code: 0 }, offset);
+        }
+        join.advance(6);
+        let mut bytes = join.snapshot();
+        let at = at % (bytes.len() - 4);
+        bytes[at] ^= flip;
+        prop_assert!(JoinCore::restore(settings(), &bytes).is_err());
+        // With a checksum that is right, it may be another snapshot, but nothing worse.
+        let body = bytes.len() - 4;
+        let sum = streamlearn_wire::checksum::crc32c(0, &bytes[..body]);
+        bytes[body..].copy_from_slice(&sum.to_le_bytes());
+        if let Ok(mut other) = JoinCore::restore(settings(), &bytes) {
+            other.advance(i64::MAX);
+            other.take(usize::MAX);
+        }
+    }
+}

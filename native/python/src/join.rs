@@ -1,0 +1,276 @@
+//! Bindings of `join::JoinCore`.
+
+use numpy::{IntoPyArray, PyReadonlyArray1};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use streamlearn_join::{
+    Actions, Error, Group, Impressions, JoinCore, Label, Letters, Origins, Requests, Rows, Settings, Spans,
+    is_logged,
+};
+
+use crate::arrays::{Bytes, flat};
+use crate::table::raise;
+
+/// An error of a join or of marks as Python's.
+pub fn refuse(py: Python<'_>, error: &Error, (full, help): (&str, &str)) -> PyErr {
+    let text = error.to_string();
+    match error {
+        Error::Argument(_) => pyo3::exceptions::PyValueError::new_err(text),
+        Error::Full { .. } => raise(py, full, &text, help),
+        Error::Bytes(_) => raise(py, "BadRecord", &text, "it was damaged, or is not of these settings"),
+    }
+}
+
+const FULL: (&str, &str) = (
+    "JoinFull",
+    "take the rows that are due and advance the watermark before reading on; if it is full all the same, \
+     raise pending_bytes_max, shorten windows, or use more lots",
+);
+
+type Refs<'a, 'py> = (&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>);
+type Any<'py> = Bound<'py, PyAny>;
+type OriginArrays<'py> = (Any<'py>, Any<'py>, Any<'py>);
+
+/// Values end to end, held while they are read.
+struct HeldSpans<'py> {
+    data: PyReadonlyArray1<'py, u8>,
+    at: PyReadonlyArray1<'py, i64>,
+}
+
+impl<'py> HeldSpans<'py> {
+    fn of((data, at): Refs<'_, 'py>, name: &str) -> PyResult<Self> {
+        let (data_name, at_name) = (name.to_owned(), format!("{name}_at"));
+        Ok(Self { data: flat(data, &data_name, "uint8")?, at: flat(at, &at_name, "int64")? })
+    }
+
+    fn spans(&self) -> PyResult<Spans<'_>> {
+        Ok(Spans { data: self.data.as_slice()?, at: self.at.as_slice()? })
+    }
+}
+
+/// Where events came from, held while it is read.
+struct HeldOrigins<'py> {
+    partitions: PyReadonlyArray1<'py, i32>,
+    offsets: PyReadonlyArray1<'py, i64>,
+    indexes: PyReadonlyArray1<'py, i32>,
+}
+
+impl<'py> HeldOrigins<'py> {
+    fn of((partitions, offsets, indexes): &OriginArrays<'py>) -> PyResult<Self> {
+        Ok(Self {
+            partitions: flat(partitions, "partitions", "int32")?,
+            offsets: flat(offsets, "offsets", "int64")?,
+            indexes: flat(indexes, "indexes", "int32")?,
+        })
+    }
+
+    fn origins(&self) -> PyResult<Origins<'_>> {
+        let (partitions, offsets) = (self.partitions.as_slice()?, self.offsets.as_slice()?);
+        Ok(Origins { partitions, offsets, indexes: self.indexes.as_slice()? })
+    }
+}
+
+type GroupTuple = (i64, i64);
+type LabelTuple = (u8, u8, f64, u64);
+type NumbersTuple = (i64, i64, f64, i64, u64, u32, u32);
+
+fn settings_of(groups: Vec<GroupTuple>, labels: Vec<LabelTuple>, numbers: NumbersTuple) -> Settings {
+    let (slice_ms, orphan_wait_ms, share, from_ms, pending_bytes_max, parts_max, waiting_max) = numbers;
+    let label = |(action, group, rate, salt)| Label { action, group, rate, salt };
+    Settings {
+        groups: groups.into_iter().map(|(wait_ms, window_ms)| Group { wait_ms, window_ms }).collect(),
+        labels: labels.into_iter().map(label).collect(),
+        slice_ms,
+        orphan_wait_ms,
+        share,
+        from_ms,
+        pending_bytes_max,
+        parts_max,
+        waiting_max,
+    }
+}
+
+#[pyclass(name = "JoinCore", module = "streamlearn._native")]
+struct NativeJoin {
+    core: JoinCore,
+}
+
+#[pymethods]
+impl NativeJoin {
+    #[new]
+    #[pyo3(signature = (groups, labels, numbers, snapshot=None))]
+    fn new(
+        py: Python<'_>,
+        groups: Vec<GroupTuple>,
+        labels: Vec<LabelTuple>,
+        numbers: NumbersTuple,
+        snapshot: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let settings = settings_of(groups, labels, numbers);
+        let bytes = snapshot.map(|bytes| Bytes::of(bytes, "snapshot")).transpose()?;
+        let bytes = bytes.as_ref().map(Bytes::as_slice);
+        let made = py.detach(|| match bytes {
+            None => JoinCore::new(settings),
+            Some(bytes) => JoinCore::restore(settings, bytes),
+        });
+        made.map(|core| Self { core }).map_err(|error| refuse(py, &error, FULL))
+    }
+
+    #[pyo3(signature = (ids, times, origins, items, payloads))]
+    fn add_impressions(
+        &mut self,
+        py: Python<'_>,
+        ids: (Bound<'_, PyAny>, Bound<'_, PyAny>),
+        times: &Bound<'_, PyAny>,
+        origins: (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>),
+        items: (Bound<'_, PyAny>, Bound<'_, PyAny>),
+        payloads: (Bound<'_, PyAny>, Bound<'_, PyAny>),
+    ) -> PyResult<()> {
+        let ids = HeldSpans::of((&ids.0, &ids.1), "request_ids")?;
+        let payloads = HeldSpans::of((&payloads.0, &payloads.1), "payloads")?;
+        let (times, origins) = (flat::<i64>(times, "times", "int64")?, HeldOrigins::of(&origins)?);
+        let (items, items_at) =
+            (flat::<u64>(&items.0, "items", "uint64")?, flat::<i64>(&items.1, "items_at", "int64")?);
+        let given = Impressions {
+            ids: ids.spans()?,
+            times: times.as_slice()?,
+            origins: origins.origins()?,
+            items: items.as_slice()?,
+            items_at: items_at.as_slice()?,
+            payloads: payloads.spans()?,
+        };
+        py.detach(|| self.core.add_impressions(&given)).map_err(|error| refuse(py, &error, FULL))
+    }
+
+    #[pyo3(signature = (ids, times, origins, items, codes))]
+    fn add_actions(
+        &mut self,
+        py: Python<'_>,
+        ids: (Bound<'_, PyAny>, Bound<'_, PyAny>),
+        times: &Bound<'_, PyAny>,
+        origins: (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>),
+        items: &Bound<'_, PyAny>,
+        codes: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let ids = HeldSpans::of((&ids.0, &ids.1), "request_ids")?;
+        let (times, origins) = (flat::<i64>(times, "times", "int64")?, HeldOrigins::of(&origins)?);
+        let (items, codes) = (flat::<u64>(items, "items", "uint64")?, flat::<u8>(codes, "codes", "uint8")?);
+        let given = Actions {
+            ids: ids.spans()?,
+            times: times.as_slice()?,
+            origins: origins.origins()?,
+            items: items.as_slice()?,
+            codes: codes.as_slice()?,
+        };
+        py.detach(|| self.core.add_actions(&given)).map_err(|error| refuse(py, &error, FULL))
+    }
+
+    fn advance(&mut self, py: Python<'_>, watermark_ms: i64) {
+        py.detach(|| self.core.advance(watermark_ms));
+    }
+
+    fn take<'py>(
+        &mut self,
+        py: Python<'py>,
+        rows_max: usize,
+    ) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>, Bound<'py, PyDict>)> {
+        let taken = py.detach(|| self.core.take(rows_max));
+        Ok((requests_of(py, taken.requests)?, rows_of(py, taken.rows)?, letters_of(py, taken.letters)?))
+    }
+
+    fn next_deadline_ms(&self) -> Option<i64> {
+        self.core.next_deadline_ms()
+    }
+
+    fn snapshot<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let bytes = py.detach(|| self.core.snapshot());
+        PyBytes::new(py, &bytes)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.core.counters().named()
+    }
+
+    #[getter]
+    fn watermark_ms(&self) -> Option<i64> {
+        self.core.watermark_ms()
+    }
+
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.core.bytes()
+    }
+
+    #[getter]
+    fn pending(&self) -> usize {
+        self.core.pending()
+    }
+
+    #[getter]
+    fn waiting(&self) -> usize {
+        self.core.waiting()
+    }
+
+    #[getter]
+    fn ready(&self) -> usize {
+        self.core.ready()
+    }
+
+    #[getter]
+    fn letters(&self) -> usize {
+        self.core.letters()
+    }
+}
+
+fn requests_of(py: Python<'_>, requests: Requests) -> PyResult<Bound<'_, PyDict>> {
+    let columns = PyDict::new(py);
+    columns.set_item("partition", requests.partitions.into_pyarray(py))?;
+    columns.set_item("offset", requests.offsets.into_pyarray(py))?;
+    columns.set_item("first_item", requests.first_items.into_pyarray(py))?;
+    columns.set_item("event_time_ms", requests.times.into_pyarray(py))?;
+    columns.set_item("reads_back", requests.reads_back.into_pyarray(py))?;
+    columns.set_item("payload", requests.payload.into_pyarray(py))?;
+    columns.set_item("payload_at", requests.payload_at.into_pyarray(py))?;
+    Ok(columns)
+}
+
+fn rows_of(py: Python<'_>, rows: Rows) -> PyResult<Bound<'_, PyDict>> {
+    let columns = PyDict::new(py);
+    columns.set_item("request_index", rows.request_index.into_pyarray(py))?;
+    columns.set_item("position", rows.positions.into_pyarray(py))?;
+    columns.set_item("item_index", rows.item_index.into_pyarray(py))?;
+    columns.set_item("item", rows.items.into_pyarray(py))?;
+    columns.set_item("group", rows.groups.into_pyarray(py))?;
+    columns.set_item("settles", rows.settles.into_pyarray(py))?;
+    columns.set_item("labels", rows.labels.into_pyarray(py))?;
+    columns.set_item("settle_time_ms", rows.settle_times.into_pyarray(py))?;
+    Ok(columns)
+}
+
+fn letters_of(py: Python<'_>, letters: Letters) -> PyResult<Bound<'_, PyDict>> {
+    let columns = PyDict::new(py);
+    columns.set_item("kind", letters.kinds.into_pyarray(py))?;
+    columns.set_item("groups", letters.groups.into_pyarray(py))?;
+    columns.set_item("code", letters.codes.into_pyarray(py))?;
+    columns.set_item("partition", letters.partitions.into_pyarray(py))?;
+    columns.set_item("offset", letters.offsets.into_pyarray(py))?;
+    columns.set_item("index", letters.indexes.into_pyarray(py))?;
+    columns.set_item("event_time_ms", letters.times.into_pyarray(py))?;
+    columns.set_item("item", letters.items.into_pyarray(py))?;
+    columns.set_item("request_ids", letters.ids.into_pyarray(py))?;
+    columns.set_item("request_at", letters.id_at.into_pyarray(py))?;
+    columns.set_item("payload", letters.payload.into_pyarray(py))?;
+    columns.set_item("payload_at", letters.payload_at.into_pyarray(py))?;
+    Ok(columns)
+}
+
+/// Whether a request is among the share that serving logs.
+#[pyfunction]
+fn is_request_logged(request_id: &[u8], share: f64) -> bool {
+    is_logged(request_id, share)
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<NativeJoin>()?;
+    module.add_function(wrap_pyfunction!(is_request_logged, module)?)
+}

@@ -1,0 +1,136 @@
+//! Bindings of `join::Marks`.
+
+use numpy::{IntoPyArray, PyArray1};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use streamlearn_join::{Error, Marks, MarksSettings, Settling};
+
+use crate::arrays::{Bytes, flat};
+use crate::join::refuse;
+
+const FULL: (&str, &str) =
+    ("MarksFull", "raise marks_bytes_max, shorten the longest window, or let ingest's watermark move on");
+
+fn refused(py: Python<'_>, error: &Error) -> PyErr {
+    refuse(py, error, FULL)
+}
+
+type Array<'py, T> = Bound<'py, PyArray1<T>>;
+type RequestArrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+type RowArrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+#[pyclass(name = "Marks", module = "streamlearn._native")]
+struct NativeMarks {
+    marks: Marks,
+}
+
+impl NativeMarks {
+    /// Borrow the columns and do something with them, the interpreter's lock released.
+    fn with<T: Send>(
+        &mut self,
+        py: Python<'_>,
+        (topic, requests, rows): (&str, RequestArrays<'_>, RowArrays<'_>),
+        work: impl FnOnce(&mut Marks, &Settling<'_>) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let partitions = flat::<i32>(&requests.0, "partitions", "int32")?;
+        let offsets = flat::<i64>(&requests.1, "offsets", "int64")?;
+        let times = flat::<i64>(&requests.2, "event_times_ms", "int64")?;
+        let request_index = flat::<i32>(&rows.0, "request_index", "int32")?;
+        let items = flat::<i32>(&rows.1, "item_index", "int32")?;
+        let settles = flat::<u32>(&rows.2, "settles", "uint32")?;
+        let labels = flat::<u32>(&rows.3, "labels", "uint32")?;
+        let given = Settling {
+            topic: self.marks.topic(topic).map_err(|error| refused(py, &error))?,
+            partitions: partitions.as_slice()?,
+            offsets: offsets.as_slice()?,
+            times: times.as_slice()?,
+            request_index: request_index.as_slice()?,
+            items: items.as_slice()?,
+            settles: settles.as_slice()?,
+            labels: labels.as_slice()?,
+        };
+        let marks = &mut self.marks;
+        py.detach(|| work(marks, &given)).map_err(|error| refused(py, &error))
+    }
+}
+
+#[pymethods]
+impl NativeMarks {
+    #[new]
+    fn new(py: Python<'_>, labels: usize, items_max: u32, bytes_max: u64) -> PyResult<Self> {
+        let made = Marks::new(MarksSettings { labels, items_max, bytes_max });
+        made.map(|marks| Self { marks }).map_err(|error| refused(py, &error))
+    }
+
+    fn settle<'py>(
+        &mut self,
+        py: Python<'py>,
+        step: u64,
+        topic: &str,
+        requests: RequestArrays<'py>,
+        rows: RowArrays<'py>,
+    ) -> PyResult<(Array<'py, u32>, Array<'py, u32>, Array<'py, u8>)> {
+        let settled = self.with(py, (topic, requests, rows), |marks, given| marks.settle(step, given))?;
+        Ok((settled.learn.into_pyarray(py), settled.correct.into_pyarray(py), settled.old.into_pyarray(py)))
+    }
+
+    fn refuse<'py>(
+        &mut self,
+        py: Python<'py>,
+        step: u64,
+        topic: &str,
+        requests: RequestArrays<'py>,
+        rows: RowArrays<'py>,
+    ) -> PyResult<()> {
+        self.with(py, (topic, requests, rows), |marks, given| marks.refuse(step, given))
+    }
+
+    fn acknowledge(&mut self, py: Python<'_>, step: u64) {
+        py.detach(|| self.marks.acknowledge(step));
+    }
+
+    fn forget(&mut self, py: Python<'_>, horizon_ms: i64) {
+        py.detach(|| self.marks.forget(horizon_ms));
+    }
+
+    fn save<'py>(&mut self, py: Python<'py>, since: u64) -> (u64, Vec<(String, Bound<'py, PyBytes>)>) {
+        let (number, named) = py.detach(|| self.marks.save(since));
+        (number, named.into_iter().map(|(name, bytes)| (name, PyBytes::new(py, &bytes))).collect())
+    }
+
+    fn load(&mut self, py: Python<'_>, named: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<u64> {
+        let held = named.iter().map(|(name, bytes)| Ok((name.as_str(), Bytes::of(bytes, name)?)));
+        let held = held.collect::<PyResult<Vec<_>>>()?;
+        let entries: Vec<(&str, &[u8])> =
+            held.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
+        py.detach(|| self.marks.load(&entries)).map_err(|error| refused(py, &error))
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.marks.counters().named()
+    }
+
+    #[getter]
+    fn horizon_ms(&self) -> Option<i64> {
+        self.marks.horizon_ms()
+    }
+
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.marks.bytes()
+    }
+
+    #[getter]
+    fn pages(&self) -> usize {
+        self.marks.pages()
+    }
+
+    #[getter]
+    fn inflight(&self) -> usize {
+        self.marks.inflight()
+    }
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<NativeMarks>()
+}
