@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,6 +41,8 @@ _NEWEST = "ORDER BY wall_ms DESC, seq DESC, data DESC"
 # Connections that nobody uses now and that are kept; more are closed.
 _IDLE_MAX = 8
 _PAUSE_S = 0.005
+# None of this process connects while the file is made and closed.
+_MAKING = threading.Lock()
 
 Found = TypeVar("Found")
 
@@ -49,9 +51,7 @@ class _Link:
     """A connection, and which file it is of: a file that was moved away is not the registry any more."""
 
     def __init__(self, path: Path, settings: RegistrySettings) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # SQLite gives its other files the rights of this one.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _make(path)
         self.file = _identity(path)
         self.sql = sqlite3.connect(path, timeout=settings.reach_s, isolation_level=None, check_same_thread=False)
         self.sql.execute("PRAGMA synchronous = NORMAL")
@@ -309,6 +309,17 @@ class SqliteRegistry(Registry):
                 self._idle.append(link)
                 return
         link.sql.close()
+
+
+def _make(path: Path) -> None:
+    """Make the file unless it is there, for this user alone; SQLite gives its other files the same rights.
+
+    A file that is there is not opened: closing any descriptor of it would end all locks that this process has on it.
+    Another process would find none, take itself for the last, and remove the log that is being written here.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _MAKING, suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

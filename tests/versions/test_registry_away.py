@@ -392,6 +392,26 @@ def test_a_process_that_was_forked_off_has_connections_of_its_own(tmp_path: Path
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
+def test_a_second_connection_of_a_process_does_not_end_the_locks_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    script = (
+        "import sys\n"
+        "from streamlearn.versions import open_registry\n"
+        "with open_registry(sys.argv[1], 'ctr') as registry:\n"
+        "    print(registry.pointer().seq)\n"
+    )
+
+    def seen_by_another() -> int:
+        command = [sys.executable, "-c", script, f"sqlite://{path}"]
+        return int(subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True, env=dict(os.environ)).stdout)
+
+    with sqlite_of(path) as first, sqlite_of(path) as second:
+        for seq, registry in enumerate((first, second, first, second), start=1):
+            registry.announce(Pointer(seq=seq))
+            # It closes the file after this; as the last, as it believes when our locks have ended.
+            assert seen_by_another() == seq
+
+
 def test_many_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
     registries = [sqlite_of(tmp_path / "registry.db", reach_s=20) for _ in range(12)]
     with ThreadPoolExecutor(12) as pool:
