@@ -22,12 +22,14 @@ $(VENV)/.python:
 $(VENV)/.packages: requirements.lock $(VENV)/.python
 	@echo "== packages (about 700 MB the first time)"
 	@$(VENV)/bin/uv pip install --python $(RUN) --require-hashes -r requirements.lock
+	@$(RUN) -m compileall -q -j 0 $(VENV)/lib  # else each process compiles all it imports, where Python may not write
 	@touch $@
 
 $(VENV)/.built: $(NATIVE) $(VENV)/.packages
 	@command -v cargo >/dev/null || { echo "error: cargo not found"; echo "help: install Rust 1.85 or newer (rustup), then run this again"; exit 1; }
 	@echo "== native build (about a minute the first time)"
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/uv pip install --python $(RUN) --no-deps --no-build-isolation -e .
+	@$(RUN) -m compileall -q streamlearn
 	@touch $@
 
 lock: $(VENV)/.python ## pin every package again, with hashes
