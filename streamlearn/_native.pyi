@@ -520,7 +520,7 @@ class JoinCore:
     ) -> None:
         """Add impressions, all or none."""
 
-    def add_actions(self, ids: _Spans, times: _I64, origins: _Origins, items: _U64, codes: _U8) -> None:
+    def add_actions(self, ids: _Spans, times: _I64, origins: _Origins, items: _U64, what: tuple[_U8, _F32]) -> None:
         """Add actions, all or none."""
 
     def advance(self, watermark_ms: int) -> None:

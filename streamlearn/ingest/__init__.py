@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from streamlearn.ingest.join_core import JoinCore
     from streamlearn.ingest.join_plan import JoinPlan
     from streamlearn.ingest.letter_box import LetterBox
-    from streamlearn.ingest.lot_events import LotActions, LotEvents, LotImpressions, decode_lot, encode_lot
+    from streamlearn.ingest.lot_events import LotEvents, decode_lot, encode_lot
     from streamlearn.ingest.lots import Cut, LotCutter, lots_of
     from streamlearn.ingest.mark import PairMark
     from streamlearn.ingest.pair import PairReader, Taken
@@ -52,10 +52,8 @@ __all__ = [
     "LetterKind",
     "Letters",
     "Lineage",
-    "LotActions",
     "LotCutter",
     "LotEvents",
-    "LotImpressions",
     "LotProgress",
     "PairMark",
     "PairReader",
@@ -94,7 +92,7 @@ __getattr__ = lazy_names(
         "blob": "Blob Section decode_blob encode_blob",
         "cutting": "CutLots",
         "letter_box": "LetterBox",
-        "lot_events": "LotActions LotEvents LotImpressions decode_lot encode_lot",
+        "lot_events": "LotEvents decode_lot encode_lot",
         "lots": "Cut LotCutter lots_of",
         "mark": "PairMark",
         "pair": "PairReader Taken",

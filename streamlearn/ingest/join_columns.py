@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 __all__ = ["ActionColumns", "ImpressionColumns", "Joined", "JoinedRequests", "JoinedRows", "LetterKind", "Letters"]
 
+Float32s: TypeAlias = npt.NDArray[np.float32]
 Int32s: TypeAlias = npt.NDArray[np.int32]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Uint8s: TypeAlias = npt.NDArray[np.uint8]
@@ -64,6 +65,7 @@ class ActionColumns:
         event_index: Origin: which event of the record.
         items: uint64[n]. The item of each.
         codes: uint8[n]. What was done, as `JoinPlan.codes` numbers it.
+        weights: float32[n]. How much the positives it makes weigh: finite, and not below 0.
     """
 
     request_ids: Uint8s
@@ -74,6 +76,7 @@ class ActionColumns:
     event_index: Int32s
     items: Uint64s
     codes: Uint8s
+    weights: Float32s
 
     def __len__(self) -> int:
         return len(self.event_time_ms)
@@ -118,6 +121,7 @@ class JoinedRows:
         settles: uint32[N]. Labels the row settles.
         labels: uint32[N]. Those of them that are positive.
         settle_time_ms: Event time at which they were settled.
+        weights: float32[N, labels]. Of each label the row makes positive, the weight of the action that did; else 1.
     """
 
     request_index: Int32s
@@ -128,6 +132,7 @@ class JoinedRows:
     settles: Uint32s
     labels: Uint32s
     settle_time_ms: Int64s
+    weights: Float32s
 
     def __len__(self) -> int:
         return len(self.request_index)
@@ -155,6 +160,7 @@ class Letters:
         index: Origin: the index of the first item, or of the action, in the record.
         event_time_ms: When it happened.
         item: Of an action: the item.
+        weight: Of an action: how much it weighs.
         request_ids: The bytes of their request ids, end to end.
         request_at: int64[n+1]. Where each begins.
         payload: The bytes of impressions, end to end; of actions none.
@@ -169,6 +175,7 @@ class Letters:
     index: Int32s
     event_time_ms: Int64s
     item: Uint64s
+    weight: Float32s
     request_ids: Uint8s
     request_at: Int64s
     payload: Uint8s

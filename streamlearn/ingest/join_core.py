@@ -49,11 +49,11 @@ class JoinCore:
         >>> core.add_actions(ActionColumns(
         ...     request_ids=text, request_at=at, event_time_ms=np.array([12_000]), partition=np.array([3], np.int32),
         ...     offset=np.array([77]), event_index=np.array([0], np.int32), items=np.array([902], np.uint64),
-        ...     codes=plan.codes_of(["click"])))
+        ...     codes=plan.codes_of(["click"]), weights=np.array([2.5], np.float32)))
         >>> core.advance(60_001)
         >>> rows = core.take(100).rows
-        >>> rows.item_index.tolist(), rows.labels.tolist()
-        ([8, 9], [0, 1])
+        >>> rows.item_index.tolist(), rows.labels.tolist(), rows.weights.tolist()
+        ([8, 9], [0, 1], [[1.0], [2.5]])
     """
 
     def __init__(self, plan: JoinPlan) -> None:
@@ -102,7 +102,7 @@ class JoinCore:
             given.event_time_ms,
             (given.partition, given.offset, given.event_index),
             given.items,
-            given.codes,
+            (given.codes, given.weights),
         )
 
     def advance(self, watermark_ms: int) -> None:

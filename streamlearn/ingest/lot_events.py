@@ -1,4 +1,4 @@
-"""LotEvents: the events of one lot out of one blob, as arrays that a join takes as they are, and as bytes.
+"""LotEvents: the events of one lot out of one blob, as columns that a join takes as they are, and as bytes.
 
 It does not know how events become samples.
 """
@@ -14,75 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import BadRecord
+from streamlearn.ingest.join_columns import ActionColumns, ImpressionColumns
 
-__all__ = ["DTYPES", "LotActions", "LotEvents", "LotImpressions", "decode_lot", "encode_lot"]
-
-Int64s = npt.NDArray[np.int64]
-Int32s = npt.NDArray[np.int32]
-Uint64s = npt.NDArray[np.uint64]
-Uint8s = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True, eq=False)
-class LotImpressions:
-    """Impressions of one lot: n of them, with N items in all.
-
-    Attributes:
-        request_ids: uint8. Request ids, end to end.
-        request_at: int64[n+1]. Where each begins.
-        event_time_ms: int64[n]. Event times.
-        partition: int32[n]. Identity: the partition.
-        offset: int64[n]. Identity: the offset of its record.
-        first_item: int32[n]. Identity: the index, within its record, of its first item.
-        items: uint64[N]. Keys of the items shown.
-        items_at: int64[n+1]. Where each impression's begin.
-        payload: uint8. The impressions themselves, in today's schema with their framing, end to end.
-        payload_at: int64[n+1]. Where each begins.
-    """
-
-    request_ids: Uint8s
-    request_at: Int64s
-    event_time_ms: Int64s
-    partition: Int32s
-    offset: Int64s
-    first_item: Int32s
-    items: Uint64s
-    items_at: Int64s
-    payload: Uint8s
-    payload_at: Int64s
-
-    def __len__(self) -> int:
-        return len(self.event_time_ms)
-
-
-@dataclass(frozen=True, eq=False)
-class LotActions:
-    """Actions of one lot: n of them.
-
-    Attributes:
-        request_ids: uint8. Request ids, end to end.
-        request_at: int64[n+1]. Where each begins.
-        event_time_ms: int64[n]. Event times.
-        partition: int32[n]. Where each came from: the partition.
-        offset: int64[n]. The offset of its record.
-        event_index: int32[n]. Which event of its record.
-        items: uint64[n]. Key of the item acted on.
-        codes: uint8[n]. What was done: the place in `App.actions`.
-        weights: float32[n]. How much the positive weighs.
-    """
-
-    request_ids: Uint8s
-    request_at: Int64s
-    event_time_ms: Int64s
-    partition: Int32s
-    offset: Int64s
-    event_index: Int32s
-    items: Uint64s
-    codes: Uint8s
-    weights: npt.NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.event_time_ms)
+__all__ = ["DTYPES", "LotEvents", "decode_lot", "encode_lot"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +36,8 @@ class LotEvents:
     partition: int
     closes: bool
     watermark_ms: int
-    impressions: LotImpressions
-    actions: LotActions
+    impressions: ImpressionColumns
+    actions: ActionColumns
 
     def __len__(self) -> int:
         return len(self.impressions) + len(self.actions)
@@ -122,8 +56,8 @@ class _Whole(msgspec.Struct, array_like=True, frozen=True):
 
 # In the order of the fields above.
 DTYPES = {
-    LotImpressions: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "<i8", "u1", "<i8"),
-    LotActions: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "u1", "<f4"),
+    ImpressionColumns: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "<i8", "u1", "<i8"),
+    ActionColumns: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "u1", "<f4"),
 }
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Whole)
 
@@ -144,15 +78,15 @@ def decode_lot(data: bytes) -> LotEvents:
     """
     try:
         whole = _DECODER.decode(data)
-        impressions = LotImpressions(*_views(LotImpressions, whole.impressions))
-        actions = LotActions(*_views(LotActions, whole.actions))
+        impressions = ImpressionColumns(*_views(ImpressionColumns, whole.impressions))
+        actions = ActionColumns(*_views(ActionColumns, whole.actions))
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         message = f"{len(data)} bytes are no events of a lot: {error}"
         raise BadRecord(message, help="workers run different releases; run one everywhere") from error
     return LotEvents(whole.lot, whole.partition, whole.closes, whole.watermark_ms, impressions, actions)
 
 
-def _bytes_of(columns: LotImpressions | LotActions) -> Iterator[bytes]:
+def _bytes_of(columns: ImpressionColumns | ActionColumns) -> Iterator[bytes]:
     for field, dtype in zip(fields(columns), DTYPES[type(columns)], strict=True):
         yield np.ascontiguousarray(getattr(columns, field.name), dtype).tobytes()
 

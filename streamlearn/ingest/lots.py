@@ -17,7 +17,8 @@ from streamlearn.apps import AppFolder
 from streamlearn.events import EventColumns, EventDecoder, Failure, Origin, take_rows
 from streamlearn.features import keys_of
 from streamlearn.ingest.blob import Blob, Section
-from streamlearn.ingest.lot_events import DTYPES, LotActions, LotEvents, LotImpressions
+from streamlearn.ingest.join_columns import ActionColumns, ImpressionColumns
+from streamlearn.ingest.lot_events import DTYPES, LotEvents
 from streamlearn.native import native
 from streamlearn.schemas import action_schema, impression_schema
 
@@ -193,7 +194,7 @@ class LotCutter:
         cuts = [0, *(np.flatnonzero(np.diff(lots)) + 1).tolist(), len(lots)]
         return _take(events, order), order, [(int(lots[begin]), begin, stop) for begin, stop in pairwise(cuts)]
 
-    def _impressions(self, blob: Blob, events: EventColumns) -> dict[int, LotImpressions]:
+    def _impressions(self, blob: Blob, events: EventColumns) -> dict[int, ImpressionColumns]:
         if not len(events):
             return {}
         events, _, bounds = self._sorted(events)
@@ -205,7 +206,7 @@ class LotCutter:
         found = {}
         for lot, begin, stop in bounds:
             rows, cut = slice(begin, stop), slice(begin, stop + 1)
-            found[lot] = LotImpressions(
+            found[lot] = ImpressionColumns(
                 request_ids=columns["request_id"][ids_at[begin] : ids_at[stop]],
                 request_at=ids_at[cut] - ids_at[begin],
                 event_time_ms=columns["event_time_ms"][rows],
@@ -219,7 +220,7 @@ class LotCutter:
             )
         return found
 
-    def _actions(self, blob: Blob, events: EventColumns, codes: npt.NDArray[np.uint8]) -> dict[int, LotActions]:
+    def _actions(self, blob: Blob, events: EventColumns, codes: npt.NDArray[np.uint8]) -> dict[int, ActionColumns]:
         if not len(events):
             return {}
         events, order, bounds = self._sorted(events)
@@ -231,7 +232,7 @@ class LotCutter:
         found = {}
         for lot, begin, stop in bounds:
             rows = slice(begin, stop)
-            found[lot] = LotActions(
+            found[lot] = ActionColumns(
                 request_ids=columns["request_id"][ids_at[begin] : ids_at[stop]],
                 request_at=ids_at[begin : stop + 1] - ids_at[begin],
                 event_time_ms=columns["event_time_ms"][rows],
@@ -266,5 +267,5 @@ def _empty(kind: type, offsets: Sequence[str]) -> Any:
     return kind(*(np.zeros(int(name in offsets), dtype) for name, dtype in zip(names, DTYPES[kind], strict=True)))
 
 
-_NO_IMPRESSIONS: LotImpressions = _empty(LotImpressions, ("request_at", "items_at", "payload_at"))
-_NO_ACTIONS: LotActions = _empty(LotActions, ("request_at",))
+_NO_IMPRESSIONS: ImpressionColumns = _empty(ImpressionColumns, ("request_at", "items_at", "payload_at"))
+_NO_ACTIONS: ActionColumns = _empty(ActionColumns, ("request_at",))

@@ -47,6 +47,7 @@ class Done(NamedTuple):
     event_index: int
     item: int
     action: str
+    weight: float = 1.0
 
 
 class Row(NamedTuple):
@@ -60,6 +61,7 @@ class Row(NamedTuple):
     settles: int
     labels: int
     item: int
+    weights: tuple[float, ...]
     payload: bytes | None
 
 
@@ -100,8 +102,11 @@ def make_world(rng: random.Random, requests: int) -> list[Event]:
                 request if rng.random() < 0.95 else f"nobody-{number}",
                 time + rng.choice((-10_000, 6_000, 30_000, 60_000, 60_001, rng.randrange(500_000))),
                 rng.randrange(3), 1_000 + len(events), rng.randrange(3), item, rng.choice(ACTIONS),
+                rng.choice((0.0, 0.5, 1.0, 3.25)),
             )  # fmt: skip
             events += [done] * rng.choice((1, 1, 2))
+            if rng.random() < 0.1:  # at one time with another weight
+                events.append(done._replace(offset=done.offset + 100_000, weight=2.0))
     return events
 
 
@@ -153,6 +158,7 @@ def columns_of_actions(plan: JoinPlan, done: Sequence[Done]) -> ActionColumns:
         event_index=np.array([one.event_index for one in done], np.int32),
         items=np.array([one.item for one in done], np.uint64),
         codes=plan.codes_of([one.action for one in done]),
+        weights=np.array([one.weight for one in done], np.float32),
     )
 
 
@@ -166,7 +172,8 @@ def rows_of(joined: Joined) -> list[Row]:
             Row(
                 int(requests.partition[request]), int(requests.offset[request]), int(rows.item_index[row]),
                 int(rows.group[row]), int(rows.settle_time_ms[row]), int(rows.settles[row]), int(rows.labels[row]),
-                int(rows.item[row]), None if requests.reads_back[request] else requests.payload[begin:end].tobytes(),
+                int(rows.item[row]), tuple(rows.weights[row].tolist()),
+                None if requests.reads_back[request] else requests.payload[begin:end].tobytes(),
             )
         )  # fmt: skip
         assert rows.item_index[row] - rows.position[row] == requests.first_item[request]
@@ -194,12 +201,14 @@ def winners(events: Sequence[Event]) -> dict[tuple[str, int], tuple[Identity, Sh
     return found
 
 
-def _first_times(events: Sequence[Event], request: str, item: int) -> dict[str, int]:
-    times: dict[str, int] = {}
+def _first(events: Sequence[Event], request: str, item: int) -> dict[str, tuple[int, float]]:
+    """Time and weight of the action of each kind that counts: the earliest, of one time the heaviest."""
+    found: dict[str, tuple[int, float]] = {}
     for done in events:
         if isinstance(done, Done) and done.request == request and done.item == item:
-            times[done.action] = min(done.time, times.get(done.action, done.time))
-    return times
+            said = (done.time, done.weight)
+            found[done.action] = min(said, found.get(done.action, said), key=lambda one: (one[0], -one[1]))
+    return found
 
 
 def rows_expected(plan: JoinPlan, events: Sequence[Event]) -> list[Row]:
@@ -207,11 +216,11 @@ def rows_expected(plan: JoinPlan, events: Sequence[Event]) -> list[Row]:
     rows = []
     shortest_ms = 1_000 * min(group.window_s for group in plan.groups)
     for (request, item), (identity, shown) in winners(events).items():
-        times = _first_times(events, request, item)
+        first = _first(events, request, item)
         for number, group in enumerate(plan.groups):
             due, until = shown.time + 1_000 * group.wait_s, shown.time + 1_000 * group.window_s
             numbered = [(bit, label) for bit, label in enumerate(plan.labels) if label.group == group.name]
-            at = {bit: times[label.action] for bit, label in numbered if label.action in times}
+            at = {bit: first[label.action][0] for bit, label in numbered if label.action in first}
             positive = sum(1 << bit for bit, time in at.items() if time <= due)
             negative = sum(
                 1 << bit for bit, label in numbered if not positive >> bit & 1 and is_kept(plan, identity, label)
@@ -220,7 +229,10 @@ def rows_expected(plan: JoinPlan, events: Sequence[Event]) -> list[Row]:
             settled += [(time, 1 << bit, 1 << bit) for bit, time in at.items() if due < time <= until]
             for time, settles, labels in settled:
                 payload = shown.payload if time <= shown.time + shortest_ms else None
-                rows.append(Row(*identity, number, time, settles, labels, item, payload))
+                weights = tuple(
+                    first[label.action][1] if labels >> bit & 1 else 1.0 for bit, label in enumerate(plan.labels)
+                )
+                rows.append(Row(*identity, number, time, settles, labels, item, weights, payload))
     return sorted(rows, key=repr)
 
 
@@ -228,10 +240,10 @@ def outcomes_expected(plan: JoinPlan, events: Sequence[Event]) -> dict[tuple[Ide
     """Of every (identity, label) that is to be learned, the final label and the bytes of the impression."""
     found = {}
     for (request, item), (identity, shown) in winners(events).items():
-        times = _first_times(events, request, item)
+        first = _first(events, request, item)
         windows = {group.name: 1_000 * group.window_s for group in plan.groups}
         for bit, label in enumerate(plan.labels):
-            positive = label.action in times and times[label.action] <= shown.time + windows[label.group]
+            positive = label.action in first and first[label.action][0] <= shown.time + windows[label.group]
             if positive or is_kept(plan, identity, label):
                 found[identity, bit] = (int(positive), shown.payload)
     return found

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use crate::advance::AHEAD;
 use crate::core::{Actions, Impressions, JoinCore, Spans};
+use crate::done::Done;
 use crate::emit::{Correction, Emitting};
 use crate::hash::{is_logged, place_salt};
 use crate::index::At;
@@ -19,8 +20,7 @@ const FEW: usize = 32;
 /// An action on an item of an impression that was just added.
 struct Known {
     position: usize,
-    code: u8,
-    time: i64,
+    done: Done,
     /// Where it came from; None if it was on a copy of the impression.
     waited: Option<Matched>,
 }
@@ -147,6 +147,7 @@ impl JoinCore {
             index: shown.origin.first_item,
             time: shown.time,
             item: 0,
+            weight: 0.0,
             id: shown.id.into(),
             payload: shown.payload.into(),
         });
@@ -184,7 +185,7 @@ impl JoinCore {
             }
             let held = slice.items_at(at.place).start + place;
             let acts = slice.acts_of(held);
-            known.extend(acts.map(|act| Known { position, code: act.code, time: act.time, waited: None }));
+            known.extend(acts.map(|done| Known { position, done, waited: None }));
             slice.heads[held] = DEAD;
         }
         (known, fresh)
@@ -215,12 +216,12 @@ impl JoinCore {
         slices.pending += 1;
         let matched = self.waiting.matched(hash, shown.id, |item| slice.position(at.place, item));
         for (position, act) in matched {
-            known.push(Known { position, code: act.code, time: act.time, waited: Some(act) });
+            known.push(Known { position, done: act.done, waited: Some(act) });
         }
         if !known.is_empty() {
             known.retain(|act| self.accept(shown, act));
             let slice = self.slices.shelf.get_mut(number);
-            known.iter().for_each(|act| slice.note_act(begin + act.position, act.code, act.time));
+            known.iter().for_each(|act| slice.note_act(begin + act.position, act.done));
         }
         self.slices.bytes += self.slices.shelf.get(number).bytes() - before;
         self.catch_up(at, shown, &known);
@@ -228,20 +229,20 @@ impl JoinCore {
 
     /// Whether some group's window is open for an action; a letter if not.
     fn accept(&mut self, shown: &Shown<'_>, act: &Known) -> bool {
-        let groups = self.groups_open(shown.time, act.code, act.time);
+        let groups = self.groups_open(shown.time, act.done);
         if groups != 0 {
             return true;
         }
         self.out.counters.actions_late += 1;
-        if let Some(Matched { code, time, partition, offset, index, item }) = act.waited {
-            let act = Act { id: shown.id, item, code, time, partition, offset, index };
+        if let Some(Matched { done, partition, offset, index, item }) = act.waited {
+            let act = Act { id: shown.id, item, done, partition, offset, index };
             self.out.push_letter(act.letter(LetterKind::ActionLate));
         }
         false
     }
 
-    /// Groups for which an action of this code counts, by its time and by the watermark.
-    fn groups_open(&self, shown: i64, code: u8, time: i64) -> u32 {
+    /// Groups for which an action counts, by its code, its time and the watermark.
+    fn groups_open(&self, shown: i64, Done { code, time, .. }: Done) -> u32 {
         let open = self.rules.groups().filter(|&(place, group)| {
             let until = shown + group.window_ms;
             self.rules.labels(place, code) != 0 && time <= until && self.watermark <= until
@@ -267,13 +268,14 @@ impl JoinCore {
             if watermark > due {
                 emitting.first_rows(place);
             }
-            for act in known.iter().filter(|act| act.time > due && act.time <= until) {
-                if self.rules.labels(place, act.code) == 0 {
+            let acts = known.iter().map(|act| (act.position, act.done.code, act.done.time));
+            for (position, code, time) in acts.filter(|&(.., time)| time > due && time <= until) {
+                if self.rules.labels(place, code) == 0 {
                     continue;
-                } else if watermark > act.time {
-                    emitting.correct(place, act.position, act.code, act.time);
+                } else if watermark > time {
+                    emitting.correct(place, position, code, time);
                 } else {
-                    let next = correction(emitting.slice, at, (place, act.position, act.code), act.time);
+                    let next = correction(emitting.slice, at, (place, position, code), time);
                     self.corrections.push(Reverse(next));
                 }
             }
@@ -285,14 +287,13 @@ impl JoinCore {
         let act = Act {
             id: given.ids.get(row),
             item: given.items[row],
-            code: given.codes[row],
-            time: given.times[row],
+            done: Done { code: given.codes[row], time: given.times[row], weight: given.weights[row] },
             partition: origins.partitions[row],
             offset: origins.offsets[row],
             index: origins.indexes[row] as u32,
         };
         self.out.counters.actions += 1;
-        if self.rules.groups().all(|(place, _)| self.rules.labels(place, act.code) == 0) {
+        if self.rules.groups().all(|(place, _)| self.rules.labels(place, act.done.code) == 0) {
             self.out.counters.actions_unlabelled += 1;
             return;
         }
@@ -329,16 +330,20 @@ impl JoinCore {
     fn apply(&mut self, at: At, position: usize, act: Act<'_>) {
         let slice = self.slices.shelf.get(at.slice);
         let (shown, item) = (slice.time(at.place), slice.items_at(at.place).start + position);
-        let before = slice.act_time(item, act.code);
+        let Done { code, time, .. } = act.done;
+        let before = slice.act(item, code).map(|before| before.time);
         // By its own time first: whether an action is late must not depend on which of two came first.
-        let timely = self.rules.groups().any(|(place, group)| {
-            self.rules.labels(place, act.code) != 0 && act.time <= shown + group.window_ms
-        });
-        if timely && before.is_some_and(|before| before <= act.time) {
+        let timely = self
+            .rules
+            .groups()
+            .any(|(place, group)| self.rules.labels(place, code) != 0 && time <= shown + group.window_ms);
+        if timely && before.is_some_and(|before| before <= time) {
             self.out.counters.actions_duplicate += 1;
+            // It may be heavier than one of the same time.
+            self.slices.shelf.get_mut(at.slice).note_act(item, act.done);
             return;
         }
-        let open = self.groups_open(shown, act.code, act.time);
+        let open = self.groups_open(shown, act.done);
         if open == 0 {
             self.out.counters.actions_late += 1;
             self.out.push_letter(act.letter(LetterKind::ActionLate));
@@ -347,10 +352,10 @@ impl JoinCore {
         self.out.counters.actions_duplicate += u64::from(before.is_some());
         let slice = self.slices.shelf.get_mut(at.slice);
         let bytes = slice.bytes();
-        slice.note_act(item, act.code, act.time);
+        slice.note_act(item, act.done);
         self.slices.bytes += slice.bytes() - bytes;
         for place in (0..self.rules.settings.groups.len()).filter(|place| open >> place & 1 == 1) {
-            self.settle(at, (place, position, act.code), (act.time, before));
+            self.settle(at, (place, position, code), (time, before));
         }
     }
 

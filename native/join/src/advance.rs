@@ -57,7 +57,8 @@ impl JoinCore {
             let slice = self.slices.shelf.get_mut(number);
             let item = slice.items_at(place).start + position as usize;
             // An earlier action may have come since, or the item may count elsewhere.
-            if slice.heads[item] == DEAD || slice.act_time(item, code) != Some(time) {
+            let counts = slice.act(item, code).is_some_and(|act| act.time == time);
+            if slice.heads[item] == DEAD || !counts {
                 continue;
             }
             let at = At { slice: number, place };
@@ -72,7 +73,7 @@ impl JoinCore {
         let foreign_until = settings.from_ms.saturating_add(self.rules.window_max);
         let out = &mut self.out;
         self.waiting.expire(watermark - settings.orphan_wait_ms, |act| {
-            if act.time <= foreign_until {
+            if act.done.time <= foreign_until {
                 out.counters.actions_before += 1;
             } else {
                 out.counters.actions_orphan += 1;

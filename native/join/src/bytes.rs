@@ -27,7 +27,7 @@ macro_rules! numbers {
     )*};
 }
 
-numbers!(u8, u16, i32, u32, i64, u64);
+numbers!(u8, u16, i32, u32, i64, u64, f32);
 
 /// Writes bytes.
 pub(crate) struct Writer {

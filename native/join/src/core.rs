@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::counters::Counters;
+use crate::done::is_weight;
 use crate::emit::Correction;
 use crate::error::{Error, Result, refuse};
 use crate::index::{At, Index};
@@ -108,6 +109,8 @@ pub struct Actions<'a> {
     pub items: &'a [u64],
     /// What was done.
     pub codes: &'a [u8],
+    /// How much the positives they make weigh.
+    pub weights: &'a [f32],
 }
 
 fn check_times(times: &[i64]) -> Result<()> {
@@ -150,9 +153,12 @@ impl Actions<'_> {
         let rows = self.rows();
         self.ids.check("request ids", rows)?;
         self.origins.check(rows)?;
-        let lengths = [self.items.len(), self.codes.len()];
-        if lengths != [rows; 2] {
-            return refuse(format!("items and codes: {lengths:?} values, expected {rows}"));
+        let lengths = [self.items.len(), self.codes.len(), self.weights.len()];
+        if lengths != [rows; 3] {
+            return refuse(format!("items, codes and weights: {lengths:?} values, expected {rows}"));
+        }
+        if let Some(weight) = self.weights.iter().find(|&&weight| !is_weight(weight)) {
+            return refuse(format!("a weight is {weight}: finite, and not below 0"));
         }
         check_times(self.times)
     }

@@ -9,6 +9,7 @@ mod advance;
 mod bytes;
 mod core;
 mod counters;
+mod done;
 mod emit;
 mod error;
 mod hash;

@@ -42,7 +42,7 @@ impl LetterKind {
 }
 
 /// An event that could not be joined.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Letter {
     pub kind: LetterKind,
     pub code: u8,
@@ -53,6 +53,8 @@ pub(crate) struct Letter {
     pub index: u32,
     pub time: i64,
     pub item: u64,
+    /// Of an action.
+    pub weight: f32,
     pub id: Box<[u8]>,
     pub payload: Box<[u8]>,
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::done::{Done, Stamp};
 use crate::hash::Identity;
 use crate::prefetch::prefetch;
 
@@ -29,12 +30,12 @@ impl Origin {
     }
 }
 
-/// The earliest action of one code on one item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The action of one code on one item that counts.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Act {
-    pub time: i64,
+    pub stamp: Stamp,
     pub next: u32,
-    pub code: u8,
+    pub weight: f32,
 }
 
 /// One impression, to be added.
@@ -232,35 +233,37 @@ impl Slice {
     }
 
     /// The actions on an item, by where the item lies in the slice.
-    pub fn acts_of(&self, item: usize) -> impl Iterator<Item = Act> + '_ {
+    pub fn acts_of(&self, item: usize) -> impl Iterator<Item = Done> + '_ {
         let head = self.heads[item];
         let mut next = if head == DEAD { NONE } else { head };
         std::iter::from_fn(move || {
             let act = (next != NONE).then(|| self.acts[next as usize])?;
             next = act.next;
-            Some(act)
+            Some(act.stamp.with_weight(act.weight))
         })
     }
 
-    /// When an item first had an action of this code.
-    pub fn act_time(&self, item: usize, code: u8) -> Option<i64> {
-        self.acts_of(item).find(|act| act.code == code).map(|act| act.time)
+    /// The action of this code on an item that counts.
+    pub fn act(&self, item: usize, code: u8) -> Option<Done> {
+        self.acts_of(item).find(|act| act.code == code)
     }
 
-    /// Note an action; of several of one code the earliest stays.
-    pub fn note_act(&mut self, item: usize, code: u8, time: i64) {
+    /// Note an action, unless one of its code counts rather than it.
+    pub fn note_act(&mut self, item: usize, done: Done) {
         let mut at = self.heads[item];
         while at != NONE {
             let act = &mut self.acts[at as usize];
-            if act.code == code {
-                act.time = act.time.min(time);
+            if act.stamp.code() == done.code {
+                if done.order(&act.stamp.with_weight(act.weight)).is_lt() {
+                    (act.stamp, act.weight) = (done.stamp(), done.weight);
+                }
                 return;
             }
             at = act.next;
         }
         let next = self.heads[item];
         self.heads[item] = self.acts.len() as u32;
-        push(&mut self.acts, Act { time, next, code });
+        push(&mut self.acts, Act { stamp: done.stamp(), next, weight: done.weight });
     }
 
     /// Nothing more is expected: give back the room that was kept.

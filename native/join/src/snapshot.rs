@@ -5,17 +5,18 @@ use std::collections::HashMap;
 use crate::adding::correction;
 use crate::bytes::{Number, Reader, Writer};
 use crate::core::{JoinCore, NEVER};
+use crate::done::{Done, is_weight};
 use crate::error::{Error, Result};
 use crate::hash::place_salt;
 use crate::index::At;
 use crate::output::{Letter, LetterKind, Row};
-use crate::settings::Settings;
+use crate::settings::{Settings, TIME_MAX_MS};
 use crate::slice::{Act, DEAD, NONE, Origin, Slice};
 use std::cmp::Reverse;
 use streamlearn_wire::keys::key_of_bytes;
 
 const MAGIC: &[u8; 4] = b"SLJC";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 impl JoinCore {
     /// Everything that is held.
@@ -147,6 +148,10 @@ impl JoinCore {
                 return broken(format!("a row of item {position} of impression {place} of slice {ordinal}"));
             };
             let (group, reads_back) = ((kinds[row] >> 1) as u8, kinds[row] & 1 == 1);
+            let of_group = self.rules.of_group.get(usize::from(group)).copied().unwrap_or(0);
+            if settles & !of_group != 0 || labels & !settles != 0 {
+                return broken(format!("a row of group {group} settles {settles:#b} as {labels:#b}"));
+            }
             let settle_time = times[row];
             let row = Row { slice: number, place, position, settles, labels, group, reads_back, settle_time };
             self.out.push_row(row, self.slices.shelf.get_mut(number));
@@ -171,9 +176,10 @@ fn write_slice(slice: &Slice, out: &mut Writer) {
     out.column(&slice.item_ends);
     out.column(&slice.items);
     out.column(&slice.heads);
-    out.column(&slice.acts.iter().map(|act| act.time).collect::<Vec<i64>>());
+    out.column(&slice.acts.iter().map(|act| act.stamp.time()).collect::<Vec<i64>>());
     out.column(&slice.acts.iter().map(|act| act.next).collect::<Vec<u32>>());
-    out.column(&slice.acts.iter().map(|act| act.code).collect::<Vec<u8>>());
+    out.column(&slice.acts.iter().map(|act| act.stamp.code()).collect::<Vec<u8>>());
+    out.column(&slice.acts.iter().map(|act| act.weight).collect::<Vec<f32>>());
     out.column(&slice.payload_ends);
     out.bytes(&slice.payload);
 }
@@ -191,19 +197,21 @@ fn read_slice(from: &mut Reader<'_>, key: i64, slice_ms: i64) -> Result<Slice> {
     slice.items = from.column()?;
     slice.heads = from.column()?;
     let (times, nexts): (Vec<i64>, Vec<u32>) = (from.column()?, from.column()?);
-    let codes: Vec<u8> = from.column()?;
+    let (codes, weights): (Vec<u8>, Vec<f32>) = (from.column()?, from.column()?);
     slice.payload_ends = from.column()?;
     slice.payload = from.bytes()?.to_vec();
     let rows = slice.len();
     let lengths = [slice.id_ends.len(), partitions.len(), offsets.len(), firsts.len(), slice.item_ends.len()];
-    let acts = [nexts.len(), codes.len()];
+    let acts = [nexts.len(), codes.len(), weights.len()];
     let ends = ends_at(&slice.id_ends, slice.ids.len()) && ends_at(&slice.item_ends, slice.items.len());
     let payload = slice.payload_ends.len() <= rows && ends_at(&slice.payload_ends, slice.payload.len());
     // Actions are linked to older ones, so links that fall end.
     let linked = |(act, &next): (usize, &u32)| next == NONE || (next as usize) < act;
     let heads = slice.heads.iter().all(|&head| head == NONE || head == DEAD || (head as usize) < times.len());
     let whole = lengths == [rows; 5]
-        && acts == [times.len(); 2]
+        && acts == [times.len(); 3]
+        && times.iter().all(|time| time.abs() < TIME_MAX_MS)
+        && weights.iter().all(|&weight| is_weight(weight))
         && slice.heads.len() == slice.items.len()
         && slice.times.iter().all(|&time| i64::from(time) < slice_ms);
     if !(whole && ends && payload && heads && nexts.iter().enumerate().all(linked)) {
@@ -212,8 +220,10 @@ fn read_slice(from: &mut Reader<'_>, key: i64, slice_ms: i64) -> Result<Slice> {
     let origins = partitions.iter().zip(offsets).zip(firsts);
     slice.origins =
         origins.map(|((&partition, offset), first_item)| Origin { partition, first_item, offset }).collect();
-    let acts = times.iter().zip(nexts).zip(codes);
-    slice.acts = acts.map(|((&time, next), code)| Act { time, next, code }).collect();
+    let dones = times.iter().zip(codes).zip(&weights);
+    let dones = dones.map(|((&time, code), &weight)| Done { code, time, weight });
+    let acts = dones.zip(nexts);
+    slice.acts = acts.map(|(done, next)| Act { stamp: done.stamp(), next, weight: done.weight }).collect();
     slice.note_bounds();
     Ok(slice)
 }
@@ -233,6 +243,7 @@ fn write_letter(letter: &Letter, out: &mut Writer) {
     for number in [i64::from(letter.partition), letter.offset, letter.time, letter.item as i64] {
         out.i64(number);
     }
+    out.u64(u64::from(letter.weight.to_bits()));
     out.bytes(&letter.id);
     out.bytes(&letter.payload);
 }
@@ -244,6 +255,7 @@ fn read_letter(from: &mut Reader<'_>) -> Result<Letter> {
         return broken(format!("a letter of kind {number}"));
     };
     let (partition, offset, time, item) = (from.i64()? as i32, from.i64()?, from.i64()?, from.i64()? as u64);
+    let weight = f32::from_bits(from.u64()? as u32);
     let (id, payload) = (from.bytes()?.into(), from.bytes()?.into());
-    Ok(Letter { kind, code, groups, partition, offset, index, time, item, id, payload })
+    Ok(Letter { kind, code, groups, partition, offset, index, time, item, weight, id, payload })
 }

@@ -23,7 +23,7 @@ pub struct Requests {
 }
 
 /// Rows that are due.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub struct Rows {
     /// The impression.
     pub request_index: Vec<i32>,
@@ -41,10 +41,12 @@ pub struct Rows {
     pub labels: Vec<u32>,
     /// When they were settled.
     pub settle_times: Vec<i64>,
+    /// How much each label's positive weighs, all labels of a row side by side; 1 where the row makes none.
+    pub weights: Vec<f32>,
 }
 
 /// Events that could not be joined.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub struct Letters {
     /// Why, as `LetterKind` numbers it.
     pub kinds: Vec<u8>,
@@ -62,6 +64,8 @@ pub struct Letters {
     pub times: Vec<i64>,
     /// Of an action: the item.
     pub items: Vec<u64>,
+    /// Of an action: how much it weighs.
+    pub weights: Vec<f32>,
     /// Request ids, end to end.
     pub ids: Vec<u8>,
     /// Where each begins.
@@ -73,7 +77,7 @@ pub struct Letters {
 }
 
 /// Everything that was taken.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub struct Taken {
     /// Impressions that rows are of.
     pub requests: Requests,
@@ -93,6 +97,7 @@ impl Letters {
         self.indexes.push(letter.index as i32);
         self.times.push(letter.time);
         self.items.push(letter.item);
+        self.weights.push(letter.weight);
         self.ids.extend_from_slice(&letter.id);
         self.id_at.push(self.ids.len() as i64);
         self.payload.extend_from_slice(&letter.payload);
@@ -148,10 +153,23 @@ impl JoinCore {
         rows.request_index.push(taken.requests.times.len() as i32 - 1);
         rows.positions.push(row.position as i32);
         rows.item_index.push(slice.origins[row.place as usize].identity(position).item as i32);
-        rows.items.push(slice.items[slice.items_at(row.place).start + position]);
+        let item = slice.items_at(row.place).start + position;
+        rows.items.push(slice.items[item]);
         rows.groups.push(row.group);
         rows.settles.push(row.settles);
         rows.labels.push(row.labels);
         rows.settle_times.push(row.settle_time);
+        let labels = &self.rules.settings.labels;
+        let begin = rows.weights.len();
+        rows.weights.resize(begin + labels.len(), 1.0);
+        let mut rest = row.labels;
+        while rest != 0 {
+            let label = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            // What made it positive is held until the row is taken.
+            if let Some(act) = slice.act(item, labels[label].action) {
+                rows.weights[begin + label] = act.weight;
+            }
+        }
     }
 }

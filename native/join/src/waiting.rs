@@ -1,7 +1,8 @@
 //! Actions that wait for the impression of their request.
 
 use crate::bytes::{Reader, Writer};
-use crate::error::Result;
+use crate::done::{Done, Stamp, is_weight};
+use crate::error::{Error, Result};
 use crate::hash::place_salt;
 use crate::index::{At, Index};
 use crate::output::{Letter, LetterKind};
@@ -9,12 +10,11 @@ use crate::shelf::Shelf;
 use streamlearn_wire::keys::key_of_bytes;
 
 /// One action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Act<'a> {
     pub id: &'a [u8],
     pub item: u64,
-    pub code: u8,
-    pub time: i64,
+    pub done: Done,
     pub partition: i32,
     pub offset: i64,
     pub index: u32,
@@ -24,34 +24,39 @@ impl Act<'_> {
     pub fn letter(&self, kind: LetterKind) -> Letter {
         Letter {
             kind,
-            code: self.code,
+            code: self.done.code,
             groups: 0,
             partition: self.partition,
             offset: self.offset,
             index: self.index,
-            time: self.time,
+            time: self.done.time,
             item: self.item,
+            weight: self.done.weight,
             id: self.id.into(),
             payload: Box::default(),
         }
     }
 
-    fn origin(&self) -> (i64, i32, i64, u32) {
-        (self.time, self.partition, self.offset, self.index)
+    /// Whether it counts rather than another of its code on its item.
+    fn counts_before(&self, other: &Self) -> bool {
+        let origin = |act: &Self| (act.partition, act.offset, act.index);
+        self.done.order(&other.done).then_with(|| origin(self).cmp(&origin(other))).is_lt()
     }
 }
+
+/// In place of an id's length: the action waits no longer.
+const GONE: u32 = u32::MAX;
 
 #[derive(Debug, Clone)]
 struct Held {
     item: u64,
-    time: i64,
+    stamp: Stamp,
     offset: i64,
-    partition: i32,
-    index: u32,
     id_begin: u64,
     id_bytes: u32,
-    code: u8,
-    lives: bool,
+    partition: i32,
+    index: u32,
+    weight: f32,
 }
 
 #[derive(Debug, Default)]
@@ -70,12 +75,16 @@ impl Slice {
         Act {
             id: &self.ids[held.id_begin as usize..][..held.id_bytes as usize],
             item: held.item,
-            code: held.code,
-            time: held.time,
+            done: held.stamp.with_weight(held.weight),
             partition: held.partition,
             offset: held.offset,
             index: held.index,
         }
+    }
+
+    /// Those that wait still.
+    fn places(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.held.len() as u32).filter(|&place| self.held[place as usize].id_bytes != GONE)
     }
 }
 
@@ -84,7 +93,7 @@ impl Slice {
 pub(crate) enum Waits {
     /// It waits.
     New,
-    /// One of its kind waits already; the earlier of the two goes on waiting.
+    /// One of its kind waits already; the one of the two that counts goes on waiting.
     Known,
     /// Too many of its request wait.
     Excess,
@@ -127,10 +136,10 @@ impl Waiting {
         let of_request = self.of(hash, act.id);
         let same = |at: &&At| {
             let held = &self.shelf.get(at.slice).held[at.place as usize];
-            held.item == act.item && held.code == act.code
+            held.item == act.item && held.stamp.code() == act.done.code
         };
         if let Some(&at) = of_request.iter().find(same) {
-            if act.origin() < self.shelf.get(at.slice).act(at.place).origin() {
+            if act.counts_before(&self.shelf.get(at.slice).act(at.place)) {
                 self.take(hash, at);
                 self.put(hash, act);
             }
@@ -144,20 +153,21 @@ impl Waiting {
     }
 
     fn put(&mut self, hash: u64, act: Act<'_>) {
-        let number = self.shelf.number(act.time.div_euclid(self.slice_ms), Slice::default);
+        let number = self.shelf.number(act.done.time.div_euclid(self.slice_ms), Slice::default);
         let slice = self.shelf.get_mut(number);
         let before = if slice.held.is_empty() { 0 } else { slice.bytes() };
         let (id_begin, id_bytes) = (slice.ids.len() as u64, act.id.len() as u32);
         slice.ids.extend_from_slice(act.id);
-        let Act { item, code, time, partition, offset, index, .. } = act;
-        slice.held.push(Held { item, time, offset, partition, index, id_begin, id_bytes, code, lives: true });
+        let Act { item, done, partition, offset, index, .. } = act;
+        let (stamp, weight) = (done.stamp(), done.weight);
+        slice.held.push(Held { item, stamp, offset, id_begin, id_bytes, partition, index, weight });
         let place = slice.held.len() as u32 - 1;
         self.bytes += slice.bytes() - before;
         self.index.insert(hash, At { slice: number, place });
     }
 
     fn take(&mut self, hash: u64, at: At) {
-        self.shelf.get_mut(at.slice).held[at.place as usize].lives = false;
+        self.shelf.get_mut(at.slice).held[at.place as usize].id_bytes = GONE;
         self.index.remove(hash, at);
     }
 
@@ -175,13 +185,13 @@ impl Waiting {
         for at in self.of(hash, id) {
             let act = self.shelf.get(at.slice).act(at.place);
             if let Some(position) = wants(act.item) {
-                let Act { code, time, partition, offset, index, item, .. } = act;
-                found.push((position, Matched { code, time, partition, offset, index, item }));
+                let Act { done, partition, offset, index, item, .. } = act;
+                found.push((position, Matched { done, partition, offset, index, item }));
                 self.take(hash, at);
             }
         }
         found.sort_unstable_by_key(|(position, act)| {
-            (act.time, act.partition, act.offset, act.index, *position)
+            (act.done.time, act.partition, act.offset, act.index, *position)
         });
         found
     }
@@ -194,7 +204,7 @@ impl Waiting {
             }
             let slice = self.shelf.remove(key).expect("the slice that was found first");
             self.bytes -= slice.bytes();
-            for place in (0..slice.held.len() as u32).filter(|&place| slice.held[place as usize].lives) {
+            for place in slice.places() {
                 let act = slice.act(place);
                 self.index.remove(key_of_bytes(act.id, place_salt()), At { slice: number, place });
                 orphan(act);
@@ -213,16 +223,16 @@ impl Waiting {
             .from(i64::MIN)
             .flat_map(|(_, number)| {
                 let slice = self.shelf.get(number);
-                let lives = |place: &u32| slice.held[*place as usize].lives;
-                (0..slice.held.len() as u32).filter(lives).map(|place| slice.act(place))
+                slice.places().map(|place| slice.act(place))
             })
             .collect();
         out.u64(all.len() as u64);
         for act in all {
             out.bytes(act.id);
             out.u64(act.item);
-            out.u64(u64::from(act.code));
-            out.i64(act.time);
+            out.u64(u64::from(act.done.code));
+            out.i64(act.done.time);
+            out.u64(u64::from(act.done.weight.to_bits()));
             out.i64(i64::from(act.partition));
             out.i64(act.offset);
             out.u64(u64::from(act.index));
@@ -234,8 +244,13 @@ impl Waiting {
             let id = from.bytes()?;
             let (item, code) = (from.u64()?, from.u64()? as u8);
             let time = from.time()?;
+            let weight = f32::from_bits(from.u64()? as u32);
+            if !is_weight(weight) {
+                return Err(Error::Bytes(format!("a weight of {weight}")));
+            }
+            let done = Done { code, time, weight };
             let (partition, offset, index) = (from.i64()? as i32, from.i64()?, from.u64()? as u32);
-            self.put(key_of_bytes(id, place_salt()), Act { id, item, code, time, partition, offset, index });
+            self.put(key_of_bytes(id, place_salt()), Act { id, item, done, partition, offset, index });
         }
         Ok(())
     }
@@ -244,8 +259,7 @@ impl Waiting {
 /// An action that waited, as it is once its impression has come.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matched {
-    pub code: u8,
-    pub time: i64,
+    pub done: Done,
     pub partition: i32,
     pub offset: i64,
     pub index: u32,

@@ -27,7 +27,7 @@ fn settings() -> Settings {
 #[derive(Debug, Clone)]
 enum Event {
     Shown { request: u8, time: i64, items: Vec<u64> },
-    Done { request: u8, time: i64, item: u64, code: u8 },
+    Done { request: u8, time: i64, item: u64, code: u8, weight: f32 },
 }
 
 impl Event {
@@ -45,11 +45,14 @@ fn event() -> impl Strategy<Value = Event> {
         time: i64::from(request) * 13,
         items,
     });
-    let done = (0u8..12, -3i64..120, 0u64..5, 0u8..3).prop_map(|(request, after, item, code)| Event::Done {
+    // Few times and weights: several actions of one kind fall on one time.
+    let done = (0u8..12, -3i64..120, 0u64..5, 0u8..3, 0u8..3);
+    let done = done.prop_map(|(request, after, item, code, weight)| Event::Done {
         request,
-        time: i64::from(request) * 13 + after,
+        time: i64::from(request) * 13 + after / 4 * 4,
         item,
         code,
+        weight: f32::from(weight) / 2.0,
     });
     prop_oneof![shown, done]
 }
@@ -70,17 +73,18 @@ fn add(join: &mut JoinCore, event: &Event, offset: i64) {
             };
             join.add_impressions(&given).unwrap();
         }
-        Event::Done { request, time, item, code } => {
+        Event::Done { request, time, item, code, weight } => {
             let id = [*request];
             let ids = Spans { data: &id, at: &[0, 1] };
-            let given = Actions { ids, times: &[*time], origins, items: &[*item], codes: &[*code] };
+            let (items, codes, weights) = (&[*item], &[*code], &[*weight]);
+            let given = Actions { ids, times: &[*time], origins, items, codes, weights };
             join.add_actions(&given).unwrap();
         }
     }
 }
 
-/// (offset, item index, group, settle time, settles, labels, payload).
-type Row = (i64, i32, u8, i64, u32, u32, Option<i64>);
+/// (offset, item index, group, settle time, settles, labels, payload, twice the weight of each label).
+type Row = (i64, i32, u8, i64, u32, u32, Option<i64>, [u8; 3]);
 
 fn rows_of(taken: &Taken) -> Vec<Row> {
     let (requests, rows) = (&taken.requests, &taken.rows);
@@ -98,6 +102,7 @@ fn rows_of(taken: &Taken) -> Vec<Row> {
             settled.1,
             settled.2,
             payload,
+            std::array::from_fn(|label| (rows.weights[3 * row + label] * 2.0) as u8),
         )
     };
     (0..rows.positions.len()).map(row).collect()
@@ -117,31 +122,37 @@ fn expected(events: &[Event]) -> Vec<Row> {
     for (&(of_request, of_item), &(offset, position, shown)) in &winners {
         let first = |of: u8| {
             let times = events.iter().filter_map(|event| match event {
-                Event::Done { request, time, item, code } => {
-                    (*request == of_request && *item == of_item && *code == of).then_some(*time)
+                Event::Done { request, time, item, code, weight } => {
+                    let same = *request == of_request && *item == of_item && *code == of;
+                    same.then_some((*time, std::cmp::Reverse((*weight * 2.0) as u8)))
                 }
                 Event::Shown { .. } => None,
             });
-            times.min()
+            times.min().map(|(time, weight)| (time, weight.0))
         };
         for (number, group) in settings.groups.iter().enumerate() {
             let (due, until) = (shown + group.wait_ms, shown + group.window_ms);
             let (mut settles, mut labels, mut later) = (0u32, 0u32, Vec::new());
+            let mut weights = [2; 3];
             for (bit, label) in
                 settings.labels.iter().enumerate().filter(|(_, it)| usize::from(it.group) == number)
             {
-                let time = first(label.action);
-                if time.is_some_and(|time| time <= due) {
+                let act = first(label.action);
+                if let Some((_, weight)) = act.filter(|(time, _)| *time <= due) {
                     (settles, labels) = (settles | 1 << bit, labels | 1 << bit);
+                    weights[bit] = weight;
                     continue;
                 }
                 settles |= u32::from(is_kept(0, offset, position, SALT, share_threshold(label.rate))) << bit;
-                later.extend(time.filter(|time| *time <= until).map(|time| (time, 1 << bit, 1 << bit)));
+                later.extend(act.filter(|(time, _)| *time <= until).map(|(time, weight)| {
+                    let weights = std::array::from_fn(|label| if label == bit { weight } else { 2 });
+                    (time, 1 << bit, 1 << bit, weights)
+                }));
             }
-            let first_row = (settles != 0).then_some((due, settles, labels));
-            for (time, settles, labels) in first_row.into_iter().chain(later) {
+            let first_row = (settles != 0).then_some((due, settles, labels, weights));
+            for (time, settles, labels, weights) in first_row.into_iter().chain(later) {
                 let payload = (time <= shown + 40).then_some(offset);
-                rows.push((offset, position as i32, number as u8, time, settles, labels, payload));
+                rows.push((offset, position as i32, number as u8, time, settles, labels, payload, weights));
             }
         }
     }
@@ -209,7 +220,8 @@ proptest! {
         let mut join = JoinCore::new(settings()).unwrap();
         for offset in 0..count {
             add(&mut join, &Event::Shown { request: offset as u8, time: offset, items: vec![1, 2] }, offset);
-            add(&mut join, &Event::Done { request: offset as u8, time: offset + 20, item: 1, code: 0 }, offset);
+            let (request, time) = (offset as u8, offset + 20);
+            add(&mut join, &Event::Done { request, time, item: 1, code: 0, weight: 0.5 }, offset);
         }
         join.advance(6);
         let mut bytes = join.snapshot();

@@ -1,6 +1,6 @@
 //! Bindings of `join::JoinCore`.
 
-use numpy::{IntoPyArray, PyReadonlyArray1};
+use numpy::{IntoPyArray, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use streamlearn_join::{
@@ -142,7 +142,7 @@ impl NativeJoin {
         py.detach(|| self.core.add_impressions(&given)).map_err(|error| refuse(py, &error, FULL))
     }
 
-    #[pyo3(signature = (ids, times, origins, items, codes))]
+    #[pyo3(signature = (ids, times, origins, items, what))]
     fn add_actions(
         &mut self,
         py: Python<'_>,
@@ -150,17 +150,20 @@ impl NativeJoin {
         times: &Bound<'_, PyAny>,
         origins: (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>),
         items: &Bound<'_, PyAny>,
-        codes: &Bound<'_, PyAny>,
+        what: (Bound<'_, PyAny>, Bound<'_, PyAny>),
     ) -> PyResult<()> {
         let ids = HeldSpans::of((&ids.0, &ids.1), "request_ids")?;
         let (times, origins) = (flat::<i64>(times, "times", "int64")?, HeldOrigins::of(&origins)?);
-        let (items, codes) = (flat::<u64>(items, "items", "uint64")?, flat::<u8>(codes, "codes", "uint8")?);
+        let items = flat::<u64>(items, "items", "uint64")?;
+        let (codes, weights) =
+            (flat::<u8>(&what.0, "codes", "uint8")?, flat::<f32>(&what.1, "weights", "float32")?);
         let given = Actions {
             ids: ids.spans()?,
             times: times.as_slice()?,
             origins: origins.origins()?,
             items: items.as_slice()?,
             codes: codes.as_slice()?,
+            weights: weights.as_slice()?,
         };
         py.detach(|| self.core.add_actions(&given)).map_err(|error| refuse(py, &error, FULL))
     }
@@ -175,7 +178,9 @@ impl NativeJoin {
         rows_max: usize,
     ) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>, Bound<'py, PyDict>)> {
         let taken = py.detach(|| self.core.take(rows_max));
-        Ok((requests_of(py, taken.requests)?, rows_of(py, taken.rows)?, letters_of(py, taken.letters)?))
+        let labels = self.core.settings().labels.len();
+        let rows = rows_of(py, taken.rows, labels)?;
+        Ok((requests_of(py, taken.requests)?, rows, letters_of(py, taken.letters)?))
     }
 
     fn next_deadline_ms(&self) -> Option<i64> {
@@ -234,8 +239,10 @@ fn requests_of(py: Python<'_>, requests: Requests) -> PyResult<Bound<'_, PyDict>
     Ok(columns)
 }
 
-fn rows_of(py: Python<'_>, rows: Rows) -> PyResult<Bound<'_, PyDict>> {
+fn rows_of(py: Python<'_>, rows: Rows, labels: usize) -> PyResult<Bound<'_, PyDict>> {
     let columns = PyDict::new(py);
+    let weights = rows.weights.into_pyarray(py).reshape([rows.settle_times.len(), labels])?;
+    columns.set_item("weights", weights)?;
     columns.set_item("request_index", rows.request_index.into_pyarray(py))?;
     columns.set_item("position", rows.positions.into_pyarray(py))?;
     columns.set_item("item_index", rows.item_index.into_pyarray(py))?;
@@ -257,6 +264,7 @@ fn letters_of(py: Python<'_>, letters: Letters) -> PyResult<Bound<'_, PyDict>> {
     columns.set_item("index", letters.indexes.into_pyarray(py))?;
     columns.set_item("event_time_ms", letters.times.into_pyarray(py))?;
     columns.set_item("item", letters.items.into_pyarray(py))?;
+    columns.set_item("weight", letters.weights.into_pyarray(py))?;
     columns.set_item("request_ids", letters.ids.into_pyarray(py))?;
     columns.set_item("request_at", letters.id_at.into_pyarray(py))?;
     columns.set_item("payload", letters.payload.into_pyarray(py))?;
