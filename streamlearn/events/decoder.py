@@ -7,7 +7,7 @@ not know topics, offsets or clocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -98,10 +98,31 @@ class EventDecoder:
         Args:
             values: Values of topic records, each one event or one pack; None is read as no bytes.
         """
+        spans, failures = self.tell_apart(values)
+        events = self.decode_spans(spans)
+        failures += events.failures
+        failures.sort(key=lambda failure: (failure.record_index, failure.event_index))
+        return replace(events, failures=tuple(failures))
+
+    def tell_apart(self, values: Sequence[bytes | None]) -> tuple[list[Spans], list[Failure]]:
+        """Where each event of some records lies, without reading any; and what cannot be told apart.
+
+        Args:
+            values: As for `decode`.
+        """
         records = [value or b"" for value in values]
         failures: list[Failure] = []
         singles, packs = self._sort(records, failures)
-        spans = [spans_of_records(records, singles), spans_of_packs(records, packs, failures)]
+        return [spans_of_records(records, singles), spans_of_packs(records, packs, failures)], failures
+
+    def decode_spans(self, spans: Sequence[Spans], *, is_judged: bool = False) -> Events:
+        """Read events that were told apart.
+
+        Args:
+            spans: Where they lie.
+            is_judged: Whether they obey the rules of events, since they were read before.
+        """
+        failures: list[Failure] = []
         found: dict[str, list[EventColumns]] = {name: [] for name in self._readers}
         for one in spans:
             for fingerprint in np.unique(one.fingerprints).tolist():
@@ -110,8 +131,7 @@ class EventDecoder:
                 if kind is None:
                     failures.extend(_unknown(of_kind, fingerprint))
                 else:
-                    found[kind.name].extend(self._decode_kind(kind, of_kind, failures))
-        failures.sort(key=lambda failure: (failure.record_index, failure.event_index))
+                    found[kind.name].extend(self._decode_kind(kind, of_kind, is_judged, failures))
         whole = {name: join_events(parts, self._empty[name]) for name, parts in found.items()}
         return Events(whole["Impression"], whole["Action"], whole["Control"], tuple(failures))
 
@@ -142,7 +162,7 @@ class EventDecoder:
                 singles.append((index, fingerprint, framing.body_at))
         return singles, packs
 
-    def _decode_kind(self, kind: _Kind, spans: Spans, failures: list[Failure]) -> list[EventColumns]:
+    def _decode_kind(self, kind: _Kind, spans: Spans, is_judged: bool, failures: list[Failure]) -> list[EventColumns]:
         try:
             columns, kept, malformed = kind.plan.decode(
                 spans.buffer, spans.starts, spans.ends, items_max=self._settings.items_max
@@ -153,11 +173,11 @@ class EventDecoder:
                 return []
             middle, rows = len(spans) // 2, np.arange(len(spans))
             halves = (spans.take(rows[:middle]), spans.take(rows[middle:]))
-            return [part for half in halves for part in self._decode_kind(kind, half, failures)]
+            return [part for half in halves for part in self._decode_kind(kind, half, is_judged, failures)]
         for row, reason in malformed:
             failures.append(spans.failure(row, "malformed", reason))
         good = spans.take(kept)
-        bad = self._judge(kind, columns, good)
+        bad = {} if is_judged else self._judge(kind, columns, good)
         if bad:
             failures.extend(good.failure(row, "bad_value", detail) for row, detail in bad.items())
             rows = np.setdiff1d(np.arange(len(good)), np.fromiter(bad, np.int64))

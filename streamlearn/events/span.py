@@ -12,7 +12,7 @@ from streamlearn.events.event import Failure, Int32s
 from streamlearn.events.pack import PACK_PLAN
 from streamlearn.schemas.schema import MARKER, PREFIX_BYTES
 
-__all__ = ["Spans", "spans_of_packs", "spans_of_records"]
+__all__ = ["Spans", "spans_of_events", "spans_of_packs", "spans_of_records"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -93,6 +93,27 @@ def spans_of_records(records: Sequence[bytes], singles: Sequence[tuple[int, int,
         event_index=zeros,
         item_base=zeros,
         items=np.full(len(singles), -1, np.int32),
+    )
+
+
+def spans_of_events(buffer: npt.NDArray[np.uint8], at: Int64s) -> Spans:
+    """Spans of framed events that lie end to end, each told by its place as its record.
+
+    Args:
+        buffer: uint8. All of them.
+        at: int64[n+1]. Where each begins.
+    """
+    begins, ends, zeros = at[:-1], at[1:], np.zeros(len(at) - 1, np.int32)
+    return Spans(
+        buffer=buffer,
+        begins=begins,
+        starts=np.minimum(begins + PREFIX_BYTES, ends),
+        ends=ends,
+        fingerprints=_fingerprints(buffer, begins, ends),
+        record_index=np.arange(len(begins), dtype=np.int32),
+        event_index=zeros,
+        item_base=zeros,
+        items=np.full(len(begins), -1, np.int32),
     )
 
 
