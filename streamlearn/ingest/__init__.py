@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from streamlearn.ingest.plan import ReadLimits, ReadPlan
     from streamlearn.ingest.progress import Lineage, LotProgress, Standing
     from streamlearn.ingest.progress_log import ProgressLog
+    from streamlearn.ingest.read_back import ReadBack, ReadBackLimits
     from streamlearn.ingest.runners import runner_options
+    from streamlearn.ingest.sample_maker import SampleMaker
     from streamlearn.ingest.source import EventSource, read_events, timestamp_of
     from streamlearn.ingest.start import begin_run, start_ms
     from streamlearn.ingest.statecache import use_byte_sizes
@@ -58,8 +60,11 @@ __all__ = [
     "PairMark",
     "PairReader",
     "ProgressLog",
+    "ReadBack",
+    "ReadBackLimits",
     "ReadLimits",
     "ReadPlan",
+    "SampleMaker",
     "Section",
     "Standing",
     "Taken",
@@ -99,7 +104,9 @@ __getattr__ = lazy_names(
         "plan": "ReadLimits ReadPlan",
         "progress": "Lineage LotProgress Standing",
         "progress_log": "ProgressLog",
+        "read_back": "ReadBack ReadBackLimits",
         "runners": "runner_options",
+        "sample_maker": "SampleMaker",
         "source": "EventSource read_events timestamp_of",
         "start": "begin_run start_ms",
         "statecache": "use_byte_sizes",

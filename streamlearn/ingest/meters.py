@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamlearn.telemetry import counter, gauge
 
-__all__ = ["ReadMeter", "count_dead_letters", "count_left_out"]
+__all__ = ["ReadBackMeter", "ReadMeter", "count_dead_letters", "count_left_out"]
 
 
 class ReadMeter:
@@ -39,6 +39,26 @@ class ReadMeter:
         self.impossible = counter(
             "ingest", "impossible_records", "Records stamped too far ahead to move time.", labels
         ).labels(of)
+
+
+class ReadBackMeter:
+    """The metrics of impressions that are read again.
+
+    Args:
+        bytes_max: What may be kept of them.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.fetches = counter("ingest", "read_back_fetches", "Reads of impressions that were read before.")
+        self.hits = counter("ingest", "read_back_hits", "Stretches of impressions that were kept from such a read.")
+        self._held = gauge(
+            "ingest", "read_back", "ratio", "Bytes kept of impressions read again, of those allowed; at 1 some go."
+        )
+
+    def hold(self, held_bytes: int) -> None:
+        """Say how many bytes are kept."""
+        self._held.set(held_bytes / self._bytes_max)
 
 
 def count_dead_letters(topic: str, partition: int, reason: str, count: int) -> None:

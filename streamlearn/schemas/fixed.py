@@ -20,6 +20,9 @@ DEAD_LETTER_REASONS = (
     "oversize",
     "impossible_time",
     "late",
+    "orphan",
+    "excess",
+    "gone",
 )
 
 

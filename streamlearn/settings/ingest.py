@@ -83,6 +83,16 @@ class IngestSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "reading waits. It must hold what comes within `out_of_orderness_s` and `flush_s`.",
         ),
     ] = 512 << 20
+    read_back_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            le=64 << 30,
+            description="Bytes of impressions that a worker keeps after it has read them again, for rows that are due "
+            "after the shortest window; at the bound those used longest ago are let go of. Raise it when "
+            "`streamlearn_ingest_read_back_fetches_total` grows with every flush.",
+        ),
+    ] = 64 << 20
     blob_bytes: Annotated[
         int,
         Meta(

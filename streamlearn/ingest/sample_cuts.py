@@ -1,0 +1,73 @@
+"""Cutting rows into messages that keep their bounds: how many bytes rows cost, and where a message ends. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.samples import FeatureColumns
+
+__all__ = ["cut_rows", "feature_bytes"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+def feature_bytes(features: FeatureColumns, rows: int) -> Int64s:
+    """The bytes that each row of one side's features has in a message."""
+    fixed = sum(4 * numbers.shape[1] for numbers in features.dense.values())
+    found = np.zeros(rows, np.int64)
+    for slot in features.slots.values():
+        if slot.offsets is None:
+            fixed += 8
+        else:
+            fixed += 4
+            found += np.diff(slot.offsets) * (8 if slot.weights is None else 12)
+    found += fixed
+    return found
+
+
+def cut_rows(
+    request_index: npt.NDArray[np.int32], row_bytes: Int64s, request_bytes: Int64s, limits: tuple[int, int]
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """Where to cut rows so that no message has more rows or bytes than it may.
+
+    A request costs its bytes in every message that has rows of it, as often as rows of others lie between them: a
+    message may be smaller than it might, and is never larger.
+
+    Args:
+        request_index: The request of each row.
+        row_bytes: Of each row.
+        request_bytes: Of each request.
+        limits: Rows and bytes of one message.
+
+    Returns:
+        First row and row behind the last of each message; and rows that no message can hold.
+
+    Examples:
+        >>> index, rows, requests = np.array([0, 0, 1, 1], np.int32), np.full(4, 10), np.array([5, 50])
+        >>> cut_rows(index, rows, requests, (100, 40))
+        ([(0, 2)], [2, 3])
+        >>> cut_rows(index, rows, requests, (3, 1000))
+        ([(0, 3), (3, 4)], [])
+    """
+    rows_max, bytes_max = limits
+    alone = request_bytes[request_index]
+    changes = np.ones(len(request_index), bool)
+    changes[1:] = request_index[1:] != request_index[:-1]
+    ends = np.concatenate(([0], np.cumsum(row_bytes + np.where(changes, alone, 0))))
+    too_large = row_bytes + alone > bytes_max
+    cuts: list[tuple[int, int]] = []
+    begin, rows = 0, len(request_index)
+    # A row that is too large ends a message and is in none.
+    stops = np.append(np.flatnonzero(too_large), rows)
+    while begin < rows:
+        if too_large[begin]:
+            begin += 1
+            continue
+        first = 0 if changes[begin] else int(alone[begin])
+        fit = int(np.searchsorted(ends, ends[begin] + bytes_max - first, side="right")) - 1
+        stop = int(stops[np.searchsorted(stops, begin)])
+        end = max(begin + 1, min(fit, begin + rows_max, stop))
+        cuts.append((begin, end))
+        begin = end
+    return cuts, np.flatnonzero(too_large).tolist()

@@ -1,0 +1,114 @@
+"""Features of samples: the columns of decoded impressions as keys, dense numbers and segments.
+
+It knows neither labels nor messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.events.event import text_at
+from streamlearn.features import FeatureSpec, Slot, keys_of
+from streamlearn.native import native
+from streamlearn.samples import FeatureColumns, SlotColumns
+
+__all__ = ["TextCodes", "features_of", "take_features", "text_codes"]
+
+Columns = Mapping[str, npt.NDArray[Any]]
+Int64s = npt.NDArray[np.int64]
+_SALT = native.slot_salt("streamlearn.segment")
+
+
+def features_of(spec: FeatureSpec, side: Any, columns: Columns) -> FeatureColumns:
+    """One side's features: of every impression, or of every item of all impressions one after another.
+
+    Of a sequence only the newest `length` values are kept: no model sees more.
+
+    Args:
+        spec: What the features are.
+        side: "user" or "item".
+        columns: Of decoded impressions, as `EventColumns` names them.
+    """
+    prefix = "user" if side == "user" else "items"
+    slots = {slot.name: _slot(slot, columns, f"{prefix}.{slot.name}") for slot in spec.slots_of(side)}
+    dense = {one.name: columns[f"{prefix}.{one.name}"].reshape(-1, one.width) for one in spec.dense_of(side)}
+    return FeatureColumns(slots, dense)
+
+
+def take_features(features: FeatureColumns, rows: Int64s) -> FeatureColumns:
+    """The features of some rows, in the order given; a row may be taken more than once."""
+    slots = {name: _take_slot(slot, rows) for name, slot in features.slots.items()}
+    return FeatureColumns(slots, {name: numbers[rows] for name, numbers in features.dense.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class TextCodes:
+    """A text column as few distinct texts.
+
+    Attributes:
+        texts: The distinct texts.
+        codes: int32[n]. Which text each row has.
+        size_bytes: int64[n]. The bytes of each row's text.
+    """
+
+    texts: tuple[str, ...]
+    codes: npt.NDArray[np.int32]
+    size_bytes: Int64s
+
+    def take(self, rows: Int64s) -> TextCodes:
+        """The codes of some rows, with only the texts they have."""
+        codes = self.codes[rows]
+        used = np.flatnonzero(np.bincount(codes, minlength=len(self.texts)))
+        number = np.zeros(len(self.texts), np.int32)
+        number[used] = np.arange(len(used), dtype=np.int32)
+        return TextCodes(tuple(self.texts[code] for code in used.tolist()), number[codes], self.size_bytes[rows])
+
+
+def text_codes(columns: Columns, path: str) -> TextCodes:
+    """A text column by its distinct texts."""
+    offsets = columns[f"{path}$"]
+    hashes = native.hash_strings(offsets, columns[path], _SALT)
+    _, first, codes = np.unique(hashes, return_index=True, return_inverse=True)
+    texts = tuple(text_at(columns, path, row) for row in first.tolist())
+    return TextCodes(texts, codes.astype(np.int32), np.diff(offsets).astype(np.int64))
+
+
+def _slot(slot: Slot, columns: Columns, path: str) -> SlotColumns:
+    values, texts_at = columns[path], columns.get(f"{path}$")
+    keys = keys_of(slot, values, offsets=texts_at)
+    if not slot.multi:
+        return SlotColumns(keys)
+    whole = SlotColumns(keys, columns[f"{path}[]"], columns[f"{path}_weights"] if slot.pooling == "weighted" else None)
+    return _newest(whole, slot.length) if slot.pooling == "sequence" else whole
+
+
+def _newest(slot: SlotColumns, length: int) -> SlotColumns:
+    """The last `length` keys of each row."""
+    assert slot.offsets is not None
+    begins, ends = slot.offsets[:-1], slot.offsets[1:]
+    kept = np.minimum(ends - begins, length)
+    if int(kept.sum()) == len(slot.keys):
+        return slot
+    at, offsets = _spans(ends - kept, kept)
+    return SlotColumns(slot.keys[at], offsets)
+
+
+def _take_slot(slot: SlotColumns, rows: Int64s) -> SlotColumns:
+    if slot.offsets is None:
+        return SlotColumns(slot.keys[rows])
+    begins = slot.offsets[rows]
+    at, offsets = _spans(begins, slot.offsets[rows + 1] - begins)
+    return SlotColumns(slot.keys[at], offsets, None if slot.weights is None else slot.weights[at])
+
+
+def _spans(begins: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]) -> tuple[Int64s, npt.NDArray[np.int32]]:
+    """The places of values in some spans, and the offsets that cut them."""
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    at = np.arange(int(offsets[-1])) + np.repeat(begins - offsets[:-1], counts)
+    return at, offsets.astype(np.int32)
