@@ -20,7 +20,7 @@ from streamlearn.events.event import Columns, EventColumns, Events, Failure
 from streamlearn.events.joined import empty_columns, join_events
 from streamlearn.events.named import named_schemas
 from streamlearn.events.rules import broken_actions, broken_impressions
-from streamlearn.events.span import Spans, spans_of_packs, spans_of_records
+from streamlearn.events.span import Singles, Spans, framed_fingerprints, spans_of_packs, spans_of_records
 from streamlearn.native import native
 from streamlearn.schemas import (
     CONTROL,
@@ -135,32 +135,41 @@ class EventDecoder:
         whole = {name: join_events(parts, self._empty[name]) for name, parts in found.items()}
         return Events(whole["Impression"], whole["Action"], whole["Control"], tuple(failures))
 
-    def _sort(self, records: Sequence[bytes], failures: list[Failure]) -> tuple[list[tuple[int, int, int]], list[int]]:
-        """Records that are one event, as (record, fingerprint, body_at); and the indexes of packs."""
-        singles: list[tuple[int, int, int]] = []
-        packs: list[int] = []
-        bytes_max, pack_prefix = self._settings.record_bytes_max, EVENT_PACK.prefix
-        for index, record in enumerate(records):
-            if len(record) > bytes_max:
-                detail = f"{len(record)} bytes, and record_bytes_max is {bytes_max}"
-                failures.append(Failure(index, -1, "oversize", detail, record))
-            elif record[:PREFIX_BYTES] == pack_prefix:
-                packs.append(index)
-            else:
-                try:
-                    framing = read_framing(record)
-                except BadRecord as error:
-                    failures.append(Failure(index, -1, "garbage", error.message, record))
-                    continue
-                fingerprint = framing.fingerprint
-                if fingerprint is None:
-                    fingerprint = self._registry.get(framing.registry_id or 0)
-                if fingerprint is None:
-                    detail = f"schema registry id {framing.registry_id} is not in topics.schema_ids"
-                    failures.append(Failure(index, -1, "unknown_schema", detail, record))
-                    continue
-                singles.append((index, fingerprint, framing.body_at))
-        return singles, packs
+    def _sort(self, records: Sequence[bytes], failures: list[Failure]) -> tuple[Singles, list[int]]:
+        """Records that are one event, and the indexes of packs. Only those in other framings are looked at alone."""
+        lengths = np.fromiter(map(len, records), np.int64, len(records))
+        fingerprints, is_framed = framed_fingerprints(records, lengths)
+        body_at = np.full(len(records), PREFIX_BYTES, np.int64)
+        bytes_max = self._settings.record_bytes_max
+        is_large = lengths > bytes_max
+        for index in np.flatnonzero(is_large).tolist():
+            detail = f"{lengths[index]} bytes, and record_bytes_max is {bytes_max}"
+            failures.append(Failure(index, -1, "oversize", detail, records[index]))
+        is_pack = is_framed & (fingerprints == np.uint64(EVENT_PACK.fingerprint)) & ~is_large
+        is_single = is_framed & ~is_pack & ~is_large
+        for index in np.flatnonzero(~is_framed & ~is_large).tolist():
+            found = self._framed(index, records[index], failures)
+            if found is not None:
+                fingerprints[index], body_at[index] = found
+                is_single[index] = True
+        rows = np.flatnonzero(is_single)
+        return Singles(rows, fingerprints[rows], body_at[rows], lengths[rows]), np.flatnonzero(is_pack).tolist()
+
+    def _framed(self, index: int, record: bytes, failures: list[Failure]) -> tuple[int, int] | None:
+        """Fingerprint and begin of the body of a record in another framing; None where it has none that is known."""
+        try:
+            framing = read_framing(record)
+        except BadRecord as error:
+            failures.append(Failure(index, -1, "garbage", error.message, record))
+            return None
+        fingerprint = framing.fingerprint
+        if fingerprint is None:
+            fingerprint = self._registry.get(framing.registry_id or 0)
+        if fingerprint is None:
+            detail = f"schema registry id {framing.registry_id} is not in topics.schema_ids"
+            failures.append(Failure(index, -1, "unknown_schema", detail, record))
+            return None
+        return fingerprint, framing.body_at
 
     def _decode_kind(self, kind: _Kind, spans: Spans, is_judged: bool, failures: list[Failure]) -> list[EventColumns]:
         try:

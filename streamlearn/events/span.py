@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,28 @@ from streamlearn.events.event import Failure, Int32s
 from streamlearn.events.pack import PACK_PLAN
 from streamlearn.schemas.schema import MARKER, PREFIX_BYTES
 
-__all__ = ["Spans", "spans_of_events", "spans_of_packs", "spans_of_records"]
+__all__ = ["Singles", "Spans", "framed_fingerprints", "spans_of_events", "spans_of_packs", "spans_of_records"]
 
 Int64s = npt.NDArray[np.int64]
 
 # An item's index within its record is an int32, and packs of ours hold far less.
 PACK_ITEMS_MAX = 1 << 24
+
+
+class Singles(NamedTuple):
+    """Records that hold one event each: n of them.
+
+    Attributes:
+        record_index: int64[n]. Which of all records.
+        fingerprints: uint64[n]. Their writer schemas'.
+        body_at: int64[n]. Where their bodies begin.
+        lengths: int64[n]. How long they are, framing included.
+    """
+
+    record_index: Int64s
+    fingerprints: npt.NDArray[np.uint64]
+    body_at: Int64s
+    lengths: Int64s
 
 
 @dataclass(frozen=True)
@@ -71,28 +88,48 @@ class Spans:
         return Failure(int(self.record_index[row]), event_index, reason, detail, event)
 
 
-def spans_of_records(records: Sequence[bytes], singles: Sequence[tuple[int, int, int]]) -> Spans:
+def framed_fingerprints(
+    records: Sequence[bytes], lengths: Int64s
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    """What single-object framing says at the begin of each record, and which records begin so.
+
+    Args:
+        records: n records.
+        lengths: int64[n]. Their lengths.
+
+    Returns:
+        uint64[n], whatever bytes stand there, and bool[n].
+    """
+    heads = b"".join([record[:PREFIX_BYTES] for record in records])
+    if len(heads) != PREFIX_BYTES * len(records):  # some are shorter
+        heads = b"".join([record[:PREFIX_BYTES].ljust(PREFIX_BYTES, b"\0") for record in records])
+    rows = np.frombuffer(heads, np.uint8).reshape(len(records), PREFIX_BYTES)
+    is_framed = (rows[:, 0] == MARKER[0]) & (rows[:, 1] == MARKER[1]) & (lengths >= PREFIX_BYTES)
+    return rows[:, len(MARKER) :].reshape(-1).view("<u8").astype(np.uint64), is_framed
+
+
+def spans_of_records(records: Sequence[bytes], singles: Singles) -> Spans:
     """Spans of records that hold one event each.
 
     Args:
         records: All records.
-        singles: (record index, fingerprint, where its body begins) of those.
+        singles: Those that do.
     """
-    buffer = np.frombuffer(b"".join([records[index] for index, _, _ in singles]), np.uint8)
-    lengths = np.fromiter((len(records[index]) for index, _, _ in singles), np.int64, len(singles))
-    body_at = np.fromiter((at for _, _, at in singles), np.int64, len(singles))
-    ends = np.cumsum(lengths)
-    zeros = np.zeros(len(singles), np.int32)
+    count = len(singles.record_index)
+    chosen = records if count == len(records) else [records[index] for index in singles.record_index.tolist()]
+    ends = np.cumsum(singles.lengths)
+    begins = ends - singles.lengths
+    zeros = np.zeros(count, np.int32)
     return Spans(
-        buffer=buffer,
-        begins=ends - lengths,
-        starts=ends - lengths + body_at,
+        buffer=np.frombuffer(b"".join(chosen), np.uint8),
+        begins=begins,
+        starts=begins + singles.body_at,
         ends=ends,
-        fingerprints=np.fromiter((fingerprint for _, fingerprint, _ in singles), np.uint64, len(singles)),
-        record_index=np.fromiter((index for index, _, _ in singles), np.int32, len(singles)),
+        fingerprints=singles.fingerprints,
+        record_index=singles.record_index.astype(np.int32),
         event_index=zeros,
         item_base=zeros,
-        items=np.full(len(singles), -1, np.int32),
+        items=np.full(count, -1, np.int32),
     )
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from streamlearn.errors import BadRecord
 
-__all__ = ["Blob", "Section", "decode_blob", "encode_blob"]
+__all__ = ["Blob", "Section", "decode_blob", "encode_blob", "lengths_of"]
 
 Int64s = npt.NDArray[np.int64]
 Bytes = Sequence[bytes | None]
@@ -93,6 +93,19 @@ class _Whole(msgspec.Struct, array_like=True, frozen=True):
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Whole)
 
 
+def lengths_of(texts: Bytes) -> Int64s:
+    """How long each is; -1 where there is none.
+
+    Examples:
+        >>> lengths_of([b"abc", None, b""]).tolist()
+        [3, -1, 0]
+    """
+    try:
+        return np.fromiter(map(len, texts), np.int64, len(texts))  # type: ignore[arg-type]  # most often none is None
+    except TypeError:
+        return np.fromiter((_NONE if text is None else len(text) for text in texts), np.int64, len(texts))
+
+
 def encode_blob(blob: Blob) -> bytes:
     """A blob as bytes."""
     sections = (_packed(blob.impressions), _packed(blob.actions))
@@ -125,8 +138,9 @@ def _packed(section: Section) -> _Packed:
 
 
 def _joined(texts: Bytes) -> tuple[bytes, bytes]:
-    lengths = np.fromiter((_NONE if text is None else len(text) for text in texts), "<i4", len(texts))
-    return lengths.tobytes(), b"".join(text for text in texts if text)
+    lengths = lengths_of(texts)
+    whole = texts if (lengths >= 0).all() else [text for text in texts if text is not None]
+    return lengths.astype("<i4").tobytes(), b"".join(whole)  # type: ignore[arg-type]  # none of them is None
 
 
 def _unpacked(packed: _Packed) -> Section:

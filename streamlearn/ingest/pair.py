@@ -6,6 +6,7 @@ knows no runner, and not what events are beyond the heartbeats and end marks tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import BadRecord
 from streamlearn.ingest.acknowledged import Acknowledged, follow, unfollow
-from streamlearn.ingest.blob import Blob, Section, encode_blob
+from streamlearn.ingest.blob import Blob, Section, encode_blob, lengths_of
 from streamlearn.ingest.lead import Lead
 from streamlearn.ingest.ledger import Ledger
 from streamlearn.ingest.mark import PairMark
@@ -212,7 +213,7 @@ class PairReader:
         """Give what fits, and what the lead allows, of a topic's fetched records: at least one."""
         records = self._pending[topic]
         assert records is not None
-        sizes = np.fromiter((len(value or b"") for value in records.values), np.int64, len(records))
+        sizes = np.maximum(lengths_of(records.values), 0)
         count = min(self._near(topic, records), int(np.searchsorted(np.cumsum(sizes), room_bytes, side="right")))
         count = min(len(records), max(1, count))
         given = records.slice(0, count)
@@ -238,27 +239,23 @@ class PairReader:
     def _read(self, topic: int, records: Records, wall_ms: int) -> Section:
         """Move the topic's clock over some records; heartbeats and end marks go no further than here."""
         rules, clock = self._plan.rules, self._clocks[topic]
-        limits = np.empty(len(records), np.int64)
-        kept = np.ones(len(records), bool)
-        begin = 0
-        for at, value in enumerate(records.values):
-            control = _control(value)
-            if control is None:
-                continue
-            clock, limits[begin:at] = read(clock, rules, records.timestamps_ms[begin:at], wall_ms)
-            kept[at], begin = False, at + 1
+        times, limits = records.timestamps_ms, np.empty(len(records), np.int64)
+        controls, begin = _controls(records.values), 0
+        for at, control in controls:
+            clock, limits[begin:at] = read(clock, rules, times[begin:at], wall_ms)
+            begin = at + 1
             if control["kind"] == "END":
                 clock = end(clock)
             elif control["kind"] == "HEARTBEAT":
                 clock = heartbeat(clock, rules, control["event_time_ms"], wall_ms)
-        clock, limits[begin:] = read(clock, rules, records.timestamps_ms[begin:], wall_ms)
+        clock, limits[begin:] = read(clock, rules, times[begin:], wall_ms)
         self._clocks = (clock, self._clocks[1]) if topic == 0 else (self._clocks[0], clock)
-        rows = np.flatnonzero(kept)
-        times, chosen = records.timestamps_ms[rows], rows.tolist()
-        if impossible := int((times > limits[rows]).sum()):
+        section = Section(records.offsets, times, limits, records.keys, records.values)
+        if controls:
+            section = _without(section, [at for at, _ in controls])
+        if impossible := int((section.timestamps_ms > section.limits_ms).sum()):
             self._meter.impossible.inc(impossible)
-        keys, values = [records.keys[row] for row in chosen], [records.values[row] for row in chosen]
-        return Section(records.offsets[rows], times, limits[rows], keys, values)
+        return section
 
     def _move(self) -> None:
         proofs = self._proofs()
@@ -290,14 +287,22 @@ class PairReader:
         return Taken(encode_blob(blob), time_ms, size)
 
 
-def _control(value: bytes | None) -> dict[str, Any] | None:
-    """A heartbeat or end mark; None for all else, a damaged one as well: whoever decodes it says what is wrong."""
-    if value is None or not value.startswith(CONTROL.prefix):
-        return None
-    try:
-        return CONTROL.read(value[PREFIX_BYTES:])
-    except BadRecord:
-        return None
+def _controls(values: Sequence[bytes | None]) -> list[tuple[int, dict[str, Any]]]:
+    """Heartbeats and end marks, by place; damaged ones are left to whoever decodes them and says what is wrong."""
+    prefix, found = CONTROL.prefix, []
+    for at in [at for at, value in enumerate(values) if value is not None and value[:PREFIX_BYTES] == prefix]:
+        try:
+            found.append((at, CONTROL.read((values[at] or b"")[PREFIX_BYTES:])))
+        except BadRecord:
+            continue
+    return found
+
+
+def _without(section: Section, left_out: list[int]) -> Section:
+    rows = np.delete(np.arange(len(section)), left_out)
+    chosen = rows.tolist()
+    keys, values = [section.keys[row] for row in chosen], [section.values[row] for row in chosen]
+    return Section(section.offsets[rows], section.timestamps_ms[rows], section.limits_ms[rows], keys, values)
 
 
 def _joined(sections: list[Section]) -> Section:

@@ -54,7 +54,7 @@ class Puller:
         self._reader, self._partition, self._offset = reader, partition, offset
         self._limits, self._clock = limits, clock
         self._changed = threading.Condition()
-        self._held: deque[Records] = deque()
+        self._held: deque[tuple[Records, int]] = deque()
         self._held_bytes = 0
         self._empty_ms: int | None = None
         self._error: Exception | None = None
@@ -72,8 +72,8 @@ class Puller:
         """
         with self._changed:
             if self._held:
-                records = self._held.popleft()
-                self._held_bytes -= _size(records)
+                records, size = self._held.popleft()
+                self._held_bytes -= size
                 self._changed.notify_all()
                 return records
             if self._error is not None:
@@ -128,9 +128,10 @@ class Puller:
         now_s = self._clock.monotonic_s()
         if len(records) or records.next_offset > self._offset:
             self._offset, self._quiet_since_s, self._looked_s = records.next_offset, now_s, now_s
+            size = _size(records)
             with self._changed:
-                self._held.append(records)
-                self._held_bytes += _size(records)
+                self._held.append((records, size))
+                self._held_bytes += size
                 self._empty_ms = None
         elif now_s - self._quiet_since_s >= limits.idle_s and now_s - self._looked_s >= limits.idle_s / 2:
             self._looked_s = now_s
@@ -147,4 +148,4 @@ class Puller:
 
 
 def _size(records: Records) -> int:
-    return sum(len(value or b"") for value in records.values) + sum(len(key or b"") for key in records.keys)
+    return sum(sum(map(len, filter(None, column))) for column in (records.values, records.keys))

@@ -74,15 +74,14 @@ def read(clock: TopicClock, rules: TimeRules, times_ms: Int64s, wall_ms: int) ->
         # A producer whose clock is fast must not make all others late.
         reached = np.minimum(times_ms[times_ms <= limits], wall_ms)
         return _reach(clock, int(reached.max(initial=BEFORE_ALL))), limits
-    limits = np.empty(len(times_ms), np.int64)
-    now_ms = clock.now_ms
-    reached_ms = clock.reached_ms
-    for at, time_ms in enumerate(times_ms.tolist()):
-        limits[at] = AFTER_ALL if now_ms == BEFORE_ALL else now_ms + rules.ahead_ms
-        if time_ms <= limits[at]:
-            reached_ms = max(reached_ms, time_ms)
-            now_ms = max(now_ms, reached_ms)
-    return _reach(clock, reached_ms), limits
+    if not len(times_ms):
+        return clock, np.empty(0, np.int64)
+    # As if all were possible: then each is judged by the latest before it, and so it is where none was too far ahead.
+    latest = np.maximum.accumulate(np.concatenate(([clock.now_ms], times_ms)))
+    limits = np.where(latest[:-1] == BEFORE_ALL, AFTER_ALL, latest[:-1] + rules.ahead_ms)
+    if (times_ms <= limits).all():
+        return _reach(clock, max(clock.reached_ms, int(times_ms.max()))), limits
+    return _judged(clock, rules, times_ms)
 
 
 def heartbeat(clock: TopicClock, rules: TimeRules, time_ms: int, wall_ms: int) -> TopicClock:
@@ -133,6 +132,18 @@ def watermark_of(
         if rules.time == "event" or empty is None
     ]
     return max(floor_ms, min(bounds))
+
+
+def _judged(clock: TopicClock, rules: TimeRules, times_ms: Int64s) -> tuple[TopicClock, Int64s]:
+    """Record by record: one that is too far ahead moves no time, and so judges none of those that follow."""
+    limits = np.empty(len(times_ms), np.int64)
+    now_ms, reached_ms = clock.now_ms, clock.reached_ms
+    for at, time_ms in enumerate(times_ms.tolist()):
+        limits[at] = AFTER_ALL if now_ms == BEFORE_ALL else now_ms + rules.ahead_ms
+        if time_ms <= limits[at]:
+            reached_ms = max(reached_ms, time_ms)
+            now_ms = max(now_ms, reached_ms)
+    return _reach(clock, reached_ms), limits
 
 
 def _reach(clock: TopicClock, reached_ms: int) -> TopicClock:
