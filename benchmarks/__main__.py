@@ -9,7 +9,7 @@ import time
 
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 
-NAMES = ("wire", "table", "ps", "versions", "join")
+NAMES = ("wire", "table", "ps", "versions", "join", "ingest")
 
 
 def main() -> int:
@@ -31,6 +31,8 @@ def main() -> int:
         return EXIT_FAILED
     for name, value in (*result.figures.items(), *result.ratios.items()):
         note(f"{name:36} {value:>18,.4g}")
+    for name, why in result.unmeasured.items():
+        note(f"{name:36} {'not measured':>18}: {why}")
     note(f"failed: {', '.join(result.failures)}" if result.failures else "done")
     print(result.line())
     return EXIT_FAILED if result.failures else 0

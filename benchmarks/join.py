@@ -14,7 +14,7 @@ from streamlearn.ingest import ActionColumns, ImpressionColumns, JoinCore, JoinP
 from streamlearn.marks import MarkedRows, Marks
 from streamlearn.settings import JoinSettings, MarksSettings
 
-__all__ = ["run"]
+__all__ = ["measure_join", "run"]
 
 Note = Callable[[str], None]
 
@@ -31,7 +31,7 @@ def run(quick: bool, note: Note) -> Result:
     costs = {}
     for pending in (few, many):
         note(f"join, {pending:,} pending")
-        costs[pending] = _join(pending, 400_000 if quick else 2_000_000, result.figures)
+        costs[pending] = measure_join(pending, 400_000 if quick else 2_000_000, result.figures)
     result.figures["joincore_events_per_s_core"] = 1 / costs[many]
     result.figures["joincore_events_per_s_core_few"] = 1 / costs[few]
     result.figures["joincore_cost_growth"] = costs[many] / costs[few]
@@ -81,7 +81,7 @@ class _Traffic:
         return impressions, actions, now_ms
 
 
-def _join(pending: int, events: int, figures: dict[str, float]) -> float:
+def measure_join(pending: int, events: int, figures: dict[str, float]) -> float:
     """Seconds an event costs once so many are pending: added, joined, taken out with its payload, forgotten."""
     plan = JoinPlan(
         (LabelGroup("fast", WAIT_S, WINDOW_S),), (Label("click", "click", "fast"),), "topic",

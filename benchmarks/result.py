@@ -23,12 +23,14 @@ class Result:
         figures: Absolute figures, each with its unit in its name.
         ratios: This project against a peer on the same inputs in the same run; above 1 we are faster.
         failures: What could not be measured of this project; with any, the command fails.
+        unmeasured: Figures that need what is not on this machine, each with what is missing; never a success.
     """
 
     bench: str
     figures: dict[str, float] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    unmeasured: dict[str, str] = field(default_factory=dict)
 
     def line(self) -> str:
         """The last line of stdout."""
@@ -38,6 +40,7 @@ class Result:
                 "machine": machine(),
                 "figures": {name: _rounded(value) for name, value in self.figures.items()},
                 "ratios": {name: _rounded(value) for name, value in self.ratios.items()},
+                **({"not measured": self.unmeasured} if self.unmeasured else {}),
             }
         )
 

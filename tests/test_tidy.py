@@ -45,7 +45,7 @@ WALLS = {
         "tests/versions/saved_models.py",
     ),
     "keras": ("streamlearn/trainer/", "streamlearn/models/"),
-    "apache_beam": ("streamlearn/ingest/", "pipelines/", "tests/"),
+    "apache_beam": ("streamlearn/ingest/", "pipelines/", "tests/", "benchmarks/"),
     "kafka": ("streamlearn/topics/kafka_link.py", "tools/", "tests/", "benchmarks/"),
     "redis": ("streamlearn/versions/", "tools/", "tests/"),
     "fsspec": ("streamlearn/versions/", "tests/"),

@@ -1,0 +1,201 @@
+"""Ingest as a whole: a broker's events to its samples, on Prism and on Flink; beside a pipeline of single events."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.ingest_events import Written, history_of, write_events
+from benchmarks.ingest_place import Place, result_of, running
+from benchmarks.ingest_samples import made_of, watch
+from benchmarks.join import measure_join
+from benchmarks.result import Result
+from streamlearn.apps import AppFolder
+from streamlearn.errors import ServiceError, TopicMissing
+from streamlearn.ingest import ProgressLog
+from tools.services import FlinkJobServer, Kafka, prism_path
+
+__all__ = ["run"]
+
+Note = Callable[[str], None]
+
+JOB_S_MAX, BEGIN_S_MAX = 600.0, 60.0
+# Event time is replayed: a history spans more than a window, so that requests are forgotten as fast as they come.
+SPAN_S = 900
+LIVE_RATE = 20_000.0
+# A live producer writes a block each 50 ms; an event is on the broker within twice that.
+LIVE_DISORDER_S = 0.2
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How much is measured."""
+
+    events: int
+    per_event_events: int
+    live_s: float
+    live_warm_s: float
+
+
+FULL = _Sizes(events=1_000_000, per_event_events=20_000, live_s=60.0, live_warm_s=10.0)
+QUICK = _Sizes(events=150_000, per_event_events=3_000, live_s=14.0, live_warm_s=6.0)
+
+
+def run(quick: bool, note: Note) -> Result:
+    """Measure jobs on a broker of this machine, and the join alone."""
+    result, sizes = Result("ingest"), QUICK if quick else FULL
+    with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as name:
+        folder = Path(name)
+        with Kafka.start(folder / "kafka") as kafka:
+            bench = _Bench(kafka.address, folder, sizes, result, note)
+            bench.prism()
+            bench.flink()
+            bench.per_event()
+            bench.latency()
+    note("the join alone")
+    few, many = 100_000, 1_000_000 if quick else 10_000_000
+    costs = [measure_join(pending, 400_000 if quick else 2_000_000, result.figures) for pending in (few, many)]
+    result.figures["joincore_events_per_s_core"] = 1 / costs[1]
+    result.figures["joincore_cost_growth"] = costs[1] / costs[0]
+    result.figures["joincore_pending"] = many
+    return result
+
+
+class _Bench:
+    """Jobs on one broker."""
+
+    def __init__(self, address: str, folder: Path, sizes: _Sizes, result: Result, note: Note) -> None:
+        self._address, self._folder, self._sizes, self._result, self._note = address, folder, sizes, result, note
+        self._written: dict[str, Written] = {}
+        self._prism = [f"--prism_location={prism_path()}", "--prism_log_level=error"]
+
+    def prism(self) -> None:
+        """The source alone, and whole jobs: events in packs, and one a record."""
+        events = self._sizes.events
+        for name, is_packed in (("packed", True), ("alone", False)):
+            place = self._place(name, f"{name}-prism")
+            self._write(name, place, events, is_packed=is_packed)
+            figure = "prism_packed" if is_packed else "prism"
+            self._note(f"{figure}: reading and cutting")
+            self._source(name, f"{figure}_source_events_per_s")
+            self._note(f"{figure}: whole jobs")
+            self._whole(name, place, self._prism, f"{figure}_events_per_s")
+
+    def flink(self) -> None:
+        """A whole job on a Flink of this machine, one event a record; without one it is not measured."""
+        try:
+            server = FlinkJobServer.start(self._folder / "flink")
+        except ServiceError as error:
+            self._result.unmeasured["flink_events_per_s"] = error.message
+            self._note(f"no Flink, so flink_events_per_s is not measured: {error.message}")
+            return
+        with server:
+            self._note("flink: a whole job")
+            more = (
+                "ingest.runner=flink",
+                f"ingest.job_endpoint={server.job_endpoint}",
+                f"ingest.artifact_endpoint={server.artifact_endpoint}",
+            )
+            self._whole("alone", self._place("alone", "alone-flink", more), [], "flink_events_per_s")
+
+    def per_event(self) -> None:
+        """The peer, on as many events as it does in a while."""
+        self._note("per_event_beam: a pipeline of single events")
+        place = self._place("few", "few-per-event")
+        written = self._write("few", place, self._sizes.per_event_events, is_packed=False)
+        found = self._job("per_event", place, self._prism)
+        if found["rows"] < written.items:
+            message = f"the peer made {found['rows']:.0f} rows of {written.items} items"
+            raise ServiceError(message, help="it is no measure of anything: see benchmarks/per_event_beam.py")
+        rate = written.events / (found["last_s"] - found["begun_s"])
+        self._result.figures["per_event_beam_events_per_s"] = rate
+        for name in ("prism", "prism_packed"):
+            ours = self._result.figures.get(f"{name}_events_per_s")
+            if ours is not None:
+                self._result.ratios[f"{name}_to_per_event_beam"] = ours / rate
+
+    def latency(self) -> None:
+        """Live traffic: from when a row is due until it can be read."""
+        self._note(f"latency: {LIVE_RATE:,.0f} events a second for {self._sizes.live_s:.0f} s")
+        # Idle lots report soon, so that it is known when the job has begun.
+        more = (f"ingest.out_of_orderness_s={LIVE_DISORDER_S}", "ingest.idle_s=0.5")
+        place, log = self._place("live", "live", more, time="wall"), self._folder / "live.log"
+        live = place.words("ingest_live", str(place.folder.folder))
+        live += ["--rate", str(LIVE_RATE), "--seconds", str(self._sizes.live_s)]
+        job = [*place.words("ingest_job", "samples", str(place.folder.folder)), *self._prism]
+        until_s = time.monotonic() + self._sizes.live_s + JOB_S_MAX
+        with running(job, log) as ingest:
+            _wait_for_lots(place.folder, lambda: ingest.poll() is not None)
+            with running(live, log) as producer:
+                arrivals = watch(place.folder, lambda: ingest.poll() is not None or time.monotonic() > until_s)
+                sent = result_of(producer, log, 1.0)
+            result_of(ingest, log, 1.0)
+        begin_ms = sent["begin_ms"] + 1_000 * self._sizes.live_warm_s
+        # The end mark settles everything at once: what is due then is no live row.
+        kept = (arrivals.settle_ms >= begin_ms) & (arrivals.settle_ms < sent["reached_ms"] - 1_000)
+        late_s = (arrivals.arrived_ms - arrivals.settle_ms)[kept] / 1_000
+        if not len(late_s):
+            self._result.failures.append("emit_latency_p99_s")
+            return
+        for share in (50, 99):
+            self._result.figures[f"emit_latency_p{share}_s"] = float(np.percentile(late_s, share))
+        self._result.figures["live_events_per_s"] = sent["events"] / sent["seconds"]
+
+    def _place(self, events: str, job: str, more: tuple[str, ...] = (), *, time: str = "event") -> Place:
+        return Place.make(self._address, events, job, (f"topics.time={time}", *more))
+
+    def _write(self, name: str, place: Place, events: int, *, is_packed: bool) -> Written:
+        written = write_events(place.folder, history_of(events, events / SPAN_S), is_packed=is_packed)
+        self._written[name] = written
+        self._note(f"wrote {written.events:,} events, {written.events / written.seconds:,.0f} a second")
+        self._result.figures["impression_bytes"] = written.impressions_bytes / written.impressions
+        return written
+
+    def _source(self, name: str, figure: str) -> None:
+        found = self._job("source", self._place(name, f"{name}-source"), self._prism)
+        if found["events"] != self._written[name].events:
+            self._result.failures.append(figure)
+        self._result.figures[figure] = found["events"] / (found["last_s"] - found["begun_s"])
+
+    def _whole(self, name: str, place: Place, flags: list[str], figure: str) -> None:
+        """A job from its first blob until its last sample was written; a row for every item, or it does not count."""
+        written = self._written[name]
+        found = self._job("samples", place, flags)
+        made = made_of(place.folder)
+        if made.first_rows != written.items:
+            self._note(f"{figure}: {made.first_rows} rows of {written.items} items")
+            self._result.failures.append(figure)
+            return
+        self._result.figures[figure] = written.events / (made.last_ms / 1_000 - found["begun_s"])
+        self._result.figures[f"{figure.removesuffix('_events_per_s')}_cpu_us_per_event"] = (
+            1e6 * found["cpu_s"] / written.events
+        )
+
+    def _job(self, shape: str, place: Place, flags: list[str]) -> dict[str, float]:
+        log = self._folder / f"{shape}.log"
+        with running([*place.words("ingest_job", shape, str(place.folder.folder)), *flags], log) as process:
+            return result_of(process, log, JOB_S_MAX)
+
+
+def _wait_for_lots(folder: AppFolder, is_over: Callable[[], bool]) -> None:
+    """Wait until every lot of a job has reported: it reads.
+
+    Raises:
+        ServiceError: It ended before, or does not.
+    """
+    until_s = time.monotonic() + BEGIN_S_MAX
+    while time.monotonic() < until_s and not is_over():
+        try:
+            with ProgressLog.open(folder.topic_url("progress"), folder.access) as log:
+                if len(log.standing().lots) == folder.settings.ingest.lots:
+                    return
+        except TopicMissing:
+            pass
+        time.sleep(0.1)
+    message = f"ingest did not report of {folder.settings.ingest.lots} lots within {BEGIN_S_MAX:.0f} s"
+    raise ServiceError(message, help="run it alone: python -m benchmarks.ingest_job samples APP")

@@ -1,0 +1,1 @@
+"""The application that ingest is measured with."""

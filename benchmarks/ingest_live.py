@@ -1,0 +1,37 @@
+"""Live traffic at a steady rate, from a process of its own: every event's time is the wall's when it is sent."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.ingest_events import history_of
+from streamlearn.apps import load_app
+from streamlearn.events import Producer
+from streamlearn.replay import Replayer
+
+__all__: list[str] = []
+
+
+def main() -> None:
+    """Parse the command line and produce; what was produced comes as a line of JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ingest_live", description=__doc__)
+    parser.add_argument("app")
+    parser.add_argument("--set", action="append", default=[], dest="changes")
+    parser.add_argument("--rate", type=float, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    options = parser.parse_args()
+    folder = load_app(Path(options.app), options.changes)
+    with Producer(folder) as producer:
+        begin_ms = time.time_ns() // 1_000_000
+        history = history_of(round(options.rate * options.seconds), options.rate, start_ms=begin_ms)
+        report = Replayer(history, producer, folder.settings.replay).run(speed=1.0)
+    found = {"begin_ms": begin_ms, "reached_ms": report.reached_ms, "events": report.impressions + report.actions}
+    print(json.dumps(found | {"seconds": report.seconds}), file=sys.stdout, flush=True)
+
+
+if __name__ == "__main__":
+    main()
