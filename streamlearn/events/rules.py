@@ -100,5 +100,7 @@ def _broken_dense(columns: Columns, path: str, width: int) -> Broken:
 
 def _any_item(bad: Bools, offsets: npt.NDArray[np.int32]) -> Bools:
     """Which rows have a bad one among theirs."""
+    if not bad.any():  # most often; adding them up costs more than looking
+        return np.zeros(len(offsets) - 1, np.bool_)
     before = np.concatenate(([0], np.cumsum(bad)))
     return before[offsets[1:]] > before[offsets[:-1]]
