@@ -10,8 +10,8 @@ import json
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,11 @@ from streamlearn.errors import VersionDefect
 from streamlearn.ps import Place, PsClient, ShardServer, Shelf
 from streamlearn.settings import PsSettings
 from streamlearn.versions import Chain, History, PointerLog, Store, open_store
+from tests.dying import CHANGES_FOUND, die_at, forked
 from tests.publisher.training import MODEL, OPTIONS, Training, check_learned
 
 __all__ = ["SETTINGS", "STAGES", "STEPS", "check_store", "main", "run_dying_shard", "run_shard", "run_trainer"]
 
-# Everything by which a local store changes what another process finds; a sync changes nothing of that.
-_CHANGES = ("write", "link", "unlink", "mkdir")
 STEPS = 4
 # Where a trainer dies beside shards that live on, and of which object and method that is the beginning or the end.
 STAGES: dict[str, tuple[str, str, bool]] = {
@@ -46,10 +45,11 @@ def main(folder: str, first: int, last: int, every: int) -> None:
     ends: list[tuple[int, int, int]] = []
     for step in range(first, last, every):
         url = f"{folder}/{step}"
-        died = _forked(lambda step=step, url=url: _train(url, step))  # type: ignore[misc]
+        died = -forked(partial(_train, url, step))
+        assert died >= 0, "see above"
         store = open_store(url)
         ends += [(died, len(History(store, MODEL).read()), PointerLog(store, MODEL).newest().seq)]
-        assert _forked(lambda url=url: _train_again(url)) == 0, f"step {step}"  # type: ignore[misc]
+        assert forked(partial(_train_again, url)) == 0, f"step {step}"
         if not died:
             break  # it found nothing left to die at
     print(json.dumps(ends))
@@ -62,7 +62,8 @@ def check_store(store: Store) -> None:
     assert [one.outcome for one in known] == ["passed"] * len(known)
     assert all(one.is_whole for one in known)
     assert [one.parent for one in known] == [None, *(one.ref for one in known[:-1])]
-    moves = PointerLog(store, MODEL).history(1_000)
+    log = PointerLog(store, MODEL)
+    moves = [log.read(seq) for seq in log.seqs()]
     assert [one.seq for one in moves] == list(range(1, len(moves) + 1))
     served = [one.active.version for one in moves if one.active is not None]
     assert served == sorted(set(served)), served
@@ -70,7 +71,8 @@ def check_store(store: Store) -> None:
 
 
 def _train(url: str, step: int) -> None:
-    _die_at(step)
+    _fast()
+    die_at(step, CHANGES_FOUND)
     with Training(open_store(url)).begin() as training:
         training.publish(STEPS // 2)
 
@@ -96,47 +98,9 @@ def _steps(store: Store) -> int:
         return 0
 
 
-def _forked(work: Callable[[], None]) -> int:
-    """Have a child do it; gives the signal it died of."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    assert not os.WIFEXITED(status) or not os.WEXITSTATUS(status), "see above"
-    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-
-
 def _fast() -> None:
     """The machine does not lose its power here: what is written need not reach the disk."""
     os.fsync = lambda descriptor: None  # type: ignore[assignment]
-
-
-def _die_at(step: int) -> None:
-    """Make the `step`-th change of this process its last; a write gets half of its bytes out before."""
-    left = step
-    _fast()
-
-    def dying(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def call(*args: Any, **named: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left >= 0:
-                return original(*args, **named)
-            if name == "write":
-                descriptor, data = args
-                original(descriptor, data[: len(data) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-            return None
-
-        return call
-
-    for name in _CHANGES:
-        setattr(os, name, dying(getattr(os, name), name))
 
 
 # -- beside shards that live on -------------------------------------------------------------------------------------

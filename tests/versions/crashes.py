@@ -6,19 +6,13 @@ Run as a program: `python -m tests.versions.crashes FOLDER FIRST LAST`; prints, 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-from collections.abc import Callable
-from typing import Any
 
 from streamlearn.versions import Chain, Cut, Store, VersionWriter, open_store
+from tests.dying import die_at, forked
 from tests.versions.history import MODEL, Trainer
 
-__all__ = ["die_at", "main"]
-
-# Everything by which a local store changes a file or a folder.
-_CHANGES = ("write", "fsync", "link", "unlink", "mkdir", "rmdir")
+__all__ = ["main"]
 
 
 def main(folder: str, first: int, last: int) -> None:
@@ -36,12 +30,13 @@ def main(folder: str, first: int, last: int) -> None:
 
 def _ended(trainer: Trainer, step: int) -> tuple[int, bool]:
     """The signal the writer died of, and whether version 2 was committed then; which another writer is to repair."""
-    pid = os.fork()
-    if pid == 0:
+
+    def write() -> None:
         die_at(step)
         _write(trainer)
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
+
+    status = forked(write)
+    assert status <= 0, "see above"
     store = open_store(trainer.store.url)
     is_committed = Chain.find(store, MODEL).version == 2
     if not is_committed:
@@ -51,7 +46,7 @@ def _ended(trainer: Trainer, step: int) -> tuple[int, bool]:
     for file in Chain.find(store, MODEL).manifest.files:
         store.remove(f"{trainer.head(2).folder}/{file.path}")
     store.remove(f"{trainer.head(2).folder}/manifest.json")
-    return (os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0), is_committed
+    return -status, is_committed
 
 
 def _write(trainer: Trainer) -> None:
@@ -74,28 +69,6 @@ def _check(store: Store) -> None:
             store.read(path, bytes_max=names[path].bytes, sha256=sha256)
             names.pop(path)
     assert not names
-
-
-def die_at(step: int) -> None:
-    """Make the `step`-th change of this process its last; a write gets half of its bytes out before."""
-    left = step
-
-    def dying(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def call(*args: Any, **named: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left >= 0:
-                return original(*args, **named)
-            if name == "write":
-                descriptor, data = args
-                original(descriptor, data[: len(data) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-            return None
-
-        return call
-
-    for name in _CHANGES:
-        setattr(os, name, dying(getattr(os, name), name))
 
 
 if __name__ == "__main__":

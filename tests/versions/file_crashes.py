@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +28,7 @@ from streamlearn.versions import (
     verify,
     write_revert,
 )
-from tests.versions.crashes import die_at
+from tests.dying import die_at, forked
 from tests.versions.history import MODEL, OPTIONS, Trainer, everything
 
 __all__ = ["main"]
@@ -49,9 +47,9 @@ def main(folder: str, what: str, steps: int, every: int = 1) -> None:
     for step in range(0, steps, every):
         place = template.with_name(f"step-{step}")
         shutil.copytree(template, place)
-        found = _in_child(lambda place=place: act(open_store(str(place))), step)  # type: ignore[misc]
+        found = _dying(lambda place=place: act(open_store(str(place))), step)  # type: ignore[misc]
         is_redone = step // every % _REDONE_EVERY == 0
-        done = _in_child(lambda place=place, is_redone=is_redone: _check(place, what, is_redone=is_redone), None)  # type: ignore[misc]
+        done = forked(lambda place=place, is_redone=is_redone: _check(place, what, is_redone=is_redone))  # type: ignore[misc]
         if done not in (_DONE, _NOT_DONE):
             sys.exit(f"after step {step} of {what} the store is not what it is to be: {done}")
         ends.append((max(0, -found), done == _DONE))
@@ -72,24 +70,18 @@ def _made(place: Path) -> None:
         place.with_suffix(".json").write_text(json.dumps([_content(trainer.store, version) for version in (4, 5)]))
         return 0
 
-    if _in_child(write, None):
+    if forked(write):
         sys.exit("the versions could not be written")
 
 
-def _in_child(work: Callable[[], int], step: int | None) -> int:
-    """The exit status of a forked process; that of a killed one is minus the signal."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            if step is not None:
-                die_at(step)
-            status = work()
-        except BaseException:
-            traceback.print_exc()
-        os._exit(status)
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status)
+def _dying(work: Callable[[], int], step: int) -> int:
+    """The exit status of a child that dies at a step of it."""
+
+    def begun() -> int:
+        die_at(step)
+        return work()
+
+    return forked(begun)
 
 
 def _content(store: Store, version: int) -> str:

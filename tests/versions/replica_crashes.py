@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 
 from streamlearn.versions import Store, open_store
+from tests.dying import forked
 from tests.versions.nodes import SpiedStore, World
 
 __all__ = ["main"]
@@ -22,13 +24,9 @@ def main(folder: str) -> None:
     world.cut(1, 2, 3)
     world.serve(2)
     for step in range(_STEPS_MAX):
-        pid = os.fork()
-        if pid == 0:
-            world.node(store=_dying(world.store, step)).step()
-            os._exit(0)
-        _, status = os.waitpid(pid, 0)
-        print(os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
-        if not os.WIFSIGNALED(status):
+        status = forked(partial(_staged, world, step))
+        print(abs(status))
+        if status >= 0:
             break
     # In a process of threads nothing is forked any more.
     node = world.node()
@@ -36,6 +34,10 @@ def main(folder: str) -> None:
     world.check(node, 2)
     world.check_all(node)
     assert [ref.version for ref in node.status().staged] == [1, 2, 3]
+
+
+def _staged(world: World, step: int) -> None:
+    world.node(store=_dying(world.store, step)).step()
 
 
 def _dying(store: Store, step: int) -> SpiedStore:
