@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,14 @@ from streamlearn.versions import FileEntry, Head, Store, TableRecord
 from streamlearn.versions.fetch import fetch
 from streamlearn.versions.row_files import read_rows
 
-__all__ = ["NOT_FINITE", "RMS", "metric_figures", "row_figures", "tensor_figures"]
+__all__ = ["KEY", "NAN", "NOT_FINITE", "RMS", "metric_figures", "row_figures", "tensor_figures"]
 
-# How metrics end that say how many numbers are NaN or infinite, and the root of the mean square of the others.
-NOT_FINITE, RMS = ".not_finite", ".rms"
+# How metrics end that say how many numbers are NaN or infinite, how many of those are NaN, and the root of the mean
+# square of the others.
+NOT_FINITE, NAN, RMS = ".not_finite", ".nan", ".rms"
+# The first keys of such rows, each a metric: how many numbers of the key's row.
+KEY = ".key."
+_KEYS_MAX = 5
 _NAME_CHARS_MAX = 150
 _FILE_BYTES_MAX = 1 << 30
 
@@ -33,6 +37,8 @@ class _Sums:
 
     count: int = 0
     not_finite: int = 0
+    nan: int = 0
+    keys: dict[int, int] = field(default_factory=dict)
     square: float = 0.0
     rounding_square: float = 0.0
     rounding_max: float = 0.0
@@ -44,8 +50,26 @@ class _Sums:
         kept = flat if not lost else flat[finite]
         self.count += len(flat)
         self.not_finite += lost
+        self.nan += int(np.count_nonzero(np.isnan(flat))) if lost else 0
         with np.errstate(over="ignore"):
             self.square += float(np.square(np.abs(kept), dtype=np.float64).sum())
+
+    def add_rows(self, keys: npt.NDArray[np.uint64], numbers: npt.NDArray[np.float32]) -> None:
+        """Take rows; the smallest keys of those that are not finite are noted."""
+        lost = self.not_finite
+        self.add(numbers)
+        if self.not_finite > lost:
+            bad = (~np.isfinite(numbers)).sum(axis=1)
+            at = np.flatnonzero(bad)
+            found = self.keys | dict(zip(keys[at].tolist(), bad[at].tolist(), strict=True))
+            self.keys = dict(sorted(found.items())[:_KEYS_MAX])
+
+    def said(self, name: str) -> dict[str, float]:
+        """What it says of a table or a tensor."""
+        found = {f"{name}{RMS}": self.rms, f"{name}{NOT_FINITE}": float(self.not_finite)}
+        if self.nan:
+            found[f"{name}{NAN}"] = float(self.nan)
+        return found | {f"{name}{NOT_FINITE}{KEY}{key}": float(count) for key, count in self.keys.items()}
 
     def add_rounding(self, stored: npt.NDArray[np.float32], exact: npt.NDArray[np.float32]) -> None:
         error = np.abs(stored.astype(np.float64) - exact)
@@ -63,8 +87,9 @@ class _Sums:
 def row_figures(store: Store, head: Head, files: Iterable[FileEntry]) -> dict[str, float]:
     """Figures of the rows of a version, by table.
 
-    `rows.TABLE.count` rows, `rows.TABLE.rms` of their numbers, `rows.TABLE.not_finite` numbers; and for rows that
-    are rounded `rounding.TABLE.max` and `rounding.TABLE.rms`, by how far the numbers are off.
+    `rows.TABLE.count` rows, `rows.TABLE.rms` of their numbers, `rows.TABLE.not_finite` numbers; where there are such,
+    how many are NaN (`rows.TABLE.nan`) and the first keys (`rows.TABLE.not_finite.key.KEY`); and for rows that are
+    rounded `rounding.TABLE.max` and `rounding.TABLE.rms`, by how far the numbers are off.
 
     Args:
         store: Where the files are.
@@ -88,8 +113,7 @@ def row_figures(store: Store, head: Head, files: Iterable[FileEntry]) -> dict[st
                 _add(sums, table, list(zip(pair, read, strict=True)), head.folder)
         found[f"rows.{table.name}.count"] = float(rows)
         if rows:
-            found[f"rows.{table.name}{RMS}"] = sums.rms
-            found[f"rows.{table.name}{NOT_FINITE}"] = float(sums.not_finite)
+            found |= sums.said(f"rows.{table.name}")
             if table.row_type != "float32":
                 found[f"rounding.{table.name}.max"] = sums.rounding_max
                 found[f"rounding.{table.name}.rms"] = math.sqrt(sums.rounding_square / max(1, sums.count))
@@ -97,23 +121,27 @@ def row_figures(store: Store, head: Head, files: Iterable[FileEntry]) -> dict[st
 
 
 def tensor_figures(tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, float]:
-    """Figures of dense tensors: `dense.NAME.rms` and `dense.NAME.not_finite`."""
+    """Figures of dense tensors: `dense.NAME.rms` and `dense.NAME.not_finite`; how many are NaN, where some are."""
     found: dict[str, float] = {}
     for name, tensor in tensors.items():
         if tensor.dtype.kind in "fc":
             sums = _Sums()
             sums.add(tensor)
-            found |= {
-                f"dense.{_short(name)}{RMS}": sums.rms,
-                f"dense.{_short(name)}{NOT_FINITE}": float(sums.not_finite),
-            }
+            found |= sums.said(f"dense.{_short(name)}")
     return found
 
 
 def metric_figures(metrics: Mapping[str, float]) -> dict[str, float]:
     """The same metrics, where one that is no finite number is `metric.NAME.not_finite` instead."""
-    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    return finite | {f"metric.{_short(name)}{NOT_FINITE}": 1.0 for name in metrics if name not in finite}
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        if math.isfinite(value):
+            found[name] = value
+            continue
+        found[f"metric.{_short(name)}{NOT_FINITE}"] = 1.0
+        if math.isnan(value):
+            found[f"metric.{_short(name)}{NAN}"] = 1.0
+    return found
 
 
 def _add(sums: _Sums, table: TableRecord, files: list[tuple[FileEntry, memoryview]], folder: str) -> None:
@@ -122,11 +150,11 @@ def _add(sums: _Sums, table: TableRecord, files: list[tuple[FileEntry, memoryvie
     stored = read_rows(table, entry, data, None, folder)
     if len(files) == 1:
         for one in stored:
-            sums.add(one.floats())
+            sums.add_rows(one.keys, one.floats())
         return
     for rounded, exact in zip(stored, read_rows(table, entry, data, files[1], folder), strict=True):
         numbers = exact.floats()
-        sums.add(numbers)
+        sums.add_rows(exact.keys, numbers)
         sums.add_rounding(rounded.floats(), numbers)
 
 

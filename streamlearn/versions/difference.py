@@ -35,10 +35,12 @@ class RowMove:
     Attributes:
         key: Its key.
         norm: L2 norm of the difference; infinite where a row is not finite.
+        is_nan: Whether a number of it is NaN, in one of the versions.
     """
 
     key: int
     norm: float
+    is_nan: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class DenseMove:
         norm_before: L2 norm in the first version; None where it is not there.
         norm_after: L2 norm in the second version; None where it is not there.
         number_max: The largest difference of one number; None where there is none.
+        is_nan: Whether a number of it is NaN, in one of the versions.
     """
 
     name: str
@@ -83,6 +86,7 @@ class DenseMove:
     norm_before: float | None
     norm_after: float | None
     number_max: float | None
+    is_nan: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ class _Tally:
         self._counts = dict.fromkeys(("created", "gone", "changed", "touched"), 0)
         self._squares = 0.0
         # The smallest of those that are kept is first; of equal norms that with the larger key.
-        self._largest: list[tuple[float, int]] = []
+        self._largest: list[tuple[float, int, bool]] = []
 
     def add(self, before: Changes, after: Changes) -> None:
         """Take the same parts of both."""
@@ -177,37 +181,40 @@ class _Tally:
         self._counts["gone"] += len(found.gone)
         self._counts["changed"] += len(found.moved[0])
         self._counts["touched"] += len(found.changed[0]) - len(found.moved[0])
-        norms = _norms(before, after, found)
+        norms, nans = _norms(before, after, found)
         self._squares += float(np.square(norms).sum())
-        self._keep(before.keys[found.moved[0]], norms)
+        self._keep(before.keys[found.moved[0]], norms, nans)
 
     def total(self) -> TableDiff:
         """All of it."""
         ordered = sorted(self._largest, key=lambda one: (-one[0], -one[1]))
-        largest = tuple(RowMove(-key, norm) for norm, key in ordered)
+        largest = tuple(RowMove(-key, norm, is_nan) for norm, key, is_nan in ordered)
         norm = float(np.sqrt(self._squares))
         return TableDiff(self._table, (self._keys[0], self._keys[1]), **self._counts, norm=norm, largest=largest)
 
-    def _keep(self, keys: npt.NDArray[np.uint64], norms: npt.NDArray[np.float64]) -> None:
+    def _keep(self, keys: npt.NDArray[np.uint64], norms: npt.NDArray[np.float64], nans: npt.NDArray[np.bool_]) -> None:
         if not self._top:
             return
         # No more than these can be among the farthest; ties at the edge all come along.
         if len(norms) > self._top:
             edge = np.partition(norms, len(norms) - self._top)[len(norms) - self._top]
-            keys, norms = keys[norms >= edge], norms[norms >= edge]
-        for key, norm in zip(keys.tolist(), norms.tolist(), strict=True):
+            at = norms >= edge
+            keys, norms, nans = keys[at], norms[at], nans[at]
+        for key, norm, is_nan in zip(keys.tolist(), norms.tolist(), nans.tolist(), strict=True):
             if len(self._largest) < self._top:
-                heapq.heappush(self._largest, (norm, -key))
+                heapq.heappush(self._largest, (norm, -key, is_nan))
             else:
-                heapq.heappushpop(self._largest, (norm, -key))
+                heapq.heappushpop(self._largest, (norm, -key, is_nan))
 
 
-def _norms(before: Changes, after: Changes, found: Compared) -> npt.NDArray[np.float64]:
+def _norms(before: Changes, after: Changes, found: Compared) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """How far rows moved, infinity for what is no number, which so is larger than all others; and which have a NaN."""
     mine, theirs = found.moved
     old, new = (_floats(one, at) for one, at in ((before, mine), (after, theirs)))
     with np.errstate(invalid="ignore", over="ignore"):
         norms = np.sqrt(np.square(new - old).sum(axis=1))
-    return np.where(np.isfinite(norms), norms, np.inf)
+    nans: npt.NDArray[np.bool_] = np.logical_or.reduce(np.isnan(new) | np.isnan(old), axis=1)
+    return np.where(np.isfinite(norms), norms, np.inf), nans
 
 
 def _floats(changes: Changes, at: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -222,11 +229,12 @@ def _moves(before: dict[str, Array], after: dict[str, Array]) -> Iterator[DenseM
 
 def _move(name: str, before: Array | None, after: Array | None) -> DenseMove:
     norms = [None if one is None else _norm(_wide(one)) for one in (before, after)]
+    is_nan = any(bool(np.isnan(_wide(one)).any()) for one in (before, after) if one is not None)
     if before is None or after is None or before.shape != after.shape:
-        return DenseMove(name, None, norms[0], norms[1], None)
+        return DenseMove(name, None, norms[0], norms[1], None, is_nan)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.abs(_wide(after) - _wide(before))
-    return DenseMove(name, _norm(apart), norms[0], norms[1], _told(float(apart.max(initial=0.0))))
+    return DenseMove(name, _norm(apart), norms[0], norms[1], _told(float(apart.max(initial=0.0))), is_nan)
 
 
 def _wide(tensor: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,7 @@ from streamlearn.versions import (
 )
 from streamlearn.versions.pointer import release, rollback
 from tests.publisher.samples import RowScorer, samples_of
-from tests.publisher.training import INTERVAL_S, MODEL, Training, check_learned
+from tests.publisher.training import INTERVAL_S, KEYS, MODEL, Training, check_learned
 
 FAST = JudgeSettings(scored_rows_min=100)
 
@@ -181,7 +182,15 @@ def test_rows_that_are_nan_are_refused_and_the_last_good_version_stays(store: St
         training.step(poison=float("nan"))
         assert training.tick()
         training.publish()
-    assert "rows.main" in found(verdict_of(store, 3), "finite").said
+    said = re.fullmatch(
+        r"no finite numbers: rows\.main \([0-9]+ NaN; first keys ([0-9, ]+)\)",
+        found(verdict_of(store, 3), "finite").said,
+    )
+    assert said is not None
+    keys = [int(key) for key in said[1].split(", ")]
+    assert len(keys) == 5
+    assert keys == sorted(keys)
+    assert {*keys} <= {*KEYS.tolist()}
     assert served(store) == 2
     # What follows a rejected version is tainted with it, until a revert or someone who accepts it.
     assert [one.outcome for one in History(store, MODEL).read()][:3] == ["passed", "passed", "rejected"]
@@ -195,8 +204,8 @@ def test_dense_weights_and_metrics_that_are_nan_are_refused(store: Store) -> Non
         training.metrics.clear()
         training.dense_of = lambda steps: np.full(8, np.inf, np.float32)
         training.publish()
-    assert "metric.loss (1)" in found(verdict_of(store, 3), "finite").said
-    assert "dense.w (8)" in found(verdict_of(store, 4), "finite").said
+    assert "metric.loss (1 NaN)" in found(verdict_of(store, 3), "finite").said
+    assert "dense.w (8 infinite)" in found(verdict_of(store, 4), "finite").said
     assert served(store) == 2
 
 

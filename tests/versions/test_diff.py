@@ -105,6 +105,7 @@ def test_dense_weights_and_metrics_are_side_by_side(local: Store) -> None:
     assert by_name["w"].norm == pytest.approx(np.linalg.norm(7 - before))
     assert by_name["w"].number_max == 6.0
     assert by_name["nan"].norm_after == float("inf")
+    assert [one.name for one in found.dense if one.is_nan] == ["nan"]
 
 
 def test_rows_that_are_no_numbers_moved_farthest(local: Store) -> None:
@@ -116,7 +117,7 @@ def test_rows_that_are_no_numbers_moved_farthest(local: Store) -> None:
     trainer.learn(3, 50)
     trainer.cut(2)
     [move] = diff(local, MODEL, 1, 2, top=1).tables[0].largest
-    assert (move.key, move.norm) == (int(key[0]), float("inf"))
+    assert (move.key, move.norm, move.is_nan) == (int(key[0]), float("inf"), True)
 
 
 def test_what_is_asked_for_must_be_there(local: Store) -> None:
