@@ -43,6 +43,24 @@ _VERSION, _README, _DENSE, _GOLDEN, _TABLES, _GRAPH = (
     "version.json", "README.txt", "dense.npz", "golden.npz", "tables", "graph"
 )  # fmt: skip
 _VERSION_BYTES_MAX = 16 << 20
+# Of keys without a row, for who reads the folder without this package; a test runs it as it stands.
+_INITIAL = """\
+  import numpy as np
+
+  def initial_rows(keys, dim, initial_range, seed):
+      def draw(seed, at):  # place `at` of the sequence of SplitMix64 that `seed` begins; uint64, modulo 2**64
+          value = seed + (at + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+          value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+          value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+          return value ^ (value >> np.uint64(31))
+
+      keys = np.asarray(keys, np.uint64)[:, None]
+      bits = draw(draw(np.uint64(seed), keys), np.arange((dim + 1) // 2, dtype=np.uint64))
+      # Two numbers of 24 bits a draw: of the low half, and of the high half.
+      halves = np.stack([bits & np.uint64(0xFFFFFFFF), bits >> np.uint64(32)], axis=2).reshape(len(keys), -1)
+      whole = (halves[:, :dim] >> np.uint64(8)).astype(np.int64) - 2**23
+      return whole.astype(np.float32) * (np.float32(initial_range) * np.float32(2.0**-23))
+"""
 _BATCH_ROWS_MAX = 65_536
 
 
@@ -332,9 +350,9 @@ def _damaged(path: Path, what: str) -> BadRecord:
 
 
 def _readme(said: Exchanged) -> str:
+    counts = {name: f"{count} row{'' if count == 1 else 's'}" for name, count in said.rows.items()}
     tables = "".join(
-        f"  tables/{record.name}.arrow  {said.rows[record.name]} rows of {record.dim} numbers\n"
-        for record in said.tables
+        f"  tables/{record.name}.arrow  {counts[record.name]} of {record.dim} numbers\n" for record in said.tables
     )
     graph = f"  {_GRAPH}/  the graph, a SavedModel folder; weights are its arguments\n" if said.graph else ""
     return f"""Version {said.version} of the model {said.model!r}, as it is served.
@@ -348,6 +366,9 @@ Tables are Arrow IPC files with the columns `key` (uint64) and `row` (float32, a
   import pyarrow as pa
   table = pa.ipc.open_file(pa.memory_map("tables/NAME.arrow")).read_all()
 
-A key without a row has its initial row: numbers that hang on the key, `seed` and `initial_range` of its table alone.
+A key without a row has its initial row: numbers that hang on the key, `seed` and `initial_range` of its table alone,
+which {_VERSION} says. They are float32, uniform from -initial_range to initial_range, to the bit:
+
+{_INITIAL}
 Optimizer state, use of rows, marks and positions are not in this folder.
 """

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ from streamlearn.versions import (
     put_graph,
     verify,
 )
-from tests.versions.history import MODEL, Trainer, everything
+from tests.versions.history import MODEL, Trainer, everything, serving
 from tests.versions.seen import known, served
 
 _READER = """
@@ -92,6 +94,25 @@ def test_what_stands_beside_rows_is_read_by_anyone(local: Store, tmp_path: Path)
     assert f"{said['rows']['main']} rows of 4 numbers" in text
     # Nothing is left of how it was written.
     assert sorted(one.name for one in tmp_path.iterdir()) == ["graph", "out", "store"]
+
+
+def test_the_folder_says_what_keys_without_a_row_have(local: Store, tmp_path: Path) -> None:
+    folder = exported(local, tmp_path)
+    program = textwrap.dedent(
+        (folder / "README.txt").read_text().partition("to the bit:\n")[2].partition("Optimizer")[0]
+    )
+    given: dict[str, Any] = {}
+    exec(program, given)
+    node, chain = serving("float32"), Chain.find(local, MODEL)
+    load(chain, node)
+    keys = np.array([1, 7, 2**32, 2**63, 2**64 - 1, 987_654_321], np.uint64)
+    for table in json.loads((folder / "version.json").read_bytes())["tables"]:
+        name, drawn_from = table["name"], (table["dim"], table["initial_range"], table["seed"])
+        assert not {(name, key) for key in keys.tolist()} & served(chain).keys()
+        with np.errstate(all="raise"):
+            rows = given["initial_rows"](keys, *drawn_from)
+        assert rows.any() == (table["initial_range"] > 0)
+        assert np.array_equal(rows.view(np.uint32), node[name].lookup(keys).view(np.uint32))
 
 
 @pytest.mark.parametrize("row_type", ["float32", "float16"])
