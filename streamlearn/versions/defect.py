@@ -55,12 +55,13 @@ _HELP: dict[Defect, str] = {
 }
 
 
-def defective(path: str, defect: Defect, what: str) -> VersionDefect:
+def defective(path: str, defect: Defect, what: str, *, help: str = "") -> VersionDefect:
     """The error of a defect.
 
     Args:
         path: The file or folder.
         defect: Its name.
         what: What was found, with both values.
+        help: What to do about it, where that is another thing than with the files of a version.
     """
-    return VersionDefect(f"{path}: {what} ({defect})", help=_HELP[defect], defect=defect, path=path)
+    return VersionDefect(f"{path}: {what} ({defect})", help=help or _HELP[defect], defect=defect, path=path)

@@ -15,6 +15,8 @@ from streamlearn.versions.store import Store
 
 __all__ = ["Fence", "FenceRecord"]
 
+_HELP = "start the trainer again: it takes the next number, and looks at older records no more"
+
 
 class FenceRecord(Record, frozen=True, kw_only=True):
     """That a run began.
@@ -48,7 +50,7 @@ class Fence:
 
     def __init__(self, store: Store, model: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store, self._model, self._clock = store, model, clock
-        self._records = Sequence(store, model_folder(model, "runs"), FenceRecord)
+        self._records = Sequence(store, model_folder(model, "runs"), FenceRecord, help=_HELP)
 
     def take(self, by: str) -> int:
         """Begin a run: its number is above that of all others, and nobody else has it."""

@@ -16,12 +16,11 @@ from streamlearn.versions.defect import defective
 from streamlearn.versions.known import Known, Outcome
 from streamlearn.versions.layout import SHAPES, VersionFolder, parse_folder, shape_folder, version_folder
 from streamlearn.versions.record import VersionRef, decode_record
+from streamlearn.versions.settings import LoadSettings, checked
 from streamlearn.versions.store import Store
 from streamlearn.versions.verdict import read_verdict
 
 __all__ = ["History"]
-
-_MANIFEST_BYTES_MAX = 1 << 30
 
 
 class _File(Struct):
@@ -56,10 +55,13 @@ class History:
         store: Where they are.
         model: Whose they are.
         known: What is known of some already, such as what the registry keeps.
+        limits: Limits of reading.
     """
 
-    def __init__(self, store: Store, model: str, known: Iterable[Known] = ()) -> None:
-        self._store, self._model = store, model
+    def __init__(
+        self, store: Store, model: str, known: Iterable[Known] = (), *, limits: LoadSettings | None = None
+    ) -> None:
+        self._store, self._model, self._limits = store, model, checked(limits or LoadSettings())
         # What a version lacks depends on what else is there now.
         self._known = {
             (one.ref.run, one.version): structs.replace(one, lacks="") for one in known if one.outcome is not None
@@ -69,7 +71,8 @@ class History:
     def read(self) -> tuple[Known, ...]:
         """All versions of the history, oldest first.
 
-        A damaged manifest makes its version, and those that need it, not whole; `Known.lacks` says so.
+        A damaged manifest or verdict makes its version, and those that need it, not whole: `Known.lacks` names it, and
+        `verify` says what to do. A verdict that cannot be read may have been a rejection.
 
         Raises:
             StoreUnreachable: The store did not answer.
@@ -148,12 +151,12 @@ class History:
         if damaged is not None:
             run, version = place
             ref = VersionRef(version=version, run=run, sha256="0" * 64)
-            return Known(ref=ref, kind="delta", lacks=damaged.message)
+            return Known(ref=ref, kind="delta", lacks=_damaged(damaged))
         return None
 
     def _read(self, folder: VersionFolder) -> Known | None:
         try:
-            data = self._store.read(folder.manifest, bytes_max=_MANIFEST_BYTES_MAX)
+            data = self._store.read(folder.manifest, bytes_max=self._limits.manifest_bytes_max)
         except FileMissing:
             return None
         except Oversize as error:
@@ -163,6 +166,10 @@ class History:
             what = f"its manifest is of version {said.version} of run {said.run} of {said.model!r}"
             raise defective(folder.path, "reordered", what)
         mine = VersionRef(version=said.version, run=said.run, sha256=hashlib.sha256(data).hexdigest())
+        try:
+            outcome, lacks = self._outcome(folder), ""
+        except VersionDefect as error:
+            outcome, lacks = None, _damaged(error)
         return Known(
             ref=said.stands_for or mine,
             kind=said.kind,
@@ -175,7 +182,8 @@ class History:
             gone=sum(file.rows for file in said.files if file.kind == "gone"),
             bytes=sum(file.bytes for file in said.files),
             metrics=said.metrics,
-            outcome=self._outcome(folder),
+            outcome=outcome,
+            lacks=lacks,
         )
 
     def _outcome(self, folder: VersionFolder) -> Outcome | None:
@@ -194,21 +202,25 @@ def _before(places: list[tuple[int, int]], at: tuple[int, int]) -> tuple[int, in
 
 def _with_lacks(known: list[Known], folders: frozenset[VersionFolder], model: str) -> Iterable[Known]:
     """The same, each saying what it lacks to be read."""
-    lacks: dict[VersionRef, str] = {}
+    lacks: dict[tuple[int, int], tuple[VersionRef, str]] = {}
     for one in known:
         place = one.ref.run, one.version
         has_delta, has_base = (VersionFolder(*place, shape, model) in folders for shape in SHAPES)
         lacking = one.lacks
         if not lacking and not has_base:
             lacking = _lacking(one, lacks) if has_delta else f"version {one.version} is gone"
-        lacks[one.ref] = lacking
+        lacks[place] = one.ref, lacking
         yield structs.replace(one, lacks=lacking)
 
 
-def _lacking(one: Known, lacks: dict[VersionRef, str]) -> str:
+def _lacking(one: Known, lacks: dict[tuple[int, int], tuple[VersionRef, str]]) -> str:
     parent = one.parent
     if parent is None:
         return ""
-    if parent not in lacks:
-        return f"version {parent.version}, which it follows, is missing"
-    return lacks[parent]
+    there, lacking = lacks.get((parent.run, parent.version), (None, ""))
+    # Of one whose manifest is damaged nobody knows whether it is that parent.
+    return lacking if lacking or there == parent else f"version {parent.version}, which it follows, is missing"
+
+
+def _damaged(error: VersionDefect) -> str:
+    return f"{error.path} ({error.defect})"

@@ -212,7 +212,8 @@ def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
     active = 0 if pointer.active is None else pointer.active.version
     if newest is None or newest.version < active or (newest.version == active and _is_stuck(known, active, tainted)):
         after = [str(version) for version in tainted if version > active]
-        said = f"versions {', '.join(after[:_NAMED_MAX])}{', ...' if len(after) > _NAMED_MAX else ''} are tainted"
+        named = f"{', '.join(after[:_NAMED_MAX])}{', ...' if len(after) > _NAMED_MAX else ''}"
+        said = f"version {named} is tainted" if len(after) == 1 else f"versions {named} are tainted"
         message = f"there is no clean version after {_name(pointer.active)}: {said if after else 'none is newer'}"
         raise MoveRefused(
             message,
@@ -295,7 +296,8 @@ def _older(pointer: Pointer, known: Sequence[Known], steps: int, said: str) -> i
         if one.is_promotable(pointer.accepted)
     ]
     if len(older) < steps:
-        message = f"there is no version {said} of the active one, {_name(pointer.active)}: {len(older)} are older"
+        count = "1 is" if len(older) == 1 else f"{len(older)} are"
+        message = f"there is no version {said} of the active one, {_name(pointer.active)}: {count} older"
         raise MoveRefused(message, help="see `streamlearn versions` for the versions there are")
     return older[-steps]
 
@@ -312,7 +314,7 @@ def _served(pointer: Pointer, known: Sequence[Known], version: int, *, whatever:
     if one is None:
         raise _refused(version, "it is not a version of the history", there)
     if not one.is_whole:
-        raise _refused(version, f"it is not complete: {one.lacks}", there)
+        raise _refused(version, f"it is not complete: {one.lacks}", f"{there}; `streamlearn verify` says what to do")
     if not whatever and not one.is_promotable(pointer.accepted):
         raise _refused(version, f"the judge said {one.outcome or 'nothing yet'}", "wait for its verdict, or accept it")
     return one

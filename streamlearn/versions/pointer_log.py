@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import FileMissing, FileTaken, MoveRefused, VersionDefect
+from streamlearn.errors import FileMissing, FileTaken, MoveRefused, UsageError, VersionDefect
 from streamlearn.versions.layout import model_folder
 from streamlearn.versions.pointer import Pointer
 from streamlearn.versions.sequence import Sequence
@@ -18,6 +18,10 @@ __all__ = ["PointerLog"]
 
 _MOVES_MAX = 20
 _REASON_CHARS_MAX, _BY_CHARS_MAX = 2_000, 200
+_HELP = (
+    "restore it from a copy, or put the registry's copy in its place with `PointerLog.mend`: "
+    'docs/operating/versions.md says how, under "A damaged move"'
+)
 
 
 class PointerLog:
@@ -35,7 +39,7 @@ class PointerLog:
     """
 
     def __init__(self, store: Store, model: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._records = Sequence(store, model_folder(model, "pointer"), Pointer)
+        self._records = Sequence(store, model_folder(model, "pointer"), Pointer, help=_HELP)
         self._clock = clock
         self._seen = Pointer()
 
@@ -73,10 +77,6 @@ class PointerLog:
         """The moves there are, oldest first."""
         return self._records.numbers()
 
-    def history(self, records_max: int) -> list[Pointer]:
-        """The last moves, oldest first."""
-        return [self._records.read(number) for number in self._records.numbers()[-records_max:]]
-
     def move(self, decide: Callable[[Pointer], Pointer], *, by: str, reason: str = "") -> Pointer:
         """Move the pointer; a decision that was overtaken is made again from where the pointer is then.
 
@@ -105,6 +105,28 @@ class PointerLog:
             return to
         message = f"others moved the pointer {_MOVES_MAX} times while it was to be moved"
         raise MoveRefused(message, help="see who does, and try again")
+
+    def mend(self, copy: Pointer) -> None:
+        """Put a copy of the newest move, such as the registry's, in the place of its damaged record.
+
+        Nobody may move the pointer meanwhile: who does is told that it was taken, or takes the place first.
+
+        Raises:
+            UsageError: The record is not damaged, or the copy is of another move.
+            FileTaken: Somebody moved the pointer meanwhile.
+        """
+        newest = max(self.seqs(), default=0)
+        if copy.seq != newest:
+            message = f"the copy is of move {copy.seq}, the newest in the store is {newest}"
+            raise UsageError(message, help="give a copy of the newest move; an older one would undo moves")
+        try:
+            self._records.read(newest)
+        except VersionDefect:
+            self._records.remove(newest)
+            self._records.append(newest, copy)
+            return
+        message = f"the record of move {newest} is as it was written"
+        raise UsageError(message, help="nothing is to be mended")
 
     def forget(self, before: int) -> int:
         """Remove old records; the newest one stays. Gives how many."""

@@ -66,7 +66,7 @@ def encode_record(record: Struct) -> bytes:
     return body + _CHECK + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
-def decode_record(data: bytes | memoryview, kind: type[Kind], path: str, *, format: int = 1) -> Kind:
+def decode_record(data: bytes | memoryview, kind: type[Kind], path: str, *, format: int = 1, help: str = "") -> Kind:
     """Read a record.
 
     Args:
@@ -74,6 +74,7 @@ def decode_record(data: bytes | memoryview, kind: type[Kind], path: str, *, form
         kind: What it is to be.
         path: Where they are from, for the error.
         format: The format that is read.
+        help: What to do about one that is damaged.
 
     Raises:
         VersionDefect: They are damaged, of another format, or no such record.
@@ -84,16 +85,16 @@ def decode_record(data: bytes | memoryview, kind: type[Kind], path: str, *, form
     try:
         found = msgspec.json.decode(raw, type=_Format).format
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise defective(path, "corrupted", f"{len(raw)} bytes that are no {name}: {error}") from None
+        raise defective(path, "corrupted", f"{len(raw)} bytes that are no {name}: {error}", help=help) from None
     if found != format:
         raise defective(path, "unreadable_format", f"its format is {found}, this release reads {format}")
     expected = hashlib.sha256(body).hexdigest()
     if check != _CHECK + expected.encode() + b'"}':
         said = check[len(_CHECK) : -len(b'"}')].decode(errors="replace")
-        raise defective(path, "corrupted", f"its check says {said}, its bytes have {expected}")
+        raise defective(path, "corrupted", f"its check says {said}, its bytes have {expected}", help=help)
     try:
         read = msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise defective(path, "corrupted", f"not a {name} of format {format}: {error}") from None
+        raise defective(path, "corrupted", f"not a {name} of format {format}: {error}", help=help) from None
     # It has done its work: a record that was read equals the one that was written.
     return msgspec.structs.replace(read, check=UNSET)

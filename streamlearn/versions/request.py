@@ -21,6 +21,8 @@ __all__ = ["OBEYED", "Request", "Requests"]
 OBEYED = "requests_obeyed"
 """The metric of a version that says up to which request training had obeyed."""
 
+_HELP = "restore it from a copy; or remove it, and ask again: training goes on without it"
+
 
 class Request(Record, frozen=True, kw_only=True):
     """That training is to go back to an older version, and what it is not to learn from.
@@ -54,7 +56,7 @@ class Requests:
     """
 
     def __init__(self, store: Store, model: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._records = Sequence(store, model_folder(model, "requests"), Request)
+        self._records = Sequence(store, model_folder(model, "requests"), Request, help=_HELP)
         self._clock = clock
 
     def ask(self, request: Request) -> Request:

@@ -29,11 +29,12 @@ class Sequence(Generic[Kind]):
         store: Where.
         folder: The folder of the log.
         kind: What its records are.
+        help: What to do about one that is damaged.
     """
 
-    def __init__(self, store: Store, folder: str, kind: type[Kind]) -> None:
+    def __init__(self, store: Store, folder: str, kind: type[Kind], *, help: str = "") -> None:
         self.store, self.folder = store, folder
-        self._kind = kind
+        self._kind, self._help = kind, help
 
     def numbers(self) -> list[int]:
         """The numbers there are, in order."""
@@ -63,7 +64,7 @@ class Sequence(Generic[Kind]):
             VersionDefect: It is damaged.
         """
         path = self._path(number)
-        return decode_record(self.store.read(path, bytes_max=_BYTES_MAX), self._kind, path)
+        return decode_record(self.store.read(path, bytes_max=_BYTES_MAX), self._kind, path, help=self._help)
 
     def append(self, number: int, record: Kind) -> None:
         """Write the next record.

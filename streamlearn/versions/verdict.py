@@ -15,6 +15,7 @@ __all__ = ["VERDICT_NAME", "Finding", "Verdict", "read_verdict", "write_verdict"
 
 VERDICT_NAME = "verdict.json"
 _BYTES_MAX = 4 << 20
+_HELP = "restore it from a copy; or remove it: the publisher judges the version again, by its manifest alone"
 
 
 class Finding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -59,7 +60,7 @@ def read_verdict(store: Store, folder: str) -> Verdict | None:
     """
     path = f"{folder}/{VERDICT_NAME}"
     try:
-        return decode_record(store.read(path, bytes_max=_BYTES_MAX), Verdict, path)
+        return decode_record(store.read(path, bytes_max=_BYTES_MAX), Verdict, path, help=_HELP)
     except FileMissing:
         return None
 

@@ -1,4 +1,4 @@
-"""Verify: every file of versions read, its digest compared and its inside looked at; all that is wrong is named."""
+"""Verify: every file and verdict of versions read, digests compared, insides looked at; all that is wrong is named."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from streamlearn.versions.scratch import Progress, record_of
 from streamlearn.versions.settings import LoadSettings, checked
 from streamlearn.versions.store import Store
 from streamlearn.versions.upkeep import UpkeepGathered, no_upkeep
+from streamlearn.versions.verdict import read_verdict
 from streamlearn.versions.writer import Committed
 
 __all__ = ["Found", "Verified", "verify"]
@@ -32,11 +33,18 @@ class Found:
         path: The file or folder.
         defect: What it is, by the name that `VersionDefect` has it under.
         message: The same in words, with values.
+        help: What to do about it.
     """
 
     path: str
     defect: str
     message: str
+    help: str = ""
+
+    @classmethod
+    def of(cls, error: VersionDefect) -> Found:
+        """What an error says."""
+        return cls(error.path, error.defect, error.message, error.help)
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,7 @@ def verify(
     reading = checked(limits or LoadSettings())
     found: list[VersionDefect] = []
     links = _all(store, model, reading, found) if everything else _chain(store, model, version, reading, found)
+    found += _judged(store, links)
     jobs = [job for link in links for job in _jobs(store, link, reading)]
     graphs = sorted({link.manifest.graph for link in links if link.manifest.graph is not None})
     files = sum(job.files for job in jobs)
@@ -109,7 +118,7 @@ def verify(
             if progress is not None:
                 progress(done, max(size, done))
     numbers = sorted({link.manifest.version for link in links})
-    said = {(error.path, error.message): Found(error.path, error.defect, error.message) for error in found}
+    said = {(error.path, error.message): Found.of(error) for error in found}
     return Verified(tuple(numbers), files, done, tuple(said[key] for key in sorted(said)))
 
 
@@ -153,6 +162,15 @@ def _untied(link: Committed, by_place: dict[tuple[int, int], VersionRef]) -> Ite
         if ref is not None and known is not None and known != ref:
             said = f"it {what} version {ref.version} with sha256 {ref.sha256}, which has {known.sha256}"
             yield defective(link.folder, "foreign", said)
+
+
+def _judged(store: Store, links: list[Committed]) -> Iterator[VersionDefect]:
+    """What is wrong with verdicts."""
+    for link in links:
+        try:
+            read_verdict(store, link.folder)
+        except VersionDefect as error:
+            yield error
 
 
 def _jobs(store: Store, link: Committed, limits: LoadSettings) -> Iterator[_Job]:

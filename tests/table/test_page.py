@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.parametrize(
     ("page", "blocks_count"),
-    [("tables.md", 7), ("packing.md", 4), ("parameter-server.md", 5), ("operating/versions.md", 7)],
+    [("tables.md", 7), ("packing.md", 4), ("parameter-server.md", 5), ("operating/versions.md", 8)],
 )
 def test_the_examples_of_a_page_hold(page: str, blocks_count: int, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), flags=re.M | re.S)

@@ -21,6 +21,7 @@ from streamlearn.versions import (
     Cut,
     History,
     Known,
+    LoadSettings,
     Log,
     Store,
     Verdict,
@@ -28,6 +29,7 @@ from streamlearn.versions import (
     VersionWriter,
     commit,
     open_store,
+    read_verdict,
     write_verdict,
 )
 from streamlearn.versions.writer import assemble
@@ -171,12 +173,41 @@ def test_a_damaged_manifest_makes_its_version_and_those_after_it_not_whole(tmp_p
     file.write_bytes({"cut": data[:-9], "foreign": other, "format": b'{"format":9}'}[damage])
     known = History(store, MODEL).read()
     assert versions(known) == [1, 2, 3, 4]
-    assert made[1].folder in known[1].lacks
-    assert [one.is_whole for one in known] == [True, False, False, False]
+    path = made[1].folder if damage == "foreign" else f"{made[1].folder}/manifest.json"
+    defect = {"cut": "corrupted", "foreign": "reordered", "format": "unreadable_format"}[damage]
+    assert [one.lacks for one in known] == ["", *[f"{path} ({defect})"] * 3]
     assert not known[1].is_promotable((2,))
     file.unlink()
     file.write_bytes(data)
     assert all(one.is_whole for one in History(store, MODEL).read())
+
+
+def test_a_damaged_verdict_is_named_by_its_version_and_those_after_it(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    made = line(store, [1, 2, 3])
+    for one in made:
+        passed(store, one, "rejected" if one is made[1] else "passed")
+    file = tmp_path / made[1].folder / "verdict.json"
+    data = file.read_bytes()
+    file.unlink()
+    file.write_bytes(data.replace(b"rejected", b"passed"))
+    known = History(store, MODEL).read()
+    # It is the version it was, and nobody takes it, or what follows it, for one that passed.
+    assert [one.ref for one in known] == [one.ref for one in made]
+    assert [one.lacks for one in known] == ["", *[f"{made[1].folder}/verdict.json (corrupted)"] * 2]
+    assert [one.outcome for one in known] == ["passed", None, "passed"]
+    with pytest.raises(VersionDefect, match=r"verdict\.json: its check says") as caught:
+        read_verdict(store, made[1].folder)
+    assert "the publisher judges the version again" in caught.value.help
+    file.unlink()
+    assert [one.outcome for one in History(store, MODEL).read()] == ["passed", None, "passed"]
+    assert all(one.is_whole for one in History(store, MODEL).read())
+
+
+def test_a_manifest_larger_than_the_limit_is_not_read(local: Store) -> None:
+    line(local, [1, 2])
+    small = History(local, MODEL, limits=LoadSettings(manifest_bytes_max=100)).read()
+    assert [one.is_whole for one in small] == [False, False]
 
 
 class Counted:

@@ -114,9 +114,7 @@ def test_a_version_below_the_floor_is_refused() -> None:
         lambda: publish(raised, FIVE, 2, 4),
     ):
         refused(call, "below the floor 4", "complete and clean are 4, 5, 6")
-    refused(
-        lambda: steps_back(raised, FIVE, 2), "no version 2 steps back of the active one, 5: 1 are older", "versions"
-    )
+    refused(lambda: steps_back(raised, FIVE, 2), "no version 2 steps back of the active one, 5: 1 is older", "versions")
     refused(lambda: release(Pointer(floor=9), FIVE), "no clean version after none", "rewind")
 
 
@@ -190,7 +188,7 @@ def test_a_release_where_nothing_newer_is_bad_stays_and_follows() -> None:
     held = rollback(replace(AT_5, active=ref(6)), FIVE, 6)
     assert release(held, FIVE).held is False
     assert release(held, [*FIVE, known(7, None)]).active == ref(6)
-    refused(lambda: release(held, [*FIVE, known(7, "rejected")]), "after 6: versions 7 are tainted", "rewind")
+    refused(lambda: release(held, [*FIVE, known(7, "rejected")]), "after 6: version 7 is tainted", "rewind")
     refused(lambda: release(Pointer(), []), "after none: none is newer", "rewind")
     many = [*FIVE, *(known(version, "rejected") for version in range(7, 14))]
     refused(lambda: release(held, many), "versions 7, 8, 9, 10, 11, ... are tainted", "rewind")

@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from streamlearn.errors import FileMissing, FileTaken, MoveRefused, RunOver, VersionDefect
+from streamlearn.errors import FileMissing, FileTaken, MoveRefused, RunOver, UsageError, VersionDefect
 from streamlearn.testing import ManualClock
 from streamlearn.versions import Fence, FenceRecord, Pointer, PointerLog, Store, open_store
 from streamlearn.versions.sequence import Sequence
@@ -66,8 +66,9 @@ def test_moves_that_are_made_at_once_are_made_one_after_the_other(
     assert sorted(seq for mine in made for seq in mine) == list(range(1, 25))
     log = PointerLog(opened(), "ctr")
     # Each was decided from the one before it: none was lost, and none was made twice.
-    assert [(one.seq, one.active) for one in log.history(100)] == [(seq, ref(seq)) for seq in range(1, 25)]
-    assert [one.floor for one in log.history(100)] == list(range(24))
+    found = [log.read(seq) for seq in log.seqs()]
+    assert [(one.seq, one.active) for one in found] == [(seq, ref(seq)) for seq in range(1, 25)]
+    assert [one.floor for one in found] == list(range(24))
     assert log.newest().active == ref(24)
 
 
@@ -137,6 +138,26 @@ def test_an_older_move_is_never_taken_for_a_damaged_one(tmp_path: Any, damage: s
     assert len(log.seqs()) == 2
 
 
+def test_a_damaged_move_is_mended_from_a_copy_of_it_alone(tmp_path: Any) -> None:
+    store = open_store(str(tmp_path))
+    log = PointerLog(store, "ctr")
+    first, second = (log.move(lambda now, at=at: Pointer(active=ref(at)), by="ada") for at in (1, 2))  # type: ignore[misc]
+    with pytest.raises(UsageError, match="move 2 is as it was written"):
+        log.mend(second)
+    file = tmp_path / "ctr" / "pointer" / f"{2:012d}.json"
+    whole = file.read_bytes()
+    file.unlink()
+    file.write_bytes(whole[:-1])
+    with pytest.raises(VersionDefect) as caught:
+        PointerLog(store, "ctr").newest()
+    assert "PointerLog.mend" in caught.value.help
+    with pytest.raises(UsageError, match="of move 1, the newest in the store is 2"):
+        log.mend(first)
+    log.mend(second)
+    assert file.read_bytes() == whole
+    assert PointerLog(store, "ctr").newest() == second
+
+
 def test_a_move_that_is_overtaken_again_and_again_is_refused(local: Store) -> None:
     log, other, decided = PointerLog(local, "ctr"), PointerLog(local, "ctr"), []
 
@@ -199,7 +220,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def what_is_left_is_the_end_of_the_log(self) -> None:
         assert self.logs[0].seqs() == sorted(self.moves)
-        assert self.logs[1].history(3) == [self.moves[seq] for seq in sorted(self.moves)[-3:]]
+        assert all(self.logs[1].read(seq) == self.moves[seq] for seq in sorted(self.moves)[-3:])
 
 
 TestMachine = Machine.TestCase
