@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.model import AppOption, Model, ModelArgument, RegistryOption, StoreOption, open_model
-from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.model import Model, ModelArgument, open_model
+from streamlearn.cli.options import JsonOption
+from streamlearn.cli.place import Place, at_place
 from streamlearn.cli.shown_progress import shown_progress
 from streamlearn.cli.table import print_json, print_table
-from streamlearn.cli.units import bytes_text
+from streamlearn.cli.units import bytes_text, counted
 from streamlearn.errors import RegistryUnreachable, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["compact", "gc"]
 
 
+@at_place
 def compact(
+    place: Place,
     model: ModelArgument = None,
     upto: Annotated[
         int | None, typer.Option("--version", metavar="VERSION", min=1, help="Of this version; the newest by default.")
@@ -28,17 +31,13 @@ def compact(
     memory_mib: Annotated[
         int, typer.Option("--memory-mib", metavar="MIB", min=1, help="Memory for rows; less takes longer.")
     ] = 512,
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write the base that stands for a version, from files alone: nodes then start from it, without reading deltas."""
     from streamlearn.versions import FileSettings, ScanSettings
     from streamlearn.versions import compact as write_base
 
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     with shown_progress("compacting", is_bytes=False) as progress:
         done = write_base(
             found.store,
@@ -57,12 +56,14 @@ def compact(
         typer.echo(f"there is a base of version {done.ref.version} already: {done.folder}")
     else:
         typer.echo(
-            f"version {done.ref.version} has a base of {done.rows:,} rows, {bytes_text(done.bytes)}, "
+            f"version {done.ref.version} has a base of {counted(done.rows, 'row')}, {bytes_text(done.bytes)}, "
             f"written in {done.wall_s:.1f} s: {done.folder}"
         )
 
 
+@at_place
 def gc(
+    place: Place,
     model: ModelArgument = None,
     yes: Annotated[bool, typer.Option("--yes", help="Really remove it; without this nothing is changed.")] = False,
     grace_s: Annotated[
@@ -74,16 +75,12 @@ def gc(
             help="How long nodes that are starting are waited for; `retention.grace_s` by default.",
         ),
     ] = None,
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """See which files no version needs that is to stay, by the settings of retention; with --yes take them away."""
     from streamlearn.versions import plan_gc
 
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     rules = found.settings.retention
     plan = plan_gc(found.store, found.name, _needed(found), settings=rules)
     if json and not yes:
@@ -98,7 +95,7 @@ def gc(
     if json:
         print_json(_facts(plan) | {"removed_files": swept.files, "removed_bytes": swept.bytes, "spared": swept.spared})
     else:
-        typer.echo(f"{swept.files:,} files removed, {bytes_text(swept.bytes)}")
+        typer.echo(f"{counted(swept.files, 'file')} removed, {bytes_text(swept.bytes)}")
 
 
 def _needed(found: Model) -> set[int]:
@@ -162,7 +159,7 @@ def _show(plan: GcPlan, yes: bool) -> None:
         return
     print_table(rows, whole=True)
     what = "is removed" if yes else "would be removed; --yes does it"
-    typer.echo(f"{bytes_text(plan.bytes)} in {len(rows)} folders {what}")
+    typer.echo(f"{bytes_text(plan.bytes)} in {counted(len(rows), 'folder')} {what}")
 
 
 def _facts(plan: GcPlan) -> dict[str, Any]:

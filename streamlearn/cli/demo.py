@@ -19,6 +19,7 @@ import typer
 
 from streamlearn.cli.options import JsonOption
 from streamlearn.cli.table import print_json, print_table
+from streamlearn.cli.units import counted
 from streamlearn.errors import StreamlearnError
 
 if TYPE_CHECKING:
@@ -150,4 +151,4 @@ def _check(report: ReplayReport, seen: _Seen) -> None:
     if sent != found or seen.failures:
         message = f"{sent} impressions and actions were replayed, {found} read back, {seen.failures} unreadable"
         raise StreamlearnError(message, help="this is a defect: please report it with this output")
-    typer.echo(f"ok: all {sum(sent):,} events came back", err=True)
+    typer.echo(f"ok: all {counted(sum(sent), 'event')} came back", err=True)

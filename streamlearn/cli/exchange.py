@@ -8,16 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from streamlearn.cli.model import (
-    AppOption,
-    RegistryOption,
-    StoreOption,
     model_and_versions,
     open_model,
     who,
 )
-from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.options import JsonOption
+from streamlearn.cli.place import Place, at_place
 from streamlearn.cli.shown_progress import shown_progress
 from streamlearn.cli.table import print_json
+from streamlearn.cli.units import counted
 
 __all__ = ["export", "import_"]
 
@@ -30,12 +29,10 @@ _ImportWords = Annotated[
 ]
 
 
+@at_place
 def export(
+    place: Place,
     words: _ExportWords,
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write a version as a folder: tables as Arrow files, dense weights, and its graph as a SavedModel."""
@@ -44,7 +41,7 @@ def export(
     *named, last = words
     model, (version,) = model_and_versions(named, 1)
     folder = Path(last)
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     found.one(version)
     with shown_progress("exporting", is_bytes=False) as progress:
         done = export_version(found.store, found.name, version, folder, progress=progress)
@@ -52,15 +49,13 @@ def export(
     if json:
         print_json(facts)
     else:
-        typer.echo(f"version {done.version} of {found.name} is in {folder}: {sum(done.rows.values()):,} rows")
+        typer.echo(f"version {done.version} of {found.name} is in {folder}: {counted(sum(done.rows.values()), 'row')}")
 
 
+@at_place
 def import_(
+    place: Place,
     words: _ImportWords,
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Make the first version of a model, in a store that has none of it, from a folder that `export` wrote."""
@@ -69,7 +64,7 @@ def import_(
     *named, last = words
     model, _ = model_and_versions(named, 0)
     folder = Path(last)
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     done = import_version(found.store, found.name, folder, run=lambda: Fence(found.store, found.name).take(who()))
     facts = {"model": found.name, "version": done.manifest.version, "folder": done.folder}
     print_json(facts) if json else typer.echo(f"{folder} is version {done.manifest.version} of {found.name}")

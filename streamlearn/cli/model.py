@@ -19,16 +19,14 @@ import typer
 from streamlearn.errors import RegistryUnreachable, UsageError
 
 if TYPE_CHECKING:
+    from streamlearn.cli.place import Place
     from streamlearn.settings import Settings
     from streamlearn.versions import History, Known, Mover, Pointer, PointerLog, Registry, Store
 
 __all__ = [
-    "AppOption",
     "Model",
     "ModelArgument",
     "ReasonOption",
-    "RegistryOption",
-    "StoreOption",
     "WordsArgument",
     "model_and_versions",
     "open_model",
@@ -41,16 +39,6 @@ ModelArgument: TypeAlias = Annotated[
 WordsArgument: TypeAlias = Annotated[
     list[str],
     typer.Argument(metavar="[MODEL] VERSION", help="The model, not needed with --app, and a version's number."),
-]
-AppOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--app", metavar="APP", help="The folder of an application, whose app.toml is used.")
-]
-StoreOption: TypeAlias = Annotated[
-    str | None, typer.Option("--store", metavar="URL", help="Where versions are; laid over STREAMLEARN_STORE.")
-]
-RegistryOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--registry", metavar="URL", help="Where nodes are; laid over STREAMLEARN_REGISTRY. `none` is none."),
 ]
 ReasonOption: TypeAlias = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the move, and others read it.")
@@ -161,15 +149,8 @@ class Model:
         raise UsageError(message, help=f"the newest are {there}; see `streamlearn versions {self.name}`")
 
 
-def open_model(
-    model: str | None,
-    app: Path | None,
-    *,
-    store: str | None = None,
-    registry: str | None = None,
-    set_: Sequence[str] | None = None,
-) -> Model:
-    """The model that options name.
+def open_model(model: str | None, place: Place) -> Model:
+    """The model that is named, at a place.
 
     Raises:
         UsageError: Neither a model nor an application is named, or nothing says where its versions are.
@@ -178,22 +159,23 @@ def open_model(
     from streamlearn.settings import Settings
     from streamlearn.versions import registry_url, store_url
 
+    app = place.app
     if app is None and model is None:
         message = "no model was named"
         raise UsageError(message, help="give MODEL with --store or STREAMLEARN_STORE, or --app FOLDER")
     if app is not None and not (app / "app.py").is_file():
         message = f"{app} is no application: it has no app.py"
         raise UsageError(message, help="name the folder of an application, such as examples/kuairand")
-    settings = read_settings(Settings, None if app is None else app / "app.toml", set_ or ())
-    store = store or os.environ.get("STREAMLEARN_STORE") or settings.versions.store
-    url = registry or os.environ.get("STREAMLEARN_REGISTRY") or settings.registry.url
+    settings = read_settings(Settings, None if app is None else app / "app.toml", place.set_ or ())
+    store = place.store or os.environ.get("STREAMLEARN_STORE") or settings.versions.store
+    url = place.registry or os.environ.get("STREAMLEARN_REGISTRY") or settings.registry.url
     if app is None and not store:
         message = f"nothing says where the versions of {model!r} are"
         raise UsageError(message, help="give --store URL or --app FOLDER, or set STREAMLEARN_STORE")
     if app is not None:
         store = store or store_url(app, settings.versions)
         url = url or registry_url(app, settings.registry)
-    return Model(model or _name(app, set_), store, "" if url == "none" else url, settings, url == "none")
+    return Model(model or _name(app, place.set_), store, "" if url == "none" else url, settings, url == "none")
 
 
 def model_and_versions(words: Sequence[str], count: int) -> tuple[str | None, list[int]]:

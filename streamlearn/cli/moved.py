@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from streamlearn.cli.table import print_json, print_table
+from streamlearn.cli.units import counted
 from streamlearn.errors import PartlyDone
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def show_moved(moved: Moved, said: str, *, json: bool) -> None:
         raise PartlyDone(message, help="nodes look at the store themselves; see `streamlearn versions`")
     if moved.silent:
         names = ", ".join(one.name for one in moved.silent)
-        message = f"{len(moved.silent)} of {len(moved.silent) + len(moved.acted)} nodes did not act in time: {names}"
+        asked = counted(len(moved.silent) + len(moved.acted), "node")
+        message = f"{len(moved.silent)} of {asked} did not act in time: {names}"
         raise PartlyDone(message, help="see what they say in `streamlearn versions`; they act when they are back")
 
 

@@ -11,7 +11,7 @@ import typer
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.replay_progress import show_progress
 from streamlearn.cli.table import print_json, print_table
-from streamlearn.cli.units import time_text
+from streamlearn.cli.units import counted, time_text
 from streamlearn.errors import EXIT_PARTLY, ConfigError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def replay(
     )
     if not report.ended:
         # What is in the topics now has no end mark, and nothing remembers where the history was left.
-        reached = f"stopped at {time_text(report.reached_ms)}, {report.impressions + report.actions:,} events"
+        reached = f"stopped at {time_text(report.reached_ms)}, {counted(report.impressions + report.actions, 'event')}"
         hint = "start anew in another place (--set topics.root=...) or on top of what is there with --append"
         typer.echo(f"{reached}\nhelp: {hint}", err=True)
         raise typer.Exit(EXIT_PARTLY)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streamlearn.cli.model import (
-    AppOption,
     Model,
     ModelArgument,
     ReasonOption,
-    RegistryOption,
-    StoreOption,
     open_model,
     who,
 )
-from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.options import JsonOption
+from streamlearn.cli.place import Place, at_place
 from streamlearn.cli.table import print_json
 from streamlearn.cli.units import parse_time_ms
 from streamlearn.errors import MoveRefused, UsageError
@@ -31,7 +28,9 @@ __all__ = ["rewind", "said_skip"]
 _HELP = "give TIME..TIME, such as 12:20..12:25, or TOPIC:PARTITION:OFFSET..OFFSET with --app or the topic's id"
 
 
+@at_place
 def rewind(
+    place: Place,
     model: ModelArgument = None,
     to: Annotated[
         int | None, typer.Option("--to", metavar="VERSION", min=1, help="The version training goes back to.")
@@ -46,10 +45,6 @@ def rewind(
         ),
     ] = None,
     reason: ReasonOption = "",
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Ask training to go back to an older version: the trainer obeys at its next cut, with a new version."""
@@ -58,14 +53,14 @@ def rewind(
         raise UsageError(message, help="give --to VERSION; `streamlearn versions` lists them")
     from streamlearn.versions import Request, Requests
 
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     one = found.one(to)
     if not one.is_whole:
         message = f"version {to} of {found.name!r} is not complete: {one.lacks}"
         raise UsageError(message, help="choose one that is; see `streamlearn versions`")
     _check_clean(found, to)
     now = datetime.now(UTC)
-    skips = tuple(_skip(text, now, app, set_) for text in skip or ())
+    skips = tuple(_skip(text, now, place) for text in skip or ())
     asked = Requests(found.store, found.name).ask(Request(to=one.ref, skips=skips, by=who(), reason=reason))
     if json:
         print_json({"seq": asked.seq, "to": to, "skips": [said_skip(one) for one in skips], "reason": reason})
@@ -91,7 +86,7 @@ def _check_clean(found: Model, to: int) -> None:
         raise MoveRefused(message, help=help)
 
 
-def _skip(text: str, now: datetime, app: Path | None, set_: list[str] | None) -> Skip:
+def _skip(text: str, now: datetime, place: Place) -> Skip:
     from streamlearn.versions import TimeSkip
 
     begin, dots, end = text.partition("..")
@@ -100,7 +95,7 @@ def _skip(text: str, now: datetime, app: Path | None, set_: list[str] | None) ->
         raise UsageError(message, help=_HELP)
     topic = begin.rsplit(":", 2)
     if len(topic) == 3 and topic[1].isdigit() and topic[2].isdigit() and end.isdigit() and not topic[0].isdigit():
-        return _origin((topic[0], int(topic[1]), int(topic[2]), int(end)), app, set_)
+        return _origin((topic[0], int(topic[1]), int(topic[2]), int(end)), place)
     begin_ms, end_ms = parse_time_ms(begin, now), parse_time_ms(end, now)
     if begin_ms >= end_ms:
         message = f"--skip {text!r} ends before it begins"
@@ -108,17 +103,17 @@ def _skip(text: str, now: datetime, app: Path | None, set_: list[str] | None) ->
     return TimeSkip(begin_ms=begin_ms, end_ms=end_ms)
 
 
-def _origin(said: tuple[str, int, int, int], app: Path | None, set_: list[str] | None) -> OriginSkip:
+def _origin(said: tuple[str, int, int, int], place: Place) -> OriginSkip:
     from streamlearn.versions import OriginSkip
 
     topic, partition, begin, end = said
     if begin >= end:
         message = f"offsets {begin}..{end} are none"
         raise UsageError(message, help=_HELP)
-    if app is not None:
+    if place.app is not None:
         from streamlearn.apps import TOPICS, load_app
 
-        folder = load_app(app, set_ or ())
+        folder = load_app(place.app, place.set_ or ())
         names = {folder.topic_url(name): name for name in TOPICS} | {name: name for name in TOPICS}
         if topic in names:
             with folder.open_topic(names[topic]) as opened:

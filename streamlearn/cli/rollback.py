@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamlearn.cli.model import (
-    AppOption,
     Model,
     ModelArgument,
     ReasonOption,
-    RegistryOption,
-    StoreOption,
     WordsArgument,
     model_and_versions,
     open_model,
     who,
 )
 from streamlearn.cli.moved import show_moved
-from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.options import JsonOption
+from streamlearn.cli.place import Place, at_place
 from streamlearn.cli.units import parse_time_ms
 from streamlearn.errors import UsageError
 
@@ -35,7 +33,9 @@ _WaitOption = Annotated[
 _WAIT_S = 10.0
 
 
+@at_place
 def rollback(
+    place: Place,
     model: ModelArgument = None,
     to: Annotated[int | None, typer.Option("--to", metavar="VERSION", min=1, help="To this version.")] = None,
     steps: Annotated[
@@ -46,10 +46,6 @@ def rollback(
     ] = None,
     reason: ReasonOption = "",
     wait: _WaitOption = _WAIT_S,
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Serve an older version at once, and hold it; what is left is tainted. Ends with 3 when a node does not follow."""
@@ -58,7 +54,7 @@ def rollback(
     if sum(one is not None for one in (to, steps, before)) != 1:
         message = "how far back is not said, or said twice"
         raise UsageError(message, help="give one of --to VERSION, --steps N and --before TIME")
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     known = found.known()
     before_ms = None if before is None else parse_time_ms(before, datetime.now(UTC))
 
@@ -79,20 +75,18 @@ def rollback(
     _show(found, moved, said, json=json)
 
 
+@at_place
 def release(
+    place: Place,
     model: ModelArgument = None,
     reason: ReasonOption = "",
     wait: _WaitOption = _WAIT_S,
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Follow new versions again, from the newest good one."""
     from streamlearn.versions import pointer as moves
 
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     known = found.known()
     moved = found.mover.move(
         lambda now: moves.release(now, found.known_at(now, known)), by=who(), what="release", reason=reason, wait_s=wait
@@ -101,7 +95,9 @@ def release(
     _show(found, moved, f"{found.name} follows again, from version {moved.pointer.active.version}", json=json)
 
 
+@at_place
 def promote(
+    place: Place,
     words: WordsArgument,
     canary: Annotated[
         float | None, typer.Option("--canary", metavar="SHARE", help="For this share of the requests alone, 0 to 1.")
@@ -109,17 +105,13 @@ def promote(
     accept: Annotated[bool, typer.Option("--accept", help="Though it is tainted, or the judge refused it.")] = False,
     reason: ReasonOption = "",
     wait: _WaitOption = _WAIT_S,
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Serve a version because you say so; a hold stays."""
     from streamlearn.versions import pointer as moves
 
     model, (version,) = model_and_versions(words, 1)
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     known = found.known()
     moved = found.mover.move(
         lambda now: moves.promote(now, found.known_at(now, known), version, accept=accept, share=canary),

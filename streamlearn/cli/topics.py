@@ -9,7 +9,7 @@ import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
-from streamlearn.cli.units import bytes_text, retention_text
+from streamlearn.cli.units import bytes_text, counted, retention_text
 from streamlearn.errors import StreamlearnError, TopicMissing, UsageError
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _delete(folder: AppFolder, yes: bool, json: bool) -> None:
     from streamlearn.topics import delete_topic
 
     found = [row for row in (_row(folder, name, None, None) for name in TOPICS) if row["id"] != "missing"]
-    told = ", ".join(f"{row['topic']} ({row['records']:,} records)" for row in found)
+    told = ", ".join(f"{row['topic']} ({counted(row['records'], 'record')})" for row in found)
     if found and not yes:
         message = f"this deletes {told} at {found[0]['url'].rpartition('/')[0]}"
         raise UsageError(message, help="add --yes to do it; what is deleted is gone")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from streamlearn.errors import UsageError
 
-__all__ = ["age_text", "bytes_text", "parse_time_ms", "retention_text", "time_text"]
+__all__ = ["age_text", "bytes_text", "counted", "parse_time_ms", "retention_text", "time_text"]
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
 
@@ -24,6 +24,16 @@ def bytes_text(count: int) -> str:
     while size >= 1024 and unit < 3:
         size, unit = size / 1024, unit + 1
     return f"{size:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[unit]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of something.
+
+    Examples:
+        >>> counted(1, "row"), counted(0, "row"), counted(12_000, "row")
+        ('1 row', '0 rows', '12,000 rows')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def retention_text(retention_ms: int) -> str:

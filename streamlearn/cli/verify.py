@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamlearn.cli.model import (
-    AppOption,
     ModelArgument,
-    RegistryOption,
-    StoreOption,
     WordsArgument,
     model_and_versions,
     open_model,
 )
-from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.options import JsonOption
+from streamlearn.cli.place import Place, at_place
 from streamlearn.cli.shown_progress import shown_progress
 from streamlearn.cli.table import print_json, print_table
-from streamlearn.cli.units import bytes_text
+from streamlearn.cli.units import bytes_text, counted
 from streamlearn.errors import VersionDefect
 
 if TYPE_CHECKING:
@@ -28,69 +28,74 @@ if TYPE_CHECKING:
 __all__ = ["diff", "verify"]
 
 
+@at_place
 def verify(
+    place: Place,
     model: ModelArgument = None,
     version: Annotated[
         int | None,
         typer.Option("--version", metavar="VERSION", min=1, help="Only the chain of this version."),
     ] = None,
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Read all files of all versions, or of one's chain, and compare checksums; names all defects and ends with 1."""
     from streamlearn.versions import verify as read_all
 
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     with shown_progress("verifying", is_bytes=True) as progress:
         seen = read_all(found.store, found.name, version, everything=version is None, progress=progress)
-    defects = [{"path": one.path, "defect": one.defect, "said": one.message} for one in (*seen.defects, *_moves(found))]
+    wrong = [*seen.defects, *_records(found)]
+    defects = [{"path": one.path, "defect": one.defect, "said": one.message, "help": one.help} for one in wrong]
     if json:
         print_json({"versions": list(seen.versions), "files": seen.files, "bytes": seen.bytes, "defects": defects})
     else:
-        typer.echo(f"{len(seen.versions)} versions, {seen.files:,} files, {bytes_text(seen.bytes)} read")
-        print_table(defects, whole=True) if defects else typer.echo("ok: everything is as it was written")
+        files = f"{counted(len(seen.versions), 'version')}, {counted(seen.files, 'file')}"
+        typer.echo(f"{files}, {bytes_text(seen.bytes)} read")
+        shown = [{name: one[name] for name in ("path", "defect", "said")} for one in defects]
+        print_table(shown, whole=True) if shown else typer.echo("ok: everything is as it was written")
     if defects:
         first = defects[0]
-        count = f"{len(defects)} defect{'s' if len(defects) > 1 else ''}"
+        count = counted(len(defects), "defect")
         message = f"{found.name!r} has {count}, the first in {first['path']} ({first['defect']})"
+        help = wrong[0].help or "restore the file from a copy"
         raise VersionDefect(
             message,
-            help="restore the files from a copy; nodes stay at the versions they have",
+            help=f"{help}; nodes stay at the versions they have",
             defect=first["defect"],
             path=first["path"],
         )
 
 
-def _moves(found: Model) -> list[Found]:
-    """What is wrong with the moves of the pointer."""
-    from streamlearn.versions import Found
+def _records(found: Model) -> list[Found]:
+    """What is wrong with the moves of the pointer, and with what was asked of training."""
+    from streamlearn.versions import Found, Requests
 
+    requests = Requests(found.store, found.name)
+    reads: list[Callable[[], object]] = [
+        *(partial(found.log.read, seq) for seq in found.log.seqs()),
+        partial(requests.after, 0),
+    ]
     wrong = []
-    for seq in found.log.seqs():
+    for read in reads:
         try:
-            found.log.read(seq)
+            read()
         except VersionDefect as error:
-            wrong.append(Found(error.path, error.defect, error.message))
+            wrong.append(Found.of(error))
     return wrong
 
 
+@at_place
 def diff(
+    place: Place,
     words: WordsArgument,
     top: Annotated[int, typer.Option("--top", metavar="N", min=0, max=1_000, help="Name the largest moves.")] = 5,
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compare two versions, [MODEL] VERSION VERSION: rows that changed, the largest moves, dense weights, metrics."""
     from streamlearn.versions import diff as compare
 
     model, (before, after) = model_and_versions(words, 2)
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     for version in (before, after):
         found.one(version)
     with shown_progress("comparing", is_bytes=False) as progress:
@@ -106,7 +111,7 @@ def diff(
 def _show(seen: Diff) -> None:
     print_table([_table(one) for one in seen.tables], f"rows, {seen.before.version} to {seen.after.version}")
     moves = [
-        {"table": one.table, "key": f"{move.key}", "moved by": f"{move.norm:.6g}"}
+        {"table": one.table, "key": f"{move.key}", "moved by": "NaN" if move.is_nan else f"{move.norm:.6g}"}
         for one in seen.tables
         for move in one.largest
     ]
@@ -134,7 +139,9 @@ def _table(one: Any) -> dict[str, Any]:
 
 def _dense(one: Any) -> dict[str, Any]:
     def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.6g}"
+        if value is None:
+            return "-"
+        return "NaN" if one.is_nan and value == float("inf") else f"{value:.6g}"
 
     return {
         "tensor": one.name,

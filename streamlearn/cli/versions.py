@@ -7,24 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlearn.cli.model import (
-    AppOption,
     Model,
     ModelArgument,
-    RegistryOption,
-    StoreOption,
     WordsArgument,
     model_and_versions,
     open_model,
 )
-from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.options import JsonOption
+from streamlearn.cli.place import Place, at_place
 from streamlearn.cli.rewind import said_skip
 from streamlearn.cli.table import print_json, print_table
-from streamlearn.cli.units import age_text, bytes_text, time_text
+from streamlearn.cli.units import age_text, bytes_text, counted, time_text
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import RegistryUnreachable
 
 if TYPE_CHECKING:
-    from streamlearn.versions import Known, Manifest, Node, Pointer, Verdict
+    from streamlearn.versions import Canary, Known, Manifest, Node, Pointer, Verdict
 
 __all__ = ["show", "versions"]
 
@@ -32,19 +30,17 @@ _SHOWN = 20
 Row = dict[str, Any]
 
 
+@at_place
 def versions(
+    place: Place,
     model: ModelArgument = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show the newest so many.")] = _SHOWN,
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show the versions of MODEL: what each is, how old and how large, and which nodes serve it."""
     from streamlearn.versions import Requests, standings
 
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     known, pointer = found.known(), found.pointer
     waiting = Requests(found.store, found.name).waiting(known)
     nodes, said = _nodes(found)
@@ -52,12 +48,14 @@ def versions(
     now_ms = SYSTEM_CLOCK.wall_ms()
     rows = [_row(one, standing[one.version], nodes, now_ms) for one in known[-limit:]]
     if json:
-        whole = {"model": found.name, "pointer": _pointer(pointer), "versions": rows, "nodes": _of_nodes(nodes)}
+        whole = {"model": found.name, "pointer": _pointer(pointer, nodes), "versions": rows, "nodes": _of_nodes(nodes)}
         asked = [{"seq": one.seq, "to": one.to.version, "by": one.by, "reason": one.reason} for one in waiting]
         print_json(whole | {"requests": asked, "registry": said})
         return
     print_table([_for_people(row) for row in rows], whole=True)
     typer.echo(_said_of_pointer(pointer, len(known), len(rows)))
+    if pointer.canary is not None:
+        typer.echo(_said_of_canary(pointer.canary, nodes))
     for one in waiting:
         typer.echo(f"training is asked to go back to version {one.to.version} (request {one.seq} of {one.by})")
     if nodes:
@@ -66,19 +64,17 @@ def versions(
         typer.echo(f"nodes are not known: {said}", err=True)
 
 
+@at_place
 def show(
+    place: Place,
     words: WordsArgument,
-    app: AppOption = None,
-    store: StoreOption = None,
-    registry: RegistryOption = None,
-    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show one version: what it is made of, what the judge said, what it has learned up to."""
     from streamlearn.versions import read_manifest, read_verdict, standings
 
     model, (version,) = model_and_versions(words, 1)
-    found = open_model(model, app, store=store, registry=registry, set_=set_)
+    found = open_model(model, place)
     one = found.one(version)
     standing = standings(found.pointer, found.known())[version]
     folder = found.history.folder(one.ref)
@@ -124,7 +120,8 @@ def _row(one: Known, standing: str, nodes: list[Node], now_ms: int) -> Row:
         "run": one.ref.run,
         "parent": None if one.parent is None else one.parent.version,
         "kind": one.kind if one.content_of is None else f"revert to {one.content_of.version}",
-        "age_s": max(0, now_ms - one.written_wall_ms) // 1000,
+        # Of one whose manifest is damaged nobody knows when it was written.
+        "age_s": max(0, now_ms - one.written_wall_ms) // 1000 if one.written_wall_ms else None,
         "rows": one.rows,
         "gone": one.gone,
         "bytes": one.bytes,
@@ -146,17 +143,19 @@ def _for_people(row: Row) -> Row:
         "auc": None if row["auc"] is None else f"{row['auc']:.4f}",
         "state": f"{row['state']}: {row['lacks']}" if row["lacks"] else row["state"],
         "nodes": ", ".join(row["nodes"]),
-        "age": age_text(row["age_s"] * 1000),
+        "age": "-" if row["age_s"] is None else age_text(row["age_s"] * 1000),
     }
 
 
-def _pointer(pointer: Pointer) -> Row:
+def _pointer(pointer: Pointer, nodes: list[Node]) -> Row:
+    canary = pointer.canary
     return {
         "seq": pointer.seq,
         "active": None if pointer.active is None else pointer.active.version,
         "held": pointer.held,
-        "canary": None if pointer.canary is None else pointer.canary.version.version,
-        "share": None if pointer.canary is None else pointer.canary.share,
+        "canary": None if canary is None else canary.version.version,
+        "share": None if canary is None else canary.share,
+        "canary_nodes": [] if canary is None else _with(nodes, canary),
         "floor": pointer.floor,
         "by": pointer.by,
         "reason": pointer.reason,
@@ -181,12 +180,23 @@ def _of_node(one: Node, now_ms: int) -> Row:
 
 
 def _said_of_pointer(pointer: Pointer, there: int, shown: int) -> str:
-    more = f"the newest {shown} of {there} versions; " if shown < there else ""
+    more = f"the newest {shown} of {counted(there, 'version')}; " if shown < there else ""
     if pointer.active is None:
         return f"{more}none is served yet"
     held = "is held at" if pointer.held else "is at"
     at, why = time_text(pointer.wall_ms), f": {pointer.reason}" if pointer.reason else ""
     return f"{more}the pointer {held} {pointer.active.version}, moved by {pointer.by or 'unknown'} at {at} UTC{why}"
+
+
+def _said_of_canary(canary: Canary, nodes: list[Node]) -> str:
+    """Which version is tried, on how many of the requests, and by which nodes that have it."""
+    names = ", ".join(_with(nodes, canary)) or "no node that is known"
+    return f"canary: version {canary.version.version} answers {canary.share:.1%} of the requests, on {names}"
+
+
+def _with(nodes: list[Node], canary: Canary) -> list[str]:
+    """The nodes that can answer with a canary."""
+    return [node.name for node in nodes if canary.version.version in node.staged]
 
 
 def _details(manifest: Manifest, verdict: Verdict | None) -> Row:

@@ -2,148 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamlearn.cli.main import main
-from streamlearn.settings import ReplicaSettings
 from streamlearn.testing import wait_until
 from streamlearn.versions import (
-    Announcer,
-    Fence,
     History,
-    Known,
     Node,
     Pointer,
     PointerLog,
-    Registry,
     Replica,
     Request,
     Requests,
-    Store,
     Verdict,
-    open_registry,
-    open_store,
     write_revert,
     write_verdict,
 )
-from streamlearn.versions.pointer import publish
-from tests.versions.history import MODEL, Trainer, serving
-
-DEADLINE_S = 30.0
-VERSIONS = (1, 2, 4, 5)
-
-
-@dataclass
-class Ended:
-    """How a verb ended."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Verb = Callable[..., Ended]
-
-
-@dataclass
-class Place:
-    """A model with four versions that passed, of which 5 is served."""
-
-    folder: Path
-    store: Store
-    registry: Registry
-    trainer: Trainer
-
-    @property
-    def known(self) -> tuple[Known, ...]:
-        return History(self.store, MODEL).read()
-
-    @property
-    def pointer(self) -> Pointer:
-        return PointerLog(self.store, MODEL).newest()
-
-    def cut(self, version: int, outcome: Any = "passed") -> None:
-        self.trainer.learn(version, 50)
-        done = self.trainer.cut(version)
-        if outcome is not None:
-            write_verdict(self.store, done.folder, Verdict(version=done.ref, outcome=outcome))
-
-    def follow(self, *versions: int) -> None:
-        """Promote versions as a publisher does."""
-        log, announcer = PointerLog(self.store, MODEL), Announcer(self.store, self.registry)
-        for version in versions:
-            moved = log.move(partial(publish, known=self.known, version=version, run=1), by="publisher")
-            assert announcer.moved(moved, "promote")
+from tests.cli.place import DEADLINE_S, Place, Verb, refused
+from tests.versions.history import MODEL
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setenv("STREAMLEARN_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("STREAMLEARN_REGISTRY", f"sqlite://{tmp_path}/registry.db")
-    store = open_store(str(tmp_path / "store"))
-    with open_registry(f"sqlite://{tmp_path}/registry.db", MODEL) as registry:
-        found = Place(tmp_path, store, registry, Trainer(store))
-        for one in found.trainer.story(VERSIONS):
-            write_verdict(store, one.folder, Verdict(version=one.ref, outcome="passed"))
-        found.follow(*VERSIONS)
-        yield found
-
-
-@pytest.fixture
-def nodes(place: Place) -> Iterator[list[Replica]]:
-    """Two nodes that answer with what the pointer says."""
-    settings = ReplicaSettings(beat_s=0.05, store_poll_s=0.05, retry_first_ms=1, retry_ms_max=10, drain_s=0.0)
-    found = [
-        Replica(place.store, MODEL, lambda: serving("float32"), name=name, registry=place.registry, settings=settings)
-        for name in ("node-1", "node-2")
-    ]
-    for one in found:
-        one.start()
-    try:
-        for one in found:
-            one.wait_ready(DEADLINE_S)
-        wait_until(
-            lambda: [(one.active, one.state) for one in place.registry.nodes()] == [(5, "ready")] * 2,
-            "both nodes say that they answer with version 5",
-            DEADLINE_S,
-        )
-        yield found
-    finally:
-        for one in found:
-            one.close()
-
-
-@pytest.fixture
-def verb(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Verb:
-    def run(*words: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["streamlearn", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Ended(ended.value.code, said.out, said.err)
-
-    return run
-
-
-def refused(ended: Ended, status: int, *said: str) -> None:
-    assert ended.status == status, ended
-    for one in said:
-        assert one in ended.err, ended.err
+def verb(ended: Verb) -> Verb:
+    return ended
 
 
 def test_a_rollback_is_followed_by_all_nodes_and_each_ones_time_is_printed(
@@ -227,7 +109,7 @@ def test_a_release_follows_the_newest_clean_version_and_is_refused_when_there_is
     place: Place, nodes: list[Replica], verb: Verb
 ) -> None:
     assert verb("rollback", MODEL, "--to", 4).status == 0
-    refused(verb("release", MODEL), 1, "versions 5 are tainted", "streamlearn rewind", "--accept")
+    refused(verb("release", MODEL), 1, "version 5 is tainted", "streamlearn rewind", "--accept")
     write_revert(place.store, MODEL, to=4, run=1, version=6)
     one = place.known[-1]
     write_verdict(place.store, History(place.store, MODEL).folder(one.ref), Verdict(version=one.ref, outcome="passed"))
@@ -258,7 +140,10 @@ def test_a_canary_is_tried_on_a_share(place: Place, nodes: list[Replica], verb: 
     for one in nodes:
         with one.reading(6) as read:
             assert read.version == 6
-    assert verb("versions", MODEL, "--json").json["pointer"]["share"] == 0.25
+    wait_until(lambda: all(6 in one.staged for one in place.registry.nodes()), "nodes to say so", DEADLINE_S)
+    pointer = verb("versions", MODEL, "--json").json["pointer"]
+    assert (pointer["canary"], pointer["share"], pointer["canary_nodes"]) == (6, 0.25, ["node-1", "node-2"])
+    assert "canary: version 6 answers 25.0% of the requests, on node-1, node-2" in verb("versions", MODEL).out
     refused(verb("promote", MODEL, 6, "--canary", 1.5), 2, "a share of 1.5")
     refused(verb("promote", MODEL, 5, "--canary", 0.1), 1, "it is the active one")
     said = verb("rollback", MODEL, "--to", 5, "--json").json
@@ -398,59 +283,6 @@ def test_gc_wants_to_hear_that_there_are_no_nodes(place: Place, verb: Verb, monk
     monkeypatch.delenv("STREAMLEARN_REGISTRY")
     refused(verb("gc", MODEL, *GC), 2, "no registry was named", "--registry none when there are no nodes")
     assert verb("gc", MODEL, *GC, "--registry", "none").status == 0
-
-
-def test_a_damaged_file_is_named(place: Place, verb: Verb) -> None:
-    assert "ok: everything is as it was written" in verb("verify", MODEL).out
-    assert verb("verify", MODEL, "--json").json["defects"] == []
-    file = next((place.folder / "store").glob(f"{MODEL}/deltas/000000000004-*/rows/*.arrow"))
-    file.chmod(0o644)
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-    ended = verb("verify", MODEL)
-    refused(ended, 1, "has 1 defect", file.name, "corrupted")
-    said = verb("verify", MODEL, "--json")
-    assert said.status == 1
-    assert [(Path(one["path"]).name, one["defect"]) for one in said.json["defects"]] == [(file.name, "corrupted")]
-    assert verb("verify", MODEL, "--version", 2).status == 0
-    refused(verb("verify", MODEL, "--version", 3), 1, "missing")
-
-
-def test_two_versions_are_compared(place: Place, verb: Verb) -> None:
-    ended = verb("diff", MODEL, 2, 5)
-    assert ended.status == 0, ended
-    for said in ("rows, 2 to 5", "largest moves", "dense weights"):
-        assert said in ended.out
-    said = verb("diff", MODEL, 2, 5, "--json", "--top", 1).json
-    assert {one["table"] for one in said["tables"]} == {"main", "side"}
-    assert all(len(one["largest"]) <= 1 for one in said["tables"])
-    refused(verb("diff", MODEL, 2), 2, "is not a model and 2 versions")
-    refused(verb("diff", MODEL, 2, 3), 2, "there is no version 3")
-
-
-def test_a_version_goes_out_as_a_folder_and_comes_back_under_another_name(place: Place, verb: Verb) -> None:
-    folder = place.folder / "out"
-    said = verb("export", MODEL, 4, folder, "--json").json
-    assert said["version"] == 4
-    assert set(said["rows"]) == {"main", "side"}
-    refused(verb("export", MODEL, 4, folder), 2, "is there already")
-    refused(verb("export", MODEL, 3, place.folder / "x"), 2, "there is no version 3")
-    ended = verb("import", "copy", folder)
-    assert ended.status == 0, ended
-    assert f"{folder} is version 1 of copy" in ended.out
-    assert [one.version for one in History(place.store, "copy").read()] == [1]
-    assert verb("import", "other", folder, "--json").json["version"] == 1
-
-
-def test_an_import_that_is_refused_ends_no_run(place: Place, verb: Verb) -> None:
-    fence = Fence(place.store, MODEL)
-    run = fence.take("trainer")
-    folder = place.folder / "out"
-    assert verb("export", MODEL, 4, folder).status == 0
-    refused(verb("import", MODEL, folder), 2, "has versions, the newest is 5")
-    refused(verb("import", MODEL, place.folder / "nothing"), 1, "it does not say what the folder is")
-    fence.check(run)
 
 
 def test_a_rollback_takes_back_what_is_published_while_it_is_decided(

@@ -1,0 +1,109 @@
+"""Verbs that read whole versions: what is damaged is named with its cure, two are compared, one goes out and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamlearn.versions import (
+    Fence,
+    History,
+)
+from tests.cli.place import Place, Verb, refused
+from tests.versions.history import MODEL
+
+
+@pytest.fixture
+def verb(ended: Verb) -> Verb:
+    return ended
+
+
+def test_a_damaged_file_is_named(place: Place, verb: Verb) -> None:
+    assert "ok: everything is as it was written" in verb("verify", MODEL).out
+    assert verb("verify", MODEL, "--json").json["defects"] == []
+    file = next((place.folder / "store").glob(f"{MODEL}/deltas/000000000004-*/rows/*.arrow"))
+    file.chmod(0o644)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    ended = verb("verify", MODEL)
+    refused(ended, 1, "has 1 defect", file.name, "corrupted")
+    said = verb("verify", MODEL, "--json")
+    assert said.status == 1
+    assert [(Path(one["path"]).name, one["defect"]) for one in said.json["defects"]] == [(file.name, "corrupted")]
+    assert verb("verify", MODEL, "--version", 2).status == 0
+    refused(verb("verify", MODEL, "--version", 3), 1, "missing")
+
+
+def test_a_damaged_manifest_is_shown_shortly_and_without_an_age(place: Place, verb: Verb) -> None:
+    (file,) = (place.folder / "store").glob(f"{MODEL}/deltas/000000000004-*/manifest.json")
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes()[:-9])
+    words = (MODEL, "--registry", "none")
+    lines = verb("versions", *words).out.splitlines()
+    rows = {line.split()[0]: line for line in lines if line.strip()}
+    said = f"incomplete: {file.relative_to(place.folder / 'store')} (corrupted)"
+    assert said in rows["4"]
+    assert rows["4"].split()[-1] == "-"
+    assert len(rows["4"]) < 160
+    ages = {one["version"]: one["age_s"] for one in verb("versions", *words, "--json").json["versions"]}
+    assert ages[4] is None
+    assert ages[2] is not None
+    refused(verb("rollback", *words, "--to", 4), 1, f"it is not complete: {said[12:]}", "streamlearn verify")
+
+
+@pytest.mark.parametrize(
+    ("record", "help"),
+    [
+        ("deltas/000000000004-*/verdict.json", "the publisher judges the version again"),
+        ("pointer/000000000004.json", "PointerLog.mend"),
+        ("requests/000000000001.json", "remove it, and ask again"),
+    ],
+)
+def test_a_damaged_record_is_named_with_what_to_do(place: Place, verb: Verb, record: str, help: str) -> None:
+    assert verb("rewind", MODEL, "--to", 4).status == 0
+    (file,) = (place.folder / "store" / MODEL).glob(record)
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes()[:-9])
+    path = str(file.relative_to(place.folder / "store"))
+    refused(verb("verify", MODEL), 1, "has 1 defect,", path, "corrupted", help)
+    (defect,) = verb("verify", MODEL, "--json").json["defects"]
+    assert (defect["path"], defect["defect"]) == (path, "corrupted")
+    assert help in defect["help"]
+
+
+def test_two_versions_are_compared(place: Place, verb: Verb) -> None:
+    ended = verb("diff", MODEL, 2, 5)
+    assert ended.status == 0, ended
+    for said in ("rows, 2 to 5", "largest moves", "dense weights"):
+        assert said in ended.out
+    said = verb("diff", MODEL, 2, 5, "--json", "--top", 1).json
+    assert {one["table"] for one in said["tables"]} == {"main", "side"}
+    assert all(len(one["largest"]) <= 1 for one in said["tables"])
+    refused(verb("diff", MODEL, 2), 2, "is not a model and 2 versions")
+    refused(verb("diff", MODEL, 2, 3), 2, "there is no version 3")
+
+
+def test_a_version_goes_out_as_a_folder_and_comes_back_under_another_name(place: Place, verb: Verb) -> None:
+    folder = place.folder / "out"
+    said = verb("export", MODEL, 4, folder, "--json").json
+    assert said["version"] == 4
+    assert set(said["rows"]) == {"main", "side"}
+    refused(verb("export", MODEL, 4, folder), 2, "is there already")
+    refused(verb("export", MODEL, 3, place.folder / "x"), 2, "there is no version 3")
+    ended = verb("import", "copy", folder)
+    assert ended.status == 0, ended
+    assert f"{folder} is version 1 of copy" in ended.out
+    assert [one.version for one in History(place.store, "copy").read()] == [1]
+    assert verb("import", "other", folder, "--json").json["version"] == 1
+
+
+def test_an_import_that_is_refused_ends_no_run(place: Place, verb: Verb) -> None:
+    fence = Fence(place.store, MODEL)
+    run = fence.take("trainer")
+    folder = place.folder / "out"
+    assert verb("export", MODEL, 4, folder).status == 0
+    refused(verb("import", MODEL, folder), 2, "has versions, the newest is 5")
+    refused(verb("import", MODEL, place.folder / "nothing"), 1, "it does not say what the folder is")
+    fence.check(run)
