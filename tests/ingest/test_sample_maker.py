@@ -94,7 +94,7 @@ def week(place: Place, requests: int = 120) -> Week:
     for partition in range(plan.partitions):
         with reading(plan, partition=partition) as reader:
             lots += [lot for blob in take_all(reader) for lot in cutter.cut(blob).lots]
-    records = {}
+    records: dict[tuple[int, int], bytes] = {}
     with open_topic(plan.impressions_url) as topic, topic.reader() as reader:
         for partition in range(topic.partitions):
             offset = reader.earliest(partition)
