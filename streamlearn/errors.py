@@ -9,6 +9,7 @@
     ├── JoinFull                             a join holds all it may: reading is to stop
     ├── MarksFull                            marks hold all they may: training is to stop
     ├── ServiceError                         a service did not start, or cannot be reached
+    │   └── PipelineFailed                   a runner gave up a pipeline, for a reason that is not one of these
     ├── DataError                            bytes that are not what they claim to be
     │   ├── BadRecord                        truncated, garbage, or a value its schema forbids
     │   ├── UnknownSchema                    a fingerprint or id no known schema has
@@ -72,6 +73,7 @@ __all__ = [
     "NotDelivered",
     "Oversize",
     "PartlyDone",
+    "PipelineFailed",
     "PositionLost",
     "PsError",
     "PushUnsure",
@@ -171,6 +173,10 @@ class MarksFull(StreamlearnError):
 
 class ServiceError(StreamlearnError):
     """A service did not start, or cannot be reached."""
+
+
+class PipelineFailed(ServiceError):
+    """A runner gave up a pipeline, for a reason that is none of these errors."""
 
 
 class DataError(StreamlearnError):

@@ -32,6 +32,7 @@ class Acknowledged:
     def __init__(self, open_log: Callable[[], ProgressLog], *, run: int, lots_count: int, every_s: float) -> None:
         self._open_log, self._run, self._lots_count, self._every_s = open_log, run, lots_count, every_s
         self._reached_ms = BEFORE_ALL
+        self._is_stopped = False
         self._error: Exception | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="streamlearn-ingest-progress", daemon=True)
@@ -48,6 +49,11 @@ class Acknowledged:
             raise self._error
         return self._reached_ms
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the run was told to stop reading."""
+        return self._is_stopped
+
     def close(self) -> None:
         """Have the thread end; it is waited for briefly, since a broker may be silent."""
         self._closing.set()
@@ -57,7 +63,9 @@ class Acknowledged:
         try:
             with self._open_log() as log:
                 while True:
-                    reached_ms = log.check(self._run).reached_ms(self._run, self._lots_count)
+                    standing = log.check(self._run)
+                    reached_ms = standing.reached_ms(self._run, self._lots_count)
+                    self._is_stopped = standing.stopped >= self._run
                     self._reached_ms = max(self._reached_ms, BEFORE_ALL if reached_ms is None else reached_ms)
                     if self._closing.wait(self._every_s):
                         return

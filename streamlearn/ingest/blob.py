@@ -56,6 +56,8 @@ class Blob:
         watermark_ms: The reader's before these records.
         impressions: Records of the impressions topic.
         actions: Records of the actions topic.
+        after_ms: The reader's watermark after these records; `AFTER_ALL` once both topics have ended. A blob that
+            closes with less is the last of a reader that was told to stop.
     """
 
     partition: int
@@ -64,6 +66,7 @@ class Blob:
     watermark_ms: int
     impressions: Section
     actions: Section
+    after_ms: int
 
     def __len__(self) -> int:
         return len(self.impressions) + len(self.actions)
@@ -88,6 +91,7 @@ class _Whole(msgspec.Struct, array_like=True, frozen=True):
     watermark_ms: int
     impressions: _Packed
     actions: _Packed
+    after_ms: int
 
 
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Whole)
@@ -109,7 +113,7 @@ def lengths_of(texts: Bytes) -> Int64s:
 def encode_blob(blob: Blob) -> bytes:
     """A blob as bytes."""
     sections = (_packed(blob.impressions), _packed(blob.actions))
-    return _ENCODER.encode(_Whole(blob.partition, blob.opens, blob.closes, blob.watermark_ms, *sections))
+    return _ENCODER.encode(_Whole(blob.partition, blob.opens, blob.closes, blob.watermark_ms, *sections, blob.after_ms))
 
 
 def decode_blob(data: bytes) -> Blob:
@@ -124,7 +128,7 @@ def decode_blob(data: bytes) -> Blob:
     except (msgspec.MsgspecError, ValueError) as error:
         message = f"{len(data)} bytes are no blob of events: {error}"
         raise BadRecord(message, help="runner and workers run different releases; run one everywhere") from error
-    return Blob(whole.partition, whole.opens, whole.closes, whole.watermark_ms, *sections)
+    return Blob(whole.partition, whole.opens, whole.closes, whole.watermark_ms, *sections, whole.after_ms)
 
 
 def _packed(section: Section) -> _Packed:

@@ -30,6 +30,7 @@ class LotEvents:
         watermark_ms: Event time: nothing that follows from this partition's reader is before it, but for what is late.
         impressions: Of the lot.
         actions: Of the lot.
+        after_ms: The reader's watermark behind these events; `AFTER_ALL` once both topics have ended.
     """
 
     lot: int
@@ -38,6 +39,7 @@ class LotEvents:
     watermark_ms: int
     impressions: ImpressionColumns
     actions: ActionColumns
+    after_ms: int
 
     def __len__(self) -> int:
         return len(self.impressions) + len(self.actions)
@@ -52,6 +54,7 @@ class _Whole(msgspec.Struct, array_like=True, frozen=True):
     watermark_ms: int
     impressions: list[bytes]
     actions: list[bytes]
+    after_ms: int
 
 
 # In the order of the fields above.
@@ -66,7 +69,7 @@ def encode_lot(events: LotEvents) -> bytes:
     """A lot's events as bytes."""
     impressions, actions = (list(_bytes_of(one)) for one in (events.impressions, events.actions))
     return _ENCODER.encode(
-        _Whole(events.lot, events.partition, events.closes, events.watermark_ms, impressions, actions)
+        _Whole(events.lot, events.partition, events.closes, events.watermark_ms, impressions, actions, events.after_ms)
     )
 
 
@@ -83,7 +86,7 @@ def decode_lot(data: bytes) -> LotEvents:
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         message = f"{len(data)} bytes are no events of a lot: {error}"
         raise BadRecord(message, help="workers run different releases; run one everywhere") from error
-    return LotEvents(whole.lot, whole.partition, whole.closes, whole.watermark_ms, impressions, actions)
+    return LotEvents(whole.lot, whole.partition, whole.closes, whole.watermark_ms, impressions, actions, whole.after_ms)
 
 
 def _bytes_of(columns: ImpressionColumns | ActionColumns) -> Iterator[bytes]:

@@ -118,6 +118,7 @@ class LotCutter:
                 blob.watermark_ms,
                 found_impressions.get(lot, _NO_IMPRESSIONS),
                 found_actions.get(lot, _NO_ACTIONS),
+                blob.after_ms,
             )
             for lot in lots
         )

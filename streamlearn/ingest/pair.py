@@ -81,7 +81,7 @@ class PairReader:
         self._ledger = Ledger(plan.limits.read_ahead_bytes)
         self._pending: list[Records | None] = [None, None]
         self._waited_for = (True, True)
-        self._ended = False
+        self._ended = self._stopped = False
         self._opened_topics = ExitStack()
         with ExitStack() as stack:
             starts: tuple[Position | int, ...] = (mark.impressions, mark.actions) if mark else (partition, partition)
@@ -92,12 +92,12 @@ class PairReader:
     @property
     def watermark_ms(self) -> int:
         """Up to which event time everything was given; `AFTER_ALL` once there is nothing more to come."""
-        return self._watermark_ms
+        return AFTER_ALL if self._stopped else self._watermark_ms
 
     @property
     def is_finished(self) -> bool:
-        """Whether both topics have ended and all of them was given."""
-        return self._ended
+        """Whether nothing more comes: both topics have ended and all of them was given, or the run was stopped."""
+        return self._ended or self._stopped
 
     def take(self) -> Taken | None:
         """The next element, None when there is none now.
@@ -106,6 +106,8 @@ class PairReader:
             IngestOver: A newer run has taken over.
             StreamlearnError: A topic cannot be read.
         """
+        if self._is_told_to_stop():
+            return self._last()
         if not self._has_room():
             self._meter.read_ahead_waits.inc()
             self._note_standstill()
@@ -128,6 +130,16 @@ class PairReader:
         if not any(map(len, parts[0] + parts[1])) and not any(ends):
             return None
         return self._given(parts, size, before_ms, ends)
+
+    def _is_told_to_stop(self) -> bool:
+        return not self._ended and self._acknowledged is not None and self._acknowledged.is_stopped
+
+    def _last(self) -> Taken | None:
+        """The closing element of a reader that stops before its topics end, once."""
+        self._stopped = True
+        if self._closed:
+            return None
+        return self._given(([], []), 0, self._watermark_ms, (not self._opened, True))
 
     def mark(self) -> PairMark:
         """Where it stands: behind what was given."""
@@ -280,7 +292,7 @@ class PairReader:
         self._opened, self._closed = self._opened or opens, self._closed or closes
         # Of a first blob nothing is known to be before it; it comes no later than what it lets time be.
         time_ms = before_ms if before_ms > BEFORE_ALL or not opens else min(self._watermark_ms, _least(sections))
-        blob = Blob(self._partition, opens, closes, time_ms, sections[0], sections[1])
+        blob = Blob(self._partition, opens, closes, time_ms, sections[0], sections[1], self._watermark_ms)
         self._ledger.add(self._watermark_ms, size)
         self._meter.blobs.inc()
         self._meter.records.inc(len(blob))

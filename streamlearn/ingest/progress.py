@@ -14,11 +14,13 @@ from streamlearn.errors import BadRecord
 from streamlearn.schemas import PROGRESS, read_framing
 from streamlearn.topics import Records
 
-__all__ = ["Lineage", "LotProgress", "Standing", "claim_record", "encode_progress", "fold"]
+__all__ = ["Lineage", "LotProgress", "Standing", "claim_record", "encode_progress", "fold", "stop_record"]
 
 # The lot of the record by which a run begins: its number is that record's offset plus one, which nobody else can
 # have and which only grows.
 _CLAIM = -1
+# The lot of the record by which a run is told to stop reading.
+_STOP = -2
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -65,10 +67,12 @@ class Standing(msgspec.Struct, frozen=True):
     Attributes:
         run: The newest run; 0 when there was none.
         lots: The last word about each lot.
+        stopped: The newest run that was told to stop reading; 0 when none was.
     """
 
     run: int = 0
     lots: Mapping[int, LotProgress] = {}
+    stopped: int = 0
 
     def reached_ms(self, run: int, lots_count: int) -> int | None:
         """The event time up to which one run has acknowledged all lots; None while it has not written of each."""
@@ -79,6 +83,11 @@ class Standing(msgspec.Struct, frozen=True):
 def claim_record(lineage: Lineage, wall_ms: int) -> tuple[bytes, bytes]:
     """Key and value of the record by which a run begins."""
     return encode_progress(LotProgress(_CLAIM, 0, 0, 0, lineage, wall_ms))
+
+
+def stop_record(run: int, lineage: Lineage, wall_ms: int) -> tuple[bytes, bytes]:
+    """Key and value of the record by which a run is told to stop reading."""
+    return encode_progress(LotProgress(_STOP, run, 0, 0, lineage, wall_ms))
 
 
 def encode_progress(progress: LotProgress) -> tuple[bytes, bytes]:
@@ -96,16 +105,18 @@ def fold(standing: Standing, records: Records) -> Standing:
     Raises:
         BadRecord: A record is no progress.
     """
-    run, lots = standing.run, dict(standing.lots)
+    run, lots, stopped = standing.run, dict(standing.lots), standing.stopped
     for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
         if value is None:
             continue
         progress = _decode(value)
         if progress.lot == _CLAIM:
             run = offset + 1
+        elif progress.lot == _STOP:
+            stopped = max(stopped, progress.ingest_run)
         elif progress.ingest_run >= run:
             lots[progress.lot] = progress
-    return Standing(run, lots)
+    return Standing(run, lots, stopped)
 
 
 def _decode(value: bytes) -> LotProgress:

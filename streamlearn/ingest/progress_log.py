@@ -8,7 +8,7 @@ from typing import Self
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import ConfigError, IngestOver
-from streamlearn.ingest.progress import Lineage, LotProgress, Standing, claim_record, encode_progress, fold
+from streamlearn.ingest.progress import Lineage, LotProgress, Standing, claim_record, encode_progress, fold, stop_record
 from streamlearn.topics import AccessSettings, Topic, open_topic
 
 __all__ = ["ProgressLog"]
@@ -74,6 +74,15 @@ class ProgressLog:
         key, value = claim_record(lineage, self._clock.wall_ms())
         offsets = self._writer.append(0, [value], [key])
         return int(offsets[0]) + 1
+
+    def stop(self, run: int, lineage: Lineage) -> None:
+        """Tell a run to stop reading, wherever its readers are: they hear of it here.
+
+        Raises:
+            NotDelivered: The topic did not take it.
+        """
+        key, value = stop_record(run, lineage, self._clock.wall_ms())
+        self._writer.append(0, [value], [key])
 
     def write(self, run: int, lineage: Lineage, reached_ms: Mapping[int, int]) -> None:
         """Say how far lots are, after their samples were acknowledged.

@@ -137,6 +137,15 @@ class IngestSettings(Struct, frozen=True, forbid_unknown_fields=True):
             description="How often progress is written, idle lots included. Lower it to read less again after a start.",
         ),
     ] = 2.0
+    tick_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3_600,
+            description="Event time. Samples that are due are given out at multiples of it. Lower it for fresher "
+            "samples, raise it for larger and fewer messages.",
+        ),
+    ] = 0.5
     bundle_blobs_max: Annotated[
         int,
         Meta(

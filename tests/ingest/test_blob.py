@@ -30,7 +30,7 @@ def plain(one: Section) -> tuple[list[int], list[int], list[int], list[bytes | N
 
 @given(rows, rows, st.booleans(), ints)
 def test_a_blob_comes_back_as_it_was(shown: list[Row], done: list[Row], opens: bool, watermark_ms: int) -> None:
-    blob = Blob(3, opens, not opens, watermark_ms, section(shown), section(done))
+    blob = Blob(3, opens, not opens, watermark_ms, section(shown), section(done), watermark_ms + 1)
     found = decode_blob(encode_blob(blob))
     assert (found.partition, found.opens, found.closes, found.watermark_ms) == (3, opens, not opens, watermark_ms)
     assert plain(found.impressions) == plain(blob.impressions)
@@ -45,7 +45,7 @@ def test_bytes_that_are_no_blob_no_lot_and_no_mark_are_refused(data: bytes) -> N
 
 
 def test_a_cut_blob_is_refused() -> None:
-    data = encode_blob(Blob(0, False, False, 0, section([(1, 2, 3, b"k", b"value")]), section([])))
+    data = encode_blob(Blob(0, False, False, 0, section([(1, 2, 3, b"k", b"value")]), section([]), 0))
     for length in range(len(data)):
         with pytest.raises(BadRecord):
             decode_blob(data[:length])

@@ -130,23 +130,23 @@ def _check_content(folder: AppFolder, found: list[LotEvents]) -> None:
 
 
 def test_a_blob_that_opens_tells_every_lot(folder: AppFolder, encoder: EventEncoder) -> None:
-    blob = Blob(2, True, False, T_MS, EMPTY, EMPTY)
+    blob = Blob(2, True, False, T_MS, EMPTY, EMPTY, T_MS)
     assert [lot.lot for lot in cutter(folder).cut(blob).lots] == list(range(LOTS))
     assert [len(decode_lot(encode_lot(lot))) for lot in cutter(folder).cut(blob).lots] == [0] * LOTS
     one = section([impression(encoder, 1)])
-    assert len(cutter(folder).cut(Blob(2, False, False, T_MS, one, EMPTY)).lots) == 1
+    assert len(cutter(folder).cut(Blob(2, False, False, T_MS, one, EMPTY, T_MS)).lots) == 1
 
 
 def test_impressions_before_the_start_are_left_out_and_counted(folder: AppFolder, encoder: EventEncoder) -> None:
     values: list[bytes | None] = [impression(encoder, seed, event_time_ms=T_MS + seed) for seed in range(10)]
-    cut = cutter(folder, T_MS + 4).cut(Blob(0, False, False, 0, section(values), EMPTY))
+    cut = cutter(folder, T_MS + 4).cut(Blob(0, False, False, 0, section(values), EMPTY, 0))
     assert cut.before_start == 4
     assert sum(map(len, cut.lots)) == 6
 
 
 def test_actions_of_no_label_are_left_out_and_counted(folder: AppFolder, encoder: EventEncoder) -> None:
     values: list[bytes | None] = [action(encoder, what) for what in ("click", "wave", "purchase", "wave")]
-    cut = cutter(folder).cut(Blob(0, False, False, 0, EMPTY, section(values)))
+    cut = cutter(folder).cut(Blob(0, False, False, 0, EMPTY, section(values), 0))
     assert cut.of_no_label == 2
     (lot,) = cut.lots
     assert lot.actions.codes.tolist() == [0, 1]
@@ -159,7 +159,7 @@ def test_what_cannot_be_used_is_named_with_its_origin_and_harms_nothing_beside_i
     good, future = impression(encoder, 1), impression(encoder, 2, event_time_ms=T_MS + 10**9)
     values: list[bytes | None] = [good, b"garbage", future, good[:-3], action(encoder, "click"), None]
     values += [b"\xc3\x01" + b"x" * 20, b"x" * 1_000_000]
-    cut = cutter(folder).cut(Blob(3, False, False, 0, section(values, T_MS + 10**6), section([good])))
+    cut = cutter(folder).cut(Blob(3, False, False, 0, section(values, T_MS + 10**6), section([good]), 0))
     found = {
         (origin.topic, origin.offset): (failure.reason, failure.bytes == values[origin.offset - 100])
         for failure, origin in cut.failures

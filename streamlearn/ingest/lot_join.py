@@ -1,0 +1,178 @@
+"""LotJoin: one lot's join in a worker's memory, made from its log, with the events it has no room for yet.
+
+It knows no runner: what is kept, and when it is looked at, others decide.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from streamlearn.errors import JoinFull
+from streamlearn.ingest.join_columns import ActionColumns, ImpressionColumns, Joined
+from streamlearn.ingest.join_core import JoinCore
+from streamlearn.ingest.join_plan import JoinPlan
+from streamlearn.ingest.lot_events import LotEvents, decode_lot
+from streamlearn.ingest.lot_log import Entry, LotHead
+from streamlearn.ingest.watermark import BEFORE_ALL
+
+__all__ = ["LotJoin"]
+
+_PARTS = 2
+_DROPPED_ROWS = 100_000
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Events without room, and how many parts of them are in: impressions, then actions."""
+
+    events: LotEvents
+    size_bytes: int
+    taken: int
+
+
+class LotJoin:
+    """One lot's join.
+
+    Guaranteed: a join that is made from its log gives out from then on what the one before it would have given out.
+    Not guaranteed: that a row comes once: rows of a bundle that failed come again.
+
+    At `join.pending_bytes_max` events wait outside, as bytes, in the order in which they came; they are taken in once
+    time has gone up to them and rows have left. Time does not go beyond events that wait. Where that makes no
+    room there will never be any, and it raises `JoinFull`.
+
+    Args:
+        plan: Windows, labels and bounds.
+    """
+
+    def __init__(self, plan: JoinPlan) -> None:
+        self._core = JoinCore(plan)
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._counted: Mapping[str, int] = self._core.counters
+        self.generation = uuid.uuid4().int >> 65  # a number nobody else has; 63 bits fit everywhere
+        self.count = 0
+        self.quiet = 0
+        self.looked_s = 0.0
+
+    @classmethod
+    def rebuild(cls, plan: JoinPlan, head: LotHead, entries: Iterable[Entry]) -> LotJoin:
+        """The join that a log is of: the same calls in the same order, without what was given out before.
+
+        Raises:
+            JoinFull: It does not fit: `join.pending_bytes_max` is less than when the log was written.
+        """
+        made = cls(plan)
+        for entry in sorted(entries, key=lambda one: one.number):
+            if entry.number < head.given:
+                made._drop(entry.watermark_ms)
+                made._take_in_whole(decode_lot(entry.data))
+        made._drop(head.watermark_ms)
+        made.advanced()
+        for entry in sorted(entries, key=lambda one: one.number):
+            if entry.number >= head.given:
+                made.add(decode_lot(entry.data), len(entry.data))
+        return made
+
+    def add(self, events: LotEvents, size_bytes: int) -> None:
+        """Take events in; where there is no room they wait."""
+        if not len(events):
+            return
+        taken = 0 if self._waiting else self._take_in(events)
+        if taken < _PARTS:
+            self._waiting.append(_Waiting(events, size_bytes, taken))
+            self._waiting_bytes += size_bytes
+
+    def advance(self, limit_ms: int, rows_max: int) -> Iterator[Joined]:
+        """Move time up to a limit, and give out what is due.
+
+        Raises:
+            JoinFull: Events wait that there will never be room for.
+        """
+        while True:
+            reached_ms = limit_ms if not self._waiting else min(limit_ms, self._waiting[0].events.watermark_ms)
+            if reached_ms > BEFORE_ALL:
+                self._core.advance(reached_ms)
+            while self._core.ready or self._core.letters:
+                yield self._core.take(rows_max)
+            before = len(self._waiting)
+            self._take_in_waiting()
+            if not self._waiting:
+                if not before:
+                    return
+            elif len(self._waiting) == before:
+                if reached_ms >= limit_ms:
+                    return
+                raise self._full(reached_ms)
+
+    def advanced(self) -> Mapping[str, int]:
+        """What was counted since the last call."""
+        counted = self._core.counters
+        found = {name: count - self._counted.get(name, 0) for name, count in counted.items()}
+        self._counted = counted
+        return found
+
+    @property
+    def waiting(self) -> int:
+        """Entries that wait for room."""
+        return len(self._waiting)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are held, with what waits."""
+        return self._core.bytes + self._waiting_bytes
+
+    @property
+    def pending(self) -> int:
+        """Impressions that are held."""
+        return self._core.pending
+
+    def next_deadline_ms(self) -> int | None:
+        """When there is something to do; None while nothing is held."""
+        return self._core.next_deadline_ms()
+
+    def _take_in(self, events: LotEvents, taken: int = 0) -> int:
+        """How many parts of events are in: impressions, then actions."""
+        try:
+            if taken == 0 and len(events.impressions):
+                self._core.add_impressions(cast("ImpressionColumns", events.impressions))
+            taken = 1
+            if len(events.actions):
+                self._core.add_actions(cast("ActionColumns", events.actions))
+        except JoinFull:
+            return taken
+        return _PARTS
+
+    def _take_in_whole(self, events: LotEvents) -> None:
+        if self._take_in(events) < _PARTS:
+            raise self._full(events.watermark_ms)
+
+    def _take_in_waiting(self) -> None:
+        while self._waiting:
+            first = self._waiting[0]
+            first.taken = self._take_in(first.events, first.taken)
+            if first.taken < _PARTS:
+                return
+            self._waiting.popleft()
+            self._waiting_bytes -= first.size_bytes
+
+    def _drop(self, watermark_ms: int) -> None:
+        """Go on to where rows were given out, without giving them out again."""
+        if watermark_ms > BEFORE_ALL:
+            self._core.advance(watermark_ms)
+        while self._core.ready or self._core.letters:
+            self._core.take(_DROPPED_ROWS)
+
+    def _full(self, reached_ms: int) -> JoinFull:
+        message = (
+            f"{len(self._waiting)} entries of {self._waiting_bytes} bytes wait for room in a join of "
+            f"{self._core.bytes} bytes, and time cannot go beyond {reached_ms} ms without them"
+        )
+        hint = (
+            "the windows do not fit into join.pending_bytes_max: raise it, or begin again with more lots "
+            "(ingest.lots, and a progress topic of its own)"
+        )
+        return JoinFull(message, help=hint)

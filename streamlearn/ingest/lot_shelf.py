@@ -1,0 +1,107 @@
+"""LotShelf: the joins of all lots that a worker's process holds, shared by its threads.
+
+A runner has many instances of a step, each in a thread of its own, and gives a key to one of them at a time. So joins
+are not the step's but the process's. It knows no runner and not what joins do.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.ingest.lot_join import LotJoin
+
+__all__ = ["LotShelf", "close_shelf", "open_shelf"]
+
+# A lot that was not asked for during that long is another worker's now.
+_UNASKED_S = 300.0
+
+
+class _Place(NamedTuple):
+    join: LotJoin
+    asked_s: float
+    bytes: int
+    pending: int
+
+
+class LotShelf:
+    """Joins by lot.
+
+    `take` takes a join off, and `put` puts it back: whoever fails in between leaves nothing behind, and the join is
+    made again from its log. Guaranteed: nobody else has a join that was taken.
+
+    Args:
+        clock: For how long a lot was not asked for.
+    """
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._places: dict[int, _Place] = {}
+        self._swept_s = clock.monotonic_s()
+        self._bytes = self._pending = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the joins that are here."""
+        return self._bytes
+
+    @property
+    def pending(self) -> int:
+        """Impressions in the joins that are here."""
+        return self._pending
+
+    def take(self, lot: int, generation: int, count: int) -> LotJoin | None:
+        """Take a lot's join off, if it is what a head says; another is dropped."""
+        with self._lock:
+            join = self._remove(lot)
+        if join is None or (join.generation, join.count) != (generation, count):
+            return None
+        return join
+
+    def put(self, lot: int, join: LotJoin) -> None:
+        """Put a join back, and drop those nobody asked for in a long time."""
+        now_s = self._clock.monotonic_s()
+        place = _Place(join, now_s, join.bytes, join.pending)
+        with self._lock:
+            self._remove(lot)
+            self._places[lot] = place
+            self._bytes += place.bytes
+            self._pending += place.pending
+            if now_s - self._swept_s > _UNASKED_S:
+                self._swept_s = now_s
+                for other in [at for at, one in self._places.items() if now_s - one.asked_s > _UNASKED_S]:
+                    self._remove(other)
+
+    def _remove(self, lot: int) -> LotJoin | None:
+        place = self._places.pop(lot, None)
+        if place is None:
+            return None
+        self._bytes -= place.bytes
+        self._pending -= place.pending
+        return place.join
+
+
+_LOCK = threading.Lock()
+_SHELVES: dict[str, tuple[int, LotShelf]] = {}
+
+
+def open_shelf(progress_url: str, run: int) -> LotShelf:
+    """The process's own shelf of a run. That of another run before it is let go of.
+
+    It outlives the step's instances: a runner ends those that it has no work for, and joins would have to be made
+    again from their logs.
+    """
+    with _LOCK:
+        found = _SHELVES.get(progress_url)
+        if found is None or found[0] != run:
+            found = _SHELVES[progress_url] = (run, LotShelf())
+        return found[1]
+
+
+def close_shelf(progress_url: str, run: int) -> None:
+    """Let go of a run's joins."""
+    with _LOCK:
+        if progress_url in _SHELVES and _SHELVES[progress_url][0] == run:
+            del _SHELVES[progress_url]

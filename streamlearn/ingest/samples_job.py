@@ -1,0 +1,172 @@
+"""SamplesJob: one run of ingest, events to samples, until its topics end or it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics import MetricsFilter
+
+from streamlearn import errors
+from streamlearn.apps import AppFolder
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import PipelineFailed, StreamlearnError
+from streamlearn.ingest.cutting import CutLots
+from streamlearn.ingest.joining import METRICS, JoinLots, MakerOf
+from streamlearn.ingest.lot_shelf import close_shelf
+from streamlearn.ingest.plan import ReadPlan
+from streamlearn.ingest.progress_log import ProgressLog
+from streamlearn.ingest.runners import runner_options
+from streamlearn.ingest.source import read_events
+from streamlearn.ingest.start import begin_run
+
+__all__ = ["SamplesJob", "SamplesReport", "failure_of", "samples_pipeline"]
+
+_LOG = logging.getLogger(__name__)
+_LOOK_S = 0.1
+_TEXT_CHARS_MAX = 2_000
+_RAISED = re.compile(r"^streamlearn\.errors\.(\w+): (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class SamplesReport:
+    """What a run did.
+
+    Attributes:
+        run: Its number.
+        start_ms: T0; None: it read everything there was.
+        seconds: How long it took.
+        stopped: Whether it was told to stop before its topics had ended.
+        counts: What became of events and rows, by what; see the join's page.
+    """
+
+    run: int
+    start_ms: int | None
+    seconds: float
+    stopped: bool
+    counts: Mapping[str, int]
+
+
+def samples_pipeline(
+    pipeline: beam.Pipeline, plan: ReadPlan, app: str, changes: tuple[str, ...], maker_of: MakerOf
+) -> None:
+    """Put the steps of ingest into a pipeline.
+
+    Args:
+        pipeline: Where to.
+        plan: What is read, of `begin_run`.
+        app: The application's folder, on the workers.
+        changes: What `--set` says.
+        maker_of: Makes the maker of samples, on a worker; importable there.
+    """
+    cut: Any = beam.ParDo(CutLots(plan, app, changes))  # type: ignore[no-untyped-call]
+    join: Any = beam.ParDo(JoinLots(plan, app, changes, maker_of))  # type: ignore[no-untyped-call]
+    _ = pipeline | "Read" >> read_events(plan) | "Cut" >> cut | "Join" >> join
+
+
+class SamplesJob:
+    """A run of ingest on a runner.
+
+    Guaranteed: once it was stopped it reads nothing more; what is due by then is given out, its progress is written,
+    and the next run goes on from there. A stop reaches readers wherever they are, through the progress topic.
+
+    Args:
+        folder: The application; workers load it from the same folder.
+        changes: What `--set` says.
+        runner: A runner's name; the settings' when empty.
+        accept_lost: Begin where the topics still have records, even if some that are needed were deleted.
+        more: Further Beam options.
+        maker_of: Makes the maker of samples, on a worker.
+        clock: How long it takes.
+
+    Raises:
+        UsageError: The runner is wrong for topics, or lacks what it needs.
+        TopicError: A topic is missing, or cannot be reached.
+    """
+
+    def __init__(
+        self,
+        folder: AppFolder,
+        maker_of: MakerOf,
+        *,
+        changes: Sequence[str] = (),
+        runner: str = "",
+        accept_lost: bool = False,
+        more: Sequence[str] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        options = runner_options(folder.settings.ingest, runner=runner, more=more)
+        for topic in ("samples", "dead_letters"):  # before the run before it is ended
+            folder.open_topic(topic).close()
+        self._folder, self._clock = folder, clock
+        self._begun_s = clock.monotonic_s()
+        self._plan = begin_run(folder, accept_lost=accept_lost, clock=clock)
+        pipeline = beam.Pipeline(options=options)
+        app = str(folder.folder.resolve())
+        samples_pipeline(pipeline, self._plan, app, tuple(changes), maker_of)
+        self._result: Any = pipeline.run()
+        self._done = threading.Event()
+        self._error: Exception | None = None
+        # A signal comes to the main thread, which is not to wait for a runner.
+        threading.Thread(target=self._wait, name="streamlearn-ingest-job", daemon=True).start()
+
+    def wait(self, stop: threading.Event) -> SamplesReport:
+        """Wait until it has ended.
+
+        Args:
+            stop: Once it is set, the run is told to stop.
+
+        Raises:
+            StreamlearnError: What a worker raised.
+            PipelineFailed: The runner gave up for another reason.
+        """
+        told = False
+        while not self._done.wait(_LOOK_S):
+            if stop.is_set() and not told:
+                told = True
+                _LOG.info("run %d reads no more; what is due is written", self._plan.run)
+                with ProgressLog.open(self._plan.progress_url, self._plan.access, clock=self._clock) as log:
+                    log.stop(self._plan.run, self._plan.lineage)
+        close_shelf(self._plan.progress_url, self._plan.run)
+        if self._error is not None:
+            raise failure_of(str(self._error)) from self._error
+        seconds = self._clock.monotonic_s() - self._begun_s
+        return SamplesReport(self._plan.run, self._plan.start_ms, seconds, told, self._counts())
+
+    def _wait(self) -> None:
+        try:
+            self._result.wait_until_finish()
+        except Exception as error:  # whatever it is, whoever waits is told
+            self._error = error
+        finally:
+            self._done.set()
+
+    def _counts(self) -> dict[str, int]:
+        found = self._result.metrics().query(MetricsFilter().with_namespace(METRICS))["counters"]
+        return {one.key.metric.name: int(one.result) for one in found}
+
+
+def failure_of(text: str) -> StreamlearnError:
+    """The error a worker raised, from what a runner says of it; the runner's own words when it was none of ours.
+
+    Examples:
+        >>> text = "Traceback ...\\nstreamlearn.errors.JoinFull: it is full\\nhelp: more lots [while running 'Join']"
+        >>> failure_of(text)
+        JoinFull('it is full')
+        >>> failure_of(text).help
+        'more lots'
+    """
+    raised = list(_RAISED.finditer(text))
+    kind = getattr(errors, raised[-1][1], None) if raised else None
+    if kind is None:
+        message = f"the runner gave up: {text[-_TEXT_CHARS_MAX:]}"
+        return PipelineFailed(message, help="see the log above, or telemetry.log_level=debug")
+    help = re.match(r"\nhelp: (.*?)(?: \[while running .*)?(?:\n|$)", text[raised[-1].end() :])
+    said = re.sub(r" \[while running .*", "", raised[-1][2])
+    error: StreamlearnError = kind(said, help=help[1] if help else "")
+    return error
