@@ -14,6 +14,7 @@ from streamlearn.cli.compact import compact, gc
 from streamlearn.cli.demo import demo
 from streamlearn.cli.doctor import doctor
 from streamlearn.cli.exchange import export, import_
+from streamlearn.cli.ingest import ingest
 from streamlearn.cli.peek import peek
 from streamlearn.cli.ps import ps
 from streamlearn.cli.replay import replay
@@ -56,7 +57,7 @@ def _options(
 
 
 for verb in (
-    compact, demo, diff, doctor, export, gc, import_, peek, promote, release, replay, rewind, rollback, schema,
+    compact, demo, diff, doctor, export, gc, import_, ingest, peek, promote, release, replay, rewind, rollback, schema,
     settings, show, topics, verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_"))(verb)

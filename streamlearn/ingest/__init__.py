@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from streamlearn.ingest.join_core import JoinCore
     from streamlearn.ingest.join_plan import JoinPlan
+    from streamlearn.ingest.joining import JoinLots
     from streamlearn.ingest.letter_box import LetterBox
     from streamlearn.ingest.lot_events import LotEvents, decode_lot, encode_lot
     from streamlearn.ingest.lots import Cut, LotCutter, lots_of
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from streamlearn.ingest.progress import Lineage, LotProgress, Standing
     from streamlearn.ingest.progress_log import ProgressLog
     from streamlearn.ingest.read_back import ReadBack, ReadBackLimits
-    from streamlearn.ingest.runners import runner_options
     from streamlearn.ingest.sample_maker import SampleMaker
+    from streamlearn.ingest.runners import end_at_once, runner_options
+    from streamlearn.ingest.sample_sink import MakesSamples, SampleSink
+    from streamlearn.ingest.samples_job import SamplesJob, SamplesReport, run_samples, samples_pipeline
     from streamlearn.ingest.source import EventSource, read_events, timestamp_of
     from streamlearn.ingest.start import begin_run, start_ms
     from streamlearn.ingest.statecache import use_byte_sizes
@@ -46,6 +49,7 @@ __all__ = [
     "EventSource",
     "ImpressionColumns",
     "JoinCore",
+    "JoinLots",
     "JoinPlan",
     "Joined",
     "JoinedRequests",
@@ -57,6 +61,7 @@ __all__ = [
     "LotCutter",
     "LotEvents",
     "LotProgress",
+    "MakesSamples",
     "PairMark",
     "PairReader",
     "ProgressLog",
@@ -65,6 +70,9 @@ __all__ = [
     "ReadLimits",
     "ReadPlan",
     "SampleMaker",
+    "SampleSink",
+    "SamplesJob",
+    "SamplesReport",
     "Section",
     "Standing",
     "Taken",
@@ -75,10 +83,13 @@ __all__ = [
     "decode_lot",
     "encode_blob",
     "encode_lot",
+    "end_at_once",
     "follow",
     "lots_of",
     "read_events",
+    "run_samples",
     "runner_options",
+    "samples_pipeline",
     "start_ms",
     "timestamp_of",
     "unfollow",
@@ -92,6 +103,7 @@ __getattr__ = lazy_names(
     {
         "join_plan": "JoinPlan",
         "join_core": "JoinCore",
+        "joining": "JoinLots",
         "join_columns": "ActionColumns ImpressionColumns Joined JoinedRequests JoinedRows LetterKind Letters",
         "acknowledged": "Acknowledged follow unfollow",
         "blob": "Blob Section decode_blob encode_blob",
@@ -105,8 +117,10 @@ __getattr__ = lazy_names(
         "progress": "Lineage LotProgress Standing",
         "progress_log": "ProgressLog",
         "read_back": "ReadBack ReadBackLimits",
-        "runners": "runner_options",
         "sample_maker": "SampleMaker",
+        "runners": "end_at_once runner_options",
+        "sample_sink": "MakesSamples SampleSink",
+        "samples_job": "SamplesJob SamplesReport run_samples samples_pipeline",
         "source": "EventSource read_events timestamp_of",
         "start": "begin_run start_ms",
         "statecache": "use_byte_sizes",

@@ -9,10 +9,9 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from streamlearn.errors import JoinFull
-from streamlearn.ingest.join_columns import ActionColumns, ImpressionColumns, Joined
+from streamlearn.ingest.join_columns import Joined
 from streamlearn.ingest.join_core import JoinCore
 from streamlearn.ingest.join_plan import JoinPlan
 from streamlearn.ingest.lot_events import LotEvents, decode_lot
@@ -138,10 +137,10 @@ class LotJoin:
         """How many parts of events are in: impressions, then actions."""
         try:
             if taken == 0 and len(events.impressions):
-                self._core.add_impressions(cast("ImpressionColumns", events.impressions))
+                self._core.add_impressions(events.impressions)
             taken = 1
             if len(events.actions):
-                self._core.add_actions(cast("ActionColumns", events.actions))
+                self._core.add_actions(events.actions)
         except JoinFull:
             return taken
         return _PARTS

@@ -6,11 +6,12 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.metrics import MetricsFilter
+from apache_beam.metrics.metric import MetricsFilter
 
 from streamlearn import errors
 from streamlearn.apps import AppFolder
@@ -22,10 +23,13 @@ from streamlearn.ingest.lot_shelf import close_shelf
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.progress_log import ProgressLog
 from streamlearn.ingest.runners import runner_options
+from streamlearn.ingest.sample_maker import SampleMaker
+from streamlearn.ingest.sample_sink import MakesSamples
 from streamlearn.ingest.source import read_events
 from streamlearn.ingest.start import begin_run
+from streamlearn.samples import SampleCodec
 
-__all__ = ["SamplesJob", "SamplesReport", "failure_of", "samples_pipeline"]
+__all__ = ["SamplesJob", "SamplesReport", "failure_of", "run_samples", "samples_pipeline"]
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.1
@@ -103,7 +107,7 @@ class SamplesJob:
         options = runner_options(folder.settings.ingest, runner=runner, more=more)
         for topic in ("samples", "dead_letters"):  # before the run before it is ended
             folder.open_topic(topic).close()
-        self._folder, self._clock = folder, clock
+        self._folder, self._maker_of, self._clock = folder, maker_of, clock
         self._begun_s = clock.monotonic_s()
         self._plan = begin_run(folder, accept_lost=accept_lost, clock=clock)
         pipeline = beam.Pipeline(options=options)
@@ -135,6 +139,8 @@ class SamplesJob:
         close_shelf(self._plan.progress_url, self._plan.run)
         if self._error is not None:
             raise failure_of(str(self._error)) from self._error
+        if not told:
+            self._say_end()
         seconds = self._clock.monotonic_s() - self._begun_s
         return SamplesReport(self._plan.run, self._plan.start_ms, seconds, told, self._counts())
 
@@ -146,16 +152,64 @@ class SamplesJob:
         finally:
             self._done.set()
 
+    def _say_end(self) -> None:
+        """Every lot is as far as the one that is furthest, once nothing follows: whoever merges partitions hears it."""
+        folder, plan = self._folder, self._plan
+        with ExitStack() as stack:
+            log = stack.enter_context(ProgressLog.open(plan.progress_url, plan.access, clock=self._clock))
+            own = [one.reached_ms for one in log.check(plan.run).lots.values() if one.ingest_run == plan.run]
+            if not own:
+                return
+            topic = stack.enter_context(folder.open_topic("samples"))
+            writer = stack.enter_context(topic.writer(folder.writer_settings))
+            maker = self._maker_of(folder, plan)
+            stack.callback(maker.close)
+            codec, lots_count = SampleCodec(folder.app, folder.settings.samples), plan.lineage.lots_count
+            for partition in range(topic.partitions):
+                writer.send(partition, codec.encode(maker.empty(partition % lots_count, max(own))))
+            writer.flush()
+            log.write(plan.run, plan.lineage, dict.fromkeys(range(lots_count), max(own)))
+
     def _counts(self) -> dict[str, int]:
         found = self._result.metrics().query(MetricsFilter().with_namespace(METRICS))["counters"]
         return {one.key.metric.name: int(one.result) for one in found}
 
 
+def run_samples(
+    folder: AppFolder,
+    stop: threading.Event,
+    *,
+    changes: Sequence[str] = (),
+    runner: str = "",
+    accept_lost: bool = False,
+    more: Sequence[str] = (),
+) -> SamplesReport:
+    """Run ingest, from its beginning to its end.
+
+    Args:
+        folder: The application.
+        stop: Once it is set, the run is told to stop.
+        changes: What `--set` says.
+        runner: A runner's name; the settings' when empty.
+        accept_lost: Begin where the topics still have records, even if some that are needed were deleted.
+        more: Further Beam options.
+
+    Raises:
+        StreamlearnError: It could not begin, or a worker raised it.
+    """
+    job = SamplesJob(folder, _maker_of, changes=changes, runner=runner, accept_lost=accept_lost, more=more)
+    return job.wait(stop)
+
+
+def _maker_of(folder: AppFolder, plan: ReadPlan) -> MakesSamples:
+    return SampleMaker(folder, plan.lineage, plan.run)
+
+
 def failure_of(text: str) -> StreamlearnError:
-    """The error a worker raised, from what a runner says of it; the runner's own words when it was none of ours.
+    r"""The error a worker raised, from what a runner says of it; the runner's own words when it was none of ours.
 
     Examples:
-        >>> text = "Traceback ...\\nstreamlearn.errors.JoinFull: it is full\\nhelp: more lots [while running 'Join']"
+        >>> text = "Traceback ...\nstreamlearn.errors.JoinFull: it is full\nhelp: more lots [while running 'Join']"
         >>> failure_of(text)
         JoinFull('it is full')
         >>> failure_of(text).help

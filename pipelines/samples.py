@@ -1,0 +1,42 @@
+"""Events to samples: `python -m pipelines.samples APP --runner prism [Beam's options]`.
+
+It does what `streamlearn ingest` does, and hands on to Beam every option that is not its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from streamlearn.apps import load_app
+from streamlearn.errors import StreamlearnError
+from streamlearn.ingest import SamplesReport, end_at_once, run_samples
+from streamlearn.replay import stop_on_signals
+from streamlearn.telemetry import set_up_logging
+
+__all__ = ["run"]
+
+
+def run(argv: Sequence[str]) -> SamplesReport:
+    """Run it, until its topics end or a signal stops it."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.samples", allow_abbrev=False)
+    parser.add_argument("app", metavar="APP", help="the folder of an application, on every worker")
+    parser.add_argument("--runner", default="", help="prism or flink; ingest.runner when not given")
+    parser.add_argument("--accept-lost", action="store_true", help="begin with what is there")
+    parser.add_argument("--set", dest="changes", action="append", default=[], metavar="SECTION.NAME=VALUE")
+    own, more = parser.parse_known_args(list(argv))
+    folder = load_app(own.app, own.changes)
+    set_up_logging(folder.settings.telemetry)
+    with stop_on_signals(end_at_once) as stop:
+        return run_samples(
+            folder, stop, changes=tuple(own.changes), runner=own.runner, accept_lost=own.accept_lost, more=tuple(more)
+        )
+
+
+if __name__ == "__main__":
+    try:
+        print(run(sys.argv[1:]))
+    except StreamlearnError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,69 @@
+"""`streamlearn ingest`: an application's events into samples, until its topics end or it is told to stop."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.table import print_json, print_table
+from streamlearn.cli.units import time_text
+
+if TYPE_CHECKING:
+    from streamlearn.ingest import SamplesReport
+
+__all__ = ["ingest"]
+
+
+def ingest(
+    app: AppArgument,
+    runner: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="prism (this machine) or flink (a cluster); ingest.runner when not given."),
+    ] = "",
+    accept_lost: Annotated[
+        bool, typer.Option("--accept-lost", help="Begin with what is there, where events that are needed were deleted.")
+    ] = False,
+    beam: Annotated[
+        list[str] | None,
+        typer.Option("--beam", metavar="FLAG", help="A further option of Beam's, such as --beam=--job_name=x."),
+    ] = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Join APP's events into samples until its topics end; SIGTERM ends it once what is due is written."""
+    from streamlearn.apps import load_app
+    from streamlearn.ingest import end_at_once, run_samples
+    from streamlearn.replay import stop_on_signals
+    from streamlearn.telemetry import serve_metrics, set_up_logging
+
+    changes = tuple(set_ or ())
+    folder = load_app(app, changes)
+    set_up_logging(folder.settings.telemetry)
+    server = serve_metrics(folder.settings.telemetry)
+    try:
+        with stop_on_signals(end_at_once) as stop:
+            report = run_samples(
+                folder, stop, changes=changes, runner=runner, accept_lost=accept_lost, more=tuple(beam or ())
+            )
+    finally:
+        if server is not None:
+            server.close()
+    print_json(asdict(report)) if json else print_table(
+        [{"joined": name, "": value} for name, value in _summary(report).items()]
+    )
+
+
+def _summary(report: SamplesReport) -> dict[str, Any]:
+    counts = dict(report.counts)
+    events = counts.get("impressions", 0) + counts.get("actions", 0)
+    return {
+        "run": report.run,
+        "from": "the beginning" if report.start_ms is None else time_text(report.start_ms),
+        "seconds": round(report.seconds, 1),
+        "events/s": round(events / max(report.seconds, 1e-9)),
+        "ended": "stopped" if report.stopped else "with its topics",
+        **{name.replace("_", " "): counts[name] for name in sorted(counts) if counts[name]},
+    }
