@@ -1,0 +1,258 @@
+"""A lot's step without a runner: any bundle may fail, any worker may die, and the rows are those of the oracle."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlearn.errors import BadRecord, JoinFull
+from streamlearn.ingest import AFTER_ALL, BEFORE_ALL
+from streamlearn.ingest.lot_log import LOG_BAGS, LotHead, PartitionTime, decode_head, encode_head
+from streamlearn.ingest.lot_shelf import LotShelf, close_shelf, open_shelf
+from streamlearn.ingest.progress_keeper import partitions_of, silent_partitions
+from streamlearn.ingest.ticks import TickRules, look_at, next_look_ms
+from streamlearn.testing import ManualClock
+from tests.ingest.one_lot import OneLot, blobs_of, lot_events, stopped
+from tests.ingest.world import LATENESS_MS, Event, Shown, make_world, plan_of, rows_expected
+
+RULES = TickRules(partitions=2, tick_ms=500, progress_ms=2_000)
+AGE_MS = 350_000
+
+
+def long_world(rng: random.Random, ages: int, requests: int) -> list[Event]:
+    """Worlds one after another, so that windows pass and logs are let go of."""
+    found: list[Event] = []
+    for age in range(ages):
+        for event in make_world(rng, requests):
+            moved = event._replace(
+                request=f"{age}-{event.request}", time=event.time + age * AGE_MS, offset=event.offset + age * 100_000
+            )
+            found.append(moved)
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(1, 8), st.floats(0, 0.4))
+def test_whatever_fails_and_dies_the_rows_are_those_of_the_oracle(seed: int, ages: int, harm: float) -> None:
+    rng = random.Random(seed)
+    plan = plan_of()
+    events = long_world(rng, ages, 8)
+    runner = OneLot(plan, RULES, rows_max=rng.choice((1, 7, 1_000)))
+    workers = [LotShelf(clock=ManualClock()), LotShelf(clock=ManualClock())]
+    for blob in blobs_of(plan, rng, events, LATENESS_MS):
+        while rng.random() < harm:
+            _harm(rng, runner, workers)
+            runner.come(blob, fails=True)
+        runner.come(blob)
+        while rng.random() < 0.7:
+            if rng.random() < harm:
+                _harm(rng, runner, workers)
+                runner.fire(fails=True)
+            if not runner.fire():
+                break
+    runner.fire_all()
+    assert sorted(runner.rows, key=repr) == rows_expected(plan, events)
+    assert runner.looks[-1].is_last
+    assert not any(runner.state.bags)
+    assert runner.state.timer_ms is None
+
+
+def _harm(rng: random.Random, runner: OneLot, workers: list[LotShelf]) -> None:
+    """A worker dies, or the lot goes to another, which may have an old join of it."""
+    at = rng.randrange(len(workers))
+    if rng.random() < 0.5:
+        workers[at] = LotShelf(clock=ManualClock())
+    runner.shelf = workers[at]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_a_join_made_from_its_log_gives_row_for_row_what_the_one_in_memory_would_have(seed: int) -> None:
+    plan = plan_of()
+    events = long_world(random.Random(seed), 4, 8)
+    found = []
+    for dies in (False, True):
+        rng, chance = random.Random(seed + 1), random.Random(seed + 2)
+        runner = OneLot(plan, RULES)
+        for blob in blobs_of(plan, rng, events, LATENESS_MS):
+            if dies and chance.random() < 0.3:
+                runner.shelf = LotShelf(clock=ManualClock())
+            runner.come(blob)
+            runner.fire_all()
+        found.append((runner.rows, [(one.reached_ms, one.counts["rows"]) for one in runner.looks]))
+    assert found[0] == found[1]
+
+
+def test_a_log_is_a_ring_of_bags_that_are_cleared_when_their_windows_are_over() -> None:
+    plan, rng = plan_of(), random.Random(5)
+    runner, held, used = OneLot(plan, RULES), [], set()
+    blobs = blobs_of(plan, rng, long_world(rng, 30, 10), LATENESS_MS)
+    for blob in sorted(blobs, key=lambda one: one.after_ms):  # no partition is far ahead of the other
+        runner.come(blob)
+        runner.fire_all()
+        held.append(sum(len(bag) for bag in runner.state.bags))
+        used |= {number for number, bag in enumerate(runner.state.bags) if bag}
+        assert [len(bag) for bag in runner.state.bags] == [bag.entries for bag in runner.head.bags]
+    assert used == set(range(LOG_BAGS))
+    assert max(held) < len(held) / 4
+
+
+def test_a_reader_that_was_stopped_lets_time_go_no_further_and_the_rest_comes_with_the_next_run() -> None:
+    plan, rng = plan_of(), random.Random(7)
+    events = make_world(rng, 60)
+    blobs = blobs_of(plan, rng, events, LATENESS_MS)
+    whole = OneLot(plan, RULES)
+    for blob in blobs:
+        whole.come(blob)
+    whole.fire_all()
+    runner = OneLot(plan, RULES)
+    for blob in stopped(blobs, 0, 9) + stopped(blobs, 1, 6):
+        runner.come(blob)
+    runner.fire_all()
+    last = runner.looks[-1]
+    until_ms = min(one.after_ms for one in runner.head.partitions.values())
+    assert 0 < until_ms < max(event.time for event in events)
+    assert (last.is_last, last.reached_ms, runner.state.timer_ms) == (True, until_ms, None)
+    assert all(one.reached_ms <= until_ms for one in runner.looks)
+    early = [row for row in runner.rows if row.settle_time < until_ms]
+    assert len(early) == len(runner.rows) > 20
+    assert set(early) <= set(whole.rows)
+
+
+def test_events_without_room_wait_until_time_has_come_to_them() -> None:
+    plan = plan_of(pending_bytes_max=1 << 16)
+    events = [Shown(f"request-{at}", at * 10_000, 0, at, 0, (1, 2), b"x" * 300) for at in range(1_000)]
+    rules = TickRules(partitions=1, tick_ms=500, progress_ms=2_000)
+    runner, before_ms = OneLot(plan, rules), BEFORE_ALL
+    for begin in range(0, 1_000, 10):
+        part = events[begin : begin + 10]
+        runner.come(lot_events(plan, 0, part, before_ms, part[-1].time))
+        before_ms = part[-1].time
+    join = runner.shelf.take(3, runner.head.generation, runner.head.count)
+    assert join is not None
+    assert join.waiting > 50
+    assert join.bytes > 2 * plan.settings.pending_bytes_max
+    runner.shelf.put(3, join)
+    runner.come(lot_events(plan, 0, [], before_ms, AFTER_ALL, closes=True))
+    runner.fire_all()
+    assert sorted(runner.rows, key=repr) == rows_expected(plan, list(events))
+
+
+def test_windows_that_never_fit_are_said_with_what_to_do() -> None:
+    plan = plan_of(pending_bytes_max=1 << 16)
+    rules = TickRules(partitions=1, tick_ms=500, progress_ms=2_000)
+    runner, before_ms = OneLot(plan, rules), BEFORE_ALL
+    for begin in range(0, 500, 50):
+        part = [Shown(f"request-{at}", at, 0, at, 0, (1, 2), b"x" * 300) for at in range(begin, begin + 50)]
+        runner.come(lot_events(plan, 0, part, before_ms, part[-1].time))
+        before_ms = part[-1].time
+    runner.come(lot_events(plan, 0, [], before_ms, 1_000_000))
+    with pytest.raises(JoinFull, match="wait for room") as raised:
+        runner.fire_all()
+    assert "join.pending_bytes_max" in raised.value.help
+
+
+def test_a_history_that_is_replayed_is_looked_at_once_a_blob_and_not_at_every_tick() -> None:
+    plan = plan_of()
+    runner, before_ms, looks = OneLot(plan, RULES), BEFORE_ALL, 0
+    for at in range(40):
+        time_ms = at * 3_600_000
+        shown = [Shown(f"q{at}", time_ms, 0, at, 0, (1, 2), b"x")]
+        for partition in (0, 1):
+            runner.come(lot_events(plan, partition, shown if partition == 0 else [], before_ms, time_ms))
+        before_ms = time_ms
+        looks += runner.fire_all()
+    assert looks <= 3 * 40
+
+
+def test_a_quiet_lot_is_looked_at_less_and_less_often_while_the_wall_stands_still() -> None:
+    plan = plan_of()
+    for wall_s, most in ((0.0, 30), (2.0, 10_000)):
+        runner, looks = OneLot(plan, replace_partitions(1)), 0
+        runner.come(lot_events(plan, 0, [], 0, 0))
+        runner.watermarks[0] = 3_600_000  # as heartbeats move it: no blob says so
+        while runner.fire():
+            looks += 1
+            runner.clock.sleep(wall_s)
+        assert looks <= most
+        assert (looks > 1_000) == (wall_s > 0)
+        assert runner.looks[-1].reached_ms > 1_000_000
+
+
+def replace_partitions(partitions: int) -> TickRules:
+    return TickRules(partitions, RULES.tick_ms, RULES.progress_ms)
+
+
+def test_looks_are_set_to_ticks_and_to_the_earliest_deadline() -> None:
+    times = {0: PartitionTime(9_000, 10_250, False), 1: PartitionTime(9_500, 12_000, False)}
+    head = LotHead(watermark_ms=9_000, partitions=times)
+    assert next_look_ms(head, 9_100, RULES) == 10_000  # readers are there already
+    head = LotHead(watermark_ms=10_000, partitions=times)
+    assert next_look_ms(head, 10_100, RULES) == 10_500
+    assert next_look_ms(head, 10_501, RULES) == 11_000
+    assert next_look_ms(head, 99_000, RULES) == next_look_ms(head, None, RULES) == 12_500
+    assert next_look_ms(head, None, RULES, quiet=3) == 26_500
+    assert next_look_ms(LotHead(), None, RULES) is None
+    assert next_look_ms(LotHead(partitions={0: times[0]}), None, RULES) == 11_500
+
+
+def test_the_last_look_waits_for_what_was_given_with_the_last_blobs() -> None:
+    ended = PartitionTime(7_000, AFTER_ALL, True)
+    assert not look_at({0: ended, 1: ended}, 7_000, RULES).is_last
+    assert look_at({0: ended, 1: ended}, 7_500, RULES) == look_at({0: ended, 1: ended}, 9_000, RULES)
+    assert look_at({0: ended, 1: ended}, 7_500, RULES).limit_ms == AFTER_ALL
+    head = LotHead(watermark_ms=7_000, partitions={0: ended, 1: ended})
+    assert next_look_ms(head, None, RULES) == 7_500
+    nothing = PartitionTime(AFTER_ALL, AFTER_ALL, True)
+    assert next_look_ms(LotHead(partitions={0: nothing, 1: nothing}), None, RULES) is None
+    assert next_look_ms(LotHead(latest_ms=5_000, partitions={0: nothing, 1: nothing}), 5_000, RULES) == 5_500
+
+
+def test_a_damaged_head_is_refused() -> None:
+    head = LotHead(generation=5, count=7, partitions={1: PartitionTime(1, 2, True)})
+    assert decode_head(encode_head(head)) == head
+    with pytest.raises(BadRecord, match="no head"):
+        decode_head(encode_head(head)[:-1])
+
+
+def test_a_shelf_is_the_process_s_and_gives_only_what_the_head_names() -> None:
+    runner = OneLot(plan_of(), RULES)
+    runner.come(lot_events(plan_of(), 0, [], 0, 1_000))
+    head = runner.head
+    assert runner.shelf.take(3, head.generation, head.count + 1) is None  # and it is gone
+    assert runner.shelf.take(3, head.generation, head.count) is None
+    shelf = open_shelf("memory://x", 7)
+    assert open_shelf("memory://x", 7) is shelf
+    assert open_shelf("memory://x", 8) is not shelf
+    close_shelf("memory://x", 8)
+
+
+def test_joins_that_nobody_asks_for_are_let_go_of() -> None:
+    clock = ManualClock()
+    runner = OneLot(plan_of(), RULES)
+    runner.shelf = shelf = LotShelf(clock=clock)
+    runner.come(lot_events(plan_of(), 0, [Shown("q", 0, 0, 0, 0, (1,), b"x")], 0, 1_000))
+    held = shelf.bytes
+    assert shelf.pending == 1
+    clock.sleep(400)
+    other = OneLot(plan_of(), RULES)
+    other.come(lot_events(plan_of(), 0, [], 0, 1_000))
+    join = other.shelf.take(3, other.head.generation, other.head.count)
+    assert join is not None
+    shelf.put(4, join)
+    assert (shelf.pending, shelf.bytes) == (0, join.bytes)
+    assert shelf.bytes < held
+
+
+def test_every_partition_of_samples_is_spoken_for_by_some_lot() -> None:
+    for lots_count in (1, 3, 4, 16):
+        for partitions in (1, 2, 4, 7, 16):
+            spoken = [partitions_of(lot, lots_count, partitions) for lot in range(lots_count)]
+            assert {one for own in spoken for one in own} == set(range(partitions))
+            said = silent_partitions(dict.fromkeys(range(lots_count), 5), [0], lots_count, partitions)
+            assert set(said) == set(range(1, partitions))
+
+
