@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from streamlearn.ingest import AFTER_ALL, BEFORE_ALL, Joined, JoinPlan, LotActions, LotEvents, LotImpressions, encode_lot
+from streamlearn.ingest import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    Joined,
+    JoinPlan,
+    LotActions,
+    LotEvents,
+    LotImpressions,
+    encode_lot,
+)
 from streamlearn.ingest.lot_log import LOG_BAGS, LotHead, decode_head
 from streamlearn.ingest.lot_shelf import LotShelf
 from streamlearn.ingest.lot_step import Looked, LotStep

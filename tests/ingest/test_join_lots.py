@@ -254,5 +254,3 @@ def test_every_partition_of_samples_is_spoken_for_by_some_lot() -> None:
             assert {one for own in spoken for one in own} == set(range(partitions))
             said = silent_partitions(dict.fromkeys(range(lots_count), 5), [0], lots_count, partitions)
             assert set(said) == set(range(1, partitions))
-
-

@@ -1,0 +1,174 @@
+"""A history of the small application in real topics, what samples it must become, and what a trainer would learn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from streamlearn.apps import AppFolder, load_app
+from streamlearn.events import EventDecoder, Producer
+from streamlearn.events.event import text_at
+from streamlearn.ingest import JoinPlan, ProgressLog
+from streamlearn.marks import MarkedRows, Marks
+from streamlearn.samples import SampleBatch, SampleCodec
+from streamlearn.testing import small_impression
+from streamlearn.topics import Topic, create_topic
+from tests.ingest.world import Done, Event, Identity, Shown, outcomes_expected
+
+T_MS = 1_700_000_000_000
+STEP_MS = 20_000
+APP = """\
+from streamlearn.testing import small_app
+
+app = small_app()
+"""
+SETTINGS = """\
+[topics]
+time = "event"
+
+[ingest]
+lots = {lots}
+poll_s = 0.02
+fetch_wait_s = 0.02
+flush_s = 0.2
+blob_bytes = 20000
+prism_location = "{prism}"
+
+[telemetry]
+log_level = "info"
+"""
+Outcomes = dict[tuple[Identity, int], int]
+
+
+def write_app(folder: Path, prism: Path, *, lots: int, partitions: int = 2, samples: int = 3) -> AppFolder:
+    """The application with its topics."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "app.py").write_text(APP)
+    (folder / "app.toml").write_text(SETTINGS.format(lots=lots, prism=prism))
+    app = load_app(folder)
+    counts = {"impressions": partitions, "actions": partitions, "dead_letters": 1, "samples": samples, "progress": 1}
+    for name, count in counts.items():
+        create_topic(app.topic_url(name), app.topic_settings(name, count)).close()
+    return app
+
+
+def fill(app: AppFolder, first: int, count: int, *, end: bool = False) -> None:
+    """Requests, one every `STEP_MS`: some twice, with actions early, late, twice, of nobody, or none."""
+    rng = random.Random(first)
+    with Producer(app) as producer:
+        for seed in range(first, first + count):
+            given = small_impression(seed, items=rng.randrange(1, 4)) | {"event_time_ms": T_MS + seed * STEP_MS}
+            for _ in range(rng.choice((1, 1, 1, 2))):
+                producer.impression(**given)
+            _act(producer, rng, given)
+            if seed % 20 == 19:
+                producer.heartbeat(given["event_time_ms"])
+        if end:
+            producer.end(T_MS + (first + count) * STEP_MS)
+
+
+def _act(producer: Producer, rng: random.Random, given: dict[str, object]) -> None:
+    """Actions go out with their impression: what is later than the clock is of the future, but possible."""
+    time_ms, items = given["event_time_ms"], given["items"]
+    assert isinstance(time_ms, int)
+    assert isinstance(items, list)
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        request = str(given["request_id"]) if rng.random() < 0.97 else f"nobody-{rng.random()}"
+        item = rng.choice(items)["video_id"]
+        after_ms = rng.choice((0, 1, 5_000, 10_000, 15_000))
+        for _ in range(rng.choice((1, 1, 2))):
+            producer.action(request, time_ms + after_ms, item, rng.choice(("click", "purchase", "scroll")))
+
+
+def events_of(app: AppFolder) -> list[Event]:
+    """Every event that was written, as an oracle takes them."""
+    decoder, found = EventDecoder.of(app), []
+    for topic in ("impressions", "actions"):
+        with app.open_topic(topic) as opened:
+            records = list(records_of(opened))
+        events = decoder.decode([value for *_, value in records])
+        shown, done = events.impressions, events.actions
+        at = shown.columns["items[]"].tolist() if len(shown) else []
+        for row, record in enumerate(shown.record_index.tolist()):
+            items = tuple(shown.columns["items.video_id"][at[row] : at[row + 1]].tolist())
+            request, time_ms = text_at(shown.columns, "request_id", row), int(shown.columns["event_time_ms"][row])
+            where = *records[record][:2], int(shown.item_base[row])
+            found.append(Shown(request, time_ms, *where, items, b""))
+        for row, record in enumerate(done.record_index.tolist()):
+            request, action = (text_at(done.columns, name, row) for name in ("request_id", "action"))
+            where = *records[record][:2], int(done.event_index[row])
+            item, time_ms = int(done.columns["item_id"][row]), int(done.columns["event_time_ms"][row])
+            found.append(Done(request, time_ms, *where, item, action))
+    return found
+
+
+def records_of(topic: Topic) -> Iterator[tuple[int, int, bytes]]:
+    """Partition, offset and value of every record, partition after partition."""
+    with topic.reader() as reader:
+        for partition in range(topic.partitions):
+            offset = 0
+            while offset < reader.end(partition):
+                records = reader.read(partition, offset)
+                for at, value in zip(records.offsets.tolist(), records.values, strict=True):
+                    assert value is not None
+                    yield partition, at, value
+                offset = records.next_offset
+
+
+def outcomes(app: AppFolder) -> Outcomes:
+    """The final label of every (identity, label) that is to be learned."""
+    with app.open_topic("impressions") as topic:
+        plan = JoinPlan.of(app.app, topic.topic_id, app.settings.join)
+    return {key: label for key, (label, _) in outcomes_expected(plan, events_of(app)).items()}
+
+
+def messages(app: AppFolder) -> Iterator[tuple[int, SampleBatch]]:
+    """Every message of samples, with its partition."""
+    codec = SampleCodec(app.app, app.settings.samples)
+    with app.open_topic("samples") as topic:
+        for partition, _, value in records_of(topic):
+            yield partition, codec.decode(value)
+
+
+def learned(app: AppFolder) -> Outcomes:
+    """What a trainer learns of the samples, each label of an identity once, as marks have it."""
+    labels = len(app.app.labels)
+    marks, found = Marks(labels), Outcomes()
+    for step, (_, batch) in enumerate(messages(app), 1):
+        settles, values = _mask(batch, "settles"), _mask(batch, "value")
+        rows = MarkedRows(
+            batch.header.events_topic_id,
+            *(np.ascontiguousarray(getattr(batch.requests, name)) for name in ("partition", "offset", "event_time_ms")),
+            np.ascontiguousarray(batch.request_index),
+            np.ascontiguousarray(batch.item_index),
+            settles,
+            values,
+        )
+        settled = marks.settle(step, rows)
+        for row in range(len(batch)):
+            at = int(batch.request_index[row])
+            identity = int(rows.partition[at]), int(rows.offset[at]), int(rows.item_index[row])
+            for bit in range(labels):
+                if (int(settled.learn[row]) | int(settled.correct[row])) >> bit & 1:
+                    found[identity, bit] = int(values[row]) >> bit & 1
+    return found
+
+
+def _mask(batch: SampleBatch, name: str) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    """A bit for every label."""
+    found = np.zeros(len(batch), np.uint32)
+    for bit, label in enumerate(batch.labels):
+        found |= getattr(label, name).astype(np.uint32) << np.uint32(bit)
+    return found
+
+
+def acknowledged_ms(app: AppFolder) -> int:
+    """The least watermark of all lots, as the progress topic has it."""
+    with ProgressLog.open(app.topic_url("progress"), app.access) as log:
+        lots = log.standing().lots
+    if len(lots) < app.settings.ingest.lots:
+        return 0
+    return min(one.watermark_ms for one in lots.values())

@@ -1,0 +1,104 @@
+"""Events to samples on a real runner: what a trainer learns is the oracle's, whatever dies and stops in between."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from streamlearn.apps import AppFolder
+from streamlearn.ingest.progress_keeper import partitions_of
+from streamlearn.testing import wait_until
+from tests.ingest.history import STEP_MS, T_MS, acknowledged_ms, fill, learned, messages, outcomes, write_app
+
+DEADLINE_S = 60.0
+
+
+@contextmanager
+def job(app: AppFolder) -> Iterator[subprocess.Popen[str]]:
+    """A run in a process of its own, killed afterwards with the runner that it started."""
+    call = [sys.executable, "-m", "tests.ingest.plain_job", str(app.folder)]
+    with (app.folder / "job.log").open("a") as log:
+        process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+        try:
+            yield process
+        finally:
+            subprocess.run(["kill", "-KILL", "--", f"-{process.pid}"], capture_output=True, check=False)
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def ended(app: AppFolder, process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What a run says that has ended well."""
+    out, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, (app.folder / "job.log").read_text()[-4000:]
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+def wait_for_progress(app: AppFolder, process: subprocess.Popen[str], time_ms: int) -> None:
+    def has_come() -> bool:
+        assert process.poll() is None, (app.folder / "job.log").read_text()[-4000:]
+        return acknowledged_ms(app) >= time_ms
+
+    wait_until(has_come, f"progress of {time_ms} ms", DEADLINE_S)
+
+
+def test_what_is_learned_is_the_oracles_though_a_run_is_killed_and_another_stopped(prism: Path, tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", prism, lots=5)
+    fill(app, 0, 400)
+    with job(app) as killed:
+        wait_for_progress(app, killed, T_MS + 300 * STEP_MS)
+        killed.send_signal(signal.SIGKILL)
+    fill(app, 400, 300)
+    with job(app) as told:
+        wait_for_progress(app, told, T_MS + 600 * STEP_MS)
+        told.send_signal(signal.SIGTERM)
+        report = ended(app, told)
+    assert report["stopped"]
+    assert report["run"] > 1
+    assert report["start_ms"] > T_MS
+    stopped_ms = acknowledged_ms(app)
+    assert T_MS + 600 * STEP_MS <= stopped_ms <= T_MS + 700 * STEP_MS
+    fill(app, 700, 100, end=True)
+    with job(app) as last:
+        report = ended(app, last)
+    assert not report["stopped"]
+    assert report["start_ms"] == stopped_ms - 3_600_000 - 30_000
+    expected = outcomes(app)
+    assert len(expected) > 1_500
+    assert learned(app) == expected
+    assert sum(expected.values()) > 200
+    check_messages(app)
+
+
+def test_fewer_lots_than_partitions_of_samples_leave_none_of_them_silent(prism: Path, tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", prism, lots=2, samples=5)
+    fill(app, 0, 150, end=True)
+    with job(app) as process:
+        report = ended(app, process)
+    assert report["counts"]["impressions"] >= 150
+    assert learned(app) == outcomes(app)
+    assert {partition for partition, _ in messages(app)} == set(range(5))
+    check_messages(app)
+
+
+def check_messages(app: AppFolder) -> None:
+    """Each lot's samples are in its partition, and in the order of its time; in the end all say the same time."""
+    lots, watermarks, last = app.settings.ingest.lots, {}, {}
+    for partition, batch in messages(app):
+        said = batch.header
+        allowed = partitions_of(said.lot, lots, 5 if lots == 2 else 3)
+        assert partition in allowed if len(batch) == 0 else partition == allowed[0]
+        where = partition, said.lot, said.ingest_run
+        assert said.watermark_ms >= watermarks.get(where, 0)
+        watermarks[where] = last[partition] = said.watermark_ms
+        if len(batch):
+            assert batch.settle_time_ms.max() < said.watermark_ms
+    assert len(set(last.values())) == 1
