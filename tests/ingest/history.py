@@ -85,7 +85,8 @@ def _act(producer: Producer, rng: random.Random, given: dict[str, object]) -> No
 
 def events_of(app: AppFolder) -> list[Event]:
     """Every event that was written, as an oracle takes them."""
-    decoder, found = EventDecoder.of(app), []
+    decoder = EventDecoder.of(app)
+    found: list[Event] = []
     for topic in ("impressions", "actions"):
         with app.open_topic(topic) as opened:
             records = list(records_of(opened))
@@ -95,13 +96,13 @@ def events_of(app: AppFolder) -> list[Event]:
         for row, record in enumerate(shown.record_index.tolist()):
             items = tuple(shown.columns["items.video_id"][at[row] : at[row + 1]].tolist())
             request, time_ms = text_at(shown.columns, "request_id", row), int(shown.columns["event_time_ms"][row])
-            where = *records[record][:2], int(shown.item_base[row])
-            found.append(Shown(request, time_ms, *where, items, b""))
+            partition, offset, _ = records[record]
+            found.append(Shown(request, time_ms, partition, offset, int(shown.item_base[row]), items, b""))
         for row, record in enumerate(done.record_index.tolist()):
             request, action = (text_at(done.columns, name, row) for name in ("request_id", "action"))
-            where = *records[record][:2], int(done.event_index[row])
+            partition, offset, _ = records[record]
             item, time_ms = int(done.columns["item_id"][row]), int(done.columns["event_time_ms"][row])
-            found.append(Done(request, time_ms, *where, item, action))
+            found.append(Done(request, time_ms, partition, offset, int(done.event_index[row]), item, action))
     return found
 
 
@@ -141,7 +142,9 @@ def learned(app: AppFolder) -> Outcomes:
         settles, values = _mask(batch, "settles"), _mask(batch, "value")
         rows = MarkedRows(
             batch.header.events_topic_id,
-            *(np.ascontiguousarray(getattr(batch.requests, name)) for name in ("partition", "offset", "event_time_ms")),
+            np.ascontiguousarray(batch.requests.partition),
+            np.ascontiguousarray(batch.requests.offset),
+            np.ascontiguousarray(batch.requests.event_time_ms),
             np.ascontiguousarray(batch.request_index),
             np.ascontiguousarray(batch.item_index),
             settles,

@@ -85,7 +85,8 @@ class OneLot:
 
     def bundle(self, work: Callable[[LotStep, State, list[Row]], Looked | None], *, fails: bool = False) -> None:
         """Do something, and commit it unless it fails."""
-        state, rows = self.state.copy(), []
+        state = self.state.copy()
+        rows: list[Row] = []
         step = LotStep(self.plan, self.rules, self.shelf, rows_max=self.rows_max, clock=self.clock)
         looked = work(step, state, rows)
         if fails:

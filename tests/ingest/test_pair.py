@@ -295,3 +295,24 @@ def test_lineage_is_of_both_topics(place: Place) -> None:
     lineage = place.plan().lineage
     assert isinstance(lineage, Lineage)
     assert (lineage.events_topic_id, lineage.actions_topic_id) == (place.impressions.topic_id, place.actions.topic_id)
+
+
+def test_a_reader_that_is_told_to_stop_says_so_once_and_how_far_it_came(make: Make) -> None:
+    place = make()
+    place.fill(20)
+    plan = place.plan(acknowledged=True, acknowledged_every_s=0.01)
+    with reading(plan) as reader, ProgressLog.open(plan.progress_url, plan.access) as log:
+        before = take(reader)
+        reached_ms = reader.watermark_ms
+        assert (before.closes, before.after_ms) == (False, reached_ms)
+        log.stop(plan.run, plan.lineage)
+        place.fill(5, first=20)
+        blobs = take_all(reader)
+        assert (blobs[-1].closes, blobs[-1].opens) == (True, False)
+        assert reached_ms <= blobs[-1].after_ms < AFTER_ALL
+        assert reader.watermark_ms == AFTER_ALL  # a runner ends the source by it
+        assert reader.take() is None
+        assert log.standing().stopped == plan.run
+    newer = place.plan(acknowledged=True, acknowledged_every_s=0.01)
+    with reading(newer) as reader:  # that it was another run's is not its concern
+        assert len(take_count(reader, 50)) > 0

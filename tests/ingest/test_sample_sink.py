@@ -34,7 +34,7 @@ from tests.ingest.history import records_of
 from tests.ingest.one_lot import State, lot_events
 from tests.ingest.place import T_MS, Place, memory_root
 from tests.ingest.plain_maker import PlainMaker
-from tests.ingest.world import Done, Shown
+from tests.ingest.world import Done, Event, Shown
 
 PARTITIONS = 3
 
@@ -54,7 +54,7 @@ def joined_of(plan: ReadPlan, place: Place, time_ms: int = T_MS) -> Joined:
     found: list[Joined] = []
     state = State()
     step = LotStep(join_plan, TickRules(1, 500, 2_000), LotShelf(), rows_max=100)
-    events = [
+    events: list[Event] = [
         Shown("q7", time_ms, 0, 0, 0, (901, 902), b"x"),
         Done("q7", time_ms + 5, 0, 0, 0, 902, "purchase"),
         Done("nobody", time_ms, 0, 1, 0, 902, "click"),

@@ -91,7 +91,9 @@ def test_fewer_lots_than_partitions_of_samples_leave_none_of_them_silent(prism: 
 
 def check_messages(app: AppFolder) -> None:
     """Each lot's samples are in its partition, and in the order of its time; in the end all say the same time."""
-    lots, watermarks, last = app.settings.ingest.lots, {}, {}
+    lots = app.settings.ingest.lots
+    watermarks: dict[tuple[int, int, int], int] = {}
+    last: dict[int, int] = {}
     for partition, batch in messages(app):
         said = batch.header
         allowed = partitions_of(said.lot, lots, 5 if lots == 2 else 3)
