@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from streamlearn.ingest.progress import Lineage, LotProgress, Standing
     from streamlearn.ingest.progress_log import ProgressLog
     from streamlearn.ingest.read_back import ReadBack, ReadBackLimits
-    from streamlearn.ingest.sample_maker import SampleMaker
     from streamlearn.ingest.runners import end_at_once, runner_options
+    from streamlearn.ingest.sample_maker import SampleMaker
     from streamlearn.ingest.sample_sink import MakesSamples, SampleSink
     from streamlearn.ingest.samples_job import SamplesJob, SamplesReport, run_samples, samples_pipeline
     from streamlearn.ingest.source import EventSource, read_events, timestamp_of

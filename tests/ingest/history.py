@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from tests.ingest.world import Done, Event, Identity, Shown, outcomes_expected
 
 T_MS = 1_700_000_000_000
 STEP_MS = 20_000
+ACTS_REACH = 160  # requests, for the latest action on one
 APP = """\
 from streamlearn.testing import small_app
 
@@ -56,31 +58,42 @@ def write_app(folder: Path, prism: Path, *, lots: int, partitions: int = 2, samp
 
 
 def fill(app: AppFolder, first: int, count: int, *, end: bool = False) -> None:
-    """Requests, one every `STEP_MS`: some twice, with actions early, late, twice, of nobody, or none."""
-    rng = random.Random(first)
+    """Requests, one every `STEP_MS`, some of them twice, and what was done meanwhile on them and on those before."""
+    until_ms = T_MS + (first + count) * STEP_MS
+    acts = sorted(act for seed in range(max(0, first - ACTS_REACH), first + count) for act in _acts(seed))
+    acts = [act for act in acts if T_MS + first * STEP_MS <= act[0] and (end or act[0] < until_ms)]
     with Producer(app) as producer:
         for seed in range(first, first + count):
-            given = small_impression(seed, items=rng.randrange(1, 4)) | {"event_time_ms": T_MS + seed * STEP_MS}
-            for _ in range(rng.choice((1, 1, 1, 2))):
+            given = _shown(seed)
+            while acts and acts[0][0] < given["event_time_ms"]:
+                _act(producer, acts.pop(0))
+            for _ in range(1 + (seed % 4 == 3)):
                 producer.impression(**given)
-            _act(producer, rng, given)
             if seed % 20 == 19:
                 producer.heartbeat(given["event_time_ms"])
+        for act in acts:
+            _act(producer, act)
         if end:
-            producer.end(T_MS + (first + count) * STEP_MS)
+            producer.end(max([until_ms, *(time_ms for time_ms, *_ in acts)]))
 
 
-def _act(producer: Producer, rng: random.Random, given: dict[str, object]) -> None:
-    """Actions go out with their impression: what is later than the clock is of the future, but possible."""
-    time_ms, items = given["event_time_ms"], given["items"]
-    assert isinstance(time_ms, int)
-    assert isinstance(items, list)
+def _shown(seed: int) -> dict[str, Any]:
+    return small_impression(seed, items=1 + seed % 3) | {"event_time_ms": T_MS + seed * STEP_MS}
+
+
+def _acts(seed: int) -> Iterator[tuple[int, str, int, str]]:
+    """What is done on a request: at once, within the wait, later, too late, twice, or on one that nobody was shown."""
+    rng, given = random.Random(seed), _shown(seed)
     for _ in range(rng.choice((0, 1, 1, 2))):
-        request = str(given["request_id"]) if rng.random() < 0.97 else f"nobody-{rng.random()}"
-        item = rng.choice(items)["video_id"]
-        after_ms = rng.choice((0, 1, 5_000, 10_000, 15_000))
-        for _ in range(rng.choice((1, 1, 2))):
-            producer.action(request, time_ms + after_ms, item, rng.choice(("click", "purchase", "scroll")))
+        request = given["request_id"] if rng.random() < 0.97 else f"nobody-{seed}"
+        after_ms = rng.choice((0, 1, 5_000, 59_999, 60_001, 300_000, 600_000, 700_000, 3_000_000))
+        act = given["event_time_ms"] + after_ms, request, rng.choice(given["items"])["video_id"]
+        yield from [(*act, rng.choice(("click", "click", "purchase", "scroll")))] * rng.choice((1, 1, 2))
+
+
+def _act(producer: Producer, act: tuple[int, str, int, str]) -> None:
+    time_ms, request, item, action = act
+    producer.action(request, time_ms, item, action)
 
 
 def events_of(app: AppFolder) -> list[Event]:

@@ -6,16 +6,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from streamlearn.ingest import (
     AFTER_ALL,
     BEFORE_ALL,
     Joined,
     JoinPlan,
-    LotActions,
     LotEvents,
-    LotImpressions,
     encode_lot,
 )
 from streamlearn.ingest.lot_log import LOG_BAGS, LotHead, decode_head
@@ -160,22 +156,12 @@ def lot_events(
     """Events as those of one lot of a blob."""
     impressions = columns_of_impressions([one for one in events if isinstance(one, Shown)])
     actions = columns_of_actions(plan, [one for one in events if isinstance(one, Done)])
-    shown = LotImpressions(**vars(impressions))
-    done = LotActions(**vars(actions), weights=np.ones(len(actions), np.float32))
-    return LotEvents(LOT, partition, closes, before_ms, shown, done, after_ms)
+    return LotEvents(LOT, partition, closes, before_ms, impressions, actions, after_ms)
 
 
 def stopped(blobs: Sequence[LotEvents], partition: int, keep: int) -> list[LotEvents]:
     """What comes when the reader of a partition is told to stop after some blobs."""
     own = [one for one in blobs if one.partition == partition]
-    last = own[keep]
-    closing = replace(
-        lot_events_empty(own[-1]), closes=True, watermark_ms=last.watermark_ms, after_ms=last.watermark_ms
-    )
-    return [*own[:keep], closing]
-
-
-def lot_events_empty(like: LotEvents) -> LotEvents:
-    """A closing blob has no events."""
-    assert not len(like)
-    return like
+    until_ms = own[keep].watermark_ms
+    assert not len(own[-1])
+    return [*own[:keep], replace(own[-1], watermark_ms=until_ms, after_ms=until_ms)]

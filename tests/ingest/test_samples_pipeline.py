@@ -22,7 +22,7 @@ DEADLINE_S = 60.0
 @contextmanager
 def job(app: AppFolder) -> Iterator[subprocess.Popen[str]]:
     """A run in a process of its own, killed afterwards with the runner that it started."""
-    call = [sys.executable, "-m", "tests.ingest.plain_job", str(app.folder)]
+    call = [sys.executable, "-m", "streamlearn", "ingest", str(app.folder), "--json"]
     with (app.folder / "job.log").open("a") as log:
         process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
         try:
@@ -38,7 +38,7 @@ def ended(app: AppFolder, process: subprocess.Popen[str]) -> dict[str, Any]:
     """What a run says that has ended well."""
     out, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, (app.folder / "job.log").read_text()[-4000:]
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    found: dict[str, Any] = json.loads(out)
     return found
 
 
@@ -98,9 +98,10 @@ def check_messages(app: AppFolder) -> None:
         said = batch.header
         allowed = partitions_of(said.lot, lots, 5 if lots == 2 else 3)
         assert partition in allowed if len(batch) == 0 else partition == allowed[0]
-        where = partition, said.lot, said.ingest_run
-        assert said.watermark_ms >= watermarks.get(where, 0)
-        watermarks[where] = last[partition] = said.watermark_ms
+        last[partition] = max(said.watermark_ms, last.get(partition, 0))
         if len(batch):
             assert batch.settle_time_ms.max() < said.watermark_ms
+            where = partition, said.lot, said.ingest_run
+            assert said.watermark_ms >= watermarks.get(where, 0)
+            watermarks[where] = said.watermark_ms
     assert len(set(last.values())) == 1
