@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,24 +60,28 @@ def _of_partition(
     data, at = native.take_spans(encoded.buffer, encoded.offsets, rows)
     cuts = _cuts(at, *limits)
     times = np.maximum.reduceat(encoded.event_time_ms[rows], cuts[:-1]).tolist()
-    if limits[0] == 1:
-        values, bounds = data, at.astype(np.int64)
-    else:
+    values, bounds = data, at.astype(np.int64)
+    if limits[0] > 1:
         items = np.ascontiguousarray(encoded.items[rows])
         columns: Columns = {"events[]": cuts, "events": data, "events$": at, "items[]": cuts, "items": items}
         values, bounds = PACK_PLAN.encode(columns, len(cuts) - 1, EVENT_PACK.prefix)
-    whole, ends, events = values.tobytes(), bounds.tolist(), np.diff(cuts).tolist()
-    records = []
-    for index, time_ms in enumerate(times):
-        row = int(rows[cuts[index]])
-        key = encoded.request_ids[encoded.request_at[row] : encoded.request_at[row + 1]].tobytes()
-        records.append(Packed(partition, whole[ends[index] : ends[index + 1]], key, time_ms, events[index]))
-    return records
+    first = rows[cuts[:-1]]
+    keys = _texts(*native.take_spans(encoded.request_ids, encoded.request_at.astype(np.int64), first))
+    counts = np.diff(cuts).tolist()
+    columns_of_record = zip(_texts(values, bounds), keys, times, counts, strict=True)
+    return [Packed(partition, value, key, time_ms, events) for value, key, time_ms, events in columns_of_record]
+
+
+def _texts(data: npt.NDArray[np.uint8], at: npt.NDArray[np.integer[Any]]) -> list[bytes]:
+    whole = data.tobytes()
+    return [whole[begin:end] for begin, end in pairwise(at.tolist())]
 
 
 def _cuts(at: npt.NDArray[np.int32], events_max: int, bytes_max: int) -> npt.NDArray[np.int32]:
     """Where each record's events begin, as many to a record as its bounds allow."""
     events, cuts = len(at) - 1, [0]
+    if events_max == 1:
+        return np.arange(events + 1, dtype=np.int32)
     # Each event costs its bytes and what a pack adds to it, so that a cut is one search.
     cost = at.astype(np.int64) + np.arange(events + 1) * Pack.EVENT_COST_BYTES
     room = bytes_max - Pack.COST_BYTES
