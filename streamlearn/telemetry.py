@@ -42,21 +42,33 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def set_up_logging(settings: TelemetrySettings, stream: TextIO | None = None) -> None:
+def set_up_logging(settings: TelemetrySettings, stream: TextIO | None = None, *, libraries: str = "") -> None:
     """Send this process's logs to stderr, as the settings say; calling again replaces what was set up.
 
     Args:
         settings: Format and level.
         stream: Another place than stderr, for tests.
+        libraries: The least level at which all else in the process is heard as well, such as `error`: for libraries
+            that would otherwise say whatever they do. Call it before they are loaded.
     """
+    own = logging.getLogger("streamlearn")
+    for old in list(own.handlers):
+        own.removeHandler(old)
+    own.addHandler(_handler_of(settings, stream))
+    own.setLevel(settings.log_level.upper())
+    own.propagate = False
+    if libraries:
+        root, handler = logging.getLogger(), _handler_of(settings, stream)
+        for old in [one for one in root.handlers if isinstance(one.formatter, _HumanLines | _JsonLines)]:
+            root.removeHandler(old)
+        handler.setLevel(libraries.upper())
+        root.addHandler(handler)
+
+
+def _handler_of(settings: TelemetrySettings, stream: TextIO | None) -> logging.Handler:
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_JsonLines() if settings.log_format == "json" else _HumanLines())
-    root = logging.getLogger("streamlearn")
-    for old in list(root.handlers):
-        root.removeHandler(old)
-    root.addHandler(handler)
-    root.setLevel(settings.log_level.upper())
-    root.propagate = False
+    return handler
 
 
 class _HumanLines(logging.Formatter):

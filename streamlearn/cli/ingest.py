@@ -35,13 +35,16 @@ def ingest(
 ) -> None:
     """Join APP's events into samples until its topics end; SIGTERM ends it once what is due is written."""
     from streamlearn.apps import load_app
-    from streamlearn.ingest import end_at_once, run_samples
     from streamlearn.replay import stop_on_signals
     from streamlearn.telemetry import serve_metrics, set_up_logging
 
     changes = tuple(set_ or ())
     folder = load_app(app, changes)
-    set_up_logging(folder.settings.telemetry)
+    # A worker's error is said once, at the end, and not by everyone it passes through.
+    is_curious = folder.settings.telemetry.log_level == "debug"
+    set_up_logging(folder.settings.telemetry, libraries="info" if is_curious else "critical")
+    from streamlearn.ingest import end_at_once, run_samples  # Beam speaks while it is loaded
+
     server = serve_metrics(folder.settings.telemetry)
     try:
         with stop_on_signals(end_at_once) as stop:

@@ -33,7 +33,7 @@ __all__ = ["SamplesJob", "SamplesReport", "failure_of", "run_samples", "samples_
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.1
-_TEXT_CHARS_MAX = 2_000
+_TEXTS_MAX, _TEXT_CHARS_MAX = 20, 8_000
 _RAISED = re.compile(r"^streamlearn\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
@@ -110,6 +110,8 @@ class SamplesJob:
         self._folder, self._maker_of, self._clock = folder, maker_of, clock
         self._begun_s = clock.monotonic_s()
         self._plan = begin_run(folder, accept_lost=accept_lost, clock=clock)
+        self._heard = _Heard()
+        logging.getLogger().addHandler(self._heard)
         pipeline = beam.Pipeline(options=options)
         app = str(folder.folder.resolve())
         samples_pipeline(pipeline, self._plan, app, tuple(changes), maker_of)
@@ -137,8 +139,9 @@ class SamplesJob:
                 with ProgressLog.open(self._plan.progress_url, self._plan.access, clock=self._clock) as log:
                     log.stop(self._plan.run, self._plan.lineage)
         close_shelf(self._plan.progress_url, self._plan.run)
+        logging.getLogger().removeHandler(self._heard)
         if self._error is not None:
-            raise failure_of(str(self._error)) from self._error
+            raise failure_of([*self._heard.texts, str(self._error)]) from self._error
         if not told:
             self._say_end()
         seconds = self._clock.monotonic_s() - self._begun_s
@@ -205,22 +208,38 @@ def _maker_of(folder: AppFolder, plan: ReadPlan) -> MakesSamples:
     return SampleMaker(folder, plan.lineage, plan.run)
 
 
-def failure_of(text: str) -> StreamlearnError:
-    r"""The error a worker raised, from what a runner says of it; the runner's own words when it was none of ours.
+class _Heard(logging.Handler):
+    """The first errors that runner and workers log: what a runner gives up with often says nothing of them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.texts) < _TEXTS_MAX:
+            self.texts.append(self.format(record)[-_TEXT_CHARS_MAX:])
+
+
+def failure_of(texts: Sequence[str]) -> StreamlearnError:
+    r"""The error a worker raised first, from what was logged of it; the first words there are when it was none of ours.
 
     Examples:
         >>> text = "Traceback ...\nstreamlearn.errors.JoinFull: it is full\nhelp: more lots [while running 'Join']"
-        >>> failure_of(text)
+        >>> failure_of(["stage-003 failed", text])
         JoinFull('it is full')
-        >>> failure_of(text).help
+        >>> failure_of([text]).help
         'more lots'
+        >>> failure_of(["stage-003 failed", "nothing in progress"])
+        PipelineFailed('the runner gave up: stage-003 failed')
     """
-    raised = list(_RAISED.finditer(text))
-    kind = getattr(errors, raised[-1][1], None) if raised else None
-    if kind is None:
-        message = f"the runner gave up: {text[-_TEXT_CHARS_MAX:]}"
-        return PipelineFailed(message, help="see the log above, or telemetry.log_level=debug")
-    help = re.match(r"\nhelp: (.*?)(?: \[while running .*)?(?:\n|$)", text[raised[-1].end() :])
-    said = re.sub(r" \[while running .*", "", raised[-1][2])
-    error: StreamlearnError = kind(said, help=help[1] if help else "")
-    return error
+    for text in texts:
+        raised = list(_RAISED.finditer(text))
+        kind = getattr(errors, raised[-1][1], None) if raised else None
+        if kind is None:
+            continue
+        help = re.match(r"\nhelp: (.*?)(?: \[while running .*)?(?:\n|$)", text[raised[-1].end() :])
+        said = re.sub(r" \[while running .*", "", raised[-1][2])
+        error: StreamlearnError = kind(said, help=help[1] if help else "")
+        return error
+    message = f"the runner gave up: {texts[0]}"
+    return PipelineFailed(message, help="--set telemetry.log_level=debug shows what runner and workers log")
