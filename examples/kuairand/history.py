@@ -27,26 +27,41 @@ ACTIONS = ("click", "long_view")
 ZONE_MS = 8 * 3_600_000
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
+# Within the window of the labels, and long after their wait.
+DELAY_MS = 120_000
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 def history(options: Mapping[str, str]) -> KuaiRandHistory:
-    """The recorded week; there are no options.
+    """The recorded week. With `delayed`, a share, so many actions come two minutes later than they did.
 
     Raises:
-        ConfigError: An option was given.
+        ConfigError: Another option was given, or no share.
     """
-    if options:
-        message = f"the history of kuairand has no option {min(options)!r}"
-        raise ConfigError(message, help="it has none: the week is replayed as it was recorded")
-    return KuaiRandHistory()
+    others = sorted(set(options) - {"delayed"})
+    if others:
+        message = f"the history of kuairand has no option {others[0]!r}"
+        raise ConfigError(message, help="it has one, delayed; without it the week is replayed as it was recorded")
+    text = options.get("delayed", "0")
+    try:
+        delayed = float(text)
+    except ValueError:
+        delayed = -1.0
+    if not 0 <= delayed <= 1:
+        message = f"delayed is {text[:50]!r}"
+        raise ConfigError(message, help="give a share of all actions, from 0 to 1")
+    return KuaiRandHistory(delayed)
 
 
 class KuaiRandHistory:
-    """A week of a short-video app, as impressions and the clicks and long views that followed."""
+    """A week of a short-video app, as impressions and the clicks and long views that followed.
 
-    def __init__(self) -> None:
+    Args:
+        delayed: The share of actions that come `DELAY_MS` later than they did, as from phones that were offline.
+    """
+
+    def __init__(self, delayed: float = 0.0) -> None:
         log = read_log()
         order = order_of(log)
         request_ids = compute.binary_join_element_wise(
@@ -54,7 +69,7 @@ class KuaiRandHistory:
         )
         first = order.rows[order.items_at[:-1]]
         self._impressions = _impressions(log, order, request_ids)
-        self._actions = _actions(log, request_ids)
+        self._actions = _actions(log, request_ids, delayed)
         self._impression_times = log.time_ms[first]
         self._action_times: Int64s = self._actions["event_time_ms"]
 
@@ -136,12 +151,14 @@ def _item_columns(log: Log, rows: Int64s) -> Arrays:
     return columns
 
 
-def _actions(log: Log, request_ids: Any) -> Arrays:
+def _actions(log: Log, request_ids: Any, delayed: float) -> Arrays:
     """Every row's click and long view, in the order they happened; duplicates are done as often as shown."""
     row = np.concatenate([np.flatnonzero(log.is_click), np.flatnonzero(log.long_view)])
     kind = np.repeat([0, 1], [int(log.is_click.sum()), int(log.long_view.sum())])
     after_ms = np.minimum(np.array([CLICK_MS, LONG_VIEW_MS])[kind], log.duration_ms[row])
-    time_ms = log.time_ms[row] + after_ms
+    # Which ones: as many of each stretch of the week, and always the same.
+    is_delayed = np.floor(np.arange(1, len(row) + 1) * delayed) > np.floor(np.arange(len(row)) * delayed)
+    time_ms = log.time_ms[row] + after_ms + np.where(is_delayed, DELAY_MS, 0)
     order = np.argsort(time_ms, kind="stable")
     action, action_at = texts_of(kind[order], ACTIONS)
     return {

@@ -12,7 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.version import __version__ as beam_version
 
+from streamlearn.cache import cache_folder
 from streamlearn.errors import UsageError
 from streamlearn.settings import IngestSettings
 
@@ -61,9 +63,16 @@ def runner_options(
 
 def _prism(settings: IngestSettings) -> list[str]:
     found = ["--runner=PrismRunner", "--environment_type=LOOPBACK"]
-    if settings.prism_location:
-        found.append(f"--prism_location={settings.prism_location}")
+    location = settings.prism_location or _fetched_prism()
+    if location:
+        found.append(f"--prism_location={location}")
     return found
+
+
+def _fetched_prism() -> str:
+    """The binary that `make fetch` keeps for this release of Beam; empty when there is none, and Beam downloads it."""
+    binary = cache_folder() / f"prism-{beam_version}" / "prism"
+    return str(binary) if binary.is_file() else ""
 
 
 def _flink(settings: IngestSettings) -> list[str]:

@@ -16,7 +16,7 @@ from apache_beam.metrics.metric import MetricsFilter
 from streamlearn import errors
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import PipelineFailed, StreamlearnError
+from streamlearn.errors import PipelineFailed, StreamlearnError, TopicMissing
 from streamlearn.ingest.cutting import CutLots
 from streamlearn.ingest.joining import METRICS, JoinLots, MakerOf
 from streamlearn.ingest.lot_shelf import close_shelf
@@ -105,8 +105,7 @@ class SamplesJob:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         options = runner_options(folder.settings.ingest, runner=runner, more=more)
-        for topic in ("samples", "dead_letters"):  # before the run before it is ended
-            folder.open_topic(topic).close()
+        _require_topics(folder)  # before the run before it is ended
         self._folder, self._maker_of, self._clock = folder, maker_of, clock
         self._begun_s = clock.monotonic_s()
         self._plan = begin_run(folder, accept_lost=accept_lost, clock=clock)
@@ -115,7 +114,7 @@ class SamplesJob:
         pipeline = beam.Pipeline(options=options)
         app = str(folder.folder.resolve())
         samples_pipeline(pipeline, self._plan, app, tuple(changes), maker_of)
-        self._result: Any = pipeline.run()
+        self._result: Any = self._started(pipeline)
         self._done = threading.Event()
         self._error: Exception | None = None
         # A signal comes to the main thread, which is not to wait for a runner.
@@ -146,6 +145,19 @@ class SamplesJob:
             self._say_end()
         seconds = self._clock.monotonic_s() - self._begun_s
         return SamplesReport(self._plan.run, self._plan.start_ms, seconds, told, self._counts())
+
+    def _started(self, pipeline: beam.Pipeline) -> Any:
+        """Have the runner begin."""
+        try:
+            return pipeline.run()
+        except Exception as error:  # of whatever kind each runner has
+            logging.getLogger().removeHandler(self._heard)
+            message = f"the runner did not begin: {str(error)[:_TEXT_CHARS_MAX]}"
+            help = (
+                "prism is a binary: `make fetch` builds it, ingest.prism_location names another; "
+                "of flink, the job server at ingest.job_endpoint is to be up"
+            )
+            raise PipelineFailed(message, help=help) from error
 
     def _wait(self) -> None:
         try:
@@ -206,6 +218,16 @@ def run_samples(
 
 def _maker_of(folder: AppFolder, plan: ReadPlan) -> MakesSamples:
     return SampleMaker(folder, plan.lineage, plan.run)
+
+
+def _require_topics(folder: AppFolder) -> None:
+    """See that what is written to is there; it is never made by being written to."""
+    for name in ("samples", "progress", "dead_letters"):
+        try:
+            folder.open_topic(name).close()
+        except TopicMissing as error:
+            hint = "streamlearn topics APP --create PARTITIONS makes all that are missing"
+            raise TopicMissing(error.message, help=hint) from None
 
 
 class _Heard(logging.Handler):

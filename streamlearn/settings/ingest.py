@@ -202,7 +202,7 @@ class IngestSettings(Struct, frozen=True, forbid_unknown_fields=True):
     prism_location: Annotated[
         str,
         Meta(
-            description="With `runner = prism`: the binary, or where to fetch it. Empty lets Beam download the one of "
-            "its version."
+            description="With `runner = prism`: the binary, or where to fetch it. Empty takes the one that `make "
+            "fetch` keeps, and lets Beam download its own where there is none."
         ),
     ] = ""

@@ -6,7 +6,6 @@ An entry appears whole or not at all, made by one process at a time. It does not
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import tempfile
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from streamlearn.cache import cache_folder
 from streamlearn.errors import ServiceError
 
 __all__ = ["Cache", "size_bytes"]
@@ -31,7 +31,7 @@ class Cache:
     """
 
     def __init__(self, folder: Path | None = None, *, lock_wait_s_max: float = _LOCK_WAIT_S_MAX) -> None:
-        self.folder = folder or _default_folder()
+        self.folder = folder or cache_folder()
         self._lock_wait_s_max = lock_wait_s_max
 
     def find(self, name: str) -> Path | None:
@@ -91,15 +91,6 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _default_folder() -> Path:
-    named = os.environ.get("STREAMLEARN_CACHE")
-    if named:
-        return Path(named).expanduser().absolute()
-    # The XDG rule: a relative path there counts as unset.
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "streamlearn"
 
 
 def size_bytes(path: Path) -> int:
