@@ -1,4 +1,4 @@
-"""The demo's tables: a row for every value of every slot that was shown, on two shards, published, followed, gone back.
+"""The demo's tables: a row for every value of every slot in samples, on two shards, published, followed, gone back.
 
 There is no model yet, so rows learn from a gradient of ones: what is shown is what tables hold and what versions
 cost, not what anybody likes.
@@ -19,19 +19,18 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import StreamlearnError
-from streamlearn.features import keys_of
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.publisher import Lineage, Noted, Publisher
+from streamlearn.samples import SlotColumns
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.versions import Cut, History, Replica, open_registry, open_store
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
+    from streamlearn.cli.demo_samples import Learned
     from streamlearn.cli.demo_shards import DemoShards
-    from streamlearn.events import EventColumns
-    from streamlearn.features import Slot
 
-__all__ = ["DemoTables", "shown_keys"]
+__all__ = ["DemoTables", "slot_keys"]
 
 _INTERVAL_S = 0.5
 _NODES = 2
@@ -40,7 +39,7 @@ _LOOK_S = 0.01
 
 
 class DemoTables:
-    """Tables filled from impressions and published as versions; nodes follow, and one version is rolled back.
+    """Tables filled from samples and published as versions; nodes follow, and one version is rolled back.
 
     Args:
         folder: The application.
@@ -80,17 +79,32 @@ class DemoTables:
             for number in range(1, _NODES + 1)
         ]
 
-    def add(self, shown: EventColumns) -> None:
-        """Let the rows of everything in some impressions learn; a version is published whenever one is due."""
+    @property
+    def published(self) -> int:
+        """How many versions there are by now."""
+        committed = self._publisher.committed
+        return 0 if committed is None else committed.version
+
+    def add(self, learned: Learned | None) -> None:
+        """Let the rows of everything in some samples learn; a version is published whenever one is due."""
         begin = time.perf_counter()
-        times = shown.columns["event_time_ms"]
-        for slot in self._app.features.slots if len(shown) else ():
-            keys = shown_keys(slot, shown)
-            ones = np.ones((len(keys), slot.dim), np.float32)
-            self._client.push(slot.table, keys, ones, now_ms=int(times.max()))
-            self._learned += len(keys)
+        if learned is not None:
+            self._push(learned)
         self._publisher.boundary(self._noted)
         self.seconds += time.perf_counter() - begin
+
+    def _push(self, learned: Learned) -> None:
+        batch = learned.batch
+        rows = np.flatnonzero(learned.settled.learn | learned.settled.correct)
+        if not len(rows):
+            return
+        now_ms = int(batch.settle_time_ms[rows].max())
+        for slot in self._app.features.slots:
+            side, of = (batch.user, batch.request_index[rows]) if slot.side == "user" else (batch.item, rows)
+            keys = slot_keys(side.slots[slot.name], of)
+            ones = np.ones((len(keys), slot.dim), np.float32)
+            self._client.push(slot.table, keys, ones, now_ms=now_ms)
+            self._learned += len(keys)
 
     def finish(self) -> None:
         """Publish what is left, and wait until all nodes answer with it."""
@@ -181,8 +195,18 @@ def _wait(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(_LOOK_S)
 
 
-def shown_keys(slot: Slot, shown: EventColumns) -> npt.NDArray[np.uint64]:
-    """The keys of a slot's values, all rows' one after another."""
-    path = f"{'user' if slot.side == 'user' else 'items'}.{slot.name}"
-    offsets = shown.columns[f"{path}$"] if slot.value == "str" else None
-    return keys_of(slot, shown.columns[path], offsets=offsets)
+def slot_keys(column: SlotColumns, rows: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint64]:
+    """The keys of a slot's values in some rows, all rows' one after another.
+
+    Examples:
+        >>> column = SlotColumns(np.array([5, 6, 7], np.uint64), np.array([0, 2, 2, 3], np.int32))
+        >>> slot_keys(column, np.array([2, 0])).tolist()
+        [7, 5, 6]
+    """
+    if column.offsets is None:
+        alone: npt.NDArray[np.uint64] = column.keys[rows]
+        return alone
+    begins, counts = column.offsets[:-1][rows], np.diff(column.offsets)[rows]
+    before = np.cumsum(counts) - counts
+    found: npt.NDArray[np.uint64] = column.keys[np.repeat(begins - before, counts) + np.arange(int(counts.sum()))]
+    return found

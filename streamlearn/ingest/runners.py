@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 from apache_beam.version import __version__ as beam_version
 
 from streamlearn.cache import cache_folder
-from streamlearn.errors import UsageError
+from streamlearn.errors import ServiceError, UsageError
 from streamlearn.settings import IngestSettings
 
-__all__ = ["RUNNERS", "end_at_once", "runner_options"]
+__all__ = ["RUNNERS", "end_at_once", "require_job_server", "runner_options"]
 
 # Names that people use, and what they mean here.
 RUNNERS = {
@@ -32,6 +33,28 @@ RUNNERS = {
     "bundlebaseddirectrunner": "direct",
     "switchingdirectrunner": "direct",
 }
+
+
+_JOB_S_MAX = 10 * 365 * 86_400
+_REACH_S = 10.0
+
+
+def require_job_server(options: PipelineOptions) -> None:
+    """See that somebody listens where a job server is to be: Beam would wait for it as long as jobs may run.
+
+    Raises:
+        ServiceError: Nobody does.
+    """
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    if not endpoint or endpoint == "embed":
+        return
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        message = f"there is no job server at {endpoint}: {error}"
+        hint = "start Beam's job server of your Flink's version, or correct ingest.job_endpoint, a host:port"
+        raise ServiceError(message, help=hint) from None
 
 
 def runner_options(
@@ -57,6 +80,10 @@ def runner_options(
         message = f"{name} cannot run on topics: its event-time timers fire at once where the input does not end"
         raise UsageError(message, help="choose --runner prism on this machine, or flink on a cluster")
     flags = {"prism": _prism, "flink": _flink, "direct": _direct}[kind](settings)
+    if kind != "direct":
+        # Beam ends the stream of a job's states after this long, and takes that for the job's failure: 5 minutes by
+        # default.
+        flags.append(f"--job_server_timeout={_JOB_S_MAX}")
     streaming = [] if is_bounded else ["--streaming"]
     return PipelineOptions([*flags, *streaming, *more])
 

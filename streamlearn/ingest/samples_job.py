@@ -22,7 +22,7 @@ from streamlearn.ingest.joining import METRICS, JoinLots, MakerOf
 from streamlearn.ingest.lot_shelf import close_shelf
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.progress_log import ProgressLog
-from streamlearn.ingest.runners import runner_options
+from streamlearn.ingest.runners import require_job_server, runner_options
 from streamlearn.ingest.sample_maker import SampleMaker
 from streamlearn.ingest.sample_sink import MakesSamples
 from streamlearn.ingest.source import read_events
@@ -105,6 +105,7 @@ class SamplesJob:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         options = runner_options(folder.settings.ingest, runner=runner, more=more)
+        require_job_server(options)
         _require_topics(folder)  # before the run before it is ended
         self._folder, self._maker_of, self._clock = folder, maker_of, clock
         self._begun_s = clock.monotonic_s()

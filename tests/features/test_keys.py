@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamlearn.cli.demo_tables import shown_keys
 from streamlearn.errors import UsageError
 from streamlearn.events import EventColumns, EventDecoder, EventEncoder
 from streamlearn.features import Slot, keys_of
@@ -50,13 +49,6 @@ def test_values_have_the_keys_that_their_events_have() -> None:
         assert keys_of(slot, np.array(values)).tolist() == expected
         path = f"{'user' if slot.side == 'user' else 'items'}.{slot.name}"
         assert keys_of(slot, columns[path], offsets=columns.get(f"{path}$")).tolist() == expected
-
-
-def test_the_demo_finds_the_rows_of_every_slot() -> None:
-    impressions = [small_impression(seed) for seed in range(20)]
-    shown, slot = _decoded(impressions), APP.features.slot("tags")
-    tags = [tag for one in impressions for item in one["items"] for tag in item["tags"]]
-    assert shown_keys(slot, shown).tolist() == keys_of(slot, tags).tolist()
 
 
 def test_one_value_has_one_key_whatever_it_comes_in() -> None:

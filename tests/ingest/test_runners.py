@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import apache_beam
 import msgspec
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
 from apache_beam.runners.runner import create_runner
 from apache_beam.runners.worker import statecache
 
-from streamlearn.errors import UsageError
+from streamlearn.errors import ServiceError, UsageError
 from streamlearn.ingest import runner_options, use_byte_sizes
 from streamlearn.ingest import statecache as ours
-from streamlearn.ingest.runners import RUNNERS
+from streamlearn.ingest.runners import RUNNERS, require_job_server
 from streamlearn.settings import IngestSettings
 
 
@@ -23,12 +24,35 @@ def given(options: PipelineOptions) -> dict[str, Any]:
     return options.get_all_options(drop_default=True)
 
 
+def test_a_job_may_run_for_years() -> None:
+    flink = IngestSettings(runner="flink", job_endpoint="127.0.0.1:8099")
+    for settings in (IngestSettings(), flink):
+        timeout_s = runner_options(settings).view_as(PortableOptions).job_server_timeout
+        assert timeout_s > 5 * 365 * 86_400
+
+
+def test_prism_comes_from_the_cache_where_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMLEARN_CACHE", str(tmp_path))
+    assert "prism_location" not in given(runner_options(IngestSettings()))  # Beam downloads its own
+    binary = tmp_path / f"prism-{apache_beam.__version__}" / "prism"
+    binary.parent.mkdir()
+    binary.touch()
+    assert given(runner_options(IngestSettings()))["prism_location"] == str(binary)
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:1", "nowhere", "127.0.0.1:x", "127.0.0.1:99999"])
+def test_a_job_server_that_is_not_there_is_told_at_once(endpoint: str) -> None:
+    options = runner_options(IngestSettings(runner="flink", job_endpoint=endpoint))
+    with pytest.raises(ServiceError, match=f"no job server at {endpoint}") as caught:
+        require_job_server(options)
+    assert "ingest.job_endpoint" in caught.value.help
+
+
 def test_prism_is_the_default_and_runs_workers_in_this_process() -> None:
     found = given(runner_options(IngestSettings()))
     assert found["runner"] == "PrismRunner"
     assert found["environment_type"] == "LOOPBACK"
     assert found["streaming"] is True
-    assert "prism_location" not in found  # Beam downloads its own
     located = IngestSettings(prism_location="/opt/prism")
     assert given(runner_options(located))["prism_location"] == "/opt/prism"
 
