@@ -189,3 +189,18 @@ def test_public_names_are_listed() -> None:
         "serve_metrics",
         "set_up_logging",
     }
+
+
+def test_libraries_are_heard_from_a_level_on_and_our_own_words_come_once() -> None:
+    stream, root = io.StringIO(), logging.getLogger()
+    before = list(root.handlers)
+    try:
+        for _ in range(2):
+            set_up_logging(TelemetrySettings(), stream, libraries="error")
+        logging.getLogger("somebody").warning("chatter")
+        logging.getLogger("somebody").error("it broke")
+        logging.getLogger("streamlearn.ingest").warning("ours")
+    finally:
+        root.handlers[:] = before
+    lines = stream.getvalue().splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines] == ["error   somebody: it broke", "warning ingest: ours"]
