@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 from streamlearn.ingest.progress import Lineage
 from streamlearn.ingest.progress_log import ProgressLog
+from streamlearn.ingest.watermark import BEFORE_ALL
 from streamlearn.topics import Writer
 
 __all__ = ["ProgressKeeper", "close_keeper", "open_keeper", "partitions_of", "silent_partitions"]
@@ -48,7 +49,7 @@ def silent_partitions(
     heard = set(spoken)
     for lot, reached in reached_ms.items():
         for partition in partitions_of(lot, lots_count, partitions):
-            if partition not in heard and reached > reached_ms.get(found.get(partition, -1), -(1 << 62)):
+            if partition not in heard and reached > reached_ms.get(found.get(partition, -1), BEFORE_ALL):
                 found[partition] = lot
     return found
 
@@ -127,7 +128,7 @@ class ProgressKeeper:
             with self._lock:
                 reached_ms, self._reached_ms = self._reached_ms, {}
                 spoken, self._spoken = self._spoken, set()
-            moved = {lot: at for lot, at in reached_ms.items() if self._told_ms.get(lot) != at}
+            moved = {lot: at for lot, at in reached_ms.items() if at > self._told_ms.get(lot, BEFORE_ALL)}
             if not moved:
                 return
             silent = silent_partitions(moved, spoken, self._lineage.lots_count, self._partitions)

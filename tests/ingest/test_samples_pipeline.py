@@ -16,7 +16,7 @@ from streamlearn.ingest.progress_keeper import partitions_of
 from streamlearn.testing import wait_until
 from tests.ingest.history import STEP_MS, T_MS, acknowledged_ms, fill, learned, messages, outcomes, write_app
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 @contextmanager
@@ -78,15 +78,39 @@ def test_what_is_learned_is_the_oracles_though_a_run_is_killed_and_another_stopp
     check_messages(app)
 
 
-def test_fewer_lots_than_partitions_of_samples_leave_none_of_them_silent(prism: Path, tmp_path: Path) -> None:
+def test_a_second_signal_ends_a_run_and_its_runner_at_once_and_the_next_leaves_no_partition_silent(
+    prism: Path, tmp_path: Path
+) -> None:
     app = write_app(tmp_path / "app", prism, lots=2, samples=5)
-    fill(app, 0, 150, end=True)
+    fill(app, 0, 100)
+    with job(app) as process:
+        wait_for_progress(app, process, T_MS + 50 * STEP_MS)
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+            wait_until(lambda: _is_handled(process), "the signal has come")
+        assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
+        wait_until(lambda: not _members(process.pid), "the runner has ended")
+    fill(app, 100, 50, end=True)
     with job(app) as process:
         report = ended(app, process)
     assert report["counts"]["impressions"] >= 150
     assert learned(app) == outcomes(app)
     assert {partition for partition, _ in messages(app)} == set(range(5))
     check_messages(app)
+
+
+def _is_handled(process: subprocess.Popen[str]) -> bool:
+    """Two signals of one number that wait are one."""
+    status = Path(f"/proc/{process.pid}/status")
+    if process.poll() is not None or not status.exists():
+        return True
+    waiting = [line.split()[1] for line in status.read_text().splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+    return not any(int(one, 16) >> (signal.SIGTERM - 1) & 1 for one in waiting)
+
+
+def _members(group: int) -> list[str]:
+    found = subprocess.run(["pgrep", "-g", str(group)], capture_output=True, text=True, check=False)
+    return found.stdout.split()
 
 
 def check_messages(app: AppFolder) -> None:
