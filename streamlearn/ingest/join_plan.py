@@ -73,10 +73,14 @@ class JoinPlan:
         return 1_000 * max(group.window_s for group in self.groups)
 
     @property
+    def shortest_window_ms(self) -> int:
+        """After this the bytes of an impression are let go of."""
+        return 1_000 * min(group.window_s for group in self.groups)
+
+    @property
     def slice_ms(self) -> int:
         """Event time that memory is let go of by."""
-        shortest_ms = 1_000 * min(group.window_s for group in self.groups)
-        return max(1, shortest_ms // self.settings.window_slices)
+        return max(1, self.shortest_window_ms // self.settings.window_slices)
 
     def salt(self, label: Label) -> int:
         """The seed of the hash that chooses which of a label's negatives are kept."""

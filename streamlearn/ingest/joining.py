@@ -19,7 +19,7 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.ingest.join_meters import count_joined, note_held
 from streamlearn.ingest.join_plan import JoinPlan
-from streamlearn.ingest.lot_log import LOG_BAGS
+from streamlearn.ingest.lot_log import BAGS
 from streamlearn.ingest.lot_shelf import open_shelf
 from streamlearn.ingest.lot_step import LotStep
 from streamlearn.ingest.plan import ReadPlan
@@ -102,7 +102,7 @@ class JoinLots(beam.DoFn):
     """
 
     HEAD = ReadModifyWriteStateSpec("head", BytesCoder())
-    BAGS = tuple(BagStateSpec(f"log{number}", BytesCoder()) for number in range(LOG_BAGS))
+    STATES = tuple(BagStateSpec(f"log{number}", BytesCoder()) for number in range(BAGS))
     TICK = TimerSpec("tick", TimeDomain.WATERMARK)
 
     def __init__(self, plan: ReadPlan, app: str, changes: tuple[str, ...], maker_of: MakerOf) -> None:
@@ -124,16 +124,21 @@ class JoinLots(beam.DoFn):
         self,
         element: tuple[int, bytes],
         head: Any = beam.DoFn.StateParam(HEAD),
-        bag_0: Any = beam.DoFn.StateParam(BAGS[0]),
-        bag_1: Any = beam.DoFn.StateParam(BAGS[1]),
-        bag_2: Any = beam.DoFn.StateParam(BAGS[2]),
-        bag_3: Any = beam.DoFn.StateParam(BAGS[3]),
-        bag_4: Any = beam.DoFn.StateParam(BAGS[4]),
-        bag_5: Any = beam.DoFn.StateParam(BAGS[5]),
+        bag_0: Any = beam.DoFn.StateParam(STATES[0]),
+        bag_1: Any = beam.DoFn.StateParam(STATES[1]),
+        bag_2: Any = beam.DoFn.StateParam(STATES[2]),
+        bag_3: Any = beam.DoFn.StateParam(STATES[3]),
+        bag_4: Any = beam.DoFn.StateParam(STATES[4]),
+        bag_5: Any = beam.DoFn.StateParam(STATES[5]),
+        bag_6: Any = beam.DoFn.StateParam(STATES[6]),
+        bag_7: Any = beam.DoFn.StateParam(STATES[7]),
+        bag_8: Any = beam.DoFn.StateParam(STATES[8]),
+        bag_9: Any = beam.DoFn.StateParam(STATES[9]),
         tick: Any = beam.DoFn.TimerParam(TICK),
     ) -> None:
         """Take in the events of one lot."""
-        kept = _BeamKept(head, (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5), tick)
+        bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
+        kept = _BeamKept(head, bags, tick)
         self._ready().step.take_in(element[0], element[1], kept)
 
     @on_timer(TICK)
@@ -142,16 +147,21 @@ class JoinLots(beam.DoFn):
         lot: Any = beam.DoFn.KeyParam,
         at: Any = beam.DoFn.TimestampParam,
         head: Any = beam.DoFn.StateParam(HEAD),
-        bag_0: Any = beam.DoFn.StateParam(BAGS[0]),
-        bag_1: Any = beam.DoFn.StateParam(BAGS[1]),
-        bag_2: Any = beam.DoFn.StateParam(BAGS[2]),
-        bag_3: Any = beam.DoFn.StateParam(BAGS[3]),
-        bag_4: Any = beam.DoFn.StateParam(BAGS[4]),
-        bag_5: Any = beam.DoFn.StateParam(BAGS[5]),
+        bag_0: Any = beam.DoFn.StateParam(STATES[0]),
+        bag_1: Any = beam.DoFn.StateParam(STATES[1]),
+        bag_2: Any = beam.DoFn.StateParam(STATES[2]),
+        bag_3: Any = beam.DoFn.StateParam(STATES[3]),
+        bag_4: Any = beam.DoFn.StateParam(STATES[4]),
+        bag_5: Any = beam.DoFn.StateParam(STATES[5]),
+        bag_6: Any = beam.DoFn.StateParam(STATES[6]),
+        bag_7: Any = beam.DoFn.StateParam(STATES[7]),
+        bag_8: Any = beam.DoFn.StateParam(STATES[8]),
+        bag_9: Any = beam.DoFn.StateParam(STATES[9]),
         tick: Any = beam.DoFn.TimerParam(TICK),
     ) -> None:
         """Give out what is due, and say how far the lot is."""
-        bench, kept = self._ready(), _BeamKept(head, (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5), tick)
+        bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
+        bench, kept = self._ready(), _BeamKept(head, bags, tick)
         found = bench.step.look(lot, at.micros // 1_000, kept, bench.sink.give)
         _count(found.counts)
         if found.reached_ms > BEFORE_ALL:

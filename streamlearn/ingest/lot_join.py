@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from streamlearn.errors import JoinFull
 from streamlearn.ingest.join_columns import Joined
 from streamlearn.ingest.join_core import JoinCore
 from streamlearn.ingest.join_plan import JoinPlan
-from streamlearn.ingest.lot_events import LotEvents, decode_lot
-from streamlearn.ingest.lot_log import Entry, LotHead
+from streamlearn.ingest.lot_events import LotEvents
+from streamlearn.ingest.lot_log import Logged, LotHead
 from streamlearn.ingest.watermark import BEFORE_ALL
 
 __all__ = ["LotJoin"]
@@ -58,22 +58,22 @@ class LotJoin:
         self.looked_s = 0.0
 
     @classmethod
-    def rebuild(cls, plan: JoinPlan, head: LotHead, entries: Iterable[Entry]) -> LotJoin:
+    def rebuild(cls, plan: JoinPlan, head: LotHead, logged: Sequence[Logged]) -> LotJoin:
         """The join that a log is of: the same calls in the same order, without what was given out before.
 
         Raises:
             JoinFull: It does not fit: `join.pending_bytes_max` is less than when the log was written.
         """
         made = cls(plan)
-        for entry in sorted(entries, key=lambda one: one.number):
+        for entry in logged:
             if entry.number < head.given:
                 made._drop(entry.watermark_ms)
-                made._take_in_whole(decode_lot(entry.data))
+                made._take_in_whole(entry.events)
         made._drop(head.watermark_ms)
         made.advanced()
-        for entry in sorted(entries, key=lambda one: one.number):
+        for entry in logged:
             if entry.number >= head.given:
-                made.add(decode_lot(entry.data), len(entry.data))
+                made.add(entry.events, entry.size_bytes)
         return made
 
     def add(self, events: LotEvents, size_bytes: int) -> None:

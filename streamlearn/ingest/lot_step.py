@@ -18,14 +18,13 @@ from streamlearn.ingest.join_plan import JoinPlan
 from streamlearn.ingest.lot_events import decode_lot
 from streamlearn.ingest.lot_join import LotJoin
 from streamlearn.ingest.lot_log import (
-    Entry,
     LogSpans,
     LotHead,
     decode_head,
     encode_head,
-    pack_entry,
-    unpack_entry,
-    with_entry,
+    entries_of,
+    logged_of,
+    with_events,
     without_passed,
 )
 from streamlearn.ingest.lot_shelf import LotShelf
@@ -98,9 +97,10 @@ class LotStep:
         """Take in events of a lot, of `encode_lot`."""
         events, before = decode_lot(data), decode_head(kept.read_head())
         join = self._join_of(lot, before, kept)
-        after = with_entry(before, events, self._spans)
+        after = with_events(before, events, self._spans)
         if len(events):
-            kept.add_to_bag(after.current, pack_entry(Entry(before.entries, before.watermark_ms, data)))
+            for bag, entry in entries_of(before, after, events, data, self._spans):
+                kept.add_to_bag(bag, entry)
             join.add(events, len(data))
             join.quiet = 0
             if join.waiting:
@@ -155,9 +155,8 @@ class LotStep:
         if not head.count:
             return LotJoin(self._plan)
         count_rebuilt()
-        filled = [number for number, bag in enumerate(head.bags) if bag.entries]
-        entries = [unpack_entry(data) for number in filled for data in kept.read_bag(number)]
-        return LotJoin.rebuild(self._plan, head, entries)
+        logged = logged_of({bag: list(kept.read_bag(bag)) for bag in head.filled})
+        return LotJoin.rebuild(self._plan, head, logged)
 
     def _keep(self, lot: int, join: LotJoin, kept: Kept, after: LotHead) -> None:
         join.count += 1

@@ -14,7 +14,7 @@ from streamlearn.ingest import (
     LotEvents,
     encode_lot,
 )
-from streamlearn.ingest.lot_log import LOG_BAGS, LotHead, decode_head
+from streamlearn.ingest.lot_log import BAGS, LotHead, decode_head
 from streamlearn.ingest.lot_shelf import LotShelf
 from streamlearn.ingest.lot_step import Looked, LotStep
 from streamlearn.ingest.ticks import TickRules
@@ -29,7 +29,7 @@ class State:
     """What is kept of the lot."""
 
     head: bytes | None = None
-    bags: list[list[bytes]] = field(default_factory=lambda: [[] for _ in range(LOG_BAGS)])
+    bags: list[list[bytes]] = field(default_factory=lambda: [[] for _ in range(BAGS)])
     timer_ms: int | None = None
 
     def copy(self) -> State:

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlearn.errors import BadRecord, JoinFull
-from streamlearn.ingest import AFTER_ALL, BEFORE_ALL
-from streamlearn.ingest.lot_log import LOG_BAGS, LotHead, PartitionTime, decode_head, encode_head
+from streamlearn.features import Label, LabelGroup
+from streamlearn.ingest import AFTER_ALL, BEFORE_ALL, JoinPlan
+from streamlearn.ingest.lot_log import BAGS, LotHead, PartitionTime, decode_head, encode_head
 from streamlearn.ingest.lot_shelf import LotShelf, close_shelf, open_shelf
 from streamlearn.ingest.progress_keeper import partitions_of, silent_partitions
 from streamlearn.ingest.ticks import TickRules, look_at, next_look_ms
@@ -95,8 +96,8 @@ def test_a_log_is_a_ring_of_bags_that_are_cleared_when_their_windows_are_over() 
         runner.fire_all()
         held.append(sum(len(bag) for bag in runner.state.bags))
         used |= {number for number, bag in enumerate(runner.state.bags) if bag}
-        assert [len(bag) for bag in runner.state.bags] == [bag.entries for bag in runner.head.bags]
-    assert used == set(range(LOG_BAGS))
+        assert [at for at, bag in enumerate(runner.state.bags) if bag] == runner.head.filled
+    assert used == set(range(BAGS))
     assert max(held) < len(held) / 4
 
 
@@ -254,3 +255,28 @@ def test_every_partition_of_samples_is_spoken_for_by_some_lot() -> None:
             assert {one for own in spoken for one in own} == set(range(partitions))
             said = silent_partitions(dict.fromkeys(range(lots_count), 5), [0], lots_count, partitions)
             assert set(said) == set(range(1, partitions))
+
+
+def test_bytes_of_impressions_are_logged_for_the_shortest_window_and_the_rest_for_the_longest() -> None:
+    plan, rng = plan_of(), random.Random(6)
+    runner = OneLot(plan, RULES)
+    held: dict[bool, int] = {False: 0, True: 0}
+    blobs = blobs_of(plan, rng, long_world(rng, 8, 40), LATENESS_MS)
+    for blob in sorted(blobs, key=lambda one: one.after_ms):
+        runner.come(blob)
+        runner.fire_all()
+        for is_payload, bags in ((False, runner.head.events.bags), (True, runner.head.payloads.bags)):
+            held[is_payload] = max(held[is_payload], sum(bag.entries for bag in bags))
+    assert 0 < held[True] < held[False] / 3
+
+
+def test_where_all_windows_are_alike_an_entry_has_its_bytes() -> None:
+    plan = JoinPlan((LabelGroup("fast", 60, 60),), (Label("click", "click", "fast"),), "topic")
+    runner = OneLot(plan, replace_partitions(1))
+    runner.come(lot_events(plan, 0, [Shown("q", 0, 0, 0, 0, (1,), b"the event")], BEFORE_ALL, 1_000))
+    assert runner.head.filled == [0]
+    assert b"the event" in runner.state.bags[0][0]
+    runner.shelf = LotShelf(clock=ManualClock())
+    runner.come(lot_events(plan, 0, [], 1_000, AFTER_ALL, closes=True))
+    runner.fire_all()
+    assert [row.payload for row in runner.rows] == [b"the event"]
