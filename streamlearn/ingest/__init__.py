@@ -6,6 +6,7 @@ from streamlearn.lazy import lazy_names
 
 if TYPE_CHECKING:
     from streamlearn.ingest.acknowledged import Acknowledged, follow, unfollow
+    from streamlearn.ingest.backfill import BackfillReport, backfill_pipeline, run_backfill
     from streamlearn.ingest.blob import Blob, Section, decode_blob, encode_blob
     from streamlearn.ingest.cutting import CutLots
     from streamlearn.ingest.join_columns import (
@@ -43,6 +44,7 @@ __all__ = [
     "BEFORE_ALL",
     "Acknowledged",
     "ActionColumns",
+    "BackfillReport",
     "Blob",
     "Cut",
     "CutLots",
@@ -78,6 +80,7 @@ __all__ = [
     "Taken",
     "TimeRules",
     "TopicClock",
+    "backfill_pipeline",
     "begin_run",
     "decode_blob",
     "decode_lot",
@@ -87,6 +90,7 @@ __all__ = [
     "follow",
     "lots_of",
     "read_events",
+    "run_backfill",
     "run_samples",
     "runner_options",
     "samples_pipeline",
@@ -106,6 +110,7 @@ __getattr__ = lazy_names(
         "joining": "JoinLots",
         "join_columns": "ActionColumns ImpressionColumns Joined JoinedRequests JoinedRows LetterKind Letters",
         "acknowledged": "Acknowledged follow unfollow",
+        "backfill": "BackfillReport backfill_pipeline run_backfill",
         "blob": "Blob Section decode_blob encode_blob",
         "cutting": "CutLots",
         "letter_box": "LetterBox",

@@ -6,14 +6,12 @@ knows no runner, and not what events are beyond the heartbeats and end marks tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import BadRecord
 from streamlearn.ingest.acknowledged import Acknowledged, follow, unfollow
 from streamlearn.ingest.blob import Blob, Section, encode_blob, lengths_of
 from streamlearn.ingest.lead import Lead
@@ -23,9 +21,8 @@ from streamlearn.ingest.meters import ReadMeter
 from streamlearn.ingest.opening import open_at
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.puller import Puller, PullLimits
-from streamlearn.ingest.watermark import AFTER_ALL, BEFORE_ALL, TopicClock, end, heartbeat, read, watermark_of
-from streamlearn.schemas import CONTROL
-from streamlearn.schemas.schema import PREFIX_BYTES
+from streamlearn.ingest.sections import section_of
+from streamlearn.ingest.watermark import AFTER_ALL, BEFORE_ALL, TopicClock, watermark_of
 from streamlearn.topics import Position, Records
 
 __all__ = ["PairReader", "Taken"]
@@ -250,21 +247,8 @@ class PairReader:
 
     def _read(self, topic: int, records: Records, wall_ms: int) -> Section:
         """Move the topic's clock over some records; heartbeats and end marks go no further than here."""
-        rules, clock = self._plan.rules, self._clocks[topic]
-        times, limits = records.timestamps_ms, np.empty(len(records), np.int64)
-        controls, begin = _controls(records.values), 0
-        for at, control in controls:
-            clock, limits[begin:at] = read(clock, rules, times[begin:at], wall_ms)
-            begin = at + 1
-            if control["kind"] == "END":
-                clock = end(clock)
-            elif control["kind"] == "HEARTBEAT":
-                clock = heartbeat(clock, rules, control["event_time_ms"], wall_ms)
-        clock, limits[begin:] = read(clock, rules, times[begin:], wall_ms)
+        section, clock = section_of(records, self._clocks[topic], self._plan.rules, wall_ms)
         self._clocks = (clock, self._clocks[1]) if topic == 0 else (self._clocks[0], clock)
-        section = Section(records.offsets, times, limits, records.keys, records.values)
-        if controls:
-            section = _without(section, [at for at, _ in controls])
         if impossible := int((section.timestamps_ms > section.limits_ms).sum()):
             self._meter.impossible.inc(impossible)
         return section
@@ -297,24 +281,6 @@ class PairReader:
         self._meter.blobs.inc()
         self._meter.records.inc(len(blob))
         return Taken(encode_blob(blob), time_ms, size)
-
-
-def _controls(values: Sequence[bytes | None]) -> list[tuple[int, dict[str, Any]]]:
-    """Heartbeats and end marks, by place; damaged ones are left to whoever decodes them and says what is wrong."""
-    prefix, found = CONTROL.prefix, []
-    for at in [at for at, value in enumerate(values) if value is not None and value[:PREFIX_BYTES] == prefix]:
-        try:
-            found.append((at, CONTROL.read((values[at] or b"")[PREFIX_BYTES:])))
-        except BadRecord:
-            continue
-    return found
-
-
-def _without(section: Section, left_out: list[int]) -> Section:
-    rows = np.delete(np.arange(len(section)), left_out)
-    chosen = rows.tolist()
-    keys, values = [section.keys[row] for row in chosen], [section.values[row] for row in chosen]
-    return Section(section.offsets[rows], section.timestamps_ms[rows], section.limits_ms[rows], keys, values)
 
 
 def _joined(sections: list[Section]) -> Section:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
@@ -19,7 +20,7 @@ from streamlearn.ingest.progress_log import ProgressLog
 from streamlearn.ingest.watermark import TimeRules
 from streamlearn.topics import Topic, create_topic, open_topic
 
-__all__ = ["begin_run", "check_lineage", "longest_window_ms", "start_ms"]
+__all__ = ["begin_run", "check_lineage", "longest_window_ms", "plan_backfill", "start_ms"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -101,23 +102,49 @@ def begin_run(folder: AppFolder, *, accept_lost: bool = False, clock: Clock = SY
             check_lineage(log.standing(), lineage, url)
             run = log.begin(lineage)
             found = log.standing()  # after it: whoever it ends may have written until then
-    settings = folder.settings.ingest
     watermarks = {lot: progress.watermark_ms for lot, progress in found.lots.items()}
-    disorder_ms = round(settings.out_of_orderness_s * 1000)
-    begin_ms = start_ms(watermarks, settings.lots, longest_window_ms(folder), disorder_ms)
+    disorder_ms = round(folder.settings.ingest.out_of_orderness_s * 1000)
+    begin_ms = start_ms(watermarks, lineage.lots_count, longest_window_ms(folder), disorder_ms)
     _LOG.info("run %d of ingest reads from %s", run, "the beginning" if begin_ms is None else f"T0 = {begin_ms} ms")
+    plan = _plan(folder, lineage, topics[0].partitions)
+    return replace(plan, progress_url=url, run=run, start_ms=begin_ms, accept_lost=accept_lost)
+
+
+def plan_backfill(folder: AppFolder, *, clock: Clock = SYSTEM_CLOCK) -> ReadPlan:
+    """What a backfill reads: it takes no run's number, which is 0, ends no run, and has no progress.
+
+    Args:
+        folder: The application.
+        clock: When the topics are looked at.
+
+    Raises:
+        ConfigError: The topics differ in their partitions.
+        TopicMissing: There are no events.
+    """
+    with ExitStack() as stack:
+        topics = [
+            stack.enter_context(open_topic(folder.topic_url(name), folder.access, clock=clock))
+            for name in ("impressions", "actions")
+        ]
+        _check_partitions(*topics)
+        return _plan(folder, _lineage(folder, *topics), topics[0].partitions)
+
+
+def _plan(folder: AppFolder, lineage: Lineage, partitions: int) -> ReadPlan:
+    settings = folder.settings.ingest
+    disorder_ms = round(settings.out_of_orderness_s * 1000)
     return ReadPlan(
         impressions_url=folder.topic_url("impressions"),
         actions_url=folder.topic_url("actions"),
-        progress_url=url,
-        partitions=topics[0].partitions,
+        progress_url="",
+        partitions=partitions,
         access=folder.access,
-        run=run,
+        run=0,
         lineage=lineage,
-        start_ms=begin_ms,
-        accept_lost=accept_lost,
+        start_ms=None,
+        accept_lost=False,
         rules=TimeRules(folder.settings.topics.time, disorder_ms, round(settings.ahead_s_max * 1000)),
-        limits=_limits(folder, topics[0].partitions),
+        limits=_limits(folder, partitions),
     )
 
 

@@ -83,6 +83,16 @@ class IngestSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "reading waits. It must hold what comes within `out_of_orderness_s` and `flush_s`.",
         ),
     ] = 512 << 20
+    stretch_s: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=10 * 365 * 86_400,
+            description="Event time that a backfill joins at once, one stretch after another. A worker holds a lot's "
+            "events of a stretch about four times, and of what lies a longest window around it all but the features: "
+            "lower it, or have more lots, where that does not fit; keep it well above the longest window.",
+        ),
+    ] = 86_400.0
     read_back_bytes: Annotated[
         int,
         Meta(

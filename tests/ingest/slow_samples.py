@@ -74,8 +74,8 @@ def _expected(app: App, joined: Joined, row: int, records: Source) -> SlowRow:
         (*origin, first_item + position),
         (value["event_time_ms"], value["shown_wall_ms"], int(rows.settle_time_ms[row])),
         -1 if value["served_version"] is None else value["served_version"],
-        _slow_features(app, "user", value.get("user", {})),
-        _slow_features(app, "item", item),
+        slow_features(app, "user", value.get("user", {})),
+        slow_features(app, "item", item),
         tuple(labels),
         tuple(
             value["segments"][one.name] if one.side == "user" else item[f"segment_{one.name}"]
@@ -84,7 +84,8 @@ def _expected(app: App, joined: Joined, row: int, records: Source) -> SlowRow:
     )
 
 
-def _slow_features(app: App, side: Any, value: Mapping[str, Any]) -> bytes:
+def slow_features(app: App, side: Any, value: Mapping[str, Any]) -> bytes:
+    """One side's features of an event, as bytes."""
     parts = []
     for slot in app.features.slots_of(side):
         weights = np.array(value.get(f"{slot.name}_weights", ()), np.float32)

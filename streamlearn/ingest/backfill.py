@@ -1,0 +1,371 @@
+"""Backfill: samples of bounded history, a stretch of event time after another, on any runner.
+
+It joins by the same core and makes samples by the same maker as ingest that goes on for ever, and writes no progress.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import apache_beam as beam
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from apache_beam.metrics.metric import Metrics, MetricsFilter
+
+from streamlearn.apps import AppFolder, load_app
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import StreamlearnError, UsageError
+from streamlearn.ingest.join_columns import Joined
+from streamlearn.ingest.join_core import JoinCore
+from streamlearn.ingest.join_plan import JoinPlan
+from streamlearn.ingest.letter_box import LetterBox
+from streamlearn.ingest.lot_events import LotEvents, decode_lot, encode_lot
+from streamlearn.ingest.lots import LotCutter
+from streamlearn.ingest.plan import ReadPlan
+from streamlearn.ingest.runners import runner_options
+from streamlearn.ingest.sample_maker import SampleMaker
+from streamlearn.ingest.sample_sink import SampleSink
+from streamlearn.ingest.samples_job import failure_of
+from streamlearn.ingest.start import plan_backfill
+from streamlearn.ingest.stretch import Stretch, cut_stretches, own_of, stretch_of
+from streamlearn.ingest.stretch_reader import read_stretch
+from streamlearn.ingest.time_order import in_time_order, joined_columns, taken_columns
+from streamlearn.native import native
+from streamlearn.samples import SampleCodec
+from streamlearn.topics import Reader, open_topic
+
+__all__ = [
+    "BackfillReport",
+    "JoinStretch",
+    "ReadStretch",
+    "TakesJoined",
+    "backfill_pipeline",
+    "join_stretch",
+    "run_backfill",
+]
+
+_LOG = logging.getLogger(__name__)
+_METRICS = "streamlearn.backfill"
+_STEP_EVENTS = 10_000
+_ROWS_MAX = 20_000
+_FOREVER_MS = 1 << 60
+_LOOK_MS, _NEAR_MS = 10_000, 1_000
+
+
+class TakesJoined(Protocol):
+    """Takes what a join gives out."""
+
+    def give(self, lot: int, joined: Joined, watermark_ms: int) -> None:
+        """Take rows and letters of a lot, and up to when it was joined."""
+        ...
+
+
+@dataclass(frozen=True)
+class BackfillReport:
+    """What a backfill did; all of it is acknowledged.
+
+    Attributes:
+        begin_ms: Of impressions from here on samples were made.
+        end_ms: And up to here, without.
+        stretches: How many stretches had events.
+        seconds: How long it took.
+        counts: Rows, messages' letters and impressions, by what.
+    """
+
+    begin_ms: int
+    end_ms: int
+    stretches: int
+    seconds: float
+    counts: Mapping[str, int]
+
+
+# Beam codes lots as integers and events as bytes, and pickles neither, only when it is told so here.
+@beam.typehints.with_output_types(tuple[int, bytes])
+class ReadStretch(beam.DoFn):
+    """Partitions in, (lot, events of that lot as bytes) of one stretch out.
+
+    Guaranteed: what cannot be used is acknowledged by the dead-letter topic before the bundle ends, and by the one
+    stretch that its record's stamp is of.
+
+    Args:
+        plan: What is read.
+        stretch: Which part of it.
+        app: The application's folder, on the worker.
+        changes: What `--set` says.
+    """
+
+    def __init__(self, plan: ReadPlan, stretch: Stretch, app: str, changes: tuple[str, ...]) -> None:
+        self._plan, self._stretch, self._app, self._changes = plan, stretch, app, changes
+        self._cutter: LotCutter | None = None
+        self._letters: LetterBox | None = None
+
+    def setup(self) -> None:
+        """Load the application."""
+        folder, plan = load_app(Path(self._app), list(self._changes)), self._plan
+        topics = [
+            (plan.impressions_url.rpartition("/")[2], plan.lineage.events_topic_id),
+            (plan.actions_url.rpartition("/")[2], plan.lineage.actions_topic_id),
+        ]
+        self._cutter = LotCutter(folder, plan.lineage.lots_count, topics, None)
+        self._letters = LetterBox(folder.topic_url("dead_letters"), folder.access)
+
+    def process(self, partition: int) -> Iterator[tuple[int, bytes]]:
+        """Read one partition of both topics."""
+        assert self._cutter is not None
+        assert self._letters is not None
+        for blob in read_stretch(self._plan, self._stretch, partition):
+            cut = self._cutter.cut(blob)
+            stamps = np.array([origin.timestamp_ms for _, origin in cut.failures], np.int64)
+            own = self._stretch.is_own(stamps).tolist()
+            self._letters.give([one for one, is_own in zip(cut.failures, own, strict=True) if is_own])
+            for events in cut.lots:
+                needed = _needed(events, self._stretch)
+                if len(needed):
+                    yield events.lot, encode_lot(needed)
+
+    def finish_bundle(self) -> None:
+        """Have the letters acknowledged."""
+        assert self._letters is not None
+        self._letters.flush()
+
+    def teardown(self) -> None:
+        """Let go of the dead-letter topic."""
+        if self._letters is not None:
+            self._letters.close()
+
+
+class JoinStretch(beam.DoFn):
+    """(lot, all its events of a stretch) in; samples go to their topic, and nothing out.
+
+    Guaranteed: samples are acknowledged before the bundle that made them ends. Not guaranteed: that a row comes once.
+
+    Args:
+        plan: What is read.
+        stretch: Which part of it.
+        app: The application's folder, on the worker.
+        changes: What `--set` says.
+    """
+
+    def __init__(self, plan: ReadPlan, stretch: Stretch, app: str, changes: tuple[str, ...]) -> None:
+        self._plan, self._stretch, self._app, self._changes = plan, stretch, app, changes
+        self._folder: AppFolder | None = None
+        self._sink: SampleSink | None = None
+
+    def setup(self) -> None:
+        """Load the application and open its topics."""
+        folder, plan = load_app(Path(self._app), list(self._changes)), self._plan
+        # How late old samples are says nothing of how fast they are made.
+        told = replace(plan, rules=msgspec.structs.replace(plan.rules, time="event"))
+        self._folder = folder
+        self._sink = SampleSink(folder, told, SampleMaker(folder, plan.lineage, plan.run))
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> None:
+        """Join one lot."""
+        assert self._folder is not None
+        assert self._sink is not None
+        lot, parts = element
+        plan = JoinPlan.of(self._folder.app, self._plan.lineage.events_topic_id, self._folder.settings.join)
+        counts = join_stretch(plan, self._stretch, lot, [decode_lot(part) for part in parts], self._sink)
+        for name, count in counts.items():
+            Metrics.counter(_METRICS, name).inc(count)  # type: ignore[no-untyped-call]
+
+    def finish_bundle(self) -> None:
+        """Have samples and letters acknowledged."""
+        assert self._sink is not None
+        self._sink.flush()
+
+    def teardown(self) -> None:
+        """Let go of topics."""
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+
+
+def join_stretch(
+    plan: JoinPlan, stretch: Stretch, lot: int, parts: Sequence[LotEvents], sink: TakesJoined
+) -> dict[str, int]:
+    """Join all of a lot's events of a stretch, in the order of time, and give out what is the stretch's own.
+
+    Args:
+        plan: Windows, labels and bounds.
+        stretch: Which part of history it is.
+        lot: Which lot.
+        parts: Its events, in any order.
+        sink: Who takes rows and letters.
+
+    Returns:
+        How many rows, letters and impressions were the stretch's own.
+
+    Raises:
+        JoinFull: The lot's events of a longest window do not fit into `join.pending_bytes_max`.
+    """
+    core, counts = JoinCore(plan), dict.fromkeys(("rows", "letters", "impressions"), 0)
+    if not parts:
+        return counts
+    impressions = joined_columns([part.impressions for part in parts])
+    actions = joined_columns([part.actions for part in parts])
+    counts["impressions"] = int(stretch.is_own(impressions.event_time_ms).sum())
+
+    def give(watermark_ms: int) -> None:
+        core.advance(watermark_ms)
+        while core.ready or core.letters:
+            own = own_of(core.take(_ROWS_MAX), stretch)
+            counts["rows"] += len(own.rows)
+            counts["letters"] += len(own.letters)
+            sink.give(lot, own, min(watermark_ms, stretch.settled_ms))
+
+    for shown, done, until_ms in in_time_order(impressions, actions, _STEP_EVENTS):
+        core.add_impressions(shown)
+        core.add_actions(done)
+        give(until_ms)
+    give(_FOREVER_MS)
+    return counts
+
+
+def _needed(events: LotEvents, stretch: Stretch) -> LotEvents:
+    """What of a lot's events a stretch needs; impressions that are another's without their bytes."""
+    impressions = taken_columns(events.impressions, _within(events.impressions.event_time_ms, stretch.impressions_ms))
+    actions = taken_columns(events.actions, _within(events.actions.event_time_ms, stretch.actions_ms))
+    own = stretch.is_own(impressions.event_time_ms)
+    if not own.all():
+        counts = np.diff(impressions.payload_at) * own
+        payload, _ = native.take_spans(impressions.payload, impressions.payload_at, np.flatnonzero(own))
+        payload_at = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        impressions = replace(impressions, payload=payload, payload_at=payload_at)
+    return replace(events, impressions=impressions, actions=actions)
+
+
+def _within(times_ms: npt.NDArray[np.int64], bounds_ms: tuple[int, int]) -> npt.NDArray[np.int64]:
+    return np.flatnonzero((times_ms >= bounds_ms[0]) & (times_ms <= bounds_ms[1]))
+
+
+def backfill_pipeline(
+    pipeline: beam.Pipeline, plan: ReadPlan, stretch: Stretch, app: str, changes: tuple[str, ...] = ()
+) -> None:
+    """Put the steps of a backfill of one stretch into a pipeline.
+
+    Args:
+        pipeline: Where to.
+        plan: What is read, of `plan_backfill`.
+        stretch: Which part of it.
+        app: The application's folder, on the workers.
+        changes: What `--set` says.
+    """
+    read: Any = beam.ParDo(ReadStretch(plan, stretch, app, changes))  # type: ignore[no-untyped-call]
+    join: Any = beam.ParDo(JoinStretch(plan, stretch, app, changes))  # type: ignore[no-untyped-call]
+    partitions: Any = beam.Create(list(range(plan.partitions)))  # type: ignore[no-untyped-call]
+    spread: Any = beam.Reshuffle()  # type: ignore[no-untyped-call]
+    group: Any = beam.GroupByKey()  # type: ignore[no-untyped-call]
+    _ = pipeline | partitions | spread | "Read" >> read | group | "Join" >> join
+
+
+def run_backfill(
+    folder: AppFolder,
+    *,
+    begin_ms: int | None = None,
+    end_ms: int | None = None,
+    changes: Sequence[str] = (),
+    runner: str = "",
+    accept_lost: bool = False,
+    more: Sequence[str] = (),
+    clock: Clock = SYSTEM_CLOCK,
+) -> BackfillReport:
+    """Make the samples of history, one stretch of `ingest.stretch_s` after another.
+
+    What stands in the topics is taken for all there is: rows whose windows reach beyond the end of the topics are
+    settled with what is known. It may be run again, and beside ingest: what comes twice is learned once.
+
+    Args:
+        folder: The application; workers load it from the same folder.
+        begin_ms: Event time: samples are made of impressions from here on; None: from the first.
+        end_ms: And up to here, without; None: up to the last.
+        changes: What `--set` says.
+        runner: A runner's name; the settings' when empty.
+        accept_lost: Begin where the topics still have records, even if some that are needed were deleted.
+        more: Further Beam options.
+        clock: How long it takes.
+
+    Raises:
+        UsageError: It ends before it begins; the runner is wrong.
+        TopicError: A topic is missing, or cannot be reached.
+        StreamlearnError: What a worker raised.
+    """
+    options = runner_options(folder.settings.ingest, runner=runner, is_bounded=True, more=more)
+    for topic in ("samples", "dead_letters"):
+        folder.open_topic(topic).close()
+    begun_s, plan = clock.monotonic_s(), plan_backfill(folder, clock=clock)
+    plan = replace(plan, accept_lost=accept_lost or begin_ms is None)
+    join_plan = JoinPlan.of(folder.app, plan.lineage.events_topic_id, folder.settings.join)
+    app, counts = str(folder.folder.resolve()), dict.fromkeys(("rows", "letters", "impressions"), 0)
+    bounds = _bounds(plan, begin_ms, end_ms, round(1_000 * folder.settings.ingest.stretch_s))
+    for number, (first_ms, last_ms) in enumerate(bounds):
+        pipeline = beam.Pipeline(options=options)
+        stretch = stretch_of(join_plan, first_ms, last_ms)
+        backfill_pipeline(pipeline, plan, stretch, app, tuple(changes))
+        try:
+            result: Any = pipeline.run()
+            result.wait_until_finish()
+        except StreamlearnError:  # from a runner within this process
+            raise
+        except Exception as error:
+            raise failure_of([str(error)]) from error
+        for one in result.metrics().query(MetricsFilter().with_namespace(_METRICS))["counters"]:
+            counts[one.key.metric.name] += int(one.result)
+        _say_end(folder, plan, stretch.settled_ms)
+        _LOG.info("stretch %d of %d: %d rows so far", number + 1, len(bounds), counts["rows"])
+    begin, end = (bounds[0][0], bounds[-1][1]) if bounds else (begin_ms or 0, end_ms or 0)
+    return BackfillReport(begin, end, len(bounds), clock.monotonic_s() - begun_s, counts)
+
+
+def _say_end(folder: AppFolder, plan: ReadPlan, settled_ms: int) -> None:
+    """Say in every partition of samples how far all lots are, so that whoever merges them waits for none."""
+    lots_count = plan.lineage.lots_count
+    with ExitStack() as stack:
+        topic = stack.enter_context(folder.open_topic("samples"))
+        writer = stack.enter_context(topic.writer(folder.writer_settings))
+        maker, codec = SampleMaker(folder, plan.lineage, plan.run), SampleCodec(folder.app, folder.settings.samples)
+        for partition in range(topic.partitions):
+            writer.send(partition, codec.encode(maker.empty(partition % lots_count, settled_ms)))
+        writer.flush()
+
+
+def _bounds(plan: ReadPlan, begin_ms: int | None, end_ms: int | None, stretch_ms: int) -> list[tuple[int, int]]:
+    """Begin and end of each stretch; none where there are no impressions."""
+    if begin_ms is not None and end_ms is not None and begin_ms >= end_ms:
+        message = f"a backfill from {begin_ms} ms to {end_ms} ms"
+        raise UsageError(message, help="it ends before it begins: give event times, the earlier one first")
+    with ExitStack() as stack:
+        topic = stack.enter_context(open_topic(plan.impressions_url, plan.access))
+        reader = stack.enter_context(topic.reader())
+        known = [one for partition in range(topic.partitions) if (one := _times(reader, partition, stretch_ms))]
+    if not known:
+        return []
+    # An event in a pack may be earlier than the stamp that all of it has, and none is later.
+    first_ms = min(first for first, _ in known) if begin_ms is None else begin_ms
+    last_ms = max(last for _, last in known) if end_ms is None else end_ms
+    bounds = cut_stretches(first_ms, max(last_ms, first_ms + 1), stretch_ms)
+    if begin_ms is None:
+        bounds[0] = (0, bounds[0][1])
+    return bounds
+
+
+def _times(reader: Reader, partition: int, step_ms: int) -> tuple[int, int] | None:
+    """The stamp of a partition's first record, and a time that none is stamped at or after; None when it is empty."""
+    begin, end = reader.earliest(partition), reader.end(partition)
+    records = reader.read(partition, begin, max_records=1, wait_ms=_LOOK_MS) if begin < end else None
+    if records is None or not len(records):
+        return None
+    first_ms = int(records.timestamps_ms[0])
+    low, high = first_ms, first_ms + step_ms
+    while reader.offset_for_time(partition, high) < end:
+        low, high = high, first_ms + 2 * (high - first_ms)
+    while high - low > _NEAR_MS:
+        middle = (low + high) // 2
+        low, high = (middle, high) if reader.offset_for_time(partition, middle) < end else (low, middle)
+    return first_ms, high

@@ -1,0 +1,87 @@
+"""StretchReader: one partition of both event topics, from where a stretch begins to where it ends, as blobs.
+
+It ends by offsets that follow from event times, and not by end marks: history may go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import TopicUnreachable
+from streamlearn.ingest.blob import Blob, Section
+from streamlearn.ingest.opening import open_at
+from streamlearn.ingest.plan import ReadPlan
+from streamlearn.ingest.sections import section_of
+from streamlearn.ingest.stretch import Stretch
+from streamlearn.ingest.watermark import BEFORE_ALL, TopicClock
+from streamlearn.topics import Reader
+
+__all__ = ["read_stretch"]
+
+_RECORDS_MAX = 4_096
+_NONE = np.empty(0, np.int64)
+_EMPTY = Section(_NONE, _NONE, _NONE, [], [])
+
+
+def read_stretch(plan: ReadPlan, stretch: Stretch, partition: int, *, clock: Clock = SYSTEM_CLOCK) -> Iterator[Blob]:
+    """The blobs of one partition: those of impressions, then those of actions.
+
+    Records are found by their stamps. Every event of the stretch's times is in a blob, unless it came later than newer
+    ones by more than the longest window and `out_of_orderness_s`; events of other times may be there as well.
+
+    Args:
+        plan: What is read; what it leaves out is left to the stretch.
+        stretch: Which times are needed.
+        partition: Of both topics.
+        clock: The wall, and for how long a broker has given nothing.
+
+    Raises:
+        TopicReplaced: A topic was deleted and created again.
+        PositionLost: Records of the stretch may have been deleted.
+        TopicUnreachable: A topic gave nothing for too long.
+    """
+    lineage = plan.lineage
+    topics = (
+        (plan.impressions_url, lineage.events_topic_id, stretch.impressions_ms),
+        (plan.actions_url, lineage.actions_topic_id, stretch.actions_ms),
+    )
+    disorder_ms = plan.rules.out_of_orderness_ms + stretch.settled_ms - stretch.end_ms
+    for number, (url, topic_id, (first_ms, last_ms)) in enumerate(topics):
+        topic, reader, position = open_at(replace(plan, start_ms=first_ms), url, partition, topic_id)
+        with topic, reader:
+            end = _end(reader, partition, last_ms + disorder_ms + 1)
+            for section in _sections(plan, reader, (partition, position.offset, end), clock):
+                sections = (section, _EMPTY) if number == 0 else (_EMPTY, section)
+                yield Blob(partition, False, False, BEFORE_ALL, *sections, after_ms=BEFORE_ALL)
+
+
+def _end(reader: Reader, partition: int, time_ms: int) -> int:
+    """The offset behind the first record that is stamped so late: a pack that begins before it may hold some more."""
+    end = reader.end(partition)
+    return end if time_ms < 0 else min(end, reader.offset_for_time(partition, time_ms) + 1)
+
+
+def _sections(plan: ReadPlan, reader: Reader, where: tuple[int, int, int], clock: Clock) -> Iterator[Section]:
+    partition, offset, end = where
+    limits, topic_clock, moved_s = plan.limits, TopicClock(), clock.monotonic_s()
+    while offset < end:
+        records = reader.read(
+            partition,
+            offset,
+            max_records=_RECORDS_MAX,
+            max_bytes=limits.blob_bytes,
+            wait_ms=limits.fetch_wait_ms,
+        )
+        if records.next_offset > offset:
+            offset, moved_s = records.next_offset, clock.monotonic_s()
+            given = records.slice(0, int(np.searchsorted(records.offsets, end)))
+            section, topic_clock = section_of(given, topic_clock, plan.rules, clock.wall_ms())
+            if len(section):
+                yield section
+        elif clock.monotonic_s() - moved_s > plan.access.unreachable_after_ms / 1_000:
+            message = f"{reader.url} partition {partition} gives nothing from offset {offset} on, and ends at {end}"
+            raise TopicUnreachable(message, help="see to the broker, and begin again: nothing is learned twice")

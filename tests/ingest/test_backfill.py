@@ -1,0 +1,163 @@
+"""Samples of bounded history: the same as those of ingest, however history is cut into stretches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines import backfill
+from streamlearn.apps import AppFolder, load_app
+from streamlearn.errors import PositionLost, UsageError
+from streamlearn.features import Label, LabelGroup
+from streamlearn.ingest import BackfillReport, JoinPlan, run_backfill
+from streamlearn.ingest.stretch import cut_stretches, stretch_of
+from streamlearn.schemas import DEAD_LETTER
+from streamlearn.schemas.schema import PREFIX_BYTES
+from streamlearn.topics import TopicSettings, create_topic, delete_topic
+from tests.ingest.history import STEP_MS, T_MS, Outcomes, fill, learned, messages, outcomes, records_of, write_app
+from tests.ingest.slow_samples import impression_at, rows_made, slow_features
+
+REQUESTS = 240
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> AppFolder:
+    folder = write_app(tmp_path_factory.mktemp("backfill") / "app", Path("/nowhere"), lots=3)
+    fill(folder, 0, REQUESTS // 2)
+    with folder.open_topic("impressions") as topic, topic.writer() as writer:
+        writer.append(0, [b"garbage"], timestamps_ms=[T_MS + REQUESTS // 2 * STEP_MS])
+    fill(folder, REQUESTS // 2, REQUESTS // 2, end=True)
+    return folder
+
+
+def backfilled(app: AppFolder, name: str, *more: str) -> tuple[AppFolder, BackfillReport]:
+    """A backfill by the direct runner to topics of its own, and the application that reads them."""
+    root = app.topic_url("samples").rpartition("/")[0]
+    changes = [f"topics.{topic}={root}/{name}.{topic}" for topic in ("samples", "dead_letters")]
+    changed = load_app(app.folder, changes)
+    for topic, partitions in (("samples", 3), ("dead_letters", 1)):
+        create_topic(changed.topic_url(topic), changed.topic_settings(topic, partitions)).close()
+    sets = [part for change in changes for part in ("--set", change)]
+    return changed, backfill.run([str(app.folder), "--runner", "direct", *sets, *more])
+
+
+def letters(app: AppFolder) -> list[tuple[str, int, int, int, str]]:
+    """Origin and reason of every dead letter."""
+    with app.open_topic("dead_letters") as topic:
+        found = [DEAD_LETTER.read(value[PREFIX_BYTES:]) for *_, value in records_of(topic)]
+    return sorted((one["topic"], one["partition"], one["offset"], one["event_index"], one["reason"]) for one in found)
+
+
+def test_what_is_learned_of_a_backfill_is_the_oracles_however_history_is_cut(app: AppFolder) -> None:
+    expected = outcomes(app)
+    whole, report = backfilled(app, "whole", "--set", "ingest.stretch_s=10000000")
+    assert report.stretches == 1
+    assert learned(whole) == expected
+    assert len(expected) > 400
+    assert report.counts["rows"] == sum(len(batch) for _, batch in messages(whole))
+    assert report.counts["impressions"] == REQUESTS + REQUESTS // 4
+    # Shorter than the longest window, which is an hour.
+    parts, report = backfilled(app, "parts", "--set", "ingest.stretch_s=2500")
+    assert report.stretches > 2
+    assert learned(parts) == expected
+    _check_features(parts)
+    _check_order(parts)
+    # Each letter is of one stretch, and none is lost between two.
+    found = letters(parts)
+    assert found == letters(whole)
+    assert len(set(found)) == len(found)
+    assert {reason for *_, reason in found} == {"garbage", "late", "orphan"}
+
+
+def _check_features(app: AppFolder) -> None:
+    with app.open_topic("impressions") as topic:
+        records = {(partition, offset): value for partition, offset, value in records_of(topic)}
+    for row in rows_made(batch for _, batch in messages(app)):
+        partition, offset, item = row.identity
+        record = records[partition, offset]
+        value, position = None, 0
+        for first in range(item, -1, -1):  # the impression that the item is of
+            try:
+                value, position = impression_at(app.app, record, first), item - first
+                break
+            except AssertionError:
+                continue
+        assert value is not None
+        assert row.user == slow_features(app.app, "user", value["user"])
+        assert row.item == slow_features(app.app, "item", value["items"][position])
+        assert row.times[:2] == (value["event_time_ms"], value["shown_wall_ms"])
+
+
+def _check_order(app: AppFolder) -> None:
+    """Whoever takes messages in their order never meets a row that an earlier one called old."""
+    longest_ms, reached = 3_600_000, {0: 0, 1: 0, 2: 0}
+    for partition, batch in messages(app):
+        if len(batch):
+            assert batch.settle_time_ms.max() < batch.header.watermark_ms
+            assert batch.requests.event_time_ms.min() >= reached[partition] - longest_ms
+        reached[partition] = max(reached[partition], batch.header.watermark_ms)
+    assert len(set(reached.values())) == 1
+
+
+def test_a_backfill_makes_samples_of_the_impressions_of_its_time_and_of_no_others(app: AppFolder) -> None:
+    begin_ms, end_ms = T_MS + 80 * STEP_MS, T_MS + 130 * STEP_MS
+    times = [f"{np.datetime64(one, 'ms')}" for one in (begin_ms, end_ms)]
+    some, report = backfilled(app, "some", "--from", times[0], "--to", f"{times[1]}+00:00")
+    assert (report.begin_ms, report.end_ms) == (begin_ms, end_ms)
+    found = learned(some)
+    shown_ms = _shown_ms(some)
+    assert {shown_ms[identity] for identity, _ in found} <= set(range(begin_ms, end_ms))
+    known = _shown_ms(load_app(app.folder), records=True)
+    expected: Outcomes = {key: label for key, label in outcomes(app).items() if begin_ms <= known[key[0]] < end_ms}
+    assert found == expected
+
+
+def _shown_ms(app: AppFolder, *, records: bool = False) -> dict[tuple[int, int, int], int]:
+    """The event time of each identity: that samples have, or that records have."""
+    if not records:
+        return {row.identity: row.times[0] for row in rows_made(batch for _, batch in messages(app))}
+    from tests.ingest.history import events_of
+    from tests.ingest.world import Shown
+
+    return {
+        (one.partition, one.offset, one.first + position): one.time
+        for one in events_of(app)
+        if isinstance(one, Shown)
+        for position in range(len(one.items))
+    }
+
+
+def test_times_that_are_none_are_refused(app: AppFolder) -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        backfill.run([str(app.folder), "--from", "yesterday"])
+    with pytest.raises(UsageError, match="ends before it begins"):
+        run_backfill(app, begin_ms=5, end_ms=5, runner="direct")
+
+
+def test_a_stretch_needs_what_lies_around_it() -> None:
+    plan = JoinPlan((LabelGroup("fast", 6, 60),), (Label("click", "click", "fast"),), "topic")
+    found = stretch_of(plan, 1_000_000, 2_000_000)
+    assert found.impressions_ms[0] == 1_000_000 - 60_000
+    assert found.actions_ms[1] == found.settled_ms == 2_000_000 + 60_000
+    assert found.impressions_ms[1] >= 2_060_000
+    assert found.actions_ms[0] <= 940_000
+    assert found.is_own(np.array([999_999, 1_000_000, 1_999_999, 2_000_000])).tolist() == [False, True, True, False]
+    assert cut_stretches(100, 101, 100) == [(100, 101)]
+
+
+def test_history_that_was_deleted_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", Path("/nowhere"), lots=2, partitions=1)
+    delete_topic(folder.topic_url("impressions"))
+    small = TopicSettings(partitions=1, retention_ms=-1, retention_bytes=10_000, segment_bytes=4_096)
+    create_topic(folder.topic_url("impressions"), small).close()
+    fill(folder, 0, 300)
+    with folder.open_topic("impressions") as topic:
+        topic.maintain()
+        with topic.reader() as reader:
+            assert reader.earliest(0) > 0
+    with pytest.raises(PositionLost, match="deleted ones may have been"):
+        run_backfill(folder, begin_ms=T_MS, runner="direct")
+    report = run_backfill(folder, begin_ms=T_MS, runner="direct", accept_lost=True)
+    assert 0 < report.counts["impressions"] < 300
