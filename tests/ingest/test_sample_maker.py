@@ -14,13 +14,14 @@ import pytest
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ConfigError, PositionLost, TopicReplaced
+from streamlearn.events import is_logged
 from streamlearn.ingest import JoinCore, Joined, JoinPlan, LetterKind, Lineage, LotCutter, LotEvents, SampleMaker
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.settings import SampleSettings, Settings
 from streamlearn.testing import small_impression
 from streamlearn.topics import TopicSettings, create_topic, delete_topic, open_topic
 from tests.ingest.conftest import Make
-from tests.ingest.place import T_MS, Place, reading, take_all
+from tests.ingest.place import T_MS, Place, memory_root, reading, take_all
 from tests.ingest.slow_samples import rows_expected, rows_made
 
 FOREVER_MS = 1 << 60
@@ -88,6 +89,10 @@ def fill(place: Place, requests: int) -> None:
 def week(place: Place, requests: int = 120) -> Week:
     """Events as lots of a join."""
     fill(place, requests)
+    return _read(place)
+
+
+def _read(place: Place) -> Week:
     plan = place.plan()
     topics = [(name, getattr(plan.lineage, f"{name}_topic_id")) for name in ("events", "actions")]
     cutter, lots = LotCutter(place.folder, plan.lineage.lots_count, topics, None), []
@@ -297,6 +302,39 @@ def _without_bytes(joined: Joined) -> list[bool]:
     )
     brought = {at for at, back in zip(origins, requests.reads_back.tolist(), strict=True) if not back}
     return [origins[request] not in brought for request in joined.rows.request_index.tolist()]
+
+
+def test_actions_of_requests_that_serving_did_not_log_are_counted_apart_and_make_no_letters() -> None:
+    place = Place.make(memory_root(), join={"logged_share": 0.5})
+    unlogged = 0
+    with place.producer() as producer:
+        for seed in range(200):
+            given = small_impression(seed) | {"event_time_ms": T_MS + seed * 1_000}
+            request_id, item = given["request_id"], given["items"][0]["video_id"]
+            if is_logged(request_id, 0.5):
+                producer.impression(**given)
+            else:
+                unlogged += 1
+            producer.action(request_id, T_MS + seed * 1_000 + 5, item, "click")
+        producer.action("q0-of-nobody", T_MS, 7, "click")
+        producer.end(T_MS + 10**8)
+    given_week = _read(place)
+    cores = given_week.joins()
+    joined = []
+    for lot, core in cores:
+        core.advance(FOREVER_MS)
+        joined.append((lot, core.take(1_000_000)))
+    counted = {name: sum(core.counters[name] for _, core in cores) for name in ("actions_unlogged", "actions_orphan")}
+    nobody_is_logged = is_logged("q0-of-nobody", 0.5)
+    assert 60 < unlogged < 140
+    assert counted == {"actions_unlogged": unlogged + (not nobody_is_logged), "actions_orphan": int(nobody_is_logged)}
+    with given_week.maker() as maker:
+        assert sum(len(maker.letters_of(one.letters)) for _, one in joined) == int(nobody_is_logged)
+        rows = rows_made(batch for lot, one in joined for batch in maker.make(lot, one, 0))
+        assert maker.set_aside() == []
+    clicks = sum(label[0] for row in rows for label in row.labels[:1])
+    assert clicks == 200 - unlogged
+    place.close()
 
 
 def _with(folder: AppFolder, **sections: Any) -> AppFolder:
