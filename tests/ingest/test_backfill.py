@@ -32,15 +32,15 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> AppFolder:
     return folder
 
 
-def backfilled(app: AppFolder, name: str, *more: str) -> tuple[AppFolder, BackfillReport]:
-    """A backfill by the direct runner to topics of its own, and the application that reads them."""
+def backfilled(app: AppFolder, name: str, *more: str, runner: str = "direct") -> tuple[AppFolder, BackfillReport]:
+    """A backfill to topics of its own, and the application that reads them."""
     root = app.topic_url("samples").rpartition("/")[0]
     changes = [f"topics.{topic}={root}/{name}.{topic}" for topic in ("samples", "dead_letters")]
     changed = load_app(app.folder, changes)
     for topic, partitions in (("samples", 3), ("dead_letters", 1)):
         create_topic(changed.topic_url(topic), changed.topic_settings(topic, partitions)).close()
     sets = [part for change in changes for part in ("--set", change)]
-    return changed, backfill.run([str(app.folder), "--runner", "direct", *sets, *more])
+    return changed, backfill.run([str(app.folder), "--runner", runner, *sets, *more])
 
 
 def letters(app: AppFolder) -> list[tuple[str, int, int, int, str]]:
@@ -69,6 +69,13 @@ def test_what_is_learned_of_a_backfill_is_the_oracles_however_history_is_cut(app
     assert found == letters(whole)
     assert len(set(found)) == len(found)
     assert {reason for *_, reason in found} == {"garbage", "late", "orphan"}
+
+
+def test_a_backfill_on_prism_is_learned_as_the_oracle_says(app: AppFolder, prism: Path) -> None:
+    sets = ("--set", f"ingest.prism_location={prism}", "--set", "ingest.stretch_s=10000000")
+    found, report = backfilled(app, "prism", *sets, "--prism_log_level=error", runner="prism")
+    assert report.counts["rows"] == sum(len(batch) for _, batch in messages(found))
+    assert learned(found) == outcomes(app)
 
 
 def _check_features(app: AppFolder) -> None:
