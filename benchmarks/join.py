@@ -1,18 +1,23 @@
-"""The join of impressions with actions on one core, and the marks of what was learned."""
+"""The join of impressions with actions on one core, the samples of its rows, and the marks of what was learned."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from benchmarks.result import Result
-from streamlearn.features import Label, LabelGroup
-from streamlearn.ingest import ActionColumns, ImpressionColumns, JoinCore, JoinPlan
+from streamlearn.apps import AppFolder
+from streamlearn.events import EventDecoder
+from streamlearn.events.encoder import EventEncoder
+from streamlearn.features import Label, LabelGroup, keys_of
+from streamlearn.ingest import ActionColumns, ImpressionColumns, JoinCore, JoinPlan, Lineage, SampleMaker
 from streamlearn.marks import MarkedRows, Marks
 from streamlearn.settings import JoinSettings, MarksSettings
+from streamlearn.testing import small_folder, small_impression
 
 __all__ = ["measure_join", "run"]
 
@@ -36,6 +41,9 @@ def run(quick: bool, note: Note) -> Result:
     result.figures["joincore_events_per_s_core_few"] = 1 / costs[few]
     result.figures["joincore_cost_growth"] = costs[many] / costs[few]
     result.figures["joincore_pending"] = many
+    note("samples")
+    for items in (1, 10):
+        _samples(items, 20 if quick else 200, result.figures)
     note("marks")
     _marks(200 if quick else 2_000, result.figures)
     return result
@@ -132,3 +140,32 @@ def _marks(batches: int, figures: dict[str, float]) -> None:
     figures["marks_save_bytes_per_identity"] = sum(map(len, marks.save().entries.values())) / (
         marks.counters["learn"] / 3
     )
+
+
+def _samples(items: int, takes: int, figures: dict[str, float]) -> None:
+    """Rows a second of the small application's impressions, about 2,000 rows a take, as a join gives them."""
+    folder = small_folder(Path())
+    app, shown = folder.app, 4_000 // items
+    lineage = Lineage(16, app.window_settings, app.features.fingerprint, "events", "actions")
+    core, impressions = JoinCore(JoinPlan.of(app, "events", folder.settings.join)), _impressions(folder, shown, items)
+    core.add_impressions(impressions)
+    # Of the group that is due within the shortest window: half of its negatives are kept.
+    core.advance(int(impressions.event_time_ms[-1]) + 1_000 * app.groups[0].wait_s + 1)
+    taken, maker = core.take(1_000_000), SampleMaker(folder, lineage, 1)
+    begin = time.process_time()
+    for _ in range(takes):
+        maker.make(0, taken, 0)
+    figures[f"samples_rows_per_s_core_{items}_items"] = takes * len(taken.rows) / (time.process_time() - begin)
+
+
+def _impressions(folder: AppFolder, shown: int, items: int) -> ImpressionColumns:
+    encoder = EventEncoder(folder.app, folder.settings.events)
+    events = [encoder.impression(small_impression(seed, items) | {"shown_wall_ms": 0}) for seed in range(shown)]
+    columns = EventDecoder.of(folder).decode(events).impressions.columns
+    zeros = np.zeros(shown, np.int32)
+    return ImpressionColumns(
+        columns["request_id"], columns["request_id$"].astype(np.int64), columns["event_time_ms"], zeros,
+        np.arange(shown), zeros, keys_of(folder.app.features.slot("video_id"), columns["items.video_id"]),
+        columns["items[]"].astype(np.int64), np.frombuffer(b"".join(events), np.uint8),
+        np.cumsum([0, *map(len, events)]),
+    )  # fmt: skip
