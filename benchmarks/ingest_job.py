@@ -6,6 +6,7 @@ import argparse
 import json
 import resource
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import apache_beam as beam
 from benchmarks.ingest_steps import Beginning, Count, source_pipeline
 from benchmarks.per_event_beam import Seen, per_event_pipeline
 from streamlearn.apps import load_app
-from streamlearn.ingest import begin_run, runner_options
+from streamlearn.ingest import begin_run, run_samples, runner_options
 
 SHAPES = ("source", "samples", "per_event")
 
@@ -41,6 +42,8 @@ def main() -> None:
         with beam.Pipeline(options=runner_options(folder.settings.ingest, more=flags)) as pipeline:
             source_pipeline(pipeline, folder, plan, tuple(options.changes))
         found = {"events": Count.events, "last_s": Count.last_s}
+    else:
+        found = dict(run_samples(folder, threading.Event(), changes=options.changes, more=flags).counts)
     ended_s, cpu_s = time.time(), time.process_time()
     beginning.close()
     usage = resource.getrusage(resource.RUSAGE_SELF)
