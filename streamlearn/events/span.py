@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,15 @@ from streamlearn.events.event import Failure, Int32s
 from streamlearn.events.pack import PACK_PLAN
 from streamlearn.schemas.schema import MARKER, PREFIX_BYTES
 
-__all__ = ["Singles", "Spans", "framed_fingerprints", "spans_of_events", "spans_of_packs", "spans_of_records"]
+__all__ = [
+    "Singles",
+    "Spans",
+    "framed_fingerprints",
+    "joined_spans",
+    "spans_of_events",
+    "spans_of_packs",
+    "spans_of_records",
+]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -80,12 +88,32 @@ class Spans:
             self.items[rows],
         )
 
+    def places(self, record_index: Int32s, event_index: Int32s) -> Int64s:
+        """Where some of these events lie, each named by its record and its place in it."""
+        mine, wanted = _numbers(self.record_index, self.event_index), _numbers(record_index, event_index)
+        if (mine[1:] >= mine[:-1]).all():
+            return np.searchsorted(mine, wanted).astype(np.int64)
+        order = np.argsort(mine)
+        found: Int64s = order[np.searchsorted(mine, wanted, sorter=order)]
+        return found
+
     def failure(self, row: int, reason: str, detail: str) -> Failure:
         """One row as a failure, with its bytes."""
         alone = bool(self.items[row] < 0)
         event_index = -1 if alone else int(self.event_index[row])
         event = self.buffer[self.begins[row] : self.ends[row]].tobytes()
         return Failure(int(self.record_index[row]), event_index, reason, detail, event)
+
+
+def joined_spans(parts: Sequence[Spans]) -> Spans:
+    """Several spans as those of one buffer."""
+    filled = [one for one in parts if len(one)] or parts[:1]
+    if len(filled) == 1:
+        return filled[0]
+    bases = np.concatenate(([0], np.cumsum([len(one.buffer) for one in filled])))
+    joined = {field.name: np.concatenate([getattr(one, field.name) for one in filled]) for field in fields(Spans)}
+    shift = np.repeat(bases[:-1], [len(one) for one in filled])
+    return Spans(**joined | {name: joined[name] + shift for name in ("begins", "starts", "ends")})
 
 
 def framed_fingerprints(
@@ -185,6 +213,10 @@ def spans_of_packs(records: Sequence[bytes], packs: Sequence[int], failures: lis
         items=columns["items"],
     )
     return _framed(spans, failures)
+
+
+def _numbers(record_index: Int32s, event_index: Int32s) -> Int64s:
+    return record_index.astype(np.int64) << 32 | event_index
 
 
 def _lying(counts: Int64s, items_at: Int32s, items: Int32s, before: Int64s) -> dict[int, str]:

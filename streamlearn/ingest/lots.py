@@ -6,7 +6,7 @@ What cannot be used is set aside with its origin and the reason. It knows neithe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,12 +15,14 @@ import numpy.typing as npt
 
 from streamlearn.apps import AppFolder
 from streamlearn.events import EventColumns, EventDecoder, Failure, Origin, take_rows
+from streamlearn.events.span import Spans, joined_spans
 from streamlearn.features import keys_of
 from streamlearn.ingest.blob import Blob, Section
 from streamlearn.ingest.join_columns import ActionColumns, ImpressionColumns
 from streamlearn.ingest.lot_events import DTYPES, LotEvents
 from streamlearn.native import native
 from streamlearn.schemas import action_schema, impression_schema
+from streamlearn.schemas.schema import PREFIX_BYTES
 
 __all__ = ["Cut", "LotCutter", "lots_of"]
 
@@ -85,12 +87,18 @@ class LotCutter:
         self._item_slot = folder.app.features.slot(folder.app.features.item_id)
         self._codes = {action.encode(): code for code, action in enumerate(folder.app.actions)}
         schemas = (impression_schema(folder.app), action_schema(folder.app))
+        self._todays = np.uint64(schemas[_IMPRESSION].fingerprint)
+        path = f"items.{self._item_slot.name}"
+        # All else of an impression goes on within its bytes.
+        self._needed = {"request_id", "request_id$", "event_time_ms", "items[]", path, f"{path}$"}
         self._writers = [(native.AvroPlan(one.text, one.text), one.prefix) for one in schemas]
 
     def cut(self, blob: Blob) -> Cut:
         """Cut one blob."""
-        shown, done = self._decoder.decode(blob.impressions.values), self._decoder.decode(blob.actions.values)
-        failures = [(0, one) for one in shown.failures] + [(1, one) for one in done.failures]
+        spans, untold = self._decoder.tell_apart(blob.impressions.values)
+        shown, done = self._decoder.decode_spans(spans), self._decoder.decode(blob.actions.values)
+        failures = [(0, one) for one in untold]
+        failures += [(0, one) for one in shown.failures] + [(1, one) for one in done.failures]
         failures += [(0, one) for one in self._misplaced(_ACTION, shown.actions)]
         failures += [(1, one) for one in self._misplaced(_IMPRESSION, done.impressions)]
         impressions, future = self._possible(_IMPRESSION, blob.impressions, shown.impressions)
@@ -103,7 +111,7 @@ class LotCutter:
         of_no_label = len(actions) - len(known)
         if of_no_label:
             actions, codes = _take(actions, known), codes[known]
-        found_impressions = self._impressions(blob, impressions)
+        found_impressions = self._impressions(blob, impressions, spans)
         found_actions = self._actions(blob, actions, codes)
         lots = (
             range(self._lots_count)
@@ -187,20 +195,35 @@ class LotCutter:
             codes = table[inverse]
         return codes
 
-    def _sorted(self, events: EventColumns) -> tuple[EventColumns, Int64s, list[tuple[int, int, int]]]:
-        """Events in the order of their lots, that order, and (lot, first, behind the last) of each lot."""
+    def _by_lot(self, events: EventColumns) -> tuple[Int64s, list[tuple[int, int, int]]]:
+        """The order of events by their lots, and (lot, first, behind the last) of each lot in that order."""
         lots = lots_of(events.columns["request_id$"], events.columns["request_id"], self._lots_count)
         order = np.argsort(lots, kind="stable")
         lots = lots[order]
         cuts = [0, *(np.flatnonzero(np.diff(lots)) + 1).tolist(), len(lots)]
-        return _take(events, order), order, [(int(lots[begin]), begin, stop) for begin, stop in pairwise(cuts)]
+        return order, [(int(lots[begin]), begin, stop) for begin, stop in pairwise(cuts)]
 
-    def _impressions(self, blob: Blob, events: EventColumns) -> dict[int, ImpressionColumns]:
+    def _payloads(
+        self, events: EventColumns, order: Int64s, spans: Sequence[Spans]
+    ) -> tuple[npt.NDArray[np.uint8], Int64s]:
+        """Impressions in an order, as bytes of today's schema: as they came, where all were written by it."""
+        whole = joined_spans(spans)
+        at = whole.places(events.record_index[order], events.event_index[order])
+        is_todays = (whole.fingerprints[at] == self._todays) & (whole.starts[at] - whole.begins[at] == PREFIX_BYTES)
+        if not is_todays.all():
+            return self._encode(_IMPRESSION, _take(events, order))
+        edges = np.stack((whole.begins, whole.ends), axis=1).reshape(-1)
+        data, offsets = native.take_spans(whole.buffer, edges, 2 * at)
+        return data, offsets.astype(np.int64)
+
+    def _impressions(self, blob: Blob, events: EventColumns, spans: Sequence[Spans]) -> dict[int, ImpressionColumns]:
         if not len(events):
             return {}
-        events, _, bounds = self._sorted(events)
+        order, bounds = self._by_lot(events)
+        payloads, payloads_at = self._payloads(events, order, spans)
+        needed = {name: column for name, column in events.columns.items() if name in self._needed}
+        events = _take(replace(events, columns=needed), order)
         columns = events.columns
-        payloads, payloads_at = self._encode(_IMPRESSION, events)
         items = self._item_keys(columns, f"items.{self._item_slot.name}")
         ids_at, items_at = columns["request_id$"].astype(np.int64), columns["items[]"].astype(np.int64)
         offsets = blob.impressions.offsets[events.record_index]
@@ -224,8 +247,8 @@ class LotCutter:
     def _actions(self, blob: Blob, events: EventColumns, codes: npt.NDArray[np.uint8]) -> dict[int, ActionColumns]:
         if not len(events):
             return {}
-        events, order, bounds = self._sorted(events)
-        codes = codes[order]
+        order, bounds = self._by_lot(events)
+        events, codes = _take(events, order), codes[order]
         columns = events.columns
         items = self._item_keys(columns, "item_id")
         ids_at = columns["request_id$"].astype(np.int64)

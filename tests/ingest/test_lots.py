@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -14,7 +17,7 @@ from streamlearn.features import keys_of
 from streamlearn.ingest import Blob, LetterBox, LotCutter, LotEvents, Section, decode_lot, encode_lot, lots_of
 from streamlearn.ingest.meters import count_dead_letters
 from streamlearn.native import native
-from streamlearn.schemas import DEAD_LETTER
+from streamlearn.schemas import DEAD_LETTER, EVENT_PACK, impression_schema
 from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.settings import EventSettings
 from streamlearn.telemetry import counter
@@ -127,6 +130,36 @@ def _check_content(folder: AppFolder, found: list[LotEvents]) -> None:
             assert folder.app.actions[code] == ("click", "purchase")[seed % 2]
             assert time_ms == T_MS + seed + 5
     assert len(identities) == 200  # each impression of a pack has its own place there
+
+
+def payloads(found: LotCutter, values: list[bytes | None]) -> tuple[set[bytes], int]:
+    """The bytes that impressions go on as, and how many records and events were set aside."""
+    cut = found.cut(Blob(0, False, False, T_MS, section(values), EMPTY, T_MS))
+    shown = [one.impressions for one in cut.lots]
+    whole = {one.payload[begin:stop].tobytes() for one in shown for begin, stop in pairwise(one.payload_at.tolist())}
+    return whole, len(cut.failures)
+
+
+def test_an_impression_goes_on_as_it_came_beside_broken_ones_in_packs_and_alone(
+    folder: AppFolder, encoder: EventEncoder
+) -> None:
+    events = [impression(encoder, seed) for seed in range(9)]
+    packed = EVENT_PACK.write({"events": [b"\xc3", *events[3:6]], "items": [2, 2, 2, 2]})
+    values = [events[0], events[1][:-1], packed, events[2], b"garbage", *events[6:]]
+    assert payloads(cutter(folder), values) == ({event for event in events if event is not events[1]}, 3)
+
+
+def test_an_impression_of_another_schema_or_framing_goes_on_as_one_of_todays(
+    folder: AppFolder, encoder: EventEncoder, tmp_path: Path
+) -> None:
+    events = [impression(encoder, seed) for seed in range(4)]
+    todays = impression_schema(folder.app)
+    (tmp_path / "impression.avsc").write_text(todays.text)
+    topics = msgspec.structs.replace(folder.settings.topics, schema_ids={"7": "impression.avsc"})
+    settings = msgspec.structs.replace(folder.settings, topics=topics)
+    found = cutter(AppFolder(folder.app, tmp_path, settings))
+    framed = b"\x00" + (7).to_bytes(4, "big")
+    assert payloads(found, [framed + events[0][PREFIX_BYTES:], *events[1:]]) == (set(events), 0)
 
 
 def test_a_blob_that_opens_tells_every_lot(folder: AppFolder, encoder: EventEncoder) -> None:
