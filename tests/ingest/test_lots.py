@@ -145,7 +145,7 @@ def test_an_impression_goes_on_as_it_came_beside_broken_ones_in_packs_and_alone(
 ) -> None:
     events = [impression(encoder, seed) for seed in range(9)]
     packed = EVENT_PACK.write({"events": [b"\xc3", *events[3:6]], "items": [2, 2, 2, 2]})
-    values = [events[0], events[1][:-1], packed, events[2], b"garbage", *events[6:]]
+    values: list[bytes | None] = [events[0], events[1][:-1], packed, events[2], b"garbage", *events[6:]]
     assert payloads(cutter(folder), values) == ({event for event in events if event is not events[1]}, 3)
 
 
