@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from streamlearn.apps import AppFolder, app_module
+from streamlearn.apps.folder import TOPICS
 from streamlearn.events import EncodedEvents, EventEncoder
 from streamlearn.events.packed import Packed, pack_columns
 from streamlearn.replay import History, HistoryBlock
-from streamlearn.topics import TopicSettings, Writer, create_topic
+from streamlearn.topics import Writer, create_topic
 
 __all__ = ["Written", "click_rate", "create_topics", "history_of", "write_events"]
 
@@ -64,10 +65,9 @@ def history_of(events: int, rate: float, **options: object) -> History:
 
 
 def create_topics(folder: AppFolder, partitions: int) -> None:
-    """The topics of an application that are not there yet, but progress, which ingest makes; nothing expires."""
-    for name in ("impressions", "actions", "samples", "dead_letters"):
-        bytes_max = folder.topic_settings(name, partitions).record_bytes_max
-        wanted = TopicSettings(partitions=partitions, retention_ms=-1, record_bytes_max=bytes_max)
+    """The topics of an application that are not there yet; nothing in them expires."""
+    for name in TOPICS:
+        wanted = replace(folder.topic_settings(name, partitions), retention_ms=-1)
         create_topic(folder.topic_url(name), wanted, folder.access, exist_ok=True).close()
 
 
