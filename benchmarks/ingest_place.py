@@ -17,7 +17,7 @@ from benchmarks.ingest_events import create_topics
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import ServiceError
 
-__all__ = ["Place", "result_of", "running"]
+__all__ = ["Place", "end_of", "result_of", "running"]
 
 ROOT = Path(__file__).parent.parent
 APP = ROOT / "benchmarks" / "ingest_app"
@@ -76,10 +76,10 @@ def result_of(process: subprocess.Popen[str], log: Path, wait_s: float) -> dict[
         said, _ = process.communicate(timeout=wait_s)
     except subprocess.TimeoutExpired as error:
         message = f"{' '.join(map(str, process.args[1:4]))} did not end within {wait_s:.0f} s"  # type: ignore[index]
-        raise ServiceError(message, help=f"the end of its log: {_end_of(log)}") from error
+        raise ServiceError(message, help=f"the end of its log: {end_of(log)}") from error
     if process.returncode:
         message = f"{' '.join(map(str, process.args[1:4]))} ended with status {process.returncode}"  # type: ignore[index]
-        raise ServiceError(message, help=f"the end of its log: {_end_of(log)}")
+        raise ServiceError(message, help=f"the end of its log: {end_of(log)}")
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
 
@@ -92,5 +92,6 @@ def _is_alive(group: int) -> bool:
     return True
 
 
-def _end_of(log: Path) -> str:
+def end_of(log: Path) -> str:
+    """The end of a log."""
     return log.read_text(errors="replace")[-2_000:]

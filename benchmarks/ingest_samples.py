@@ -47,22 +47,27 @@ class Arrivals:
     arrived_ms: npt.NDArray[np.int64]
 
 
-def made_of(folder: AppFolder) -> Made:
-    """Read a samples topic to its end."""
+def made_of(folder: AppFolder, is_over: Callable[[int], bool] = lambda rows: True) -> Made:
+    """Read a samples topic to its end, and on until it is over.
+
+    Args:
+        folder: The application.
+        is_over: Told how many first rows there are; asked wherever the topic has no more now.
+    """
     codec, wait_ms = SampleCodec(folder.app, folder.settings.samples), 1_000 * folder.app.groups[0].wait_s
     first = corrections = last_ms = size = 0
     with folder.open_topic("samples") as topic, topic.reader() as reader:
-        for partition in range(topic.partitions):
-            offset, end = reader.earliest(partition), reader.end(partition)
-            while offset < end:
-                records = reader.read(partition, offset, max_records=_RECORDS, max_bytes=_BYTES, wait_ms=_WAIT_MS)
-                offset = records.next_offset
+        offsets = {partition: reader.earliest(partition) for partition in range(topic.partitions)}
+        while any(offsets[one] < reader.end(one) for one in offsets) or not is_over(first):
+            found = reader.read_many(offsets, max_records=_RECORDS, max_bytes=_BYTES, wait_ms=_WAIT_MS)
+            for records in found:
+                offsets[records.partition] = records.next_offset
                 for time_ms, value in zip(records.timestamps_ms.tolist(), records.values, strict=True):
                     assert value is not None
                     batch = codec.decode(value)
-                    is_first = batch.settle_time_ms == batch.requests.event_time_ms[batch.request_index] + wait_ms
-                    first += int(is_first.sum())
-                    corrections += len(batch) - int(is_first.sum())
+                    due_ms = batch.requests.event_time_ms[batch.request_index] + wait_ms
+                    rows = int((batch.settle_time_ms == due_ms).sum())
+                    first, corrections = first + rows, corrections + len(batch) - rows
                     last_ms = max(last_ms, time_ms) if len(batch) else last_ms
                     size += len(value)
     return Made(first, corrections, last_ms, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import Any
@@ -17,7 +18,10 @@ _LOOK_S = 0.005
 
 
 class Beginning:
-    """When this process gave its first blob away, as the reader's own metric tells it: a job starts long before."""
+    """When this process gave its first blob away, as the reader's own metric tells it: a job starts long before.
+
+    It is said on stdout at once, for jobs that are ended before they end.
+    """
 
     def __init__(self) -> None:
         self.wall_s = 0.0
@@ -35,6 +39,7 @@ class Beginning:
         while not self._ended.wait(_LOOK_S):
             if _blobs():
                 self.wall_s, self.cpu_s = time.time(), time.process_time()
+                print(json.dumps({"begun_s": self.wall_s}), flush=True)
                 return
 
 
