@@ -21,7 +21,7 @@ from streamlearn.errors import VersionDefect
 from streamlearn.ps import Place, PsClient, ShardServer, Shelf
 from streamlearn.settings import PsSettings
 from streamlearn.versions import Chain, History, PointerLog, Store, open_store
-from tests.dying import CHANGES_FOUND, die_at, forked
+from tests.dying import die_at, forked, preloaded
 from tests.publisher.training import MODEL, OPTIONS, Training, check_learned
 
 __all__ = ["SETTINGS", "STAGES", "STEPS", "check_store", "main", "run_dying_shard", "run_shard", "run_trainer"]
@@ -43,6 +43,7 @@ STAGES: dict[str, tuple[str, str, bool]] = {
 
 def main(folder: str, first: int, last: int, every: int) -> None:
     ends: list[tuple[int, int, int]] = []
+    preloaded(partial(_train_again, f"{folder}/whole"))
     for step in range(first, last, every):
         url = f"{folder}/{step}"
         died = -forked(partial(_train, url, step))
@@ -71,14 +72,12 @@ def check_store(store: Store) -> None:
 
 
 def _train(url: str, step: int) -> None:
-    _fast()
-    die_at(step, CHANGES_FOUND)
+    die_at(step)
     with Training(open_store(url)).begin() as training:
         training.publish(STEPS // 2)
 
 
 def _train_again(url: str) -> None:
-    _fast()
     store = open_store(url)
     before = _steps(store)
     with Training(store).begin() as training:
@@ -96,11 +95,6 @@ def _steps(store: Store) -> int:
         if error.defect != "missing":
             raise
         return 0
-
-
-def _fast() -> None:
-    """The machine does not lose its power here: what is written need not reach the disk."""
-    os.fsync = lambda descriptor: None  # type: ignore[assignment]
 
 
 # -- beside shards that live on -------------------------------------------------------------------------------------

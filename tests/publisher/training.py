@@ -87,7 +87,7 @@ class Training:
         self.steps = self.learned = 0
         self.metrics: dict[str, float] = {}
         self.dense_of: Callable[[int], Any] = lambda steps: np.full(8, 1 + steps / 1024, np.float32)
-        settings = settings or PublisherSettings(publish_interval_s=INTERVAL_S)
+        settings = settings or PublisherSettings(publish_interval_s=INTERVAL_S, row_type=row_type)
         self.publisher = Publisher(
             self.client, store, lineage(row_type), settings, clock=self.clock, by="tests", **given
         )

@@ -9,7 +9,7 @@ import json
 import sys
 
 from streamlearn.versions import Chain, Cut, Store, VersionWriter, open_store
-from tests.dying import die_at, forked
+from tests.dying import die_at, forked, preloaded
 from tests.versions.history import MODEL, Trainer
 
 __all__ = ["main"]
@@ -21,6 +21,7 @@ def main(folder: str, first: int, last: int) -> None:
     trainer.learn(2, 120)
     trainer.tables.seal(2)
     ends: list[tuple[int, bool]] = []
+    preloaded(lambda: Trainer(open_store(f"{folder}-whole")).story([1]))
     for step in range(first, last):
         ends += [_ended(trainer, step)]
         if not ends[-1][0]:

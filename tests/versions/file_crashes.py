@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from streamlearn.versions import (
     verify,
     write_revert,
 )
-from tests.dying import die_at, forked
+from tests.dying import die_at, forked, preloaded
 from tests.versions.history import MODEL, OPTIONS, Trainer, everything
 
 __all__ = ["main"]
@@ -44,9 +45,12 @@ def main(folder: str, what: str, steps: int, every: int = 1) -> None:
     _made(template)
     act, _ = _WHAT[what]
     ends = []
+    whole = template.with_name("whole")
+    _copied(template, whole)
+    preloaded(lambda: _check(whole, what, is_redone=True))
     for step in range(0, steps, every):
         place = template.with_name(f"step-{step}")
-        shutil.copytree(template, place)
+        _copied(template, place)
         found = _dying(lambda place=place: act(open_store(str(place))), step)  # type: ignore[misc]
         is_redone = step // every % _REDONE_EVERY == 0
         done = forked(lambda place=place, is_redone=is_redone: _check(place, what, is_redone=is_redone))  # type: ignore[misc]
@@ -72,6 +76,11 @@ def _made(place: Path) -> None:
 
     if forked(write):
         sys.exit("the versions could not be written")
+
+
+def _copied(template: Path, place: Path) -> None:
+    """The same files under other names: nothing changes a file of a store once it is there."""
+    shutil.copytree(template, place, copy_function=os.link)
 
 
 def _dying(work: Callable[[], int], step: int) -> int:

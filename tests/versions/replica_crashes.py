@@ -11,7 +11,7 @@ import sys
 from functools import partial
 
 from streamlearn.versions import Store, open_store
-from tests.dying import forked
+from tests.dying import forked, preloaded
 from tests.versions.nodes import SpiedStore, World
 
 __all__ = ["main"]
@@ -23,6 +23,7 @@ def main(folder: str) -> None:
     world = World(open_store(folder), registry=None)
     world.cut(1, 2, 3)
     world.serve(2)
+    preloaded(partial(_staged, world, _STEPS_MAX))
     for step in range(_STEPS_MAX):
         status = forked(partial(_staged, world, step))
         print(abs(status))

@@ -45,8 +45,13 @@ def make(folder: str, others: str = "0") -> None:
     (Path(folder) / "fingerprint.pb").unlink()
 
 
-def call(folder: str, inputs: str, scores: str) -> None:
-    """Load what was saved, and score with the weights of a file."""
+def call(inputs: str, *folders_and_scores: str) -> None:
+    """Load what was saved in folders, one after the other, and score with the weights of a file."""
+    for at in range(0, len(folders_and_scores), 2):
+        _call(folders_and_scores[at], inputs, folders_and_scores[at + 1])
+
+
+def _call(folder: str, inputs: str, scores: str) -> None:
     found, given = tf.saved_model.load(folder), np.load(inputs)
     flat = found.signatures["user"](kernel=given["user_kernel"], inputs=given["user_inputs"])["flat"]
     answer = found.signatures["score"](

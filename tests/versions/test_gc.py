@@ -21,12 +21,14 @@ from streamlearn.versions import (
     GcPlan,
     Store,
     Swept,
+    Verdict,
     VersionWriter,
     compact,
     plan_gc,
     put_graph,
     sweep,
     verify,
+    write_verdict,
 )
 from tests.versions.history import MODEL, Trainer
 from tests.versions.seen import known, served
@@ -141,7 +143,7 @@ def test_what_killed_writers_left_beside_versions_goes_and_what_others_keep_ther
         unnamed = file.finish().path
     half = local.writer(f"{place}/rows/main-0-8", ".arrow")
     half.write(b"half")
-    local.create(f"{place}/verdict.json", b"{}")
+    write_verdict(local, place, Verdict(version=Chain.find(local, MODEL).ref, outcome="passed"))
     [left] = planned(local).removals
     assert (left.reason, len(left.files), unnamed in {one.path for one in left.files}) == ("leftover", 2, True)
     swept(local, planned(local))

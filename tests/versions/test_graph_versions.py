@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +30,26 @@ from tests.versions.history import MODEL, Trainer
 _WAIT_S_MAX = 240
 
 
-def run(*arguments: str) -> None:
-    """Have TensorFlow do something in a process of its own; another hash seed in each, as in any two processes."""
+def run(*many: Sequence[str]) -> None:
+    """Have TensorFlow do things, each in a process of its own with another hash seed, as any two processes have."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONHASHSEED": "random"}
-    command = [sys.executable, "-m", "tests.versions.saved_models", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=_WAIT_S_MAX, check=False, env=os.environ | quiet
-    )
-    assert done.returncode == 0, done.stderr
+
+    def done(arguments: Sequence[str]) -> None:
+        command = [sys.executable, "-m", "tests.versions.saved_models", *arguments]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=_WAIT_S_MAX, check=False, env=os.environ | quiet
+        )
+        assert ended.returncode == 0, ended.stderr
+
+    with ThreadPoolExecutor(len(many)) as pool:
+        list(pool.map(done, many))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The same model, saved by two processes."""
     folders = [tmp_path_factory.mktemp("graphs") / name for name in ("one", "two")]
-    for folder in folders:
-        run("make", str(folder))
+    run(*(("make", str(folder)) for folder in folders))
     return folders
 
 
@@ -86,10 +92,10 @@ def test_the_graph_a_version_names_scores_elsewhere_as_it_did_where_it_was_made(
     }
     arrays: dict[str, Any] = dense | given
     np.savez(tmp_path / "inputs.npz", **arrays)
-    found = []
-    for at, folder in enumerate((made[0], tmp_path / "graph")):
-        run("call", str(folder), str(tmp_path / "inputs.npz"), str(tmp_path / f"{at}.npz"))
-        found.append(np.load(tmp_path / f"{at}.npz"))
+    scores = [tmp_path / "here.npz", tmp_path / "elsewhere.npz"]
+    words = [str(tmp_path / "inputs.npz"), str(made[0]), str(scores[0]), str(tmp_path / "graph"), str(scores[1])]
+    run(("call", *words))
+    found = [np.load(one) for one in scores]
     assert found[0]["z"].tobytes() == found[1]["z"].tobytes()
     assert found[1]["variables"] == 0  # all weights came from the version
     np.testing.assert_allclose(found[1]["z"], expected(dense, given), atol=1e-5)

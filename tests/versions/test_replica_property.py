@@ -10,14 +10,19 @@ import pytest
 from streamlearn.table import RowType
 from tests.versions.life import Life
 
+# A long life, and short ones; LIFE_SEEDS=100 lives so many long ones.
+_LONG, _SHORT = 120, 30
+_SEEDS = int(os.environ.get("LIFE_SEEDS", "1"))
+_LIVES = [(seed, "float32", _LONG) for seed in range(1, 1 + _SEEDS)] + [(2, "float16", _SHORT), (4, "int8", _SHORT)]
 
-@pytest.mark.parametrize(("seed", "row_type", "versions"), [(1, "float32", 200), (2, "float16", 40), (4, "int8", 40)])
+
+@pytest.mark.parametrize(("seed", "row_type", "versions"), _LIVES)
 def test_nodes_answer_with_the_trainers_rows_at_every_version_they_are_moved_to(
     tmp_path: Path, seed: int, row_type: RowType, versions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nothing here is about what a loss of power leaves, and waiting for the disk would be most of the time.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     life = Life(tmp_path, seed, row_type)
-    life.run(versions, times=2 if versions >= 200 else 1)
+    life.run(versions, times=2 if versions == _LONG else 1)
     assert len(life.activated) > versions // 6
     life.close()
