@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 MODEL = RUSTFLAGS="--cfg model" cargo test --quiet --profile model -p streamlearn-table --lib model::
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
-.PHONY: help setup services fetch test model check bench peers demo format lock clean
+.PHONY: help setup services fetch test chaos model check bench peers demo format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ test: setup fetch ## every test, on real services where they can be had (with CI
 	  LOOM_MAX_PREEMPTIONS=1 $(MODEL) && \
 	  $(VENV)/bin/pytest $(PYTEST) && \
 	  echo "ok: make test, $$(($$(date +%s) - begin)) seconds"
+
+chaos: setup fetch ## the tests by chance for long: more kills, more lives, EXAMPLES_TIMES (20) as many examples; about an hour
+	@CHAOS_KILLS=$${CHAOS_KILLS:-1000} LIFE_SEEDS=$${LIFE_SEEDS:-30} EXAMPLES_TIMES=$${EXAMPLES_TIMES:-20} \
+	  $(VENV)/bin/pytest -q tests/ps/test_chaos.py tests/versions tests/publisher tests/table $(PYTEST)
 
 model: ## the model check of the table in full: every order of readers and writers with two preemptions
 	@LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} $(MODEL)

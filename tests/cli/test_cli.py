@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +114,15 @@ def test_topics_are_created_counted_and_peeked_into(tmp_path: Path) -> None:
     assert {json.loads(line)["event"] for line in lines} == {"impression"}
 
 
-def test_the_demo_reads_back_what_it_replayed() -> None:
-    done = _streamlearn("demo", "--json")
+def test_the_demo_reads_back_what_it_replayed(tmp_path: Path) -> None:
+    app = tmp_path / "kuairand"
+    shutil.copytree(KUAIRAND, app)
+    log = app / "data" / "demo_week1.csv.gz"
+    with gzip.open(log, "rt") as week:
+        first_day = list(islice(week, 10_000))
+    with gzip.open(log, "wt") as file:
+        file.writelines(first_day)
+    done = _streamlearn("demo", app, "--json")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert facts["impressions replayed"] == facts["impressions read back"] > 0

@@ -123,7 +123,7 @@ def test_dead_letters_and_progress_are_decoded(small: Path, folder: AppFolder, v
     assert letter["head"].endswith("00 ... 100 bytes kept")
 
     texts = ("window_settings", "feature_fingerprint", "events_topic_id", "actions_topic_id")
-    numbers = {"lot": 3, "lots_count": 64, "ingest_run": 1, "watermark_ms": 12, "wall_ms": 13}
+    numbers = {"lot": 3, "lots_count": 64, "ingest_run": 1, "watermark_ms": 12, "reached_ms": 12, "wall_ms": 13}
     _append(folder, "progress", PROGRESS.write({**numbers, **dict.fromkeys(texts, "x")}), b"3")
     _append(folder, "progress", None, b"4")
     _append(folder, "progress", b"nonsense", b"5")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import signal
 import socket
 import subprocess
@@ -23,13 +22,12 @@ from streamlearn.versions import History, open_store
 from tests.publisher.crashes import SETTINGS, STAGES, check_store, run_dying_shard, run_shard, run_trainer
 from tests.publisher.training import MODEL, OPTIONS, Training
 
-_EVERY = int(os.environ.get("CRASH_EVERY", "1"))
 _WAIT_S_MAX = 60.0
 _context = multiprocessing.get_context("forkserver")
 
 
 def test_a_publisher_killed_at_any_write_loses_nothing_and_promotes_nothing_twice(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.publisher.crashes", str(tmp_path), "0", "1000", str(_EVERY)]
+    command = [sys.executable, "-m", "tests.publisher.crashes", str(tmp_path), "0", "1000"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     ends = [tuple(one) for one in json.loads(done.stdout)]

@@ -25,6 +25,7 @@ from streamlearn.versions.arrow import fixed_lists, plain, read_batches
 from streamlearn.versions.pieces import read_bytes, read_tensors, write_bytes, write_tensors
 from streamlearn.versions.row_files import RowFiles, read_gone, read_rows
 from streamlearn.versions.split import Place
+from tests.campaign import examples
 from tests.table.oracle import keys_of_one_part
 
 TABLE = TableRecord(name="main", dim=3, initial_range=0.1, optimizer=Adagrad())
@@ -44,7 +45,7 @@ def blank(kind: Any) -> FileEntry:
     return FileEntry(kind=kind, path=f"{kind}/x", rows=0, bytes=0, sha256="0" * 64)
 
 
-@hypothesis_settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@hypothesis_settings(max_examples=examples(25), deadline=None, derandomize=True, database=None)
 @given(
     tensors=st.dictionaries(
         st.text(min_size=1, max_size=9),

@@ -18,6 +18,7 @@ from streamlearn.errors import ConfigError, UsageError, VersionDefect
 from streamlearn.features import TableSpec
 from streamlearn.table import Expiry, RowType, Sgd, TableSet, encode_rows
 from streamlearn.versions import Chain, LoadSettings, Store, VersionWriter, load, load_bytes, load_tensors, open_store
+from tests.campaign import examples
 from tests.versions.history import MODEL, OPTIONS, PARTS, Trainer, everything, rows_of, serving, split
 
 _STEP = st.tuples(st.sampled_from(["learn", "forget", "cut"]), st.integers(0, 1_000), st.sampled_from(["main", "side"]))
@@ -32,7 +33,7 @@ def _quantised(rows: dict[tuple[str, int], bytes], row_type: RowType) -> dict[tu
     return found
 
 
-@hypothesis_settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@hypothesis_settings(max_examples=examples(15), deadline=None, derandomize=True, database=None)
 @given(
     steps=st.lists(_STEP, max_size=25),
     written=st.sampled_from(["float32", "float16", "int8"]),

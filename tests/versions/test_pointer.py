@@ -26,6 +26,7 @@ from streamlearn.versions.pointer import (
     steps_back,
     taints_of,
 )
+from tests.campaign import examples
 from tests.versions.racers import ref
 
 
@@ -464,5 +465,5 @@ def _is_put_back(oracle: Oracle, version: int, left: int) -> bool:
 
 TestMachine = Machine.TestCase
 TestMachine.settings = hypothesis_settings(
-    max_examples=200, stateful_step_count=50, deadline=None, derandomize=True, database=None
+    max_examples=examples(80), stateful_step_count=50, deadline=None, derandomize=True, database=None
 )

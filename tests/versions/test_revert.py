@@ -39,6 +39,7 @@ from streamlearn.versions import (
 )
 from streamlearn.versions.pointer import taints_of
 from streamlearn.versions.scratch import Scratch
+from tests.campaign import examples
 from tests.versions.history import MODEL, OPTIONS, Trainer, everything, rows_of, serving, split
 from tests.versions.seen import beside, known, served
 
@@ -90,7 +91,7 @@ def moved(trainer: Trainer, step: tuple[str, int, str], versions: list[int]) -> 
         assert chain.manifest.kind == "revert"
 
 
-@hypothesis_settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@hypothesis_settings(max_examples=examples(12), deadline=None, derandomize=True, database=None)
 @given(
     steps=st.lists(_STEP, max_size=25),
     written=st.sampled_from(["float32", "float16", "int8"]),
