@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streamlearn.topics import AccessSettings, Reader, Topic, open_topic
+from streamlearn.topics import AccessSettings, Reader, Topic, create_topic, open_topic
+from tests.dying import preloaded
 from tests.topics.places import FixedClock
 
 __all__ = ["main"]
@@ -36,6 +37,7 @@ def main(mode: str, url: str, seed: int, rounds: int) -> None:
     chance, clock = random.Random(seed), FixedClock(time.time_ns() // 1_000_000)
     topic = open_topic(url, _ACCESS, clock=clock)
     acknowledged: list[tuple[int, int, int]] = []
+    preloaded(partial(_tried, f"{url}-tried"))
     if mode == "maintain":
         print(json.dumps([_round_of_maintenance(topic, number, clock, chance) for number in range(rounds)]))
         return
@@ -45,6 +47,13 @@ def main(mode: str, url: str, seed: int, rounds: int) -> None:
         else:
             acknowledged += _round_of_moments(topic, number, chance)
     print(json.dumps(acknowledged))
+
+
+def _tried(url: str) -> None:
+    """What every writer and reader does first, on a topic of its own."""
+    with create_topic(url) as topic, topic.writer() as writer, topic.reader() as reader:
+        writer.append(0, [b"value"], [b"key"])
+        reader.read(0, 0)
 
 
 def _round_of_steps(topic: Topic, number: int, chance: random.Random) -> list[tuple[int, int, int]]:
