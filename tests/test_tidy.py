@@ -87,6 +87,9 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
             yield from ((node.module, alias.name) for alias in node.names)
 
 
+IMPORTS = {file: list(_imports(tree)) for file, tree in TREES.items()}
+
+
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -125,7 +128,7 @@ def test_a_part_imports_only_what_its_layer_allows() -> None:
         if part in ("__init__", "__main__", "_native"):
             continue
         allowed = CORE | ALLOWED[part] | {part}
-        for module, name in _imports(TREES[file]):
+        for module, name in IMPORTS[file]:
             if not module.startswith("streamlearn"):
                 continue
             path = module.split(".")[1:] or [name or ""]
@@ -138,7 +141,7 @@ def test_only_one_door_leads_to_the_compiled_module() -> None:
     wrong = [
         _name(file)
         for file in PYTHON
-        for module, name in _imports(TREES[file])
+        for module, name in IMPORTS[file]
         if (module == "streamlearn" and name == "_native") or module == "streamlearn._native"
         if _name(file) != "streamlearn/native.py"
     ]
@@ -150,7 +153,7 @@ def test_a_walled_package_is_imported_only_behind_its_wall(package: str) -> None
     wrong = [
         _name(file)
         for file in PYTHON
-        for module, _ in _imports(TREES[file])
+        for module, _ in IMPORTS[file]
         if module.split(".")[0] == package and not _name(file).startswith(WALLS[package])
     ]
     assert not wrong, f"{package} is imported by {', '.join(wrong)}"
@@ -249,7 +252,7 @@ def test_a_module_imports_only_what_another_lists() -> None:
         listed[module] = set(_declared_all(TREES[file]) or [])
     wrong = []
     for file in PYTHON:
-        for module, name in _imports(TREES[file]):
+        for module, name in IMPORTS[file]:
             private = module in listed and name is not None and name not in listed[module]
             if private and f"{module}.{name}" not in listed and name != "_native":
                 wrong.append(f"{_name(file)} imports {name} of {module}")

@@ -38,7 +38,7 @@ class FailingWriter(Writer):
 
     def _append(self, partition: int, outgoing: Outgoing) -> NDArray[np.int64]:
         self._failing.waiting.set()
-        assert self._failing.gate.wait(20)
+        assert self._failing.gate.wait(60)
         self._failing.tries += 1
         if self._fails.is_set():
             raise self._failing.error
