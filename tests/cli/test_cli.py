@@ -92,25 +92,25 @@ def test_a_setting_that_is_none_is_refused_with_the_one_that_was_meant() -> None
     assert "did you mean 'events.linger_ms'?" in done.stderr
 
 
-def test_schemas_are_printed_one_by_one_and_written_all_at_once(tmp_path: Path) -> None:
+def test_schemas_are_printed_one_by_one_and_written_all_at_once(tmp_path: Path, verb: Callable[..., Any]) -> None:
     impression = json.loads(_streamlearn("schema", KUAIRAND, "impression").stdout)
     assert impression["name"] == "streamlearn.kuairand.Impression"
-    _streamlearn("schema", KUAIRAND, "--out", tmp_path)
+    verb("schema", KUAIRAND, "--out", tmp_path)
     assert json.loads((tmp_path / "impression.avsc").read_text()) == impression
-    assert len(list(tmp_path.glob("*.avsc"))) == len(json.loads(_streamlearn("schema", KUAIRAND, "--json").stdout))
+    assert len(list(tmp_path.glob("*.avsc"))) == len(json.loads(verb("schema", KUAIRAND, "--json").stdout))
 
 
-def test_topics_are_created_counted_and_peeked_into(tmp_path: Path) -> None:
+def test_topics_are_created_counted_and_peeked_into(tmp_path: Path, verb: Callable[..., Any]) -> None:
     root = f"topics.root=file://{tmp_path}"
-    missing = json.loads(_streamlearn("topics", KUAIRAND, "--json", "--set", root).stdout)
+    missing = json.loads(verb("topics", KUAIRAND, "--json", "--set", root).stdout)
     assert {row["id"] for row in missing} == {"missing"}
     limits = ("--limit-events", 200, "--set", "replay.partitions=2")
     done = _streamlearn("replay", KUAIRAND, "--speed", 0, "--set", root, *limits)
     assert done.returncode == 0, done.stderr
-    rows = {row["topic"]: row for row in json.loads(_streamlearn("topics", KUAIRAND, "--json", "--set", root).stdout)}
+    rows = {row["topic"]: row for row in json.loads(verb("topics", KUAIRAND, "--json", "--set", root).stdout)}
     assert rows["impressions"]["partitions"] == 2
     assert rows["impressions"]["records"] > 0
-    lines = _streamlearn("peek", KUAIRAND, "impressions", "--set", root).stdout.splitlines()
+    lines = verb("peek", KUAIRAND, "impressions", "--set", root).stdout.splitlines()
     assert {json.loads(line)["event"] for line in lines} == {"impression"}
 
 
