@@ -90,7 +90,9 @@ def runner_options(
 
 
 def _prism(settings: IngestSettings) -> list[str]:
-    found = ["--runner=PrismRunner", "--environment_type=LOOPBACK"]
+    # Prism splits bundles that are slow, and then lets go of the keys of what it took out of one, though the rest of it
+    # still works on them: two bundles would change one lot at once, and what one of them kept would be lost.
+    found = ["--runner=PrismRunner", "--environment_type=LOOPBACK", "--experiments=prism_disable_sdf_split"]
     location = settings.prism_location or _fetched_prism()
     if location:
         found.append(f"--prism_location={location}")

@@ -53,6 +53,7 @@ def test_prism_is_the_default_and_runs_workers_in_this_process() -> None:
     assert found["runner"] == "PrismRunner"
     assert found["environment_type"] == "LOOPBACK"
     assert found["streaming"] is True
+    assert "prism_disable_sdf_split" in found["experiments"]
     located = IngestSettings(prism_location="/opt/prism")
     assert given(runner_options(located))["prism_location"] == "/opt/prism"
 
