@@ -5,6 +5,8 @@ from __future__ import annotations
 from streamlearn.ingest import ProgressLog, begin_run
 from streamlearn.ingest.start import longest_window_ms
 from tests.ingest.place import T_MS, Origin, Place, origins, reading, take, take_all
+from tests.ingest.slow_samples import rows_expected, rows_made
+from tests.ingest.week import week
 from tools.services import Kafka
 
 
@@ -30,4 +32,16 @@ def test_topics_of_a_broker_are_read_from_any_mark_on_and_from_t0(kafka: Kafka, 
         with reading(second, partition=partition) as reader:
             blobs = take_all(reader)
         assert all((blob.impressions.timestamps_ms >= t0_ms).all() for blob in blobs)
+    place.close()
+
+
+def test_impressions_are_read_again_from_a_broker(kafka: Kafka, topic_name: str) -> None:
+    place = Place.make(f"kafka://{kafka.address}/{topic_name}-", partitions=2)
+    given = week(place, requests=60)
+    joined = given.joined(rows_max=30)
+    assert any(one.requests.reads_back.any() for _, one in joined)
+    with given.maker() as maker:
+        made = [batch for lot, one in joined for batch in maker.make(lot, one, 0)]
+        assert maker.set_aside() == []
+    assert rows_made(made) == rows_expected(place.folder.app, (one for _, one in joined), given.records)
     place.close()
