@@ -13,6 +13,7 @@ from pathlib import Path
 
 import apache_beam as beam
 
+from benchmarks.ingest_orphan import end_with_parent
 from benchmarks.ingest_steps import Beginning, Count, source_pipeline
 from benchmarks.per_event_beam import Seen, per_event_pipeline
 from streamlearn.apps import load_app
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("app")
     parser.add_argument("--set", action="append", default=[], dest="changes")
     options, flags = parser.parse_known_args()
+    end_with_parent()
     folder = load_app(Path(options.app), options.changes)
     begun_s = time.time()
     beginning = Beginning()

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from benchmarks.ingest_events import history_of
+from benchmarks.ingest_orphan import end_with_parent
 from streamlearn.apps import load_app
 from streamlearn.events import Producer
 from streamlearn.replay import Replayer
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     options = parser.parse_args()
+    end_with_parent()
     folder = load_app(Path(options.app), options.changes)
     with Producer(folder) as producer:
         begin_ms = time.time_ns() // 1_000_000
