@@ -65,4 +65,4 @@ class Count(beam.DoFn):
 def source_pipeline(pipeline: Any, folder: AppFolder, plan: ReadPlan, changes: tuple[str, ...]) -> None:
     """Reading and cutting alone."""
     cut = beam.ParDo(CutLots(plan, str(folder.folder), changes))  # type: ignore[no-untyped-call]
-    _ = pipeline | "Read" >> read_events(plan) | "Cut" >> cut | "Count" >> beam.ParDo(Count())  # type: ignore[no-untyped-call]
+    _ = pipeline | "Read" >> read_events(plan, whole=True) | "Cut" >> cut | "Count" >> beam.ParDo(Count())  # type: ignore[no-untyped-call]

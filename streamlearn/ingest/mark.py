@@ -8,7 +8,7 @@ from streamlearn.errors import BadRecord
 from streamlearn.ingest.watermark import BEFORE_ALL, TopicClock
 from streamlearn.topics import Position
 
-__all__ = ["PairMark", "decode_mark", "encode_mark"]
+__all__ = ["PairMark", "decode_marks", "encode_marks"]
 
 
 class PairMark(msgspec.Struct, frozen=True):
@@ -31,16 +31,16 @@ class PairMark(msgspec.Struct, frozen=True):
     closed: bool = False
 
 
-_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(PairMark)
+_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(tuple[PairMark, ...])
 
 
-def encode_mark(mark: PairMark) -> bytes:
-    """A mark as bytes, equal for equal marks."""
-    return _ENCODER.encode(mark)
+def encode_marks(marks: tuple[PairMark, ...]) -> bytes:
+    """Marks of several partitions as bytes, equal for equal marks."""
+    return _ENCODER.encode(marks)
 
 
-def decode_mark(data: bytes) -> PairMark:
-    """A mark from bytes.
+def decode_marks(data: bytes) -> tuple[PairMark, ...]:
+    """Marks from bytes.
 
     Raises:
         BadRecord: They are none.
@@ -48,7 +48,7 @@ def decode_mark(data: bytes) -> PairMark:
     try:
         return _DECODER.decode(data)
     except msgspec.MsgspecError as error:
-        message = f"{len(data)} bytes are no mark of a reader: {error}"
+        message = f"{len(data)} bytes are no marks of a reader: {error}"
         raise BadRecord(
             message, help="the checkpoint is of another release; start anew, from what is acknowledged"
         ) from error

@@ -19,7 +19,7 @@ from streamlearn.cache import cache_folder
 from streamlearn.errors import ServiceError, UsageError
 from streamlearn.settings import IngestSettings
 
-__all__ = ["RUNNERS", "end_at_once", "require_job_server", "runner_options"]
+__all__ = ["RUNNERS", "end_at_once", "kind_of", "require_job_server", "runner_options"]
 
 _IDLE_MS = 1_000
 # Names that people use, and what they mean here.
@@ -73,10 +73,7 @@ def runner_options(
         UsageError: No such runner; one that is wrong on this input; Flink without a job server.
     """
     name = runner or settings.runner
-    kind = RUNNERS.get(name.lower())
-    if kind is None:
-        message = f"no runner {name!r}"
-        raise UsageError(message, help="choose prism (this machine) or flink (a cluster)")
+    kind = kind_of(name)
     if kind == "direct" and not is_bounded:
         message = f"{name} cannot run on topics: its event-time timers fire at once where the input does not end"
         raise UsageError(message, help="choose --runner prism on this machine, or flink on a cluster")
@@ -87,6 +84,23 @@ def runner_options(
         flags.append(f"--job_server_timeout={_JOB_S_MAX}")
     streaming = [] if is_bounded else ["--streaming"]
     return PipelineOptions([*flags, *streaming, *more])
+
+
+def kind_of(name: str) -> str:
+    """What a runner's name means here.
+
+    Raises:
+        UsageError: No such runner.
+
+    Examples:
+        >>> kind_of("PrismRunner")
+        'prism'
+    """
+    kind = RUNNERS.get(name.lower())
+    if kind is None:
+        message = f"no runner {name!r}"
+        raise UsageError(message, help="choose prism (this machine) or flink (a cluster)")
+    return kind
 
 
 def _prism(settings: IngestSettings) -> list[str]:

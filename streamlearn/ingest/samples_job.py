@@ -22,7 +22,7 @@ from streamlearn.ingest.joining import METRICS, JoinLots, MakerOf
 from streamlearn.ingest.lot_shelf import close_shelf
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.progress_log import ProgressLog
-from streamlearn.ingest.runners import require_job_server, runner_options
+from streamlearn.ingest.runners import kind_of, require_job_server, runner_options
 from streamlearn.ingest.sample_maker import SampleMaker
 from streamlearn.ingest.sample_sink import MakesSamples
 from streamlearn.ingest.source import read_events
@@ -57,7 +57,13 @@ class SamplesReport:
 
 
 def samples_pipeline(
-    pipeline: beam.Pipeline, plan: ReadPlan, app: str, changes: tuple[str, ...], maker_of: MakerOf
+    pipeline: beam.Pipeline,
+    plan: ReadPlan,
+    app: str,
+    changes: tuple[str, ...],
+    maker_of: MakerOf,
+    *,
+    whole: bool,
 ) -> None:
     """Put the steps of ingest into a pipeline.
 
@@ -67,10 +73,11 @@ def samples_pipeline(
         app: The application's folder, on the workers.
         changes: What `--set` says.
         maker_of: Makes the maker of samples, on a worker; importable there.
+        whole: Whether all partitions are one split, as they are to be on Prism.
     """
     cut: Any = beam.ParDo(CutLots(plan, app, changes))  # type: ignore[no-untyped-call]
     join: Any = beam.ParDo(JoinLots(plan, app, changes, maker_of))  # type: ignore[no-untyped-call]
-    _ = pipeline | "Read" >> read_events(plan) | "Cut" >> cut | "Join" >> join
+    _ = pipeline | "Read" >> read_events(plan, whole=whole) | "Cut" >> cut | "Join" >> join
 
 
 class SamplesJob:
@@ -114,7 +121,8 @@ class SamplesJob:
         logging.getLogger().addHandler(self._heard)
         pipeline = beam.Pipeline(options=options)
         app = str(folder.folder.resolve())
-        samples_pipeline(pipeline, self._plan, app, tuple(changes), maker_of)
+        is_prism = kind_of(runner or folder.settings.ingest.runner) == "prism"
+        samples_pipeline(pipeline, self._plan, app, tuple(changes), maker_of, whole=is_prism)
         self._result: Any = self._started(pipeline)
         self._done = threading.Event()
         self._error: Exception | None = None

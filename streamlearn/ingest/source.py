@@ -1,4 +1,4 @@
-"""The source: Beam's view of reading, one split for each partition index of both event topics.
+"""The source: Beam's view of reading. A split is some partitions of both event topics, each read by one `PairReader`.
 
 It decides nothing: `PairReader` reads, and this says so in Beam's words. Finalizing commits nothing, since on some
 runners it comes long before anything was joined: a run goes on from what was acknowledged.
@@ -6,15 +6,16 @@ runners it comes long before anything was joined: a run goes on from what was ac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 from apache_beam import coders
 from apache_beam.io.unbounded_source import CheckpointMark, ReadFromUnboundedSource, UnboundedReader, UnboundedSource
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
-from streamlearn.errors import UsageError
-from streamlearn.ingest.mark import PairMark, decode_mark, encode_mark
+from streamlearn.ingest.mark import PairMark, decode_marks, encode_marks
 from streamlearn.ingest.pair import PairReader, Taken
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.statecache import use_byte_sizes
@@ -37,13 +38,13 @@ def timestamp_of(time_ms: int) -> Timestamp:
 
 @dataclass(frozen=True)
 class EventMark(CheckpointMark):
-    """A `PairMark` as Beam carries it.
+    """The `PairMark`s of a split as Beam carries them.
 
     Attributes:
-        mark: Where the reader stood.
+        marks: Where the reader stood, in the order of its partitions.
     """
 
-    mark: PairMark
+    marks: tuple[PairMark, ...]
 
     def finalize_checkpoint(self) -> None:
         """Nothing: what counts is what was acknowledged, and the sink says so."""
@@ -54,11 +55,11 @@ class EventMarkCoder(coders.Coder):
 
     def encode(self, value: EventMark) -> bytes:
         """See Beam."""
-        return encode_mark(value.mark)
+        return encode_marks(value.marks)
 
     def decode(self, encoded: bytes) -> EventMark:
         """See Beam."""
-        return EventMark(decode_mark(encoded))
+        return EventMark(decode_marks(encoded))
 
     def is_deterministic(self) -> bool:
         """See Beam."""
@@ -66,14 +67,15 @@ class EventMarkCoder(coders.Coder):
 
 
 class EventReader(UnboundedReader):
-    """Reads one split.
+    """Reads one split: its partitions take turns.
 
     Args:
-        reader: What reads.
+        readers: What reads each of them.
     """
 
-    def __init__(self, reader: PairReader) -> None:
-        self._reader = reader
+    def __init__(self, readers: Sequence[PairReader]) -> None:
+        self._readers = tuple(readers)
+        self._next = 0
         self._taken: Taken | None = None
 
     def start(self) -> bool:
@@ -82,8 +84,13 @@ class EventReader(UnboundedReader):
 
     def advance(self) -> bool:
         """The next element, when there is one; it never waits for a topic."""
-        self._taken = self._reader.take()
-        return self._taken is not None
+        for _ in self._readers:
+            reader = self._readers[self._next]
+            self._next = (self._next + 1) % len(self._readers)
+            self._taken = reader.take()
+            if self._taken is not None:
+                return True
+        return False
 
     def get_current(self) -> bytes:
         """The blob."""
@@ -91,21 +98,23 @@ class EventReader(UnboundedReader):
         return self._taken.data
 
     def get_current_timestamp(self) -> Timestamp:
-        """The watermark before it, so that it is never late."""
+        """The watermark of its partition before it, so that it is never late."""
         assert self._taken is not None
         return timestamp_of(self._taken.time_ms)
 
     def get_watermark(self) -> Timestamp:
         """Up to which event time everything was given."""
-        return timestamp_of(self._reader.watermark_ms)
+        return timestamp_of(min(reader.watermark_ms for reader in self._readers))
 
     def get_checkpoint_mark(self) -> EventMark:
         """Where to go on."""
-        return EventMark(self._reader.mark())
+        return EventMark(tuple(reader.mark() for reader in self._readers))
 
     def close(self) -> None:
         """Let go of topics and threads."""
-        self._reader.close()
+        with ExitStack() as stack:
+            for reader in self._readers:
+                stack.callback(reader.close)
 
 
 @dataclass(frozen=True)
@@ -114,17 +123,22 @@ class EventSource(UnboundedSource):
 
     Attributes:
         plan: What is read.
-        partition: Of a split; None before it is split.
+        partitions: Of a split; none before it is split: all.
+        whole: Whether it is one split. Prism takes for the time of all splits that of those whose bundle ended last,
+            so that what others read comes late; and here all of them are read by one process anyway.
     """
 
     plan: ReadPlan
-    partition: int | None = None
+    partitions: tuple[int, ...] = ()
+    whole: bool = False
 
     def split(self, desired_num_splits: int, options: Any = None) -> list[EventSource]:
-        """One for each partition, whatever number is desired: partition i of both topics is read by one reader."""
-        if self.partition is not None:
+        """One for each partition, or one in all, whatever number is desired."""
+        if self.partitions:
             return [self]
-        return [EventSource(self.plan, partition) for partition in range(self.plan.partitions)]
+        every = range(self.plan.partitions)
+        shares = [tuple(every)] if self.whole else [(partition,) for partition in every]
+        return [replace(self, partitions=share) for share in shares]
 
     def create_reader(self, options: Any, checkpoint_mark: CheckpointMark | None) -> EventReader:
         """A reader, from a mark or from where the run begins.
@@ -133,15 +147,19 @@ class EventSource(UnboundedSource):
             TopicReplaced: A topic is another one than the run, or the mark, is of.
             PositionLost: What is wanted was deleted.
         """
-        if self.partition is None:
-            if self.plan.partitions != 1:
-                message = f"a source of {self.plan.partitions} partitions was not split"
-                raise UsageError(message, help="use a runner that splits sources, Prism or Flink")
-            return EventSource(self.plan, 0).create_reader(options, checkpoint_mark)
         use_byte_sizes()
-        assert checkpoint_mark is None or isinstance(checkpoint_mark, EventMark)
-        mark = checkpoint_mark.mark if checkpoint_mark is not None else None
-        return EventReader(PairReader(self.plan, self.partition, mark))
+        partitions = self.partitions or tuple(range(self.plan.partitions))
+        marks: Sequence[PairMark | None] = [None] * len(partitions)
+        if checkpoint_mark is not None:
+            assert isinstance(checkpoint_mark, EventMark)
+            marks = checkpoint_mark.marks
+        with ExitStack() as stack:
+            readers = []
+            for partition, mark in zip(partitions, marks, strict=True):
+                readers.append(PairReader(self.plan, partition, mark))
+                stack.callback(readers[-1].close)
+            stack.pop_all()
+        return EventReader(readers)
 
     def get_checkpoint_mark_coder(self) -> EventMarkCoder:
         """See Beam."""
@@ -152,11 +170,16 @@ class EventSource(UnboundedSource):
         return coders.BytesCoder()
 
 
-def read_events(plan: ReadPlan) -> ReadFromUnboundedSource:
-    """The step that reads; what it gives are blobs, as bytes."""
+def read_events(plan: ReadPlan, *, whole: bool) -> ReadFromUnboundedSource:
+    """The step that reads; what it gives are blobs, as bytes.
+
+    Args:
+        plan: What is read.
+        whole: Whether all partitions are one split, as they are to be on Prism.
+    """
     limits = plan.limits
     return ReadFromUnboundedSource(
-        EventSource(plan),
+        EventSource(plan, whole=whole),
         poll_interval=limits.poll_s,
         max_records_per_bundle=limits.bundle_blobs_max,
         max_read_time_seconds=limits.bundle_s_max,

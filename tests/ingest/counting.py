@@ -121,4 +121,4 @@ def run(app: str, counts_url: str, flags: list[str]) -> None:
     with beam.Pipeline(options=options) as pipeline:
         cut = beam.ParDo(CutLots(plan, app))  # type: ignore[no-untyped-call]
         count = beam.ParDo(Count(plan, counts_url))  # type: ignore[no-untyped-call]
-        _ = pipeline | "Read" >> read_events(plan) | "Cut" >> cut | "Count" >> count
+        _ = pipeline | "Read" >> read_events(plan, whole=True) | "Cut" >> cut | "Count" >> count

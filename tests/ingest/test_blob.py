@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamlearn.errors import BadRecord
 from streamlearn.ingest.blob import Blob, Section, decode_blob, encode_blob
 from streamlearn.ingest.lot_events import decode_lot
-from streamlearn.ingest.mark import PairMark, decode_mark, encode_mark
+from streamlearn.ingest.mark import PairMark, decode_marks, encode_marks
 from streamlearn.ingest.watermark import TopicClock
 from streamlearn.topics import Position
 
@@ -39,7 +39,7 @@ def test_a_blob_comes_back_as_it_was(shown: list[Row], done: list[Row], opens: b
 
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_blob_no_lot_and_no_mark_are_refused(data: bytes) -> None:
-    for decode in (decode_blob, decode_lot, decode_mark):
+    for decode in (decode_blob, decode_lot, decode_marks):
         with pytest.raises(BadRecord):
             decode(data)
 
@@ -56,5 +56,5 @@ def test_equal_marks_have_equal_bytes_and_come_back() -> None:
         clocks = (TopicClock(5, 6, False), TopicClock(7, 8, True))
         return PairMark(Position("a", 1, 2), Position("b", 1, 3), clocks, 9, True)
 
-    assert encode_mark(mark()) == encode_mark(mark())
-    assert decode_mark(encode_mark(mark())) == mark()
+    assert encode_marks((mark(),)) == encode_marks((mark(),))
+    assert decode_marks(encode_marks((mark(),))) == (mark(),)

@@ -9,7 +9,7 @@ import pytest
 
 from streamlearn.errors import IngestOver, PositionLost, TopicReplaced
 from streamlearn.ingest import AFTER_ALL, Lineage, PairMark, ProgressLog, begin_run
-from streamlearn.ingest.mark import decode_mark, encode_mark
+from streamlearn.ingest.mark import decode_marks, encode_marks
 from streamlearn.telemetry import gauge
 from streamlearn.testing import ManualClock, small_impression, wait_until
 from streamlearn.topics import Position, create_topic, delete_topic, partition_of
@@ -54,7 +54,7 @@ def test_a_reader_made_from_a_mark_gives_exactly_the_rest(make: Make) -> None:
     with reading(plan) as reader:
         while len(before) < 25:
             before += origins(take(reader))
-        mark = decode_mark(encode_mark(reader.mark()))
+        mark = decode_marks(encode_marks((reader.mark(),)))[0]
         taken_after = take(reader)  # given, and lost with the reader
         assert origins(taken_after)
         reached_ms = reader.watermark_ms

@@ -17,7 +17,7 @@ from apache_beam.coders import BytesCoder, typecoders
 from apache_beam.io.unbounded_source import _UnboundedSourceRestriction, _UnboundedSourceRestrictionTracker
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
-from streamlearn.errors import TopicReplaced, UsageError
+from streamlearn.errors import TopicReplaced
 from streamlearn.ingest import CutLots, EventSource, decode_blob, read_events, runner_options, timestamp_of
 from streamlearn.ingest.mark import PairMark
 from streamlearn.ingest.source import EventMark, EventReader
@@ -47,12 +47,39 @@ def test_a_source_travels_and_splits_by_partition_whatever_is_desired(make: Make
     place = make(partitions=3)
     source = pickle.loads(pickle.dumps(EventSource(place.plan())))
     splits = source.split(20)
-    assert [split.partition for split in splits] == [0, 1, 2]
+    assert [split.partitions for split in splits] == [(0,), (1,), (2,)]
     assert splits[1].split(20) == [splits[1]]
     assert not source.is_bounded()
     assert isinstance(source.default_output_coder(), BytesCoder)
-    with pytest.raises(UsageError, match="3 partitions was not split"):
-        source.create_reader(None, None)
+    (whole,) = EventSource(place.plan(), whole=True).split(20)
+    assert whole.partitions == (0, 1, 2)
+    assert whole.split(20) == [whole]
+
+
+def test_one_split_of_all_partitions_has_the_time_of_the_one_that_is_least_and_goes_on_from_its_marks(
+    make: Make,
+) -> None:
+    place = make(partitions=3)
+    place.fill(30, end=True)
+    (split,) = EventSource(place.plan(blob_bytes=1_000), whole=True).split(1)
+    coder = split.get_checkpoint_mark_coder()
+    found: list[tuple[int, Origin]] = []
+    reader, watermark, rounds = split.create_reader(None, None), MIN_TIMESTAMP, 0
+    while reader.get_watermark() < MAX_TIMESTAMP:
+        assert reader.get_watermark() >= watermark
+        watermark = reader.get_watermark()
+        if reader.advance():
+            assert reader.get_current_timestamp() >= watermark  # never late
+            blob = decode_blob(reader.get_current())
+            found += [(blob.partition, one) for one in origins(blob)]
+            kept = coder.encode(reader.get_checkpoint_mark())
+            reader.close()
+            reader, rounds = split.create_reader(None, coder.decode(kept)), rounds + 1
+    reader.close()
+    assert len(found) == len(set(found))
+    assert sum(name == "impressions" for _, (name, _) in found) >= 30
+    assert {partition for partition, _ in found} == {0, 1, 2}
+    assert rounds > 6
 
 
 def test_a_reader_that_is_killed_is_replaced_from_its_mark_and_gives_exactly_the_rest(make: Make) -> None:
@@ -80,7 +107,7 @@ def test_a_reader_that_is_killed_is_replaced_from_its_mark_and_gives_exactly_the
 def test_beams_own_tracker_reads_everything_in_bundles_of_one_blob(make: Make) -> None:
     place = make()
     place.fill(30, end=True)
-    restriction = _UnboundedSourceRestriction(EventSource(place.plan(blob_bytes=1_000), 0))
+    restriction = _UnboundedSourceRestriction(EventSource(place.plan(blob_bytes=1_000), (0,)))
     found: list[Origin] = []
     watermark = MIN_TIMESTAMP
     bundles = 0
@@ -89,14 +116,21 @@ def test_beams_own_tracker_reads_everything_in_bundles_of_one_blob(make: Make) -
         nonlocal restriction, watermark, bundles
         tracker = _UnboundedSourceRestrictionTracker(restriction)
         out: list[object] = [None]
-        if not tracker.try_claim(out):
+        claims: list[bool] = []
+
+        def has_claimed() -> bool:  # what the topics have is fetched meanwhile
+            claims.append(tracker.try_claim(out))
+            return not claims[-1] or isinstance(out[0], tuple)
+
+        wait_until(has_claimed, "the source gives a blob, or ends")
+        if not claims[-1]:
             assert tracker.current_restriction().watermark == MAX_TIMESTAMP
             return True
-        if isinstance(out[0], tuple):
-            data, at, watermark_now = out[0]
-            assert at >= watermark  # never late
-            watermark = max(watermark, watermark_now)
-            found.extend(origins(decode_blob(data)))
+        assert isinstance(out[0], tuple)
+        data, at, watermark_now = out[0]
+        assert at >= watermark  # never late
+        watermark = max(watermark, watermark_now)
+        found.extend(origins(decode_blob(data)))
         split = tracker.try_split(0)
         assert split is not None
         restriction, bundles = split[1], bundles + 1
@@ -109,7 +143,7 @@ def test_beams_own_tracker_reads_everything_in_bundles_of_one_blob(make: Make) -
 
 
 def test_an_advance_never_waits_for_a_topic(place: Place) -> None:
-    reader = EventSource(place.plan(fetch_wait_ms=2_000), 0).create_reader(None, None)
+    reader = EventSource(place.plan(fetch_wait_ms=2_000), (0,)).create_reader(None, None)
     begun_s = time.monotonic()
     assert not any(reader.advance() for _ in range(100))
     assert (time.monotonic() - begun_s) / 100 < 0.02
@@ -118,10 +152,10 @@ def test_an_advance_never_waits_for_a_topic(place: Place) -> None:
 
 def test_a_checkpoint_of_another_topic_stops_with_help(place: Place) -> None:
     place.fill(3)
-    split = EventSource(place.plan(), 0)
+    split = EventSource(place.plan(), (0,))
     lost = PairMark(Position("another", 0, 1), Position(place.actions.topic_id, 0, 1))
     with pytest.raises(TopicReplaced, match="not another") as caught:
-        split.create_reader(None, EventMark(lost))
+        split.create_reader(None, EventMark((lost,)))
     assert caught.value.help
     delete_topic(place.impressions.url)
     create_topic(place.impressions.url, place.actions.settings()).close()
@@ -137,13 +171,15 @@ def test_times_are_beams() -> None:
 
 def test_the_step_that_reads_has_the_bounds_of_the_settings(place: Place) -> None:
     plan = place.plan()
-    step = read_events(replace(plan, limits=replace(plan.limits, bundle_blobs_max=7, poll_s=0.5, bundle_s_max=3)))
+    step = read_events(
+        replace(plan, limits=replace(plan.limits, bundle_blobs_max=7, poll_s=0.5, bundle_s_max=3)), whole=True
+    )
     assert (step._max_records_per_bundle, step._poll_interval, step._max_read_time_seconds) == (7, 0.5, 3)
 
 
 def test_lots_and_their_events_are_coded_and_not_pickled(place: Place) -> None:
     pipeline = beam.Pipeline(options=runner_options(IngestSettings()))
-    cut = pipeline | read_events(place.plan()) | beam.ParDo(CutLots(place.plan(), "app"))  # type: ignore[no-untyped-call]
+    cut = pipeline | read_events(place.plan(), whole=True) | beam.ParDo(CutLots(place.plan(), "app"))  # type: ignore[no-untyped-call]
     coder = typecoders.registry.get_coder(cut.element_type)
     assert isinstance(coder, coders.TupleCoder)
     assert [type(one) for one in coder.coders()] == [coders.VarIntCoder, coders.BytesCoder]
@@ -153,7 +189,7 @@ def test_lots_and_their_events_are_coded_and_not_pickled(place: Place) -> None:
 def test_a_worker_never_imports_tensorflow(tmp_path: Path) -> None:
     place = Place.make(f"{tmp_path.as_uri()}/")
     place.fill(3, end=True)
-    (tmp_path / "source").write_bytes(pickle.dumps(EventSource(place.plan(), 0)))
+    (tmp_path / "source").write_bytes(pickle.dumps(EventSource(place.plan(), (0,))))
     script = (
         "import pickle, pathlib, pkgutil, sys, importlib, streamlearn.ingest as ingest\n"
         "for module in pkgutil.iter_modules(ingest.__path__, 'streamlearn.ingest.'):\n"
