@@ -84,7 +84,7 @@ peers: setup ## the environments of the benchmarks' peers, into the cache (about
 	@$(RUN) -m benchmarks.peers build
 
 demo: ## the loop, as far as it is built; the time it says includes what setup took
-	@begin=$$(date +%s); $(MAKE) --silent --no-print-directory setup && $(VENV)/bin/streamlearn demo && echo "ok: make demo, $$(($$(date +%s) - begin)) seconds"
+	@begin=$$(date +%s); $(MAKE) --silent --no-print-directory setup && $(RUN) -m tools.services fetch prism && $(VENV)/bin/streamlearn demo && echo "ok: make demo, $$(($$(date +%s) - begin)) seconds"
 
 clean: ## remove what setup made (not the cache of services)
 	rm -rf $(VENV) target site .hypothesis streamlearn/_native*.so
