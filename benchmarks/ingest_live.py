@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -30,7 +31,15 @@ def main() -> None:
     with Producer(folder) as producer:
         begin_ms = time.time_ns() // 1_000_000
         history = history_of(round(options.rate * options.seconds), options.rate, start_ms=begin_ms)
-        report = Replayer(history, producer, folder.settings.replay).run(speed=1.0)
+        # Actions go on for a window after the last impression: they are cut off.
+        stop = threading.Event()
+        over = threading.Timer(options.seconds, stop.set)
+        over.start()
+        report = Replayer(history, producer, folder.settings.replay).run(speed=1.0, stop=stop)
+        over.cancel()
+        if not report.ended:
+            producer.end(time.time_ns() // 1_000_000)
+            producer.flush()
     found = {"begin_ms": begin_ms, "reached_ms": report.reached_ms, "events": report.impressions + report.actions}
     print(json.dumps(found | {"seconds": report.seconds}), file=sys.stdout, flush=True)
 
