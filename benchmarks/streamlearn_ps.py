@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import cycle, islice
+from itertools import cycle
 from typing import Any
 
 import msgspec
@@ -38,7 +38,8 @@ _OPTIONS = TableOptions(
     optimizer=Adagrad(rate=RATE, initial_accumulator=START, epsilon=0.0),
 )
 _SMALL_KEYS = 1_000
-_READ_S = 5.0
+_READ_S = 1.0
+_CUTS = 7
 
 
 class Rows:
@@ -128,54 +129,79 @@ def _two_callers(order: Order, client: PsClient) -> dict[str, float]:
 
 
 def _export(order: Order) -> dict[str, float]:
-    """Small pulls while a version of every key is sealed and written by the shard."""
+    """Small pulls while the shard seals and writes every key, and in between; medians over some versions."""
+    quiet: list[float] = []
+    busy: list[float] = []
+    longest: list[float] = []
+    took: list[float] = []
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as folder, _served(order, folder) as client:
         small = np.split(zipf(order.keys_count, 500 * _SMALL_KEYS, 5), 500)
-        reads = [every_bit(Keys(1).of(ids)) for ids in small]
-        quiet = _read(client, reads, lambda: None)
-        head = Head(
-            model=_MODEL,
-            run=1,
-            version=1,
-            kind="base",
-            parent=None,
-            fingerprint="bench",
-            windows="bench",
-            tables=(table_record(TableSet([_OPTIONS]), "main"),),
-        )
-        took: list[float] = []
+        reads = cycle([every_bit(Keys(1).of(ids)) for ids in small])
+        tables = (table_record(TableSet([_OPTIONS]), "main"),)
+        _pulls(client, reads, time.perf_counter() + _READ_S)
+        for version in range(1, _CUTS + 1):
+            quiet.append(float(np.percentile(_pulls(client, reads, time.perf_counter() + _READ_S), 99)))
+            head = Head(
+                model=_MODEL,
+                run=1,
+                version=version,
+                kind="base",
+                parent=None,
+                fingerprint="bench",
+                windows="bench",
+                tables=tables,
+            )
+            cut = _Cut(client, head, folder)
+            cut.start()
+            pulls = _pulls(client, reads, cut)
+            took.append(cut.finish())
+            busy.append(float(np.percentile(pulls, 99)))
+            longest.append(float(np.max(pulls)))
+    return {
+        "pull_quiet_p99_ms": float(np.median(quiet)),
+        "pull_export_p99_ms": float(np.median(busy)),
+        "pull_export_max_ms": float(np.median(longest)),
+        "pull_export_p99_to_quiet": float(np.median(np.array(busy) / np.array(quiet))),
+        "export_rows_per_s": order.keys_count / float(np.median(took)),
+    }
 
-        def cut() -> None:
-            began = time.perf_counter()
-            client.seal(1)
-            files = client.export(head)
-            took.append(time.perf_counter() - began)
-            client.commit(VersionWriter(open_store(folder), head).finish(Cut(), files).ref)
 
-        busy = _read(client, reads, cut)
-        return {
-            "pull_quiet_p99_ms": float(np.percentile(quiet, 99)),
-            "pull_export_p99_ms": float(np.percentile(busy, 99)),
-            "pull_export_max_ms": float(np.max(busy)),
-            "export_rows_per_s": order.keys_count / took[0],
-        }
+class _Cut(threading.Thread):
+    """One version, sealed and written beside the pulls."""
+
+    def __init__(self, client: PsClient, head: Head, folder: str) -> None:
+        super().__init__()
+        self._client, self._head, self._folder = client, head, folder
+        self._files: Any = None
+        self._took_s = 0.0
+
+    def run(self) -> None:
+        """Seal and export."""
+        began = time.perf_counter()
+        self._client.seal(self._head.version)
+        self._files = self._client.export(self._head)
+        self._took_s = time.perf_counter() - began
+
+    def finish(self) -> float:
+        """Commit it; gives the seconds that sealing and exporting took."""
+        self.join()
+        if self._files is None:
+            message = f"version {self._head.version} was not exported"
+            raise Wrong(message)
+        self._client.commit(VersionWriter(open_store(self._folder), self._head).finish(Cut(), self._files).ref)
+        return self._took_s
 
 
-def _read(client: PsClient, reads: list[Any], beside: Any) -> NDArray[np.float64]:
-    """Milliseconds of each small pull while something is done beside; some time of it when that is nothing."""
+def _pulls(client: PsClient, reads: Iterator[Any], until: float | _Cut) -> NDArray[np.float64]:
+    """Milliseconds of each small pull, until a time or until a version is written."""
     out, taken = np.empty((_SMALL_KEYS, DIM), np.float32), []
-    for keys in reads[:50]:
-        client.pull("main", keys, out=out)
-    worker = threading.Thread(target=beside)
-    worker.start()
-    until = time.perf_counter() + _READ_S
-    for keys in islice(cycle(reads), 10_000_000):
+    for keys in reads:
         began = time.perf_counter()
         client.pull("main", keys, out=out)
-        taken.append(time.perf_counter() - began)
-        if not worker.is_alive() and (began > until or (len(taken) > 500 and beside.__name__ == "cut")):
+        ended = time.perf_counter()
+        taken.append(ended - began)
+        if not until.is_alive() if isinstance(until, _Cut) else ended > until:
             break
-    worker.join()
     return np.array(taken) * 1e3
 
 
