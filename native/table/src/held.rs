@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Result, TableError};
 use crate::images::{GONE, Image, ImagesUse, NONE, OldPlaces, row_of};
-use crate::index::{Found, IndexUse};
+use crate::index::{Found, IndexUse, mix};
 use crate::prefetch::{prefetch, prefetch_row};
 use crate::rows::{CHUNK_ROWS, Taken, Use};
 use crate::sheets::Block;
@@ -19,6 +19,8 @@ use crate::table::Table;
 
 /// Rows are brought near so many before they are taken.
 const AHEAD_ROWS: u32 = 4;
+/// Rows are brought near so many before they are linked to be taken again.
+const AHEAD_FREED: usize = 16;
 
 /// What is used again once every reader has passed.
 enum LetGo {
@@ -148,7 +150,10 @@ impl<'a> Held<'a> {
     /// parts but a few.
     fn collect_rows(&mut self, rows: &[u32]) {
         let embedding = &self.table.rows.embedding;
-        for &row in rows {
+        for (at, &row) in rows.iter().enumerate() {
+            if let Some(&ahead) = rows.get(at + AHEAD_FREED) {
+                prefetch(embedding.address(ahead));
+            }
             embedding.set_link(row, self.part.free);
             self.part.free = row;
         }
@@ -325,6 +330,22 @@ impl<'a> Held<'a> {
         self.enter(row_of(id), image);
         found.line.write().set(found.slot, id, false);
         self.touch(open.birth, key);
+    }
+
+    /// Make room for images that are about to be born, once and not step by step.
+    pub fn reserve_images(&mut self, birth: u64, count: usize) {
+        let replaced = self.images().reserve(&mut self.part.images, count);
+        self.replaced.extend(replaced.map(LetGo::Places));
+        let keys = &mut self.touched(birth).keys;
+        keys.reserve_exact(count);
+    }
+
+    /// Bring near where a key is looked for.
+    #[inline(always)]
+    pub fn bring_line_near(&self, key: u64) {
+        if let Some(lines) = self.table.index.lines(self.number) {
+            prefetch(lines.first(mix(key)));
+        }
     }
 
     fn enter(&mut self, row: u32, image: Image) {

@@ -201,12 +201,18 @@ impl Images {
     /// Enter an image. Gives what must wait for readers to pass.
     pub fn insert(&self, held: &mut ImagesUse, row: u32, image: Image) -> Option<OldPlaces> {
         debug_assert!(row != 0 && row & GONE == 0 && self.get(row).is_none());
-        let capacity = self.places().map_or(0, |places| places.0.len());
-        let replaced = (4 * (held.used + 1) > 3 * capacity).then(|| self.rebuild(held)).flatten();
+        let replaced = self.reserve(held, 1);
         let places = self.places().expect("rebuild made them");
         held.used += usize::from(places.put(row, image));
         held.entries += 1;
         replaced
+    }
+
+    /// Make room for so many more. Gives what must wait for readers to pass.
+    #[inline(always)]
+    pub fn reserve(&self, held: &mut ImagesUse, more: usize) -> Option<OldPlaces> {
+        let capacity = self.places().map_or(0, |places| places.0.len());
+        if 4 * (held.used + more) > 3 * capacity { self.rebuild(held, more) } else { None }
     }
 
     /// Change what is known of an image.
@@ -236,10 +242,11 @@ impl Images {
         self.places().map_or(0, |places| size_of_val(places.0))
     }
 
-    fn rebuild(&self, held: &mut ImagesUse) -> Option<OldPlaces> {
+    fn rebuild(&self, held: &mut ImagesUse, more: usize) -> Option<OldPlaces> {
         // At least three eighths full afterwards, and three quarters at most before the next time.
-        let count = (4 * (held.entries + 1)).div_ceil(3).next_power_of_two();
-        let count = if 8 * held.entries > 5 * count { 2 * count } else { count }.max(PLACES_MIN);
+        let entries = held.entries + more;
+        let count = (4 * entries).div_ceil(3).next_power_of_two();
+        let count = if 8 * entries > 5 * count { 2 * count } else { count }.max(PLACES_MIN);
         let empty = || Place([AtomicU64::new(EMPTY), AtomicU64::new(0)]);
         let fresh: Box<[Place]> = (0..count).map(|_| empty()).collect();
         is_taken(fresh.as_ptr().cast(), size_of_val(&*fresh));

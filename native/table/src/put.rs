@@ -165,10 +165,13 @@ impl Table {
             let mut scratch = scratch();
             self.prefetch_lines(&members[..members.len().min(LINES_AHEAD)]);
             let is_same = |one: &Member, other: &Member| part_of(one.hash) == part_of(other.hash);
-            let groups = members.chunk_by(is_same).flat_map(|of_part| of_part.chunks(GROUP));
+            let says_once = writer == Writer::Stager;
             let mut at = 0;
-            for group in groups {
+            for (group, left) in members.chunk_by(is_same).flat_map(groups_of_part) {
                 let mut held = self.hold(part_of(group[0].hash), open);
+                if open.is_versioned && says_once {
+                    held.reserve_images(open.birth, left);
+                }
                 for &member in group {
                     // First the line, and some keys later what it leads to: while others are written, for one at a
                     // time is all that memory gives.
@@ -210,6 +213,11 @@ impl Table {
             std::iter::once(own).chain(others).collect()
         })
     }
+}
+
+/// Members that are worked on under one lock, and how many of the part there are from there on.
+fn groups_of_part(members: &[Member]) -> impl Iterator<Item = (&[Member], usize)> {
+    members.chunks(GROUP).enumerate().map(|(number, group)| (group, members.len() - number * GROUP))
 }
 
 #[inline(always)]

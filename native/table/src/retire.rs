@@ -7,19 +7,25 @@ use crate::images::{GONE, Image, NONE};
 use crate::index::mix;
 use crate::versions::{Dropped, Retired};
 
+/// Lines are brought near so many keys before they are needed.
+const LINES_AHEAD: usize = 16;
+
 /// Let go of what nobody sees now that a version is not retained any more.
 pub fn retire(held: &mut Held<'_>, retired: Retired) {
     if retired.has_older {
         let keys = take_touched(held, retired.birth, retired.birth);
-        let kept: Vec<u64> =
-            keys.into_iter().filter(|&key| !merge(held, key, retired.birth, retired.newer)).collect();
+        let mut kept = Vec::new();
+        each(held, &keys, |held, key| {
+            if !merge(held, key, retired.birth, retired.newer) {
+                kept.push(key);
+            }
+        });
         if !kept.is_empty() {
             held.touched(retired.newer).keys.extend(kept);
         }
     } else {
-        for key in take_touched(held, 0, retired.newer) {
-            settle(held, key, retired.newer);
-        }
+        let keys = take_touched(held, 0, retired.newer);
+        each(held, &keys, |held, key| settle(held, key, retired.newer));
     }
 }
 
@@ -28,11 +34,20 @@ pub fn discard(held: &mut Held<'_>, dropped: Dropped) {
     match dropped {
         Dropped::Everything => held.clear(),
         Dropped::After(upto) => {
-            for key in take_touched(held, upto + 1, u64::MAX) {
-                restore(held, key, upto);
-            }
+            let keys = take_touched(held, upto + 1, u64::MAX);
+            each(held, &keys, |held, key| restore(held, key, upto));
             held.set_latest(upto);
         }
+    }
+}
+
+/// Do something with each key, whose line was brought near some keys before.
+fn each(held: &mut Held<'_>, keys: &[u64], mut work: impl FnMut(&mut Held<'_>, u64)) {
+    for (at, &key) in keys.iter().enumerate() {
+        if let Some(&ahead) = keys.get(at + LINES_AHEAD) {
+            held.bring_line_near(ahead);
+        }
+        work(held, key);
     }
 }
 
