@@ -70,13 +70,14 @@ class _BeamKept:
 class _Bench:
     """What one instance of the step works with, between setup and teardown."""
 
-    def __init__(self, folder: AppFolder, plan: ReadPlan, maker_of: MakerOf) -> None:
+    def __init__(self, folder: AppFolder, plan: ReadPlan, maker_of: MakerOf, *, keeps_log: bool) -> None:
         settings = folder.settings
         tick_ms, flush_ms = (max(1, round(1_000 * one)) for one in (settings.ingest.tick_s, settings.ingest.flush_s))
         rules = TickRules(plan.partitions, tick_ms, flush_ms)
         join_plan = JoinPlan.of(folder.app, plan.lineage.events_topic_id, settings.join, plan.start_ms)
-        self.shelf = open_shelf(plan.progress_url, plan.run)
-        self.step = LotStep(join_plan, rules, self.shelf, rows_max=settings.samples.message_rows_max)
+        self.shelf = open_shelf(plan.progress_url, plan.run, drops=keeps_log)
+        rows_max = settings.samples.message_rows_max
+        self.step = LotStep(join_plan, rules, self.shelf, rows_max=rows_max, keeps_log=keeps_log)
         with ExitStack() as stack:
             self.sink = SampleSink(folder, plan, maker_of(folder, plan))
             stack.callback(self.sink.close)
@@ -99,14 +100,18 @@ class JoinLots(beam.DoFn):
         app: The application's folder, on the worker.
         changes: What `--set` says.
         maker_of: Makes the maker of samples, on the worker.
+        keeps_log: Whether the runner's state outlives the worker's process, so that events are logged in it.
     """
 
     HEAD = ReadModifyWriteStateSpec("head", BytesCoder())
     STATES = tuple(BagStateSpec(f"log{number}", BytesCoder()) for number in range(BAGS))
     TICK = TimerSpec("tick", TimeDomain.WATERMARK)
 
-    def __init__(self, plan: ReadPlan, app: str, changes: tuple[str, ...], maker_of: MakerOf) -> None:
+    def __init__(
+        self, plan: ReadPlan, app: str, changes: tuple[str, ...], maker_of: MakerOf, *, keeps_log: bool = True
+    ) -> None:
         self._plan, self._app, self._changes, self._maker_of = plan, app, changes, maker_of
+        self._keeps_log = keeps_log
         self._bench: _Bench | None = None
         self._reached_ms: dict[int, int] = {}
         self._has_last = False
@@ -114,7 +119,8 @@ class JoinLots(beam.DoFn):
     def setup(self) -> None:
         """Load the application and open its topics."""
         use_byte_sizes()
-        self._bench = _Bench(load_app(Path(self._app), list(self._changes)), self._plan, self._maker_of)
+        folder = load_app(Path(self._app), list(self._changes))
+        self._bench = _Bench(folder, self._plan, self._maker_of, keeps_log=self._keeps_log)
 
     def start_bundle(self) -> None:
         """Forget what a bundle that failed had reached."""

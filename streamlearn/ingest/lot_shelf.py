@@ -32,11 +32,12 @@ class LotShelf:
     made again from its log. Guaranteed: nobody else has a join that was taken.
 
     Args:
+        drops: Whether joins that nobody asked for in a long time are dropped, since they can be made again.
         clock: For how long a lot was not asked for.
     """
 
-    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
+    def __init__(self, *, drops: bool = True, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock, self._drops = clock, drops
         self._lock = threading.Lock()
         self._places: dict[int, _Place] = {}
         self._swept_s = clock.monotonic_s()
@@ -69,7 +70,7 @@ class LotShelf:
             self._places[lot] = place
             self._bytes += place.bytes
             self._pending += place.pending
-            if now_s - self._swept_s > _UNASKED_S:
+            if self._drops and now_s - self._swept_s > _UNASKED_S:
                 self._swept_s = now_s
                 for other in [at for at, one in self._places.items() if now_s - one.asked_s > _UNASKED_S]:
                     self._remove(other)
@@ -87,7 +88,7 @@ _LOCK = threading.Lock()
 _SHELVES: dict[str, tuple[int, LotShelf]] = {}
 
 
-def open_shelf(progress_url: str, run: int) -> LotShelf:
+def open_shelf(progress_url: str, run: int, *, drops: bool = True) -> LotShelf:
     """The process's own shelf of a run. That of another run before it is let go of.
 
     It outlives the step's instances: a runner ends those that it has no work for, and joins would have to be made
@@ -96,7 +97,7 @@ def open_shelf(progress_url: str, run: int) -> LotShelf:
     with _LOCK:
         found = _SHELVES.get(progress_url)
         if found is None or found[0] != run:
-            found = _SHELVES[progress_url] = (run, LotShelf())
+            found = _SHELVES[progress_url] = (run, LotShelf(drops=drops))
         return found[1]
 
 

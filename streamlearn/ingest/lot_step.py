@@ -1,7 +1,8 @@
 """LotStep: what is done when events of a lot come, and when it is looked at. It knows no runner, only what one keeps.
 
 A runner keeps a lot's state and undoes what a failed bundle wrote; memory it does not undo. So the head names the join
-that it is of, and any other join in memory is made again from the log.
+that it is of, and any other join in memory is made again from the log. A runner that keeps nothing beyond its process
+is spared the log: it gives no bundle twice, and the next run begins from what was acknowledged.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import PipelineFailed
 from streamlearn.ingest.join_columns import Joined
 from streamlearn.ingest.join_meters import count_rebuilt, count_waiting
 from streamlearn.ingest.join_plan import JoinPlan
@@ -84,23 +86,36 @@ class LotStep:
         rules: When lots are looked at.
         shelf: Where joins are between two calls.
         rows_max: Rows that are given out at once.
+        keeps_log: Whether events are logged, so that a join can be made again.
         clock: How fast event time goes by.
     """
 
     def __init__(
-        self, plan: JoinPlan, rules: TickRules, shelf: LotShelf, *, rows_max: int, clock: Clock = SYSTEM_CLOCK
+        self,
+        plan: JoinPlan,
+        rules: TickRules,
+        shelf: LotShelf,
+        *,
+        rows_max: int,
+        keeps_log: bool = True,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._plan, self._rules, self._shelf, self._rows_max, self._clock = plan, rules, shelf, rows_max, clock
-        self._spans = LogSpans.of(plan)
+        self._spans, self._keeps_log = LogSpans.of(plan), keeps_log
 
     def take_in(self, lot: int, data: bytes, kept: Kept) -> None:
-        """Take in events of a lot, of `encode_lot`."""
+        """Take in events of a lot, of `encode_lot`.
+
+        Raises:
+            PipelineFailed: The lot's join is not in this process, and there is no log to make it again from.
+        """
         events, before = decode_lot(data), decode_head(kept.read_head())
         join = self._join_of(lot, before, kept)
         after = with_events(before, events, self._spans)
         if len(events):
-            for bag, entry in entries_of(before, after, events, data, self._spans):
-                kept.add_to_bag(bag, entry)
+            if self._keeps_log:
+                for bag, entry in entries_of(before, after, events, data, self._spans):
+                    kept.add_to_bag(bag, entry)
             join.add(events, len(data))
             join.quiet = 0
             if join.waiting:
@@ -122,6 +137,7 @@ class LotStep:
 
         Raises:
             JoinFull: Events wait for room that there will never be.
+            PipelineFailed: The lot's join is not in this process, and there is no log to make it again from.
         """
         before = decode_head(kept.read_head())
         join = self._join_of(lot, before, kept)
@@ -137,7 +153,7 @@ class LotStep:
             armed_ms=None,
         )
         after, cleared = without_passed(after, self._spans)
-        for bag in cleared:
+        for bag in cleared if self._keeps_log else ():
             kept.clear_bag(bag)
         wanted_ms = None if found.is_last else next_look_ms(after, join.next_deadline_ms(), self._rules, join.quiet)
         if wanted_ms is not None:
@@ -154,6 +170,12 @@ class LotStep:
             return found
         if not head.count:
             return LotJoin(self._plan)
+        if not self._keeps_log:
+            message = f"the join of lot {lot} is not in this process, and this runner keeps no log of it"
+            hint = (
+                "it gave a bundle twice, or to two processes; start again: the next run reads what is not acknowledged"
+            )
+            raise PipelineFailed(message, help=hint)
         count_rebuilt()
         logged = logged_of({bag: list(kept.read_bag(bag)) for bag in head.filled})
         return LotJoin.rebuild(self._plan, head, logged)

@@ -63,7 +63,7 @@ def samples_pipeline(
     changes: tuple[str, ...],
     maker_of: MakerOf,
     *,
-    whole: bool,
+    is_prism: bool,
 ) -> None:
     """Put the steps of ingest into a pipeline.
 
@@ -73,11 +73,12 @@ def samples_pipeline(
         app: The application's folder, on the workers.
         changes: What `--set` says.
         maker_of: Makes the maker of samples, on a worker; importable there.
-        whole: Whether all partitions are one split, as they are to be on Prism.
+        is_prism: Whether all partitions are one split, and no log of the joins is kept, since nothing of Prism
+            outlives its process.
     """
     cut: Any = beam.ParDo(CutLots(plan, app, changes))  # type: ignore[no-untyped-call]
-    join: Any = beam.ParDo(JoinLots(plan, app, changes, maker_of))  # type: ignore[no-untyped-call]
-    _ = pipeline | "Read" >> read_events(plan, whole=whole) | "Cut" >> cut | "Join" >> join
+    join: Any = beam.ParDo(JoinLots(plan, app, changes, maker_of, keeps_log=not is_prism))  # type: ignore[no-untyped-call]
+    _ = pipeline | "Read" >> read_events(plan, whole=is_prism) | "Cut" >> cut | "Join" >> join
 
 
 class SamplesJob:
@@ -122,7 +123,7 @@ class SamplesJob:
         pipeline = beam.Pipeline(options=options)
         app = str(folder.folder.resolve())
         is_prism = kind_of(runner or folder.settings.ingest.runner) == "prism"
-        samples_pipeline(pipeline, self._plan, app, tuple(changes), maker_of, whole=is_prism)
+        samples_pipeline(pipeline, self._plan, app, tuple(changes), maker_of, is_prism=is_prism)
         self._result: Any = self._started(pipeline)
         self._done = threading.Event()
         self._error: Exception | None = None

@@ -61,8 +61,8 @@ class FailedBundle(Exception):
 class OneLot:
     """Runs one lot. What a bundle gave out counts once it is committed."""
 
-    def __init__(self, plan: JoinPlan, rules: TickRules, rows_max: int = 1_000) -> None:
-        self.plan, self.rules, self.rows_max = plan, rules, rows_max
+    def __init__(self, plan: JoinPlan, rules: TickRules, rows_max: int = 1_000, *, keeps_log: bool = True) -> None:
+        self.plan, self.rules, self.rows_max, self.keeps_log = plan, rules, rows_max, keeps_log
         self.state = State()
         self.rows: list[Row] = []
         self.looks: list[Looked] = []
@@ -83,7 +83,9 @@ class OneLot:
         """Do something, and commit it unless it fails."""
         state = self.state.copy()
         rows: list[Row] = []
-        step = LotStep(self.plan, self.rules, self.shelf, rows_max=self.rows_max, clock=self.clock)
+        step = LotStep(
+            self.plan, self.rules, self.shelf, rows_max=self.rows_max, keeps_log=self.keeps_log, clock=self.clock
+        )
         looked = work(step, state, rows)
         if fails:
             self.given_twice += len(rows)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlearn.errors import BadRecord, JoinFull
+from streamlearn.errors import BadRecord, JoinFull, PipelineFailed
 from streamlearn.features import Label, LabelGroup
 from streamlearn.ingest import AFTER_ALL, BEFORE_ALL, JoinPlan
+from streamlearn.ingest.lot_join import LotJoin
 from streamlearn.ingest.lot_log import BAGS, LotHead, PartitionTime, decode_head, encode_head
 from streamlearn.ingest.lot_shelf import LotShelf, close_shelf, open_shelf
 from streamlearn.ingest.progress_keeper import partitions_of, silent_partitions
@@ -246,6 +247,24 @@ def test_joins_that_nobody_asks_for_are_let_go_of() -> None:
     shelf.put(4, join)
     assert (shelf.pending, shelf.bytes) == (0, join.bytes)
     assert shelf.bytes < held
+
+
+def test_without_a_log_a_lot_goes_on_in_its_process_and_fails_where_its_join_is_not() -> None:
+    clock = ManualClock()
+    runner = OneLot(plan_of(), RULES, keeps_log=False)
+    runner.shelf = LotShelf(drops=False, clock=clock)
+    events = [lot_events(plan_of(), 0, [Shown(name, 0, 0, 0, 0, (1,), b"x")], 0, 1_000) for name in ("q", "r", "s")]
+    runner.come(events[0])
+    clock.sleep(400)
+    runner.shelf.put(4, LotJoin(plan_of()))  # which sweeps nothing
+    runner.come(events[1])
+    assert runner.shelf.pending == 2
+    assert not any(runner.state.bags)
+    before = runner.state.copy()
+    runner.come(events[2], fails=True)  # what memory has is further than what the runner kept
+    assert runner.state == before
+    with pytest.raises(PipelineFailed, match="lot 3 is not in this process"):
+        runner.come(events[2])
 
 
 def test_every_partition_of_samples_is_spoken_for_by_some_lot() -> None:
