@@ -19,7 +19,7 @@ from streamlearn.cli.place import Place, at_place
 from streamlearn.cli.shown_progress import shown_progress
 from streamlearn.cli.table import print_json, print_table
 from streamlearn.cli.units import bytes_text, counted
-from streamlearn.errors import VersionDefect
+from streamlearn.errors import UsageError, VersionDefect
 
 if TYPE_CHECKING:
     from streamlearn.cli.model import Model
@@ -36,12 +36,21 @@ def verify(
         int | None,
         typer.Option("--version", metavar="VERSION", min=1, help="Only the chain of this version."),
     ] = None,
+    mend_pointer: Annotated[
+        bool,
+        typer.Option(
+            "--mend-pointer",
+            help="First put the registry's copy of the newest move in the place of its damaged record.",
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Read all files of all versions, or of one's chain, and compare checksums; names all defects and ends with 1."""
     from streamlearn.versions import verify as read_all
 
     found = open_model(model, place)
+    if mend_pointer:
+        _mend_pointer(found)
     with shown_progress("verifying", is_bytes=True) as progress:
         seen = read_all(found.store, found.name, version, everything=version is None, progress=progress)
     wrong = [*seen.defects, *_records(found)]
@@ -64,6 +73,20 @@ def verify(
             defect=first["defect"],
             path=first["path"],
         )
+
+
+def _mend_pointer(found: Model) -> None:
+    if found.registry is None:
+        message = "--mend-pointer takes the newest move from the registry, and none was named"
+        raise UsageError(message, help="name it with --registry or STREAMLEARN_REGISTRY")
+    copy = found.registry.pointer()
+    if copy is None:
+        message = f"the registry has no move of {found.name!r}"
+        raise UsageError(
+            message, help='see docs/operating/versions.md, "A damaged move", for what to do without a copy'
+        )
+    found.log.mend(copy)
+    typer.echo(f"move {copy.seq} is the registry's copy now: {copy.by} put version {copy.active} there", err=True)
 
 
 def _records(found: Model) -> list[Found]:

@@ -19,8 +19,8 @@ __all__ = ["PointerLog"]
 _MOVES_MAX = 20
 _REASON_CHARS_MAX, _BY_CHARS_MAX = 2_000, 200
 _HELP = (
-    "restore it from a copy, or put the registry's copy in its place with `PointerLog.mend`: "
-    'docs/operating/versions.md says how, under "A damaged move"'
+    "restore it from a copy, or put the registry's copy in its place with `streamlearn verify --mend-pointer`: "
+    'see docs/operating/versions.md, "A damaged move"'
 )
 
 

@@ -57,7 +57,7 @@ def test_a_damaged_manifest_is_shown_shortly_and_without_an_age(place: Place, ve
     ("record", "help"),
     [
         ("deltas/000000000004-*/verdict.json", "the publisher judges the version again"),
-        ("pointer/000000000004.json", "PointerLog.mend"),
+        ("pointer/000000000004.json", "streamlearn verify --mend-pointer"),
         ("requests/000000000001.json", "remove it, and ask again"),
     ],
 )
@@ -71,6 +71,21 @@ def test_a_damaged_record_is_named_with_what_to_do(place: Place, verb: Verb, rec
     (defect,) = verb("verify", MODEL, "--json").json["defects"]
     assert (defect["path"], defect["defect"]) == (path, "corrupted")
     assert help in defect["help"]
+
+
+def test_a_damaged_move_is_mended_from_the_registry(place: Place, verb: Verb) -> None:
+    refused(verb("verify", MODEL, "--mend-pointer"), 2, "is as it was written", "nothing is to be mended")
+    file = max((place.folder / "store" / MODEL / "pointer").iterdir())
+    whole = file.read_bytes()
+    file.chmod(0o644)
+    file.write_bytes(whole[:-9])
+    refused(verb("rollback", MODEL, "--to", 2), 1, "corrupted", "streamlearn verify --mend-pointer")
+    refused(verb("verify", MODEL, "--registry", "none", "--mend-pointer"), 2, "none was named", "--registry")
+    ended = verb("verify", MODEL, "--mend-pointer")
+    assert ended.status == 0, ended
+    assert "ok: everything is as it was written" in ended.out
+    assert file.read_bytes() == whole
+    assert verb("rollback", MODEL, "--to", 2).status in (0, 3)
 
 
 def test_two_versions_are_compared(place: Place, verb: Verb) -> None:

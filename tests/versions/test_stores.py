@@ -133,6 +133,25 @@ def test_large_local_files_are_mapped_and_verified(tmp_path: Path) -> None:
         store.read("x", bytes_max=4, sha256=sha256)
 
 
+def test_no_write_keeps_the_core_for_long(local: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    write = os.write
+
+    def written(descriptor: int, view: memoryview) -> int:
+        sizes.append(len(view))
+        return write(descriptor, view)
+
+    monkeypatch.setattr(os, "write", written)
+    data = os.urandom(1_000_000)
+    with local.writer("m/large", ".bin") as file:
+        file.write(data)
+        stored = file.finish()
+    monkeypatch.undo()
+    assert sum(sizes) == len(data)
+    assert max(sizes) <= 65_536
+    assert local.read(stored.path, bytes_max=len(data), sha256=stored.sha256) == data
+
+
 def test_only_unfinished_files_are_swept(local: Store) -> None:
     local.create("ctr/x", b"1")
     with pytest.raises(StoreError, match="'x' is not an unfinished file"):
