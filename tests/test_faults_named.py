@@ -1,4 +1,4 @@
-"""Every failure that versions must survive, and the tests that show it.
+"""Every failure that ingest and versions must survive, and the tests that show it.
 
 | fault | test |
 |---|---|
@@ -36,6 +36,7 @@
 | poisoned data: skip | publisher/test_requests.py::test_requests_are_obeyed_in_their_order_and_skips_stay |
 | two runs racing on one store | publisher/test_publishing.py::test_of_two_trainers_the_older_one_ends_and_promotes_nothing_more |
 | two runs racing, a late version | publisher/test_publishing.py::test_a_newer_run_takes_over_from_versions_of_an_older_one_that_came_too_late |
+| kill -9 of ingest, of its worker, of its runner | ingest/test_restarts.py::test_whatever_is_killed_the_next_run_goes_on_and_all_is_learned_once |
 | all of it, by chance | versions/test_replica_property.py::test_nodes_answer_with_the_trainers_rows_at_every_version_they_are_moved_to |
 """  # noqa: E501
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,14 +12,15 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.metrics.metric import MetricsFilter
 
-from streamlearn import errors
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import PipelineFailed, StreamlearnError, TopicMissing
 from streamlearn.ingest.cutting import CutLots
+from streamlearn.ingest.heard import Heard, failure_of
 from streamlearn.ingest.joining import METRICS, JoinLots, MakerOf
 from streamlearn.ingest.lot_shelf import close_shelf
 from streamlearn.ingest.plan import ReadPlan
+from streamlearn.ingest.prism import Prism
 from streamlearn.ingest.progress_log import ProgressLog
 from streamlearn.ingest.runners import kind_of, require_job_server, runner_options
 from streamlearn.ingest.sample_maker import SampleMaker
@@ -29,12 +29,11 @@ from streamlearn.ingest.source import read_events
 from streamlearn.ingest.start import begin_run
 from streamlearn.samples import SampleCodec
 
-__all__ = ["SamplesJob", "SamplesReport", "failure_of", "run_samples", "samples_pipeline"]
+__all__ = ["SamplesJob", "SamplesReport", "run_samples", "samples_pipeline"]
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 0.1
-_TEXTS_MAX, _TEXT_CHARS_MAX = 20, 8_000
-_RAISED = re.compile(r"^streamlearn\.errors\.(\w+): (.*)$", re.MULTILINE)
+_LOOK_S, _GONE_S_MAX = 0.1, 5.0
+_TEXT_CHARS_MAX = 8_000
 
 
 @dataclass(frozen=True)
@@ -118,9 +117,10 @@ class SamplesJob:
         self._folder, self._maker_of, self._clock = folder, maker_of, clock
         self._begun_s = clock.monotonic_s()
         self._plan = begin_run(folder, accept_lost=accept_lost, clock=clock)
-        self._heard = _Heard()
-        logging.getLogger().addHandler(self._heard)
-        pipeline = beam.Pipeline(options=options)
+        self._heard = Heard()
+        self._heard.listen()
+        self._prism = Prism.of(options)
+        pipeline = self._prism.pipeline() if self._prism else beam.Pipeline(options=options)
         app = str(folder.folder.resolve())
         is_prism = kind_of(runner or folder.settings.ingest.runner) == "prism"
         samples_pipeline(pipeline, self._plan, app, tuple(changes), maker_of, is_prism=is_prism)
@@ -140,28 +140,50 @@ class SamplesJob:
             StreamlearnError: What a worker raised.
             PipelineFailed: The runner gave up for another reason.
         """
-        told = False
+        try:
+            told = self._wait_for_end(stop)
+            if self._error is not None:
+                raise self._failure(self._error) from self._error
+            if not told:
+                self._say_end()
+            seconds = self._clock.monotonic_s() - self._begun_s
+            return SamplesReport(self._plan.run, self._plan.start_ms, seconds, told, self._counts())
+        finally:
+            close_shelf(self._plan.progress_url, self._plan.run)
+            self._let_go()
+
+    def _wait_for_end(self, stop: threading.Event) -> bool:
+        """Whether it was told to stop before it had ended."""
+        told, gone_s = False, 0.0
         while not self._done.wait(_LOOK_S):
             if stop.is_set() and not told:
                 told = True
                 _LOG.info("run %d reads no more; what is due is written", self._plan.run)
                 with ProgressLog.open(self._plan.progress_url, self._plan.access, clock=self._clock) as log:
                     log.stop(self._plan.run, self._plan.lineage)
-        close_shelf(self._plan.progress_url, self._plan.run)
-        logging.getLogger().removeHandler(self._heard)
-        if self._error is not None:
-            raise failure_of([*self._heard.texts, str(self._error)]) from self._error
-        if not told:
-            self._say_end()
-        seconds = self._clock.monotonic_s() - self._begun_s
-        return SamplesReport(self._plan.run, self._plan.start_ms, seconds, told, self._counts())
+            if self._prism is not None and (failure := self._prism.failure()) is not None:
+                # Its connections end with it, and the job hears of that; nobody waits for a job that does not.
+                gone_s += _LOOK_S
+                if gone_s > _GONE_S_MAX:
+                    raise failure
+        return told
+
+    def _failure(self, error: Exception) -> StreamlearnError:
+        """What ended the job: the end of its runner, or what a worker raised."""
+        gone = self._prism and self._prism.failure(error)
+        return gone or failure_of([*self._heard.texts, str(error)])
+
+    def _let_go(self) -> None:
+        self._heard.end()
+        if self._prism is not None:
+            self._prism.stop()
 
     def _started(self, pipeline: beam.Pipeline) -> Any:
         """Have the runner begin."""
         try:
             return pipeline.run()
         except Exception as error:  # of whatever kind each runner has
-            logging.getLogger().removeHandler(self._heard)
+            self._let_go()
             message = f"the runner did not begin: {str(error)[:_TEXT_CHARS_MAX]}"
             help = (
                 "prism is a binary: `make fetch` builds it, ingest.prism_location names another; "
@@ -238,40 +260,3 @@ def _require_topics(folder: AppFolder) -> None:
         except TopicMissing as error:
             hint = "streamlearn topics APP --create PARTITIONS makes all that are missing"
             raise TopicMissing(error.message, help=hint) from None
-
-
-class _Heard(logging.Handler):
-    """The first errors that runner and workers log: what a runner gives up with often says nothing of them."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if len(self.texts) < _TEXTS_MAX:
-            self.texts.append(self.format(record)[-_TEXT_CHARS_MAX:])
-
-
-def failure_of(texts: Sequence[str]) -> StreamlearnError:
-    r"""The error a worker raised first, from what was logged of it; the first words there are when it was none of ours.
-
-    Examples:
-        >>> text = "Traceback ...\nstreamlearn.errors.JoinFull: it is full\nhelp: more lots [while running 'Join']"
-        >>> failure_of(["stage-003 failed", text])
-        JoinFull('it is full')
-        >>> failure_of([text]).help
-        'more lots'
-        >>> failure_of(["stage-003 failed", "nothing in progress"])
-        PipelineFailed('the runner gave up: stage-003 failed')
-    """
-    for text in texts:
-        raised = list(_RAISED.finditer(text))
-        kind = getattr(errors, raised[-1][1], None) if raised else None
-        if kind is None:
-            continue
-        help = re.match(r"\nhelp: (.*?)(?: \[while running .*)?(?:\n|$)", text[raised[-1].end() :])
-        said = re.sub(r" \[while running .*", "", raised[-1][2])
-        error: StreamlearnError = kind(said, help=help[1] if help else "")
-        return error
-    message = f"the runner gave up: {texts[0]}"
-    return PipelineFailed(message, help="--set telemetry.log_level=debug shows what runner and workers log")

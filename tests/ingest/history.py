@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ app = small_app()
 SETTINGS = """\
 [topics]
 time = "event"
+{topics}
 
 [ingest]
 lots = {lots}
@@ -45,15 +47,20 @@ log_level = "info"
 Outcomes = dict[tuple[Identity, int], int]
 
 
-def write_app(folder: Path, prism: Path, *, lots: int, partitions: int = 2, samples: int = 3) -> AppFolder:
-    """The application with its topics."""
+def write_app(
+    folder: Path, prism: Path, *, lots: int, partitions: int = 2, samples: int = 3, prefix: str = ""
+) -> AppFolder:
+    """The application with its topics, in its own folder, or named with a prefix."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "app.py").write_text(APP)
-    (folder / "app.toml").write_text(SETTINGS.format(lots=lots, prism=prism))
-    app = load_app(folder)
     counts = {"impressions": partitions, "actions": partitions, "dead_letters": 1, "samples": samples, "progress": 1}
+    topics = "\n".join(f'{name} = "{prefix}{name}"' for name in counts) if prefix else ""
+    (folder / "app.toml").write_text(SETTINGS.format(lots=lots, prism=prism, topics=topics))
+    app = load_app(folder)
     for name, count in counts.items():
-        create_topic(app.topic_url(name), app.topic_settings(name, count)).close()
+        # A broker deletes at once what is as old as these events are.
+        settings = replace(app.topic_settings(name, count), retention_ms=-1)
+        create_topic(app.topic_url(name), settings).close()
     return app
 
 
@@ -168,8 +175,12 @@ def learned(app: AppFolder) -> Outcomes:
             at = int(batch.request_index[row])
             identity = int(rows.partition[at]), int(rows.offset[at]), int(rows.item_index[row])
             for bit in range(labels):
-                if (int(settled.learn[row]) | int(settled.correct[row])) >> bit & 1:
+                if int(settled.learn[row]) >> bit & 1:
+                    assert (identity, bit) not in found  # what was learned is never learned again
                     found[identity, bit] = int(values[row]) >> bit & 1
+                if int(settled.correct[row]) >> bit & 1:
+                    assert found[identity, bit] == 0
+                    found[identity, bit] = 1
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from streamlearn.apps import AppFolder
 from streamlearn.ingest.progress_keeper import partitions_of
 from streamlearn.testing import wait_until
+from tests.ingest.family import family_of, is_alive, one_of
 from tests.ingest.history import STEP_MS, T_MS, acknowledged_ms, fill, learned, messages, outcomes, write_app
 
 DEADLINE_S = 120.0
@@ -88,9 +89,11 @@ def test_a_second_signal_ends_a_run_and_its_runner_at_once_and_the_next_leaves_n
         process.send_signal(signal.SIGTERM)
         # Sooner, the second might come before Python has looked at the first, and be one with it.
         wait_until(lambda: "reads no more" in (app.folder / "job.log").read_text(), "the signal has come", DEADLINE_S)
+        family = family_of(process.pid)
+        assert one_of(family, "--job_port")
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
-        wait_until(lambda: not _members(process.pid), "the runner has ended")
+        wait_until(lambda: not any(map(is_alive, family)), "the runner has ended")
     fill(app, 100, 50, end=True)
     with job(app) as process:
         report = ended(app, process)
@@ -98,11 +101,6 @@ def test_a_second_signal_ends_a_run_and_its_runner_at_once_and_the_next_leaves_n
     assert learned(app) == outcomes(app)
     assert {partition for partition, _ in messages(app)} == set(range(5))
     check_messages(app)
-
-
-def _members(group: int) -> list[str]:
-    found = subprocess.run(["pgrep", "-g", str(group)], capture_output=True, text=True, check=False)
-    return found.stdout.split()
 
 
 def check_messages(app: AppFolder) -> None:
