@@ -1,6 +1,6 @@
 """Samples of history: `python -m pipelines.backfill APP --from 2022-04-25 --to 2022-05-01 [Beam's options]`.
 
-It hands on to Beam every option that is not its own.
+It does what `streamlearn backfill` does, and hands on to Beam every option that is not its own.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from streamlearn.apps import load_app
-from streamlearn.errors import StreamlearnError, UsageError
-from streamlearn.ingest import BackfillReport, run_backfill
+from streamlearn.errors import StreamlearnError
+from streamlearn.ingest import BackfillReport, HistoryRange, run_backfill
 from streamlearn.telemetry import set_up_logging
 
 __all__ = ["run"]
@@ -24,30 +23,23 @@ def run(argv: Sequence[str]) -> BackfillReport:
     parser.add_argument("app", metavar="APP", help="the folder of an application, on every worker")
     parser.add_argument("--from", dest="begin", metavar="TIME", help="event time, ISO 8601; UTC unless it says so")
     parser.add_argument("--to", dest="end", metavar="TIME", help="event time, not included; behind the last")
-    parser.add_argument("--runner", default="", help="direct, prism or flink; ingest.runner when not given")
+    parser.add_argument("--from-offsets", default="", metavar="P:N,...", help="by partition of the impressions topic")
+    parser.add_argument("--to-offsets", default="", metavar="P:N,...", help="by partition, not included")
+    parser.add_argument("--runner", default="", help="prism, direct or flink; ingest.runner when not given")
     parser.add_argument("--accept-lost", action="store_true", help="begin with what is there")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="SECTION.NAME=VALUE")
     own, more = parser.parse_known_args(list(argv))
+    within = HistoryRange.of(own.begin, own.end, from_offsets=own.from_offsets, to_offsets=own.to_offsets)
     folder = load_app(own.app, own.changes)
     set_up_logging(folder.settings.telemetry)
     return run_backfill(
         folder,
-        begin_ms=None if own.begin is None else _time_ms(own.begin),
-        end_ms=None if own.end is None else _time_ms(own.end),
+        within,
         changes=tuple(own.changes),
         runner=own.runner,
         accept_lost=own.accept_lost,
         more=tuple(more),
     )
-
-
-def _time_ms(text: str) -> int:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        message = f"{text!r} is no time"
-        raise UsageError(message, help="write it as 2022-04-25 or 2022-04-25T08:00:00+08:00") from error
-    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
 if __name__ == "__main__":

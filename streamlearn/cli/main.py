@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import streamlearn
+from streamlearn.cli.backfill import backfill
 from streamlearn.cli.compact import compact, gc
 from streamlearn.cli.demo import demo
 from streamlearn.cli.doctor import doctor
@@ -57,8 +58,8 @@ def _options(
 
 
 for verb in (
-    compact, demo, diff, doctor, export, gc, import_, ingest, peek, promote, release, replay, rewind, rollback, schema,
-    settings, show, topics, verify, versions,
+    backfill, compact, demo, diff, doctor, export, gc, import_, ingest, peek, promote, release, replay, rewind,
+    rollback, schema, settings, show, topics, verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_"))(verb)
 cli.add_typer(ps, name="ps")

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from streamlearn.ingest.backfill import BackfillReport, backfill_pipeline, run_backfill
     from streamlearn.ingest.blob import Blob, Section, decode_blob, encode_blob
     from streamlearn.ingest.cutting import CutLots
+    from streamlearn.ingest.history_range import HistoryRange
     from streamlearn.ingest.join_columns import (
         ActionColumns,
         ImpressionColumns,
@@ -49,6 +50,7 @@ __all__ = [
     "Cut",
     "CutLots",
     "EventSource",
+    "HistoryRange",
     "ImpressionColumns",
     "JoinCore",
     "JoinLots",
@@ -113,6 +115,7 @@ __getattr__ = lazy_names(
         "backfill": "BackfillReport backfill_pipeline run_backfill",
         "blob": "Blob Section decode_blob encode_blob",
         "cutting": "CutLots",
+        "history_range": "HistoryRange",
         "letter_box": "LetterBox",
         "lot_events": "LotEvents decode_lot encode_lot",
         "lots": "Cut LotCutter lots_of",

@@ -17,21 +17,26 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from apache_beam.metrics.metric import Metrics, MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import StreamlearnError, UsageError
-from streamlearn.ingest.join_columns import Joined
+from streamlearn.errors import StreamlearnError
+from streamlearn.events import Origin
+from streamlearn.ingest.heard import Heard, failure_of
+from streamlearn.ingest.history_range import HistoryRange
+from streamlearn.ingest.join_columns import ImpressionColumns, Joined
 from streamlearn.ingest.join_core import JoinCore
 from streamlearn.ingest.join_plan import JoinPlan
 from streamlearn.ingest.letter_box import LetterBox
 from streamlearn.ingest.lot_events import LotEvents, decode_lot, encode_lot
 from streamlearn.ingest.lots import LotCutter
+from streamlearn.ingest.offset_times import offset_times
 from streamlearn.ingest.plan import ReadPlan
-from streamlearn.ingest.runners import runner_options
+from streamlearn.ingest.prism import Prism
+from streamlearn.ingest.runners import require_job_server, runner_options
 from streamlearn.ingest.sample_maker import SampleMaker
 from streamlearn.ingest.sample_sink import SampleSink
-from streamlearn.ingest.samples_job import failure_of
 from streamlearn.ingest.start import plan_backfill
 from streamlearn.ingest.stretch import Stretch, cut_stretches, own_of, stretch_of
 from streamlearn.ingest.stretch_reader import read_stretch
@@ -75,7 +80,8 @@ class BackfillReport:
         end_ms: And up to here, without.
         stretches: How many stretches had events.
         seconds: How long it took.
-        counts: Rows, messages' letters and impressions, by what.
+        counts: Rows, messages' letters and impressions, by what; `impressions_missed` where records that were named
+            have some that were not found.
     """
 
     begin_ms: int
@@ -121,8 +127,9 @@ class ReadStretch(beam.DoFn):
         assert self._letters is not None
         for blob in read_stretch(self._plan, self._stretch, partition):
             cut = self._cutter.cut(blob)
-            stamps = np.array([origin.timestamp_ms for _, origin in cut.failures], np.int64)
-            own = self._stretch.is_own(stamps).tolist()
+            own = _own_records(
+                [origin for _, origin in cut.failures], self._stretch, self._plan.lineage.events_topic_id
+            )
             self._letters.give([one for one, is_own in zip(cut.failures, own, strict=True) if is_own])
             for events in cut.lots:
                 needed = _needed(events, self._stretch)
@@ -210,7 +217,7 @@ def join_stretch(
         return counts
     impressions = joined_columns([part.impressions for part in parts])
     actions = joined_columns([part.actions for part in parts])
-    counts["impressions"] = int(stretch.is_own(impressions.event_time_ms).sum())
+    counts["impressions"] = int(_is_own(impressions, stretch).sum())
 
     def give(watermark_ms: int) -> None:
         core.advance(watermark_ms)
@@ -232,13 +239,29 @@ def _needed(events: LotEvents, stretch: Stretch) -> LotEvents:
     """What of a lot's events a stretch needs; impressions that are another's without their bytes."""
     impressions = taken_columns(events.impressions, _within(events.impressions.event_time_ms, stretch.impressions_ms))
     actions = taken_columns(events.actions, _within(events.actions.event_time_ms, stretch.actions_ms))
-    own = stretch.is_own(impressions.event_time_ms)
+    own = _is_own(impressions, stretch)
     if not own.all():
         counts = np.diff(impressions.payload_at) * own
         payload, _ = native.take_spans(impressions.payload, impressions.payload_at, np.flatnonzero(own))
         payload_at = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         impressions = replace(impressions, payload=payload, payload_at=payload_at)
     return replace(events, impressions=impressions, actions=actions)
+
+
+def _is_own(impressions: ImpressionColumns, stretch: Stretch) -> npt.NDArray[np.bool_]:
+    """Which impressions make samples in a stretch."""
+    return stretch.is_own(impressions.event_time_ms) & stretch.has(impressions.partition, impressions.offset)
+
+
+def _own_records(origins: Sequence[Origin], stretch: Stretch, events_topic_id: str) -> list[bool]:
+    """Of which records of either topic a stretch says what cannot be used."""
+    own = stretch.is_own(np.array([one.timestamp_ms for one in origins], np.int64))
+    if stretch.records is not None:
+        partitions = np.array([one.partition for one in origins], np.int32)
+        own &= stretch.has(partitions, np.array([one.offset for one in origins], np.int64))
+        own &= np.array([one.topic_id == events_topic_id for one in origins], np.bool_)
+    found: list[bool] = own.tolist()
+    return found
 
 
 def _within(times_ms: npt.NDArray[np.int64], bounds_ms: tuple[int, int]) -> npt.NDArray[np.int64]:
@@ -259,7 +282,8 @@ def backfill_pipeline(
     """
     read: Any = beam.ParDo(ReadStretch(plan, stretch, app, changes))  # type: ignore[no-untyped-call]
     join: Any = beam.ParDo(JoinStretch(plan, stretch, app, changes))  # type: ignore[no-untyped-call]
-    partitions: Any = beam.Create(list(range(plan.partitions)))  # type: ignore[no-untyped-call]
+    named = list(range(plan.partitions)) if stretch.records is None else sorted({one for one, *_ in stretch.records})
+    partitions: Any = beam.Create(named)  # type: ignore[no-untyped-call]
     spread: Any = beam.Reshuffle()  # type: ignore[no-untyped-call]
     group: Any = beam.GroupByKey()  # type: ignore[no-untyped-call]
     _ = pipeline | partitions | spread | "Read" >> read | group | "Join" >> join
@@ -267,9 +291,8 @@ def backfill_pipeline(
 
 def run_backfill(
     folder: AppFolder,
+    within: HistoryRange | None = None,
     *,
-    begin_ms: int | None = None,
-    end_ms: int | None = None,
     changes: Sequence[str] = (),
     runner: str = "",
     accept_lost: bool = False,
@@ -283,8 +306,7 @@ def run_backfill(
 
     Args:
         folder: The application; workers load it from the same folder.
-        begin_ms: Event time: samples are made of impressions from here on; None: from the first.
-        end_ms: And up to here, without; None: up to the last.
+        within: Of which impressions; None: of all.
         changes: What `--set` says.
         runner: A runner's name; the settings' when empty.
         accept_lost: Begin where the topics still have records, even if some that are needed were deleted.
@@ -292,35 +314,83 @@ def run_backfill(
         clock: How long it takes.
 
     Raises:
-        UsageError: It ends before it begins; the runner is wrong.
+        UsageError: The topic has no such partition; the runner is wrong.
+        PositionLost: An offset is outside of what the topic has; or records that are needed may have been deleted.
         TopicError: A topic is missing, or cannot be reached.
         StreamlearnError: What a worker raised.
     """
+    within = within or HistoryRange()
     options = runner_options(folder.settings.ingest, runner=runner, is_bounded=True, more=more)
+    require_job_server(options)
     for topic in ("samples", "dead_letters"):
         folder.open_topic(topic).close()
     begun_s, plan = clock.monotonic_s(), plan_backfill(folder, clock=clock)
-    plan = replace(plan, accept_lost=accept_lost or begin_ms is None)
+    plan = replace(plan, accept_lost=accept_lost)
+    counts = dict.fromkeys(("rows", "letters", "impressions"), 0)
+    plan, stretches, expected = _stretches(folder, plan, within, clock)
+    with _Runs(folder, plan, options, tuple(changes)) as runs:
+        for number, stretch in enumerate(stretches):
+            for name, count in runs.run(stretch).items():
+                counts[name] += count
+            _say_end(folder, plan, stretch.settled_ms)
+            _LOG.info("stretch %d of %d: %d rows so far", number + 1, len(stretches), counts["rows"])
+    if expected is not None and counts["impressions"] < expected:
+        counts["impressions_missed"] = expected - counts["impressions"]
+        message = "%d impressions came later than newer ones by more than the longest window, and were not found"
+        _LOG.warning(message, counts["impressions_missed"])
+    begin = stretches[0].begin_ms if stretches else within.begin_ms or 0
+    end = stretches[-1].end_ms if stretches else within.end_ms or 0
+    return BackfillReport(begin, end, len(stretches), clock.monotonic_s() - begun_s, counts)
+
+
+class _Runs:
+    """A pipeline for each stretch, one after another, on one runner."""
+
+    def __init__(self, folder: AppFolder, plan: ReadPlan, options: PipelineOptions, changes: tuple[str, ...]) -> None:
+        self._plan, self._options = plan, options
+        self._app, self._changes = str(folder.folder.resolve()), changes
+        self._prism = Prism.of(options)
+
+    def __enter__(self) -> _Runs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._prism is not None:
+            self._prism.stop()
+
+    def run(self, stretch: Stretch) -> dict[str, int]:
+        """Join one stretch; what was counted."""
+        pipeline = self._prism.pipeline() if self._prism else beam.Pipeline(options=self._options)
+        backfill_pipeline(pipeline, self._plan, stretch, self._app, self._changes)
+        with Heard() as heard:
+            try:
+                result: Any = pipeline.run()
+                result.wait_until_finish()
+            except StreamlearnError:  # from a runner within this process
+                raise
+            except Exception as error:
+                gone = self._prism and self._prism.failure(error)
+                raise gone or failure_of([*heard.texts, str(error)]) from error
+        found = result.metrics().query(MetricsFilter().with_namespace(_METRICS))["counters"]
+        return {one.key.metric.name: int(one.result) for one in found}
+
+
+def _stretches(
+    folder: AppFolder, plan: ReadPlan, within: HistoryRange, clock: Clock
+) -> tuple[ReadPlan, list[Stretch], int | None]:
+    """What is read, stretch by stretch; and how many impressions are to be found, where records are named."""
     join_plan = JoinPlan.of(folder.app, plan.lineage.events_topic_id, folder.settings.join)
-    app, counts = str(folder.folder.resolve()), dict.fromkeys(("rows", "letters", "impressions"), 0)
-    bounds = _bounds(plan, begin_ms, end_ms, round(1_000 * folder.settings.ingest.stretch_s))
-    for number, (first_ms, last_ms) in enumerate(bounds):
-        pipeline = beam.Pipeline(options=options)
-        stretch = stretch_of(join_plan, first_ms, last_ms)
-        backfill_pipeline(pipeline, plan, stretch, app, tuple(changes))
-        try:
-            result: Any = pipeline.run()
-            result.wait_until_finish()
-        except StreamlearnError:  # from a runner within this process
-            raise
-        except Exception as error:
-            raise failure_of([str(error)]) from error
-        for one in result.metrics().query(MetricsFilter().with_namespace(_METRICS))["counters"]:
-            counts[one.key.metric.name] += int(one.result)
-        _say_end(folder, plan, stretch.settled_ms)
-        _LOG.info("stretch %d of %d: %d rows so far", number + 1, len(bounds), counts["rows"])
-    begin, end = (bounds[0][0], bounds[-1][1]) if bounds else (begin_ms or 0, end_ms or 0)
-    return BackfillReport(begin, end, len(bounds), clock.monotonic_s() - begun_s, counts)
+    stretch_ms = round(1_000 * folder.settings.ingest.stretch_s)
+    if not within.by_offsets:
+        plan = replace(plan, accept_lost=plan.accept_lost or within.begin_ms is None)
+        bounds = _bounds(plan, within.begin_ms, within.end_ms, stretch_ms)
+        return plan, [stretch_of(join_plan, *one) for one in bounds], None
+    found = offset_times(folder, plan, within, clock=clock)
+    if not found.records:
+        return plan, [], 0
+    bounds = cut_stretches(found.first_ms, found.last_ms + 1, stretch_ms)
+    stretches = [replace(stretch_of(join_plan, *one), records=found.records) for one in bounds]
+    return plan, stretches, found.impressions
 
 
 def _say_end(folder: AppFolder, plan: ReadPlan, settled_ms: int) -> None:
@@ -337,9 +407,6 @@ def _say_end(folder: AppFolder, plan: ReadPlan, settled_ms: int) -> None:
 
 def _bounds(plan: ReadPlan, begin_ms: int | None, end_ms: int | None, stretch_ms: int) -> list[tuple[int, int]]:
     """Begin and end of each stretch; none where there are no impressions."""
-    if begin_ms is not None and end_ms is not None and begin_ms >= end_ms:
-        message = f"a backfill from {begin_ms} ms to {end_ms} ms"
-        raise UsageError(message, help="it ends before it begins: give event times, the earlier one first")
     with ExitStack() as stack:
         topic = stack.enter_context(open_topic(plan.impressions_url, plan.access))
         reader = stack.enter_context(topic.reader())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.ingest.join_columns import Joined, Letters
+from streamlearn.ingest.join_columns import Joined, LetterKind, Letters
 from streamlearn.ingest.join_plan import JoinPlan
 from streamlearn.native import native
 
@@ -31,12 +31,15 @@ class Stretch:
         end_ms: And up to here, without.
         impressions_ms: First and last event time of impressions that are needed.
         actions_ms: First and last event time of actions that are needed.
+        records: Partition, first offset and the one behind the last, of the impressions that make samples; None: of any
+            record.
     """
 
     begin_ms: int
     end_ms: int
     impressions_ms: tuple[int, int]
     actions_ms: tuple[int, int]
+    records: tuple[tuple[int, int, int], ...] | None = None
 
     @property
     def settled_ms(self) -> int:
@@ -46,6 +49,15 @@ class Stretch:
     def is_own(self, times_ms: Int64s) -> npt.NDArray[np.bool_]:
         """Which event times are of this stretch and of no other."""
         return (times_ms >= self.begin_ms) & (times_ms < self.end_ms)
+
+    def has(self, partitions: npt.NDArray[np.int32], offsets: Int64s) -> npt.NDArray[np.bool_]:
+        """Which records' impressions make samples here, if their times do."""
+        if self.records is None:
+            return np.ones(len(offsets), np.bool_)
+        found = np.zeros(len(offsets), np.bool_)
+        for partition, begin, end in self.records:
+            found |= (partitions == partition) & (offsets >= begin) & (offsets < end)
+        return found
 
 
 def stretch_of(plan: JoinPlan, begin_ms: int, end_ms: int) -> Stretch:
@@ -79,8 +91,12 @@ def cut_stretches(begin_ms: int, end_ms: int, stretch_ms: int) -> list[tuple[int
 def own_of(joined: Joined, stretch: Stretch) -> Joined:
     """What of a join's rows and letters is the stretch's own."""
     requests, rows, letters = joined.requests, joined.rows, joined.letters
-    own = stretch.is_own(requests.event_time_ms)
-    letters = _taken_letters(letters, np.flatnonzero(stretch.is_own(letters.event_time_ms)))
+    own = stretch.is_own(requests.event_time_ms) & stretch.has(requests.partition, requests.offset)
+    own_letters = stretch.is_own(letters.event_time_ms)
+    if stretch.records is not None:  # an action is of no record of impressions
+        shown = (letters.kind == LetterKind.IMPRESSION_LATE) | (letters.kind == LetterKind.IMPRESSION_EXCESS)
+        own_letters &= shown & stretch.has(letters.partition, letters.offset)
+    letters = _taken_letters(letters, np.flatnonzero(own_letters))
     if own.all():
         return replace(joined, letters=letters)
     chosen = np.flatnonzero(own)

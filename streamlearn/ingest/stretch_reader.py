@@ -18,9 +18,9 @@ from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.sections import section_of
 from streamlearn.ingest.stretch import Stretch
 from streamlearn.ingest.watermark import BEFORE_ALL, TopicClock
-from streamlearn.topics import Reader
+from streamlearn.topics import Reader, Records
 
-__all__ = ["read_stretch"]
+__all__ = ["read_records", "read_stretch"]
 
 _RECORDS_MAX = 4_096
 _NONE = np.empty(0, np.int64)
@@ -66,8 +66,29 @@ def _end(reader: Reader, partition: int, time_ms: int) -> int:
 
 
 def _sections(plan: ReadPlan, reader: Reader, where: tuple[int, int, int], clock: Clock) -> Iterator[Section]:
+    topic_clock = TopicClock()
+    for records in read_records(plan, reader, where, clock=clock):
+        section, topic_clock = section_of(records, topic_clock, plan.rules, clock.wall_ms())
+        if len(section):
+            yield section
+
+
+def read_records(
+    plan: ReadPlan, reader: Reader, where: tuple[int, int, int], *, clock: Clock = SYSTEM_CLOCK
+) -> Iterator[Records]:
+    """Records up to an offset that the topic has reached.
+
+    Args:
+        plan: How much is read at once, and for how long a broker may give nothing.
+        reader: Of the topic.
+        where: Partition, first offset, and the offset behind the last.
+        clock: For how long a broker has given nothing.
+
+    Raises:
+        TopicUnreachable: The topic gave nothing for too long.
+    """
     partition, offset, end = where
-    limits, topic_clock, moved_s = plan.limits, TopicClock(), clock.monotonic_s()
+    limits, moved_s = plan.limits, clock.monotonic_s()
     while offset < end:
         records = reader.read(
             partition,
@@ -78,10 +99,7 @@ def _sections(plan: ReadPlan, reader: Reader, where: tuple[int, int, int], clock
         )
         if records.next_offset > offset:
             offset, moved_s = records.next_offset, clock.monotonic_s()
-            given = records.slice(0, int(np.searchsorted(records.offsets, end)))
-            section, topic_clock = section_of(given, topic_clock, plan.rules, clock.wall_ms())
-            if len(section):
-                yield section
+            yield records.slice(0, int(np.searchsorted(records.offsets, end)))
         elif clock.monotonic_s() - moved_s > plan.access.unreachable_after_ms / 1_000:
             message = f"{reader.url} partition {partition} gives nothing from offset {offset} on, and ends at {end}"
             raise TopicUnreachable(message, help="see to the broker, and begin again: nothing is learned twice")

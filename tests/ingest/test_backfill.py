@@ -11,7 +11,7 @@ from pipelines import backfill
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import PositionLost, UsageError
 from streamlearn.features import Label, LabelGroup
-from streamlearn.ingest import BackfillReport, JoinPlan, run_backfill
+from streamlearn.ingest import BackfillReport, HistoryRange, JoinPlan, run_backfill
 from streamlearn.ingest.stretch import cut_stretches, stretch_of
 from streamlearn.schemas import DEAD_LETTER
 from streamlearn.schemas.schema import PREFIX_BYTES
@@ -139,8 +139,9 @@ def _shown_ms(app: AppFolder, *, records: bool = False) -> dict[tuple[int, int, 
 def test_times_that_are_none_are_refused(app: AppFolder) -> None:
     with pytest.raises(UsageError, match="is no time"):
         backfill.run([str(app.folder), "--from", "yesterday"])
-    with pytest.raises(UsageError, match="ends before it begins"):
-        run_backfill(app, begin_ms=5, end_ms=5, runner="direct")
+    with pytest.raises(UsageError, match="5 ms to 5 ms") as caught:
+        HistoryRange(begin_ms=5, end_ms=5)
+    assert "ends before it begins" in caught.value.help
 
 
 def test_a_stretch_needs_what_lies_around_it() -> None:
@@ -165,6 +166,6 @@ def test_history_that_was_deleted_is_not_left_out_in_silence(tmp_path: Path) -> 
         with topic.reader() as reader:
             assert reader.earliest(0) > 0
     with pytest.raises(PositionLost, match="deleted ones may have been"):
-        run_backfill(folder, begin_ms=T_MS, runner="direct")
-    report = run_backfill(folder, begin_ms=T_MS, runner="direct", accept_lost=True)
+        run_backfill(folder, HistoryRange(begin_ms=T_MS), runner="direct")
+    report = run_backfill(folder, HistoryRange(begin_ms=T_MS), runner="direct", accept_lost=True)
     assert 0 < report.counts["impressions"] < 300
