@@ -16,7 +16,7 @@ import apache_beam as beam
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from apache_beam.metrics.metric import Metrics, MetricsFilter
+from apache_beam.metrics.metric import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamlearn.apps import AppFolder, load_app
@@ -34,7 +34,7 @@ from streamlearn.ingest.lots import LotCutter
 from streamlearn.ingest.offset_times import offset_times
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.prism import Prism
-from streamlearn.ingest.runners import require_job_server, runner_options
+from streamlearn.ingest.runners import counters_of, require_job_server, runner_options
 from streamlearn.ingest.sample_maker import SampleMaker
 from streamlearn.ingest.sample_sink import SampleSink
 from streamlearn.ingest.start import plan_backfill
@@ -371,8 +371,7 @@ class _Runs:
             except Exception as error:
                 gone = self._prism and self._prism.failure(error)
                 raise gone or failure_of([*heard.texts, str(error)]) from error
-        found = result.metrics().query(MetricsFilter().with_namespace(_METRICS))["counters"]
-        return {one.key.metric.name: int(one.result) for one in found}
+        return counters_of(result, _METRICS)
 
 
 def _stretches(

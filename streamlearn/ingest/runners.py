@@ -11,7 +11,9 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 from apache_beam.version import __version__ as beam_version
 
@@ -19,7 +21,7 @@ from streamlearn.cache import cache_folder
 from streamlearn.errors import ServiceError, UsageError
 from streamlearn.settings import IngestSettings
 
-__all__ = ["RUNNERS", "end_at_once", "kind_of", "require_job_server", "runner_options"]
+__all__ = ["RUNNERS", "counters_of", "end_at_once", "kind_of", "require_job_server", "runner_options"]
 
 _IDLE_MS = 1_000
 # Names that people use, and what they mean here.
@@ -101,6 +103,19 @@ def kind_of(name: str) -> str:
         message = f"no runner {name!r}"
         raise UsageError(message, help="choose prism (this machine) or flink (a cluster)")
     return kind
+
+
+def counters_of(result: Any, namespace: str) -> dict[str, int]:
+    """What a job has counted, by name.
+
+    Beam's own word for it is None where a runner says 0 and nothing of attempts, as Prism does.
+
+    Args:
+        result: Of the job.
+        namespace: Of the counters.
+    """
+    found = result.metrics().query(MetricsFilter().with_namespace(namespace))["counters"]
+    return {one.key.metric.name: int(one.committed or one.attempted or 0) for one in found}
 
 
 def _prism(settings: IngestSettings) -> list[str]:

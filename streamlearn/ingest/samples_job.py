@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.metrics.metric import MetricsFilter
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
@@ -22,7 +21,7 @@ from streamlearn.ingest.lot_shelf import close_shelf
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.prism import Prism
 from streamlearn.ingest.progress_log import ProgressLog
-from streamlearn.ingest.runners import kind_of, require_job_server, runner_options
+from streamlearn.ingest.runners import counters_of, kind_of, require_job_server, runner_options
 from streamlearn.ingest.sample_maker import SampleMaker
 from streamlearn.ingest.sample_sink import MakesSamples
 from streamlearn.ingest.source import read_events
@@ -147,7 +146,7 @@ class SamplesJob:
             if not told:
                 self._say_end()
             seconds = self._clock.monotonic_s() - self._begun_s
-            return SamplesReport(self._plan.run, self._plan.start_ms, seconds, told, self._counts())
+            return SamplesReport(self._plan.run, self._plan.start_ms, seconds, told, counters_of(self._result, METRICS))
         finally:
             close_shelf(self._plan.progress_url, self._plan.run)
             self._let_go()
@@ -216,10 +215,6 @@ class SamplesJob:
                 writer.send(partition, codec.encode(maker.empty(partition % lots_count, max(own))))
             writer.flush()
             log.write(plan.run, plan.lineage, dict.fromkeys(range(lots_count), max(own)))
-
-    def _counts(self) -> dict[str, int]:
-        found = self._result.metrics().query(MetricsFilter().with_namespace(METRICS))["counters"]
-        return {one.key.metric.name: int(one.result) for one in found}
 
 
 def run_samples(
