@@ -125,6 +125,7 @@ class JoinLots(beam.DoFn):
     def start_bundle(self) -> None:
         """Forget what a bundle that failed had reached."""
         self._reached_ms, self._has_last = {}, False
+        self._ready().shelf.release(self)
 
     def process(
         self,
@@ -144,8 +145,9 @@ class JoinLots(beam.DoFn):
     ) -> None:
         """Take in the events of one lot."""
         bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
-        kept = _BeamKept(head, bags, tick)
-        self._ready().step.take_in(element[0], element[1], kept)
+        bench, kept = self._ready(), _BeamKept(head, bags, tick)
+        bench.shelf.claim(element[0], self)
+        bench.step.take_in(element[0], element[1], kept)
 
     @on_timer(TICK)
     def look(
@@ -168,6 +170,7 @@ class JoinLots(beam.DoFn):
         """Give out what is due, and say how far the lot is."""
         bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
         bench, kept = self._ready(), _BeamKept(head, bags, tick)
+        bench.shelf.claim(lot, self)
         found = bench.step.look(lot, at.micros // 1_000, kept, bench.sink.give)
         _count(found.counts)
         if found.reached_ms > BEFORE_ALL:
@@ -183,10 +186,12 @@ class JoinLots(beam.DoFn):
             note_held(bench.shelf.pending, bench.shelf.bytes)
         if self._has_last:
             bench.keeper.flush()
+        bench.shelf.release(self)
 
     def teardown(self) -> None:
         """Let go of topics."""
         if self._bench is not None:
+            self._bench.shelf.release(self)  # of a bundle that failed
             self._bench.close()
             self._bench = None
 

@@ -10,6 +10,7 @@ import threading
 from typing import NamedTuple
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import PipelineFailed
 from streamlearn.ingest.lot_join import LotJoin
 
 __all__ = ["LotShelf", "close_shelf", "open_shelf"]
@@ -31,6 +32,9 @@ class LotShelf:
     `take` takes a join off, and `put` puts it back: whoever fails in between leaves nothing behind, and the join is
     made again from its log. Guaranteed: nobody else has a join that was taken.
 
+    A runner is to give a lot to one bundle at a time. `claim` says which one works on a lot, until `release`; another
+    that comes meanwhile read its state before the first had kept its own, and what one of the two keeps would be lost.
+
     Args:
         drops: Whether joins that nobody asked for in a long time are dropped, since they can be made again.
         clock: For how long a lot was not asked for.
@@ -42,6 +46,29 @@ class LotShelf:
         self._places: dict[int, _Place] = {}
         self._swept_s = clock.monotonic_s()
         self._bytes = self._pending = 0
+        self._claims: dict[int, object] = {}
+
+    def claim(self, lot: int, owner: object) -> None:
+        """Say who works on a lot.
+
+        Raises:
+            PipelineFailed: Somebody else does.
+        """
+        with self._lock:
+            found = self._claims.setdefault(lot, owner)
+        if found is not owner:
+            message = f"the runner gives lot {lot} to two bundles at once, and what one of them keeps would be lost"
+            hint = (
+                "nothing of this bundle is kept: start ingest again. Where it comes back, tell us the runner and its "
+                "version; on Prism, no option may undo the experiment prism_disable_sdf_split"
+            )
+            raise PipelineFailed(message, help=hint)
+
+    def release(self, owner: object) -> None:
+        """Say that an owner's bundle is over, whatever became of it."""
+        with self._lock:
+            for lot in [lot for lot, one in self._claims.items() if one is owner]:
+                del self._claims[lot]
 
     @property
     def bytes(self) -> int:
