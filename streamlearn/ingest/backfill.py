@@ -23,6 +23,7 @@ from streamlearn.apps import AppFolder, load_app
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import StreamlearnError
 from streamlearn.events import Origin
+from streamlearn.ingest.cutting import cutter_of
 from streamlearn.ingest.heard import Heard, failure_of
 from streamlearn.ingest.history_range import HistoryRange
 from streamlearn.ingest.join_columns import ImpressionColumns, Joined
@@ -113,13 +114,8 @@ class ReadStretch(beam.DoFn):
 
     def setup(self) -> None:
         """Load the application."""
-        folder, plan = load_app(Path(self._app), list(self._changes)), self._plan
-        topics = [
-            (plan.impressions_url.rpartition("/")[2], plan.lineage.events_topic_id),
-            (plan.actions_url.rpartition("/")[2], plan.lineage.actions_topic_id),
-        ]
-        self._cutter = LotCutter(folder, plan.lineage.lots_count, topics, None)
-        self._letters = LetterBox(folder.topic_url("dead_letters"), folder.access)
+        folder = load_app(Path(self._app), list(self._changes))
+        self._cutter, self._letters = cutter_of(folder, self._plan)
 
     def process(self, partition: int) -> Iterator[tuple[int, bytes]]:
         """Read one partition of both topics."""

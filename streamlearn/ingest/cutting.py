@@ -16,7 +16,17 @@ from streamlearn.ingest.meters import count_left_out
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.statecache import use_byte_sizes
 
-__all__ = ["CutLots"]
+__all__ = ["CutLots", "cutter_of"]
+
+
+def cutter_of(folder: AppFolder, plan: ReadPlan) -> tuple[LotCutter, LetterBox]:
+    """What cuts a plan's blobs, from its T0 on, and what takes what cannot be used."""
+    topics = [
+        (plan.impressions_url.rpartition("/")[2], plan.lineage.events_topic_id),
+        (plan.actions_url.rpartition("/")[2], plan.lineage.actions_topic_id),
+    ]
+    cutter = LotCutter(folder, plan.lineage.lots_count, topics, plan.start_ms)
+    return cutter, LetterBox(folder.topic_url("dead_letters"), folder.access)
 
 
 # Beam codes lots as integers and events as bytes, and pickles neither, only when it is told so here.
@@ -40,14 +50,8 @@ class CutLots(beam.DoFn):
     def setup(self) -> None:
         """Load the application."""
         use_byte_sizes()
-        folder: AppFolder = load_app(Path(self._app), list(self._changes))
-        plan = self._plan
-        topics = [
-            (plan.impressions_url.rpartition("/")[2], plan.lineage.events_topic_id),
-            (plan.actions_url.rpartition("/")[2], plan.lineage.actions_topic_id),
-        ]
-        self._cutter = LotCutter(folder, plan.lineage.lots_count, topics, plan.start_ms)
-        self._letters = LetterBox(folder.topic_url("dead_letters"), folder.access)
+        folder = load_app(Path(self._app), list(self._changes))
+        self._cutter, self._letters = cutter_of(folder, self._plan)
 
     def process(self, element: bytes) -> Iterator[tuple[int, bytes]]:
         """Cut one blob."""
