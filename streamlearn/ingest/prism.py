@@ -105,8 +105,8 @@ class Prism(JobServer):
         return PipelineFailed(
             f"prism, the runner (pid {self._process.pid}), ended {how}{said}",
             help=(
-                "start it again: it goes on from what was acknowledged. Where this machine killed it for its memory, "
-                "lower ingest.read_ahead_bytes or the windows; it holds the events of all windows once"
+                "start it again: nothing is learned twice. Where this machine killed it for its memory, lower "
+                "ingest.read_ahead_bytes, or a backfill's ingest.stretch_s; it holds the events of all windows once"
             ),
         )
 

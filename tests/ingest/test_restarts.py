@@ -31,9 +31,9 @@ _VICTIMS = {"worker": "sdk_worker", "prism": "--job_port", "ingest": "streamlear
 
 
 @contextmanager
-def job(app: AppFolder, *more: str) -> Iterator[subprocess.Popen[str]]:
+def job(app: AppFolder, *more: str, verb: str = "ingest") -> Iterator[subprocess.Popen[str]]:
     """A run in a process of its own; it and all it started are killed in the end."""
-    call = [sys.executable, "-m", "streamlearn", "ingest", str(app.folder), *more]
+    call = [sys.executable, "-m", "streamlearn", verb, str(app.folder), *more]
     # Beam starts a worker by the name `python`.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with (app.folder / "job.log").open("w") as log:
@@ -117,5 +117,17 @@ def test_a_ctrl_c_of_a_terminal_ends_a_run_once_what_is_due_is_written(prism: Pa
     assert '"stopped": true' in said(app)
     fill(app, 100, 40, end=True)
     with job(app) as process:
+        assert process.wait(_DEADLINE_S) == 0, said(app)[-4000:]
+    assert learned(app) == outcomes(app)
+
+
+def test_a_backfill_whose_runner_is_killed_says_so_and_is_run_again(prism: Path, tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", prism, lots=2)
+    fill(app, 0, 200, end=True)
+    with job(app, "--set", "ingest.stretch_s=400", verb="backfill") as process:
+        wait_until(lambda: written_to(app) > 3, "a stretch was joined", _DEADLINE_S)
+        assert process.poll() is None, said(app)[-4000:]
+        kill(app, process, "prism")
+    with job(app, "--set", "ingest.stretch_s=2000", verb="backfill") as process:
         assert process.wait(_DEADLINE_S) == 0, said(app)[-4000:]
     assert learned(app) == outcomes(app)
