@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from apache_beam import coders
-from apache_beam.io.unbounded_source import CheckpointMark, ReadFromUnboundedSource, UnboundedReader, UnboundedSource
+from apache_beam.io.unbounded_source import CheckpointMark, UnboundedReader, UnboundedSource
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 from streamlearn.ingest.mark import PairMark, decode_marks, encode_marks
 from streamlearn.ingest.pair import PairReader, Taken
 from streamlearn.ingest.plan import ReadPlan
+from streamlearn.ingest.reading import ReadSource
 from streamlearn.ingest.statecache import use_byte_sizes
 from streamlearn.ingest.watermark import AFTER_ALL, BEFORE_ALL
 
@@ -170,7 +171,7 @@ class EventSource(UnboundedSource):
         return coders.BytesCoder()
 
 
-def read_events(plan: ReadPlan, *, whole: bool) -> ReadFromUnboundedSource:
+def read_events(plan: ReadPlan, *, whole: bool) -> ReadSource:
     """The step that reads; what it gives are blobs, as bytes.
 
     Args:
@@ -178,9 +179,9 @@ def read_events(plan: ReadPlan, *, whole: bool) -> ReadFromUnboundedSource:
         whole: Whether all partitions are one split, as they are to be on Prism.
     """
     limits = plan.limits
-    return ReadFromUnboundedSource(
+    return ReadSource(
         EventSource(plan, whole=whole),
-        poll_interval=limits.poll_s,
-        max_records_per_bundle=limits.bundle_blobs_max,
-        max_read_time_seconds=limits.bundle_s_max,
+        poll_s=limits.poll_s,
+        elements_max=limits.bundle_blobs_max,
+        seconds_max=limits.bundle_s_max,
     )

@@ -171,9 +171,8 @@ def test_times_are_beams() -> None:
 
 def test_the_step_that_reads_has_the_bounds_of_the_settings(place: Place) -> None:
     plan = place.plan()
-    step = read_events(
-        replace(plan, limits=replace(plan.limits, bundle_blobs_max=7, poll_s=0.5, bundle_s_max=3)), whole=True
-    )
+    limits = replace(plan.limits, bundle_blobs_max=7, poll_s=0.5, bundle_s_max=3)
+    step = read_events(replace(plan, limits=limits), whole=True)._step
     assert (step._max_records_per_bundle, step._poll_interval, step._max_read_time_seconds) == (7, 0.5, 3)
 
 

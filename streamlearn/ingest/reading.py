@@ -1,0 +1,113 @@
+"""Reading: Beam's step that drives a source; no bundle waits for its finalization, and readers are the process's.
+
+Beam's own registers each bundle to be finalized, and a worker keeps a bundle's step, with the reader that it has, until
+the runner does that: Flink at its checkpoints. Until then every bundle would be a new step and a new reader, beside all
+those before it. Finalizing commits nothing here, so none is asked for. What is taken from Beam is private to it; the
+release is pinned for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.io.unbounded_source import (
+    _PROVIDER,
+    UnboundedSource,
+    _ReaderCache,
+    _ReadFromUnboundedSourceDoFn,
+)
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+
+__all__ = ["ReadSource"]
+
+_TRACKER: Any = beam.DoFn.RestrictionParam(_PROVIDER)
+_ESTIMATOR: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider())  # type: ignore[no-untyped-call]
+_LOCK = threading.Lock()
+
+
+class _Unasked:
+    """Takes what is to be called once a bundle is final, and does not ask for it."""
+
+    def register(self, callback: object) -> None:
+        """Nothing: it commits nothing."""
+
+
+class _Parked:
+    """The readers of this process that stand between two bundles, as long as any step is there."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._cache: Any = None
+
+    def enter(self) -> Any:
+        """One more step; where readers are found and left."""
+        with _LOCK:
+            self._steps += 1
+            if self._cache is None:
+                self._cache = _ReaderCache()
+            return self._cache
+
+    def leave(self) -> None:
+        """One step less; the last closes them."""
+        with _LOCK:
+            self._steps -= 1
+            cache = None if self._steps else self._cache
+            if cache is not None:
+                self._cache = None
+        if cache is not None:
+            cache.close_all()
+
+
+_PARKED = _Parked()
+
+
+class _Read(_ReadFromUnboundedSourceDoFn):
+    """Beam's step, in all but the two."""
+
+    def setup(self) -> None:
+        """See Beam."""
+        self._reader_cache = _PARKED.enter()
+
+    def teardown(self) -> None:
+        """See Beam."""
+        if self._reader_cache is not None:
+            self._reader_cache = None
+            _PARKED.leave()
+
+    @beam.DoFn.unbounded_per_element()  # type: ignore[no-untyped-call,untyped-decorator]
+    def process(
+        self,
+        unused_element: Any,
+        tracker: Any = _TRACKER,
+        watermark_estimator: Any = _ESTIMATOR,
+    ) -> Iterator[Any]:
+        """See Beam."""
+        return super().process(unused_element, _Unasked(), tracker, watermark_estimator)  # type: ignore[no-any-return]
+
+
+class ReadSource(beam.PTransform[Any, Any]):
+    """Reads a source; what it gives are the source's elements.
+
+    Args:
+        source: What is read.
+        poll_s: How often a reader without elements is looked at.
+        elements_max: Of one bundle.
+        seconds_max: Of one bundle.
+    """
+
+    def __init__(self, source: UnboundedSource, *, poll_s: float, elements_max: int, seconds_max: float) -> None:
+        super().__init__()
+        self._source = source
+        self._step = _Read(poll_s, elements_max, seconds_max)
+
+    def expand(self, pbegin: Any) -> Any:
+        """See Beam."""
+        read: Any = beam.ParDo(self._step)  # type: ignore[no-untyped-call]
+        source: Any = beam.Create([self._source])  # type: ignore[no-untyped-call]
+        return pbegin | "Create" >> source | "ReadUnbounded" >> read
+
+    def _infer_output_coder(self, input_type: Any = None, input_coder: Any = None) -> Any:
+        return self._source.default_output_coder()
