@@ -114,7 +114,7 @@ class JoinLots(beam.DoFn):
         self._keeps_log = keeps_log
         self._bench: _Bench | None = None
         self._reached_ms: dict[int, int] = {}
-        self._has_last = False
+        self._ended: set[int] = set()
 
     def setup(self) -> None:
         """Load the application and open its topics."""
@@ -124,7 +124,7 @@ class JoinLots(beam.DoFn):
 
     def start_bundle(self) -> None:
         """Forget what a bundle that failed had reached."""
-        self._reached_ms, self._has_last = {}, False
+        self._reached_ms, self._ended = {}, set()
         self._ready().shelf.release(self)
 
     def process(
@@ -175,7 +175,8 @@ class JoinLots(beam.DoFn):
         _count(found.counts)
         if found.reached_ms > BEFORE_ALL:
             self._reached_ms[lot] = max(found.reached_ms, self._reached_ms.get(lot, found.reached_ms))
-        self._has_last |= found.is_last
+        if found.is_last:
+            self._ended.add(lot)
 
     def finish_bundle(self) -> None:
         """Have samples acknowledged, then say how far lots are."""
@@ -184,8 +185,8 @@ class JoinLots(beam.DoFn):
         if self._reached_ms or spoken:
             bench.keeper.reached(self._reached_ms, spoken)
             note_held(bench.shelf.pending, bench.shelf.bytes)
-        if self._has_last:
-            bench.keeper.flush()
+        if self._ended:
+            bench.keeper.end(self._ended)
         bench.shelf.release(self)
 
     def teardown(self) -> None:

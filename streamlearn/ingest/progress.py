@@ -14,13 +14,15 @@ from streamlearn.errors import BadRecord
 from streamlearn.schemas import PROGRESS, read_framing
 from streamlearn.topics import Records
 
-__all__ = ["Lineage", "LotProgress", "Standing", "claim_record", "encode_progress", "fold", "stop_record"]
+__all__ = ["Lineage", "LotProgress", "Standing", "claim_record", "encode_progress", "end_record", "fold", "stop_record"]
 
 # The lot of the record by which a run begins: its number is that record's offset plus one, which nobody else can
 # have and which only grows.
 _CLAIM = -1
 # The lot of the record by which a run is told to stop reading.
 _STOP = -2
+# Of the record by which a run says that nothing more follows of lot 0; one less for each further lot.
+_END = -3
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -68,16 +70,22 @@ class Standing(msgspec.Struct, frozen=True):
         run: The newest run; 0 when there was none.
         lots: The last word about each lot.
         stopped: The newest run that was told to stop reading; 0 when none was.
+        ended: For each lot the newest run of which nothing more follows.
     """
 
     run: int = 0
     lots: Mapping[int, LotProgress] = {}
     stopped: int = 0
+    ended: Mapping[int, int] = {}
 
     def reached_ms(self, run: int, lots_count: int) -> int | None:
         """The event time up to which one run has acknowledged all lots; None while it has not written of each."""
         own = [one.reached_ms for one in self.lots.values() if one.ingest_run == run and one.lot < lots_count]
         return min(own) if len(own) == lots_count else None
+
+    def has_ended(self, run: int, lots_count: int) -> bool:
+        """Whether nothing more follows of a run: all that was due in each lot is acknowledged."""
+        return all(self.ended.get(lot) == run for lot in range(lots_count))
 
 
 def claim_record(lineage: Lineage, wall_ms: int) -> tuple[bytes, bytes]:
@@ -88,6 +96,11 @@ def claim_record(lineage: Lineage, wall_ms: int) -> tuple[bytes, bytes]:
 def stop_record(run: int, lineage: Lineage, wall_ms: int) -> tuple[bytes, bytes]:
     """Key and value of the record by which a run is told to stop reading."""
     return encode_progress(LotProgress(_STOP, run, 0, 0, lineage, wall_ms))
+
+
+def end_record(run: int, lot: int, lineage: Lineage, wall_ms: int) -> tuple[bytes, bytes]:
+    """Key and value of the record by which a run says that nothing more follows of a lot."""
+    return encode_progress(LotProgress(_END - lot, run, 0, 0, lineage, wall_ms))
 
 
 def encode_progress(progress: LotProgress) -> tuple[bytes, bytes]:
@@ -106,6 +119,7 @@ def fold(standing: Standing, records: Records) -> Standing:
         BadRecord: A record is no progress.
     """
     run, lots, stopped = standing.run, dict(standing.lots), standing.stopped
+    ended = dict(standing.ended)
     for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
         if value is None:
             continue
@@ -114,9 +128,11 @@ def fold(standing: Standing, records: Records) -> Standing:
             run = offset + 1
         elif progress.lot == _STOP:
             stopped = max(stopped, progress.ingest_run)
+        elif progress.lot <= _END:
+            ended[_END - progress.lot] = progress.ingest_run
         elif progress.ingest_run >= run:
             lots[progress.lot] = progress
-    return Standing(run, lots, stopped)
+    return Standing(run, lots, stopped, ended)
 
 
 def _decode(value: bytes) -> LotProgress:

@@ -138,6 +138,17 @@ class ProgressKeeper:
             self._log.write(self._run, self._lineage, moved)
             self._told_ms.update(moved)
 
+    def end(self, lots: Iterable[int]) -> None:
+        """Write what is to be written, and that nothing more follows of lots.
+
+        Raises:
+            IngestOver: A newer run has taken over.
+            NotDelivered: The topic did not take it.
+        """
+        self.flush()
+        with self._writing:
+            self._log.end(self._run, self._lineage, lots)
+
     def close(self) -> None:
         """Write what is left, and let go of topics."""
         self._closing.set()

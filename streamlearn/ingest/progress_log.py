@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import ConfigError, IngestOver
-from streamlearn.ingest.progress import Lineage, LotProgress, Standing, claim_record, encode_progress, fold, stop_record
+from streamlearn.ingest.progress import (
+    Lineage,
+    LotProgress,
+    Standing,
+    claim_record,
+    encode_progress,
+    end_record,
+    fold,
+    stop_record,
+)
 from streamlearn.topics import AccessSettings, Topic, open_topic
 
 __all__ = ["ProgressLog"]
@@ -104,6 +113,17 @@ class ProgressLog:
             records.append(encode_progress(LotProgress(lot, run, watermark_ms, reached, lineage, wall_ms)))
         if records:
             self._writer.append(0, [value for _, value in records], [key for key, _ in records])
+
+    def end(self, run: int, lineage: Lineage, lots: Iterable[int]) -> None:
+        """Say that nothing more follows of lots, after all that was due in them was acknowledged.
+
+        Raises:
+            IngestOver: A newer run has begun.
+            NotDelivered: The topic did not take it.
+        """
+        self.check(run)
+        records = [end_record(run, lot, lineage, self._clock.wall_ms()) for lot in lots]
+        self._writer.append(0, [value for _, value in records], [key for key, _ in records])
 
     def check(self, run: int) -> Standing:
         """What the topic says, as long as a run is the newest.

@@ -23,7 +23,6 @@ from streamlearn.settings import IngestSettings
 
 __all__ = ["RUNNERS", "counters_of", "end_at_once", "kind_of", "require_job_server", "runner_options"]
 
-_IDLE_MS = 1_000
 # Names that people use, and what they mean here.
 RUNNERS = {
     "prism": "prism",
@@ -147,8 +146,6 @@ def _flink(settings: IngestSettings) -> list[str]:
         f"--checkpointing_interval={round(settings.checkpoint_s * 1000)}",
         # Without it the first stage's bundle stays open for ever, which looks as if nothing ran.
         f"--max_bundle_time_mills={settings.bundle_ms_max}",
-        # Without it a job goes on for ever behind its readers' end; what gives them their splits is idle by then.
-        f"--shutdown_sources_after_idle_ms={_IDLE_MS}",
     ]
     if settings.artifact_endpoint:
         found.append(f"--artifact_endpoint={settings.artifact_endpoint}")

@@ -121,7 +121,8 @@ class SamplesJob:
         self._prism = Prism.of(options)
         pipeline = self._prism.pipeline() if self._prism else beam.Pipeline(options=options)
         app = str(folder.folder.resolve())
-        is_prism = kind_of(runner or folder.settings.ingest.runner) == "prism"
+        self._kind = kind_of(runner or folder.settings.ingest.runner)
+        is_prism = self._kind == "prism"
         samples_pipeline(pipeline, self._plan, app, tuple(changes), maker_of, is_prism=is_prism)
         self._result: Any = self._started(pipeline)
         self._done = threading.Event()
@@ -140,8 +141,8 @@ class SamplesJob:
             PipelineFailed: The runner gave up for another reason.
         """
         try:
-            told = self._wait_for_end(stop)
-            if self._error is not None:
+            told, over = self._wait_for_end(stop)
+            if self._error is not None and not over:
                 raise self._failure(self._error) from self._error
             if not told:
                 self._say_end()
@@ -151,21 +152,24 @@ class SamplesJob:
             close_shelf(self._plan.progress_url, self._plan.run)
             self._let_go()
 
-    def _wait_for_end(self, stop: threading.Event) -> bool:
-        """Whether it was told to stop before it had ended."""
-        told, gone_s = False, 0.0
-        while not self._done.wait(_LOOK_S):
-            if stop.is_set() and not told:
-                told = True
-                _LOG.info("run %d reads no more; what is due is written", self._plan.run)
-                with ProgressLog.open(self._plan.progress_url, self._plan.access, clock=self._clock) as log:
+    def _wait_for_end(self, stop: threading.Event) -> tuple[bool, bool]:
+        """Whether it was told to stop before it had ended; and whether it was over before its runner saw that."""
+        told, over, gone_s = False, False, 0.0
+        with ProgressLog.open(self._plan.progress_url, self._plan.access, clock=self._clock) as log:
+            while not self._done.wait(_LOOK_S):
+                if stop.is_set() and not told:
+                    told = True
+                    _LOG.info("run %d reads no more; what is due is written", self._plan.run)
                     log.stop(self._plan.run, self._plan.lineage)
-            if self._prism is not None and (failure := self._prism.failure()) is not None:
-                # Its connections end with it, and the job hears of that; nobody waits for a job that does not.
-                gone_s += _LOOK_S
-                if gone_s > _GONE_S_MAX:
-                    raise failure
-        return told
+                if self._kind == "flink" and not over and self._has_ended(log):
+                    over = True
+                    self._result.cancel()
+                if self._prism is not None and (failure := self._prism.failure()) is not None:
+                    # Its connections end with it, and the job hears of that; nobody waits for a job that does not.
+                    gone_s += _LOOK_S
+                    if gone_s > _GONE_S_MAX:
+                        raise failure
+        return told, over
 
     def _failure(self, error: Exception) -> StreamlearnError:
         """What ended the job: the end of its runner, or what a worker raised."""
@@ -176,6 +180,10 @@ class SamplesJob:
         self._heard.end()
         if self._prism is not None:
             self._prism.stop()
+
+    def _has_ended(self, log: ProgressLog) -> bool:
+        """Whether nothing more follows, and it is only the runner that does not see it."""
+        return log.standing().has_ended(self._plan.run, self._plan.lineage.lots_count)
 
     def _started(self, pipeline: beam.Pipeline) -> Any:
         """Have the runner begin."""

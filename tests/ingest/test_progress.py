@@ -38,6 +38,23 @@ def test_what_was_written_is_read_back_by_everyone_idle_lots_included(make: Make
         assert found.reached_ms(plan.run + 1, 4) is None
 
 
+def test_a_run_has_ended_once_nothing_more_follows_of_each_of_its_lots(make: Make) -> None:
+    place = make()
+    first = begin_run(place.folder)
+    with log_of(place) as log, log_of(place) as other:
+        log.end(first.run, first.lineage, [0, 1])
+        assert not other.standing().has_ended(first.run, 4)
+        log.end(first.run, first.lineage, [3, 2])
+        found = other.standing()
+        assert found.has_ended(first.run, 4)
+        assert not found.has_ended(first.run, 5)
+        assert found.lots == {}
+        second = begin_run(place.folder)
+        assert not other.standing().has_ended(second.run, 4)
+        with pytest.raises(IngestOver):
+            log.end(first.run, first.lineage, [0])
+
+
 def test_a_run_that_reads_again_takes_no_watermark_back_and_says_how_far_it_is_itself(place: Place) -> None:
     first = begin_run(place.folder)
     with log_of(place) as log:
