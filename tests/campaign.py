@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["examples"]
+__all__ = ["away_s", "examples"]
 
 _TIMES = int(os.environ.get("EXAMPLES_TIMES", "1"))
+_AWAY_S = float(os.environ.get("AWAY_S", "10"))
 
 
 def examples(count: int) -> int:
     """So many examples; in a campaign `EXAMPLES_TIMES` as many."""
     return count * _TIMES
+
+
+def away_s() -> float:
+    """For how many seconds a server is away; in a campaign `AWAY_S`."""
+    return _AWAY_S

@@ -29,6 +29,7 @@ _MARKERS = {
     "own_redis": "redis",
     "prism": "prism",
     "flink": "flink",
+    "own_flink": "flink",
 }
 _USED = pytest.StashKey[list[str]]()
 _Had = TypeVar("_Had")
@@ -120,6 +121,14 @@ def own_kafka(tmp_path: Path) -> Iterator[Kafka]:
     """A Kafka of this test alone, to be killed, paused and restarted."""
     _had("kafka", Kafka.fetch)
     with Kafka.start(tmp_path / "own_kafka") as service:
+        yield service
+
+
+@pytest.fixture
+def own_flink(tmp_path: Path) -> Iterator[FlinkJobServer]:
+    """A Flink job server of this test alone: it ends with all its jobs, and may be killed and restarted."""
+    _had("flink", FlinkJobServer.fetch)
+    with FlinkJobServer.start(tmp_path / "own_flink") as service:
         yield service
 
 

@@ -18,6 +18,7 @@ from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.topics import TopicSettings, create_topic, delete_topic
 from tests.ingest.history import STEP_MS, T_MS, Outcomes, fill, learned, messages, outcomes, records_of, write_app
 from tests.ingest.slow_samples import impression_at, rows_made, slow_features
+from tools.services import FlinkJobServer
 
 REQUESTS = 240
 
@@ -74,6 +75,14 @@ def test_what_is_learned_of_a_backfill_is_the_oracles_however_history_is_cut(app
 def test_a_backfill_on_prism_is_learned_as_the_oracle_says(app: AppFolder, prism: Path) -> None:
     sets = ("--set", f"ingest.prism_location={prism}", "--set", "ingest.stretch_s=10000000")
     found, report = backfilled(app, "prism", *sets, "--prism_log_level=error", runner="prism")
+    assert report.counts["rows"] == sum(len(batch) for _, batch in messages(found))
+    assert learned(found) == outcomes(app)
+
+
+def test_a_backfill_on_flink_is_learned_as_the_oracle_says(app: AppFolder, flink: FlinkJobServer) -> None:
+    changes = [f"ingest.{one}_endpoint={getattr(flink, f'{one}_endpoint')}" for one in ("job", "artifact")]
+    sets = [part for change in (*changes, "ingest.stretch_s=10000000") for part in ("--set", change)]
+    found, report = backfilled(app, "flink", *sets, runner="flink")
     assert report.counts["rows"] == sum(len(batch) for _, batch in messages(found))
     assert learned(found) == outcomes(app)
 

@@ -1,0 +1,89 @@
+"""Runs of ingest on a Flink of this machine, each in a process of its own; and all that a Flink job leaves, ended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from streamlearn.apps import AppFolder
+from streamlearn.testing import wait_until
+from tests.ingest.history import acknowledged_ms, fill
+from tools.services import FlinkJobServer
+
+__all__ = ["CHECKPOINT_S", "DEADLINE_S", "Feed", "ended", "log_of", "run_on"]
+
+DEADLINE_S = 120.0
+CHECKPOINT_S = 0.5
+
+
+@contextmanager
+def run_on(
+    flink: FlinkJobServer, app: AppFolder, *changes: str, checkpoint_s: float = CHECKPOINT_S
+) -> Iterator[subprocess.Popen[str]]:
+    """A run in a process of its own; what of it is left at the end is killed."""
+    sets = [
+        "ingest.runner=flink",
+        f"ingest.job_endpoint={flink.job_endpoint}",
+        f"ingest.artifact_endpoint={flink.artifact_endpoint}",
+        f"ingest.checkpoint_s={checkpoint_s}",
+        *changes,
+    ]
+    call = [sys.executable, "-m", "streamlearn", "ingest", str(app.folder), "--json"]
+    call += [part for change in sets for part in ("--set", change)]
+    with (app.folder / "job.log").open("a") as log:
+        process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+        try:
+            yield process
+        finally:
+            subprocess.run(["kill", "-KILL", "--", f"-{process.pid}"], capture_output=True, check=False)
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def log_of(app: AppFolder) -> str:
+    """The end of what the runs of an application logged."""
+    return (app.folder / "job.log").read_text()[-4000:]
+
+
+def ended(app: AppFolder, process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What a run says that has ended well."""
+    out, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, log_of(app)
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+class Feed:
+    """Events of the small application, written on while a run reads them, as traffic would.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: AppFolder) -> None:
+        self._app = app
+        self.requests = 0
+
+    def more(self, requests: int, *, end: bool = False) -> None:
+        """So many requests, after those before."""
+        fill(self._app, self.requests, requests, end=end)
+        self.requests += requests
+
+    def until(self, is_so: Callable[[], bool], what: str, process: subprocess.Popen[str]) -> None:
+        """A few more, again and again, until something is so."""
+
+        def look() -> bool:
+            assert process.poll() is None, log_of(self._app)
+            self.more(5)
+            return is_so()
+
+        wait_until(look, what, DEADLINE_S)
+
+    def until_acknowledged(self, time_ms: int, process: subprocess.Popen[str]) -> None:
+        """Until a run has acknowledged all lots up to an event time."""
+        self.until(lambda: acknowledged_ms(self._app) >= time_ms, f"progress of {time_ms} ms", process)
