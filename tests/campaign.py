@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TypeVar
 
-__all__ = ["away_s", "examples"]
+__all__ = ["away_s", "examples", "some"]
 
+_One = TypeVar("_One")
 _TIMES = int(os.environ.get("EXAMPLES_TIMES", "1"))
 _AWAY_S = float(os.environ.get("AWAY_S", "10"))
 
@@ -18,3 +21,8 @@ def examples(count: int) -> int:
 def away_s() -> float:
     """For how many seconds a server is away; in a campaign `AWAY_S`."""
     return _AWAY_S
+
+
+def some(cases: Sequence[_One]) -> Sequence[_One]:
+    """The first of cases that are much alike; in a campaign all of them."""
+    return cases if _TIMES > 1 else cases[:1]

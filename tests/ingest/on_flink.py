@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from streamlearn.apps import AppFolder
 from streamlearn.testing import wait_until
 from tests.ingest.history import acknowledged_ms, fill
-from tools.services import FlinkJobServer
+from tools.services import FlinkJobServer, free_ports
+from tools.services.ports import is_taken
 
-__all__ = ["CHECKPOINT_S", "DEADLINE_S", "Feed", "ended", "log_of", "run_on"]
+__all__ = ["CHECKPOINT_S", "DEADLINE_S", "Feed", "children", "ended", "log_of", "run_on", "worker_pool"]
 
 DEADLINE_S = 120.0
 CHECKPOINT_S = 0.5
@@ -43,6 +46,29 @@ def run_on(
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+
+
+@contextmanager
+def worker_pool(app: AppFolder) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """What starts workers for Flink, each a process of its own, and its address."""
+    (port,) = free_ports(1)
+    call = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
+    # It starts workers with the `python` that it finds first.
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    with (app.folder / "pool.log").open("ab") as log:
+        process = subprocess.Popen(call, stdout=log, stderr=log, env=env, start_new_session=True)
+        try:
+            wait_until(lambda: is_taken(port), "the worker pool listens", DEADLINE_S)
+            yield process, f"127.0.0.1:{port}"
+        finally:
+            subprocess.run(["kill", "-KILL", "--", f"-{process.pid}"], capture_output=True, check=False)
+            process.wait()
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(one) for one in found.stdout.split()]
 
 
 def log_of(app: AppFolder) -> str:

@@ -63,7 +63,7 @@ def test_what_is_learned_of_a_backfill_is_the_oracles_however_history_is_cut(app
     parts, report = backfilled(app, "parts", "--set", "ingest.stretch_s=2500")
     assert report.stretches > 2
     assert learned(parts) == expected
-    _check_features(parts)
+    check_features(parts)
     _check_order(parts)
     # Each letter is of one stretch, and none is lost between two.
     found = letters(parts)
@@ -87,7 +87,8 @@ def test_a_backfill_on_flink_is_learned_as_the_oracle_says(app: AppFolder, flink
     assert learned(found) == outcomes(app)
 
 
-def _check_features(app: AppFolder) -> None:
+def check_features(app: AppFolder) -> None:
+    """Every sample has the features of its impression, byte for byte, and its times."""
     with app.open_topic("impressions") as topic:
         records = {(partition, offset): value for partition, offset, value in records_of(topic)}
     for row in rows_made(batch for _, batch in messages(app)):

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from streamlearn.testing import wait_until
-from tests.campaign import away_s
+from tests.campaign import away_s, some
 from tests.ingest.history import STEP_MS, T_MS, learned, outcomes, write_app
 from tests.ingest.on_flink import Feed, ended, log_of
 from tests.ingest.test_samples_pipeline import check_messages, job
 from tools.services import Kafka
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("how", some(["killed", "stopped"]))
 def test_a_broker_that_is_away_for_a_while_is_waited_for_and_nothing_is_lost(
     how: str, own_kafka: Kafka, prism: Path, topic_name: str, tmp_path: Path
 ) -> None:

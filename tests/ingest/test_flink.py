@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 from streamlearn.apps import AppFolder
-from tests.ingest.history import STEP_MS, T_MS, acknowledged_ms, learned, outcomes, write_app
-from tests.ingest.on_flink import DEADLINE_S, Feed, ended, log_of, run_on
+from tests.ingest.history import STEP_MS, T_MS, acknowledged_ms, learned, messages, outcomes, write_app
+from tests.ingest.on_flink import DEADLINE_S, Feed, children, ended, log_of, run_on, worker_pool
+from tests.ingest.test_backfill import check_features
 from tests.ingest.test_samples_pipeline import check_messages, job
 from tools.services import FlinkJobServer
 
@@ -18,6 +20,7 @@ def check_learned(app: AppFolder) -> None:
     assert len(expected) > 300
     assert sum(expected.values()) > 40
     assert learned(app) == expected
+    check_features(app)
     check_messages(app)
 
 
@@ -60,3 +63,27 @@ def test_flink_killed_in_the_midst_ends_the_run_and_the_next_one_loses_nothing_a
     assert report["run"] > 1
     assert report["start_ms"] is not None
     check_learned(app)
+
+
+def test_a_worker_killed_in_the_midst_is_replaced_by_flink_and_goes_on_from_its_checkpoint(
+    own_flink: FlinkJobServer, tmp_path: Path
+) -> None:
+    app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
+    feed = Feed(app)
+    feed.more(150)
+    with worker_pool(app) as (pool, address):
+        changes = ("ingest.environment=EXTERNAL", f"ingest.environment_config={address}")
+        with run_on(own_flink, app, *changes) as process:
+            feed.until_acknowledged(T_MS + 160 * STEP_MS, process)
+            (worker,) = children(pool.pid)
+            os.kill(worker, signal.SIGKILL)
+            feed.until(lambda: children(pool.pid) not in ([], [worker]), "Flink has another worker", process)
+            reached_ms = acknowledged_ms(app)
+            feed.until_acknowledged(reached_ms + 50 * STEP_MS, process)
+            feed.more(10, end=True)
+            report = ended(app, process)
+    assert report["run"] == 1  # Flink restored its checkpoint, and no run was begun anew
+    assert not report["stopped"]
+    check_learned(app)
+    assert len({batch.header.ingest_run for _, batch in messages(app)}) == 1
+    assert "Restoring job" in own_flink.log.read_text()
