@@ -13,7 +13,7 @@ import apache_beam as beam
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import PipelineFailed, StreamlearnError, TopicMissing
+from streamlearn.errors import PipelineFailed, StreamlearnError, TopicMissing, TopicUnreachable
 from streamlearn.ingest.cutting import CutLots
 from streamlearn.ingest.heard import Heard, failure_of
 from streamlearn.ingest.joining import METRICS, JoinLots, MakerOf
@@ -31,7 +31,7 @@ from streamlearn.samples import SampleCodec
 __all__ = ["SamplesJob", "SamplesReport", "run_samples", "samples_pipeline"]
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S, _GONE_S_MAX = 0.1, 5.0
+_LOOK_S, _ASK_S, _GONE_S_MAX = 0.1, 1.0, 5.0
 _TEXT_CHARS_MAX = 8_000
 
 
@@ -114,7 +114,7 @@ class SamplesJob:
         require_job_server(options)
         _require_topics(folder)  # before the run before it is ended
         self._folder, self._maker_of, self._clock = folder, maker_of, clock
-        self._begun_s = clock.monotonic_s()
+        self._begun_s = self._asked_s = clock.monotonic_s()
         self._plan = begin_run(folder, accept_lost=accept_lost, clock=clock)
         self._heard = Heard()
         self._heard.listen()
@@ -182,8 +182,16 @@ class SamplesJob:
             self._prism.stop()
 
     def _has_ended(self, log: ProgressLog) -> bool:
-        """Whether nothing more follows, and it is only the runner that does not see it."""
-        return log.standing().has_ended(self._plan.run, self._plan.lineage.lots_count)
+        """Whether nothing more follows, and it is only the runner that does not see it; asked about every second."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._asked_s < _ASK_S:
+            return False
+        self._asked_s = now_s
+        try:
+            return log.standing().has_ended(self._plan.run, self._plan.lineage.lots_count)
+        except TopicUnreachable as error:  # a broker that is away is the workers' to wait for
+            _LOG.info("how far run %d is could not be asked: %s", self._plan.run, error.message)
+            return False
 
     def _started(self, pipeline: beam.Pipeline) -> Any:
         """Have the runner begin."""

@@ -13,11 +13,13 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 from apache_beam.runners.runner import create_runner
 from apache_beam.runners.worker import statecache
 
-from streamlearn.errors import ServiceError, UsageError
-from streamlearn.ingest import runner_options, use_byte_sizes
+from streamlearn.clock import SYSTEM_CLOCK
+from streamlearn.errors import ServiceError, TopicUnreachable, UsageError
+from streamlearn.ingest import ProgressLog, SamplesJob, begin_run, runner_options, use_byte_sizes
 from streamlearn.ingest import statecache as ours
 from streamlearn.ingest.runners import RUNNERS, require_job_server
 from streamlearn.settings import IngestSettings
+from tests.ingest.place import Place
 
 
 def given(options: PipelineOptions) -> dict[str, Any]:
@@ -117,3 +119,20 @@ def test_beams_own_sizes_stay_where_its_release_is_not_known(
         assert not use_byte_sizes()
     assert statecache.get_deep_size is kept
     assert caplog.text.count("Beam 2.99.0 is not one whose state cache is known") == 1
+
+
+def test_a_broker_that_does_not_answer_whether_a_run_has_ended_does_not_end_it(place: Place) -> None:
+    class Away:
+        def standing(self) -> Any:
+            message = "nobody answers"
+            raise TopicUnreachable(message, help="wait")
+
+    job = object.__new__(SamplesJob)
+    job._plan, job._clock, job._asked_s = begin_run(place.folder), SYSTEM_CLOCK, 0.0
+    away: Any = Away()
+    assert not job._has_ended(away)
+    with ProgressLog.open(job._plan.progress_url, job._plan.access) as log:
+        log.end(job._plan.run, job._plan.lineage, range(4))
+        assert not job._has_ended(log)  # it was asked just now
+        job._asked_s = 0.0
+        assert job._has_ended(log)
