@@ -61,7 +61,7 @@ def samples_pipeline(
     changes: tuple[str, ...],
     maker_of: MakerOf,
     *,
-    is_prism: bool,
+    kind: str,
 ) -> None:
     """Put the steps of ingest into a pipeline.
 
@@ -71,12 +71,14 @@ def samples_pipeline(
         app: The application's folder, on the workers.
         changes: What `--set` says.
         maker_of: Makes the maker of samples, on a worker; importable there.
-        is_prism: Whether all partitions are one split, and no log of the joins is kept, since nothing of Prism
-            outlives its process.
+        kind: The runner, of `kind_of`.
     """
+    read = read_events(plan, whole=kind == "prism", endless=kind == "flink")
     cut: Any = beam.ParDo(CutLots(plan, app, changes))  # type: ignore[no-untyped-call]
-    join: Any = beam.ParDo(JoinLots(plan, app, changes, maker_of, keeps_log=not is_prism))  # type: ignore[no-untyped-call]
-    _ = pipeline | "Read" >> read_events(plan, whole=is_prism) | "Cut" >> cut | "Join" >> join
+    # Nothing of Prism outlives its process: what is logged there could never be read.
+    join_lots = JoinLots(plan, app, changes, maker_of, keeps_log=kind != "prism")
+    join: Any = beam.ParDo(join_lots)  # type: ignore[no-untyped-call]
+    _ = pipeline | "Read" >> read | "Cut" >> cut | "Join" >> join
 
 
 class SamplesJob:
@@ -122,8 +124,7 @@ class SamplesJob:
         pipeline = self._prism.pipeline() if self._prism else beam.Pipeline(options=options)
         app = str(folder.folder.resolve())
         self._kind = kind_of(runner or folder.settings.ingest.runner)
-        is_prism = self._kind == "prism"
-        samples_pipeline(pipeline, self._plan, app, tuple(changes), maker_of, is_prism=is_prism)
+        samples_pipeline(pipeline, self._plan, app, tuple(changes), maker_of, kind=self._kind)
         self._result: Any = self._started(pipeline)
         self._done = threading.Event()
         self._error: Exception | None = None

@@ -25,6 +25,10 @@ from streamlearn.ingest.watermark import AFTER_ALL, BEFORE_ALL
 __all__ = ["EventMark", "EventMarkCoder", "EventReader", "EventSource", "read_events", "timestamp_of"]
 
 
+# An end that is never said is a time so long before the last there is: after all that is due, before windows end.
+_SHORT_OF_END_S = 2 * 86_400
+
+
 def timestamp_of(time_ms: int) -> Timestamp:
     """An event time as Beam has it.
 
@@ -72,10 +76,12 @@ class EventReader(UnboundedReader):
 
     Args:
         readers: What reads each of them.
+        endless: Whether it never says that it has ended.
     """
 
-    def __init__(self, readers: Sequence[PairReader]) -> None:
+    def __init__(self, readers: Sequence[PairReader], *, endless: bool = False) -> None:
         self._readers = tuple(readers)
+        self._latest = MAX_TIMESTAMP - _SHORT_OF_END_S if endless else MAX_TIMESTAMP
         self._next = 0
         self._taken: Taken | None = None
 
@@ -105,7 +111,7 @@ class EventReader(UnboundedReader):
 
     def get_watermark(self) -> Timestamp:
         """Up to which event time everything was given."""
-        return timestamp_of(min(reader.watermark_ms for reader in self._readers))
+        return min(self._latest, timestamp_of(min(reader.watermark_ms for reader in self._readers)))
 
     def get_checkpoint_mark(self) -> EventMark:
         """Where to go on."""
@@ -127,11 +133,14 @@ class EventSource(UnboundedSource):
         partitions: Of a split; none before it is split: all.
         whole: Whether it is one split. Prism takes for the time of all splits that of those whose bundle ended last,
             so that what others read comes late; and here all of them are read by one process anyway.
+        endless: Whether a split never says that it has ended. Flink now and then does not hand on the time of a split's
+            end; one that goes on is looked at again, and its time with it. The run cancels the job.
     """
 
     plan: ReadPlan
     partitions: tuple[int, ...] = ()
     whole: bool = False
+    endless: bool = False
 
     def split(self, desired_num_splits: int, options: Any = None) -> list[EventSource]:
         """One for each partition, or one in all, whatever number is desired."""
@@ -160,7 +169,7 @@ class EventSource(UnboundedSource):
                 readers.append(PairReader(self.plan, partition, mark))
                 stack.callback(readers[-1].close)
             stack.pop_all()
-        return EventReader(readers)
+        return EventReader(readers, endless=self.endless)
 
     def get_checkpoint_mark_coder(self) -> EventMarkCoder:
         """See Beam."""
@@ -171,16 +180,17 @@ class EventSource(UnboundedSource):
         return coders.BytesCoder()
 
 
-def read_events(plan: ReadPlan, *, whole: bool) -> ReadSource:
+def read_events(plan: ReadPlan, *, whole: bool, endless: bool = False) -> ReadSource:
     """The step that reads; what it gives are blobs, as bytes.
 
     Args:
         plan: What is read.
         whole: Whether all partitions are one split, as they are to be on Prism.
+        endless: Whether no split says that it has ended, as on Flink.
     """
     limits = plan.limits
     return ReadSource(
-        EventSource(plan, whole=whole),
+        EventSource(plan, whole=whole, endless=endless),
         poll_s=limits.poll_s,
         elements_max=limits.bundle_blobs_max,
         seconds_max=limits.bundle_s_max,

@@ -208,3 +208,17 @@ def test_what_is_pure_loads_no_beam() -> None:
     script = "import sys; from streamlearn.ingest import PairReader, begin_run; print('apache_beam' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.split() == ["False"]
+
+
+def test_an_endless_split_never_says_that_it_has_ended_and_its_time_is_behind_everything(place: Place) -> None:
+    place.fill(3, end=True)
+    for endless in (False, True):
+        reader = EventSource(place.plan(), (0,), endless=endless).create_reader(None, None)
+        latest = Timestamp(micros=(MAX_TIMESTAMP.micros - 2 * 86_400 * 10**6)) if endless else MAX_TIMESTAMP
+
+        def is_read(reader: EventReader = reader, latest: Timestamp = latest) -> bool:
+            return not reader.advance() and reader.get_watermark() >= latest
+
+        wait_until(is_read, "all is read")
+        assert reader.get_watermark() == latest
+        reader.close()
