@@ -52,7 +52,7 @@ test: setup fetch ## every test, on real services where they can be had (with CI
 	@begin=$$(date +%s); \
 	  cargo test --quiet --workspace --exclude streamlearn-python && \
 	  LOOM_MAX_PREEMPTIONS=1 $(MODEL) && \
-	  $(VENV)/bin/pytest $(PYTEST) && \
+	  $(RUN) -m tools.run_tests $(PYTEST) && \
 	  echo "ok: make test, $$(($$(date +%s) - begin)) seconds"
 
 chaos: setup fetch ## the tests by chance for long: more kills, more lives, EXAMPLES_TIMES (20) as many examples; about an hour

@@ -150,7 +150,7 @@ def test_a_damaged_move_is_mended_from_a_copy_of_it_alone(tmp_path: Any) -> None
     file.write_bytes(whole[:-1])
     with pytest.raises(VersionDefect) as caught:
         PointerLog(store, "ctr").newest()
-    assert "PointerLog.mend" in caught.value.help
+    assert "verify --mend-pointer" in caught.value.help
     with pytest.raises(UsageError, match="of move 1, the newest in the store is 2"):
         log.mend(first)
     log.mend(second)
