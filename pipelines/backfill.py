@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from streamlearn.apps import load_app
 from streamlearn.errors import StreamlearnError
 from streamlearn.ingest import BackfillReport, HistoryRange, run_backfill
+from streamlearn.leaving import leave
 from streamlearn.telemetry import set_up_logging
 
 __all__ = ["run"]
@@ -47,4 +48,5 @@ if __name__ == "__main__":
         print(run(sys.argv[1:]))
     except StreamlearnError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        leave(error.exit_code)
+    leave(0)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from streamlearn.apps import load_app
 from streamlearn.errors import StreamlearnError
 from streamlearn.ingest import SamplesReport, end_at_once, run_samples
+from streamlearn.leaving import leave
 from streamlearn.replay import stop_on_signals
 from streamlearn.telemetry import set_up_logging
 
@@ -39,4 +40,5 @@ if __name__ == "__main__":
         print(run(sys.argv[1:]))
     except StreamlearnError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        leave(error.exit_code)
+    leave(0)

@@ -27,6 +27,7 @@ from streamlearn.cli.topics import topics
 from streamlearn.cli.verify import diff, verify
 from streamlearn.cli.versions import show, versions
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
+from streamlearn.leaving import leave
 
 __all__ = ["cli", "main"]
 
@@ -67,6 +68,15 @@ cli.add_typer(ps, name="ps")
 
 def main() -> NoReturn:
     """Run the command line of this process."""
+    status = EXIT_FAILED
+    try:
+        _run()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0
+    leave(status)
+
+
+def _run() -> NoReturn:
     # Loading a library makes objects by the ten thousand that stay: looking through them every 700 is for nothing.
     set_threshold(_GARBAGE_OBJECTS)
     try:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Sequence
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
 
 from streamlearn import errors
 from streamlearn.errors import PipelineFailed, StreamlearnError
 
 __all__ = ["Heard", "failure_of"]
 
+_LOG = logging.getLogger(__name__)
 _TEXTS_MAX, _TEXT_CHARS_MAX = 20, 8_000
 _RAISED = re.compile(r"^streamlearn\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
 class Heard(logging.Handler):
     """The first errors that are logged between `listen` and `end`, which a `with` calls.
+
+    Threads of Beam's that raise what ended their connections are not shown meanwhile: one place says that.
 
     Attributes:
         texts: Their texts, each cut to its end.
@@ -25,6 +32,7 @@ class Heard(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.texts: list[str] = []
+        self._said: Any = None
 
     def __enter__(self) -> Heard:
         """Begin to listen."""
@@ -38,15 +46,24 @@ class Heard(logging.Handler):
     def listen(self) -> None:
         """Hear all loggers of this process."""
         logging.getLogger().addHandler(self)
+        self._said, threading.excepthook = threading.excepthook, self._hear_thread
 
     def end(self) -> None:
         """Listen no more."""
         logging.getLogger().removeHandler(self)
+        if self._said is not None:
+            threading.excepthook, self._said = self._said, None
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging`."""
         if len(self.texts) < _TEXTS_MAX:
             self.texts.append(self.format(record)[-_TEXT_CHARS_MAX:])
+
+    def _hear_thread(self, args: Any) -> None:
+        if issubclass(args.exc_type, grpc.RpcError):
+            _LOG.debug("thread %s lost its connection: %s", args.thread and args.thread.name, args.exc_value)
+        else:
+            (self._said or threading.__excepthook__)(args)
 
 
 def failure_of(texts: Sequence[str]) -> StreamlearnError:

@@ -58,7 +58,6 @@ class Prism(JobServer):
         self._channel: Any = None
         self._log: threading.Thread | None = None
         self._fatal = ""
-        self._hook: Any = None
 
     @classmethod
     def of(cls, options: PipelineOptions) -> Prism | None:
@@ -106,7 +105,7 @@ class Prism(JobServer):
             f"prism, the runner (pid {self._process.pid}), ended {how}{said}",
             help=(
                 "start it again: nothing is learned twice. Where this machine killed it for its memory, lower "
-                "ingest.read_ahead_bytes, or a backfill's ingest.stretch_s; it holds the events of all windows once"
+                "ingest.read_ahead_bytes, or a backfill's ingest.stretch_s"
             ),
         )
 
@@ -130,8 +129,6 @@ class Prism(JobServer):
                 self._guard.stdin.close()
             self._guard.wait()
             self._guard = None
-        if self._hook is not None:
-            threading.excepthook, self._hook = self._hook, None
 
     def _start(self) -> None:
         found: Any = PrismJobServer(self._options)  # type: ignore[no-untyped-call]
@@ -150,7 +147,6 @@ class Prism(JobServer):
             start_new_session=True,
         )
         self._listen(self._process)
-        self._hook, threading.excepthook = threading.excepthook, _quiet(threading.excepthook)
         self._channel = self._connected(endpoint, self._process)
 
     def _connected(self, endpoint: str, process: subprocess.Popen[bytes]) -> Any:
@@ -192,15 +188,3 @@ class _Runner(PrismRunner):
     def default_job_server(self, options: PipelineOptions) -> Prism:
         """See Beam."""
         return self._prism
-
-
-def _quiet(said: Any) -> Any:
-    """A hook of threads: those of Beam's raise what ended their connections, and one place says that."""
-
-    def hook(args: Any) -> None:
-        if issubclass(args.exc_type, grpc.RpcError):
-            _LOG.debug("thread %s lost its connection: %s", args.thread and args.thread.name, args.exc_value)
-        else:
-            said(args)
-
-    return hook

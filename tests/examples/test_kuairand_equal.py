@@ -1,6 +1,6 @@
-"""KuaiRand's days by ingest and by backfill, both on Prism: what a trainer learns of them is the same, byte for byte.
+"""KuaiRand's days by ingest and by backfill, on Prism and on Flink: a trainer learns the same, to the byte.
 
-`make test` takes the first day; with KUAIRAND_DAYS=7 it is the whole week, against the file's own counts.
+`make test` takes the first day on Prism; with KUAIRAND_DAYS=7 it is the whole week.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from streamlearn.replay import HistoryBlock, Replayer, load_history, open_replay
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.settings import MarksSettings
 from streamlearn.topics import create_topic
+from tests.campaign import some
 from tests.ingest.history import records_of
 from tests.ingest.slow_samples import rows_made
+from tools.services import FlinkJobServer
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kuairand"
 DAYS = int(os.environ.get("KUAIRAND_DAYS", "1"))
@@ -59,10 +61,11 @@ def sets(prism: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return found
 
 
-def made(sets: list[str], verb: str) -> tuple[AppFolder, dict[str, Any]]:
+def made(sets: list[str], verb: str, runner: str, *more: str) -> tuple[AppFolder, dict[str, Any]]:
     """What a verb makes of the days in topics of its own."""
     root = sets[0].partition("=")[2]
-    changes = [*sets, *(f"topics.{name}={root}/{verb}.{name}" for name in ("samples", "dead_letters"))]
+    own = [f"topics.{name}={root}/{runner}.{verb}.{name}" for name in ("samples", "progress", "dead_letters")]
+    changes = [*sets, *own, *more]
     folder = load_app(FOLDER, changes)
     for name, partitions in (("samples", 3), ("dead_letters", 1), ("progress", 1)):
         create_topic(folder.topic_url(name), folder.topic_settings(name, partitions), exist_ok=True).close()
@@ -116,10 +119,16 @@ def _marked(batch: SampleBatch) -> MarkedRows:
     return MarkedRows(batch.header.events_topic_id, *where, batch.request_index, batch.item_index, *masks)
 
 
-def test_the_days_are_the_same_to_a_trainer_whichever_way_they_came(sets: list[str]) -> None:
-    streamed, report = made(sets, "ingest")
-    by_ingest, corrected = facts(streamed)
-    filled, backfill_report = made(sets, "backfill")
+@pytest.fixture(scope="module")
+def streamed(sets: list[str]) -> tuple[AppFolder, dict[str, Any], Facts, int]:
+    """What ingest makes on Prism, and what is learned of it."""
+    folder, report = made(sets, "ingest", "prism")
+    return folder, report, *facts(folder)
+
+
+def test_the_days_are_the_same_to_a_trainer_whichever_way_they_came(sets: list[str], streamed: Any) -> None:
+    folder, report, by_ingest, corrected = streamed
+    filled, backfill_report = made(sets, "backfill", "prism")
     by_backfill, _ = facts(filled)
     assert by_ingest == by_backfill
     counts, values = report["counts"], [value for value, *_ in by_ingest.values()]
@@ -129,7 +138,7 @@ def test_the_days_are_the_same_to_a_trainer_whichever_way_they_came(sets: list[s
         "positives": sum(values),
         "negatives": len(values) - sum(values),
         "corrections": corrected,
-        "dead letters": _letters(streamed),
+        "dead letters": _letters(folder),
         "dead letters of the backfill": _letters(filled),
     }
     print(json.dumps(seen))
@@ -147,3 +156,19 @@ def test_the_days_are_the_same_to_a_trainer_whichever_way_they_came(sets: list[s
 def _letters(folder: AppFolder) -> int:
     with folder.open_topic("dead_letters") as topic:
         return sum(1 for _ in records_of(topic))
+
+
+@pytest.mark.parametrize("verb", some(["ingest", "backfill"]))
+def test_the_days_are_the_same_to_a_trainer_on_whichever_runner(
+    sets: list[str], streamed: Any, own_flink: FlinkJobServer, verb: str
+) -> None:
+    _, _, on_prism, corrected = streamed
+    more = [
+        "ingest.runner=flink",
+        f"ingest.job_endpoint={own_flink.job_endpoint}",
+        f"ingest.artifact_endpoint={own_flink.artifact_endpoint}",
+        "ingest.checkpoint_s=1",
+    ]
+    on_flink, corrected_there = facts(made(sets, verb, "flink", *more)[0])
+    assert on_flink == on_prism
+    assert verb == "backfill" or corrected_there == corrected
