@@ -28,17 +28,18 @@ def shares(tests: Path) -> tuple[list[str], list[str]]:
 
 def run_tests(words: Sequence[str]) -> int:
     """Run all; what the second process says comes after what the first says. Gives the worse status."""
-    command = [sys.executable, "-m", "pytest", *words]
     if any(word.startswith("tests") for word in words):
-        return subprocess.run(command, cwd=ROOT, check=False).returncode
+        return subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, check=False).returncode
     first, second = shares(ROOT / "tests")
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as said:
+        # A report is written at the end of all: a test that ends its process leaves none, and perhaps a status of 0.
+        reports = [Path(folder, name) for name in ("first.xml", "second.xml")]
+        commands = [[sys.executable, "-m", "pytest", f"--junitxml={report}", *words] for report in reports]
         # A cache of pytest's own is for one process.
-        aside = subprocess.Popen(
-            [*command, "-p", "no:cacheprovider", *second], cwd=ROOT, stdout=said, stderr=subprocess.STDOUT
-        )
+        second = ["-p", "no:cacheprovider", *second]
+        aside = subprocess.Popen([*commands[1], *second], cwd=ROOT, stdout=said, stderr=subprocess.STDOUT)
         try:
-            statuses = [subprocess.run([*command, *first], cwd=ROOT, check=False).returncode, aside.wait()]
+            statuses = [subprocess.run([*commands[0], *first], cwd=ROOT, check=False).returncode, aside.wait()]
         except BaseException:
             aside.terminate()
             aside.wait()
@@ -48,6 +49,9 @@ def run_tests(words: Sequence[str]) -> int:
             sys.stdout.flush()
             sys.stdout.buffer.write(said.read())
             sys.stdout.flush()
+        if not all(report.exists() for report in reports):
+            print("error: a process of the tests ended before their end", file=sys.stderr)
+            return 1
     if statuses == [_NO_TESTS, _NO_TESTS]:
         return _NO_TESTS
     return max(status if status != _NO_TESTS else 0 for status in statuses)

@@ -1,5 +1,5 @@
 """The command line: `streamlearn VERB ...`. Each verb has a file; a verb loads its component when it runs."""
 
-from streamlearn.cli.main import main
+from streamlearn.cli.main import command, main
 
-__all__ = ["main"]
+__all__ = ["command", "main"]

@@ -29,7 +29,7 @@ from streamlearn.cli.versions import show, versions
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 from streamlearn.leaving import leave
 
-__all__ = ["cli", "main"]
+__all__ = ["cli", "command", "main"]
 
 _GARBAGE_OBJECTS = 50_000
 
@@ -66,17 +66,22 @@ for verb in (
 cli.add_typer(ps, name="ps")
 
 
-def main() -> NoReturn:
-    """Run the command line of this process."""
+def command() -> NoReturn:
+    """Be the command line of a process, and end it."""
     status = EXIT_FAILED
     try:
-        _run()
+        main()
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0
     leave(status)
 
 
-def _run() -> NoReturn:
+def main() -> NoReturn:
+    """Run the command line.
+
+    Raises:
+        SystemExit: Always, with the status of the verb.
+    """
     # Loading a library makes objects by the ten thousand that stay: looking through them every 700 is for nothing.
     set_threshold(_GARBAGE_OBJECTS)
     try:
