@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.ingest import load_for_beam
+from streamlearn.cli.options import AcceptLostOption, AppArgument, BeamOption, JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
 from streamlearn.cli.units import time_text
 
@@ -39,25 +40,14 @@ def backfill(
             metavar="NAME", help="prism or direct (this machine) or flink (a cluster); ingest.runner when not given."
         ),
     ] = "",
-    accept_lost: Annotated[
-        bool, typer.Option("--accept-lost", help="Begin with what is there, where events that are needed were deleted.")
-    ] = False,
-    beam: Annotated[
-        list[str] | None,
-        typer.Option("--beam", metavar="FLAG", help="A further option of Beam's, such as --beam=--job_name=x."),
-    ] = None,
+    accept_lost: AcceptLostOption = False,
+    beam: BeamOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Make the samples of APP's history once more, or for the first time; it ends no run of ingest."""
-    from streamlearn.apps import load_app
-    from streamlearn.telemetry import set_up_logging
-
     changes = tuple(set_ or ())
-    folder = load_app(app, changes)
-    # A worker's error is said once, at the end, and not by everyone it passes through.
-    is_curious = folder.settings.telemetry.log_level == "debug"
-    set_up_logging(folder.settings.telemetry, libraries="info" if is_curious else "critical")
+    folder = load_for_beam(app, changes)
     from streamlearn.ingest import HistoryRange, run_backfill  # Beam speaks while it is loaded
 
     within = HistoryRange.of(begin, end, from_offsets=from_offsets, to_offsets=to_offsets)

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.options import AcceptLostOption, AppArgument, BeamOption, JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
 from streamlearn.cli.units import time_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from streamlearn.apps import AppFolder
     from streamlearn.ingest import SamplesReport
 
-__all__ = ["ingest"]
+__all__ = ["ingest", "load_for_beam"]
 
 
 def ingest(
@@ -23,26 +26,17 @@ def ingest(
         str,
         typer.Option(metavar="NAME", help="prism (this machine) or flink (a cluster); ingest.runner when not given."),
     ] = "",
-    accept_lost: Annotated[
-        bool, typer.Option("--accept-lost", help="Begin with what is there, where events that are needed were deleted.")
-    ] = False,
-    beam: Annotated[
-        list[str] | None,
-        typer.Option("--beam", metavar="FLAG", help="A further option of Beam's, such as --beam=--job_name=x."),
-    ] = None,
+    accept_lost: AcceptLostOption = False,
+    beam: BeamOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Join APP's events into samples until its topics end; SIGTERM ends it once what is due is written."""
-    from streamlearn.apps import load_app
     from streamlearn.replay import stop_on_signals
-    from streamlearn.telemetry import serve_metrics, set_up_logging
+    from streamlearn.telemetry import serve_metrics
 
     changes = tuple(set_ or ())
-    folder = load_app(app, changes)
-    # A worker's error is said once, at the end, and not by everyone it passes through.
-    is_curious = folder.settings.telemetry.log_level == "debug"
-    set_up_logging(folder.settings.telemetry, libraries="info" if is_curious else "critical")
+    folder = load_for_beam(app, changes)
     from streamlearn.ingest import end_at_once, run_samples  # Beam speaks while it is loaded
 
     server = serve_metrics(folder.settings.telemetry)
@@ -57,6 +51,18 @@ def ingest(
     print_json(asdict(report)) if json else print_table(
         [{"joined": name, "": value} for name, value in _summary(report).items()]
     )
+
+
+def load_for_beam(app: Path, changes: tuple[str, ...]) -> AppFolder:
+    """An application, with the logs of its telemetry, and those of Beam's workers kept low."""
+    from streamlearn.apps import load_app
+    from streamlearn.telemetry import set_up_logging
+
+    folder = load_app(app, changes)
+    # A worker's error is said once, at the end, and not by everyone it passes through.
+    is_curious = folder.settings.telemetry.log_level == "debug"
+    set_up_logging(folder.settings.telemetry, libraries="info" if is_curious else "critical")
+    return folder
 
 
 def _summary(report: SamplesReport) -> dict[str, Any]:

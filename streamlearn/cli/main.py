@@ -72,7 +72,10 @@ def command() -> NoReturn:
     try:
         main()
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0
+        if end.code is None or isinstance(end.code, int):
+            status = end.code or 0
+        else:
+            print(end.code, file=sys.stderr)
     leave(status)
 
 

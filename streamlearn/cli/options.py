@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = ["AppArgument", "JsonOption", "SetOption", "one_of"]
+__all__ = ["AcceptLostOption", "AppArgument", "BeamOption", "JsonOption", "SetOption", "one_of"]
 
 AppArgument: TypeAlias = Annotated[
     Path, typer.Argument(metavar="APP", help="The folder of an application, such as examples/kuairand.")
@@ -16,6 +16,13 @@ AppArgument: TypeAlias = Annotated[
 SetOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.NAME=VALUE", help="Lay a setting over app.toml; may be repeated."),
+]
+AcceptLostOption: TypeAlias = Annotated[
+    bool, typer.Option("--accept-lost", help="Begin with what is there, where events that are needed were deleted.")
+]
+BeamOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--beam", metavar="FLAG", help="A further option of Beam's, such as --beam=--job_name=x."),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 

@@ -156,13 +156,15 @@ class SamplesJob:
     def _wait_for_end(self, stop: threading.Event) -> tuple[bool, bool]:
         """Whether it was told to stop before it had ended; and whether it was over before its runner saw that."""
         told, over, gone_s = False, False, 0.0
-        with ProgressLog.open(self._plan.progress_url, self._plan.access, clock=self._clock) as log:
+        with ExitStack() as stack:
+            asked = stack.enter_context(self._progress()) if self._kind == "flink" else None
             while not self._done.wait(_LOOK_S):
                 if stop.is_set() and not told:
                     told = True
                     _LOG.info("run %d reads no more; what is due is written", self._plan.run)
-                    log.stop(self._plan.run, self._plan.lineage)
-                if self._kind == "flink" and not over and self._has_ended(log):
+                    with self._progress() as log:
+                        log.stop(self._plan.run, self._plan.lineage)
+                if asked is not None and not over and self._has_ended(asked):
                     over = True
                     self._result.cancel()
                 if self._prism is not None and (failure := self._prism.failure()) is not None:
@@ -171,6 +173,9 @@ class SamplesJob:
                     if gone_s > _GONE_S_MAX:
                         raise failure
         return told, over
+
+    def _progress(self) -> ProgressLog:
+        return ProgressLog.open(self._plan.progress_url, self._plan.access, clock=self._clock)
 
     def _failure(self, error: Exception) -> StreamlearnError:
         """What ended the job: the end of its runner, or what a worker raised."""
