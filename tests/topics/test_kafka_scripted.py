@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import NotDelivered, TopicError, TopicUnreachable
 from streamlearn.native import native
+from streamlearn.testing import ManualClock
 from streamlearn.topics import AccessSettings, Reader, TopicSettings, WriterSettings
 from streamlearn.topics.kafka_codec import Decompressor
 from streamlearn.topics.kafka_link import Fetched, LinkDown, Produced, TopicFacts
@@ -28,13 +28,21 @@ APPENDING = (0, 6, 7, 20)
 """What a broker may answer once a batch is in its log."""
 
 
+class SteppingClock(ManualClock):
+    """Five milliseconds at each look, so that a slow machine makes nothing late and every wait ends."""
+
+    def monotonic_s(self) -> float:
+        self.sleep(0.005)
+        return super().monotonic_s()
+
+
 class Answer:
     """What `Pending` gives, at once or never."""
 
-    def __init__(self, found: Any, *, done: bool = True) -> None:
+    def __init__(self, found: Any, done_ms: float, *, done: bool = True) -> None:
         self._found = found
         self.done = done
-        self.done_ms = time.monotonic() * 1000
+        self.done_ms = done_ms
 
     def take(self) -> Any:
         if isinstance(self._found, Exception):
@@ -48,6 +56,7 @@ class ScriptedLink:
     def __init__(self, leaders: tuple[int, ...], codes: list[int | None] | None = None) -> None:
         self.leaders = leaders
         self.codes = codes or []
+        self.clock = SteppingClock()
         self.producers = 0
         self.values: list[bytes | None] = []
         self.requests: list[list[int]] = []
@@ -63,7 +72,7 @@ class ScriptedLink:
 
     def begin_topic(self, name: str, *, connect: bool, signal: threading.Event) -> Answer:
         signal.set()
-        return Answer(self.topic(name))
+        return self._answer(self.topic(name))
 
     def producer_id(self) -> tuple[int, int, int]:
         self.producers += 1
@@ -91,12 +100,15 @@ class ScriptedLink:
 
     def begin_fetch(self, leader: int, topic_id: uuid.UUID, positions: Mapping[int, int], **_: Any) -> Answer:
         self.requests.append(list(positions))
-        return Answer({partition: Fetched(0, b"", []) for partition in positions}, done=not self.silent)
+        return self._answer({partition: Fetched(0, b"", []) for partition in positions}, done=not self.silent)
+
+    def _answer(self, found: Any, *, done: bool = True) -> Answer:
+        return Answer(found, self.clock.monotonic_s() * 1000, done=done)
 
 
 def session_of(link: ScriptedLink, monkeypatch: pytest.MonkeyPatch, access: AccessSettings = ACCESS) -> KafkaSession:
     monkeypatch.setattr("streamlearn.topics.kafka_session.KafkaLink", lambda *_: link)
-    session = KafkaSession(URL, access, SYSTEM_CLOCK)
+    session = KafkaSession(URL, access, link.clock)
     session.verify()
     return session
 
@@ -104,7 +116,7 @@ def session_of(link: ScriptedLink, monkeypatch: pytest.MonkeyPatch, access: Acce
 def writer_of(link: ScriptedLink, monkeypatch: pytest.MonkeyPatch, timeout_ms: int = 5_000) -> KafkaWriter:
     session = session_of(link, monkeypatch)
     topic = TopicSettings(partitions=len(link.leaders))
-    return KafkaWriter(session, topic, WriterSettings(delivery_timeout_ms=timeout_ms), SYSTEM_CLOCK)
+    return KafkaWriter(session, topic, WriterSettings(delivery_timeout_ms=timeout_ms), link.clock)
 
 
 def read_on(reader: Reader, partitions: tuple[int, ...]) -> None:
@@ -190,11 +202,9 @@ def test_a_partition_without_a_leader_is_named_though_another_answers(monkeypatc
 
 def test_a_pause_between_reads_is_no_silence_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     link = ScriptedLink((-1,))
-    session = session_of(link, monkeypatch)
-    reader, paused_ms = KafkaReader(session, (0,)), [0.0]
-    monkeypatch.setattr(session, "now_ms", lambda: time.monotonic() * 1000 + paused_ms[0])
+    reader = KafkaReader(session_of(link, monkeypatch), (0,))
     reader.read(0, 0)
-    paused_ms[0] += 3_600_000
+    link.clock.sleep(3_600)
     link.leaders = (0,)
     assert len(reader.read(0, 0)) == 0
 
@@ -206,7 +216,7 @@ def test_a_topic_that_gets_more_partitions_stops_its_idle_readers_and_writers(
     link = ScriptedLink((0,))
     reader = KafkaReader(session_of(link, monkeypatch, access), (0,))
     session = session_of(link, monkeypatch, access)
-    writer = KafkaWriter(session, TopicSettings(), WriterSettings(), SYSTEM_CLOCK)
+    writer = KafkaWriter(session, TopicSettings(), WriterSettings(), link.clock)
     assert len(reader.read(0, 0)) == 0
     link.leaders = (0, 0, 0)
     with pytest.raises(TopicError, match="has 3 partitions now, it had 1 when it was opened") as caught:
@@ -228,10 +238,10 @@ def test_a_silent_broker_is_asked_once_and_named_in_the_end(monkeypatch: pytest.
     link = ScriptedLink((0,))
     link.silent = True
     reader = KafkaReader(session_of(link, monkeypatch), (0,))
-    started_s = time.monotonic()
+    started_s = link.clock.monotonic_s()
     assert len(reader.read(0, 0)) == 0
     assert len(reader.read(0, 0, wait_ms=10)) == 0
-    assert time.monotonic() - started_s < 2
+    assert link.clock.monotonic_s() - started_s < ACCESS.unreachable_after_ms / 1000
     assert link.requests == [[0]]
     with pytest.raises(TopicUnreachable, match="no answer"):
         read_on(reader, (0,))
