@@ -133,7 +133,7 @@ def test_a_read_stops_at_the_bytes_it_may_take_but_always_gives_one_record(write
 def test_a_read_waits_no_longer_than_it_may(reader: Reader) -> None:
     started_s = time.monotonic()
     assert len(reader.read(0, 0, wait_ms=150)) == 0
-    assert 0.1 < time.monotonic() - started_s < 2
+    assert 0.1 < time.monotonic() - started_s < ACCESS.answer_wait_ms / 1_000
 
 
 def test_a_waiting_read_gets_what_is_appended_meanwhile(topic: Topic, writer: Writer) -> None:
@@ -413,7 +413,7 @@ def test_many_partitions_are_read_at_once(place: Place) -> None:
 def test_many_idle_partitions_are_waited_for_together(writer: Writer, reader: Reader) -> None:
     started_s = time.monotonic()
     assert [len(records) for records in reader.read_many({0: 0, 1: 0}, wait_ms=150)] == [0, 0]
-    assert 0.1 < time.monotonic() - started_s < 2
+    assert 0.1 < time.monotonic() - started_s < ACCESS.answer_wait_ms / 1_000
     found: list[list[Records]] = []
     thread = threading.Thread(target=lambda: found.append(reader.read_many({0: 0, 1: 0}, wait_ms=20_000)))
     thread.start()
