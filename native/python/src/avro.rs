@@ -52,7 +52,10 @@ impl AvroPlan {
         }
         let limits = Limits { items_max, ..Limits::default() };
         let decoded = py.detach(|| {
-            let mut decoder = Decoder::new(&self.plan, limits);
+            let bytes =
+                starts.iter().zip(ends).map(|(&start, &end)| end.saturating_sub(start).max(0) as usize);
+            let bytes = bytes.fold(0, usize::saturating_add).min(buffer.len());
+            let mut decoder = Decoder::new(&self.plan, limits).expecting(bytes);
             for (index, (&start, &end)) in starts.iter().zip(ends).enumerate() {
                 let span = usize::try_from(start).ok().zip(usize::try_from(end).ok());
                 let Some(record) = span.and_then(|(start, end)| buffer.get(start..end)) else {
@@ -88,7 +91,8 @@ impl AvroPlan {
         let bytes: Vec<&[u8]> = held.iter().map(|record| record.as_bytes()).collect();
         let limits = Limits { items_max, ..Limits::default() };
         let decoded = py.detach(|| {
-            let mut decoder = Decoder::new(&self.plan, limits);
+            let size = bytes.iter().map(|record| record.len().saturating_sub(skip)).sum();
+            let mut decoder = Decoder::new(&self.plan, limits).expecting(size);
             for (index, record) in bytes.iter().enumerate() {
                 match record.get(skip..) {
                     Some(body) => decoder.push(index, body)?,

@@ -126,7 +126,27 @@ pub(super) struct Columns {
     pub(super) f64s: Vec<Vec<f64>>,
 }
 
+/// A little more than what is expected, so that a few longer values make nothing move.
+const SPARE: f64 = 1.05;
+
+fn reserve<T>(columns: &mut [Vec<T>], more: f64) {
+    for column in columns {
+        // What cannot be had is no fault yet: a push asks again.
+        let _ = column.try_reserve_exact((column.len() as f64 * more) as usize);
+    }
+}
+
 impl Columns {
+    /// Have room for so many times what there is.
+    pub(super) fn reserve(&mut self, times: f64) {
+        let more = times * SPARE;
+        reserve(&mut self.u8s, more);
+        reserve(&mut self.i32s, more);
+        reserve(&mut self.i64s, more);
+        reserve(&mut self.f32s, more);
+        reserve(&mut self.f64s, more);
+    }
+
     pub(super) fn new(layout: &Layout) -> Self {
         let mut columns = Self::default();
         for plan in &layout.columns {

@@ -50,13 +50,31 @@ pub struct Decoder<'a> {
     columns: Columns,
     rows: Vec<i64>,
     failures: Vec<Failure>,
+    bytes_read: usize,
+    bytes_to_come: usize,
 }
+
+/// Records after which it is known how large columns become for so many bytes.
+const MEASURED_RECORDS: usize = 64;
 
 impl<'a> Decoder<'a> {
     /// Start an empty batch.
     pub fn new(plan: &'a Plan, limits: Limits) -> Self {
         let columns = Columns::new(&plan.layout);
-        Self { plan, limits, columns, rows: Vec::new(), failures: Vec::new() }
+        Self {
+            plan,
+            limits,
+            columns,
+            rows: Vec::new(),
+            failures: Vec::new(),
+            bytes_read: 0,
+            bytes_to_come: 0,
+        }
+    }
+
+    /// The same, of so many bytes of records: columns get their room at once, where the first records tell how much.
+    pub fn expecting(self, bytes: usize) -> Self {
+        Self { bytes_to_come: bytes, ..self }
     }
 
     /// Decode one record, which becomes a row or a failure.
@@ -71,6 +89,11 @@ impl<'a> Decoder<'a> {
         match outcome {
             Ok(()) => {
                 self.rows.push(index as i64);
+                self.bytes_read += record.len();
+                if self.rows.len() == MEASURED_RECORDS && self.bytes_read > 0 {
+                    let left = self.bytes_to_come.saturating_sub(self.bytes_read);
+                    self.columns.reserve(left as f64 / self.bytes_read as f64);
+                }
                 Ok(())
             }
             Err(stop) => self.stop(index, *stop),
