@@ -10,7 +10,7 @@ from typing import Any
 import apache_beam as beam
 
 from streamlearn.apps import AppFolder
-from streamlearn.ingest import CutLots, ReadPlan, decode_lot, read_events
+from streamlearn.ingest import CutLots, ReadPlan, lot_handing, read_events
 
 __all__ = ["Beginning", "Count", "source_pipeline"]
 
@@ -56,13 +56,17 @@ class Count(beam.DoFn):
     events = 0
     last_s = 0.0
 
+    def __init__(self, plan: ReadPlan) -> None:
+        self._plan = plan
+
     def process(self, element: tuple[int, bytes]) -> None:
         """Count one lot's."""
-        Count.events += len(decode_lot(element[1]))
+        Count.events += len(lot_handing(self._plan, in_process=True).take(element[1]))
         Count.last_s = time.time()
 
 
 def source_pipeline(pipeline: Any, folder: AppFolder, plan: ReadPlan, changes: tuple[str, ...]) -> None:
     """Reading and cutting alone."""
-    cut = beam.ParDo(CutLots(plan, str(folder.folder), changes))  # type: ignore[no-untyped-call]
-    _ = pipeline | "Read" >> read_events(plan, whole=True) | "Cut" >> cut | "Count" >> beam.ParDo(Count())  # type: ignore[no-untyped-call]
+    read = read_events(plan, whole=True, in_process=True)
+    cut: Any = beam.ParDo(CutLots(plan, str(folder.folder), changes, in_process=True))  # type: ignore[no-untyped-call]
+    _ = pipeline | "Read" >> read | "Cut" >> cut | "Count" >> beam.ParDo(Count(plan))  # type: ignore[no-untyped-call]

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from streamlearn.ingest.acknowledged import Acknowledged, follow, unfollow
     from streamlearn.ingest.backfill import BackfillReport, backfill_pipeline, run_backfill
     from streamlearn.ingest.blob import Blob, Section, decode_blob, encode_blob
-    from streamlearn.ingest.cutting import CutLots
+    from streamlearn.ingest.cutting import CutLots, lot_handing
+    from streamlearn.ingest.handing import Handing, Tickets
     from streamlearn.ingest.history_range import HistoryRange
     from streamlearn.ingest.join_columns import (
         ActionColumns,
@@ -50,6 +51,7 @@ __all__ = [
     "Cut",
     "CutLots",
     "EventSource",
+    "Handing",
     "HistoryRange",
     "ImpressionColumns",
     "JoinCore",
@@ -80,6 +82,7 @@ __all__ = [
     "Section",
     "Standing",
     "Taken",
+    "Tickets",
     "TimeRules",
     "TopicClock",
     "backfill_pipeline",
@@ -90,6 +93,7 @@ __all__ = [
     "encode_lot",
     "end_at_once",
     "follow",
+    "lot_handing",
     "lots_of",
     "read_events",
     "run_backfill",
@@ -114,7 +118,8 @@ __getattr__ = lazy_names(
         "acknowledged": "Acknowledged follow unfollow",
         "backfill": "BackfillReport backfill_pipeline run_backfill",
         "blob": "Blob Section decode_blob encode_blob",
-        "cutting": "CutLots",
+        "cutting": "CutLots lot_handing",
+        "handing": "Handing Tickets",
         "history_range": "HistoryRange",
         "letter_box": "LetterBox",
         "lot_events": "LotEvents decode_lot encode_lot",

@@ -8,15 +8,17 @@ from pathlib import Path
 import apache_beam as beam
 
 from streamlearn.apps import AppFolder, load_app
-from streamlearn.ingest.blob import decode_blob
+from streamlearn.ingest.blob import Blob
+from streamlearn.ingest.handing import Handing, open_tickets
 from streamlearn.ingest.letter_box import LetterBox
-from streamlearn.ingest.lot_events import encode_lot
+from streamlearn.ingest.lot_events import LotEvents, decode_lot, encode_lot
 from streamlearn.ingest.lots import LotCutter
 from streamlearn.ingest.meters import count_left_out
 from streamlearn.ingest.plan import ReadPlan
+from streamlearn.ingest.source import blob_handing
 from streamlearn.ingest.statecache import use_byte_sizes
 
-__all__ = ["CutLots", "cutter_of"]
+__all__ = ["CutLots", "cutter_of", "lot_handing"]
 
 
 def cutter_of(folder: AppFolder, plan: ReadPlan) -> tuple[LotCutter, LetterBox]:
@@ -29,10 +31,15 @@ def cutter_of(folder: AppFolder, plan: ReadPlan) -> tuple[LotCutter, LetterBox]:
     return cutter, LetterBox(folder.topic_url("dead_letters"), folder.access)
 
 
+def lot_handing(plan: ReadPlan, *, in_process: bool) -> Handing[LotEvents]:
+    """How a lot's events are handed on: as bytes, or by tickets."""
+    return Handing(encode_lot, decode_lot, open_tickets(plan.progress_url, plan.run) if in_process else None)
+
+
 # Beam codes lots as integers and events as bytes, and pickles neither, only when it is told so here.
 @beam.typehints.with_output_types(tuple[int, bytes])
 class CutLots(beam.DoFn):
-    """Blobs in, (lot, events of that lot as bytes) out.
+    """Blobs in, (lot, events of that lot) out: as bytes, or as tickets for them.
 
     Guaranteed: what is set aside is acknowledged by the dead-letter topic before the bundle ends.
 
@@ -40,10 +47,13 @@ class CutLots(beam.DoFn):
         plan: What is read.
         app: The application's folder, on the worker.
         changes: What `--set` says.
+        in_process: Whether elements stay in the process, before this step and after it.
     """
 
-    def __init__(self, plan: ReadPlan, app: str, changes: tuple[str, ...] = ()) -> None:
-        self._plan, self._app, self._changes = plan, app, changes
+    def __init__(self, plan: ReadPlan, app: str, changes: tuple[str, ...] = (), *, in_process: bool = False) -> None:
+        self._plan, self._app, self._changes, self._in_process = plan, app, changes, in_process
+        self._blobs: Handing[Blob] | None = None
+        self._lots: Handing[LotEvents] | None = None
         self._cutter: LotCutter | None = None
         self._letters: LetterBox | None = None
 
@@ -52,18 +62,22 @@ class CutLots(beam.DoFn):
         use_byte_sizes()
         folder = load_app(Path(self._app), list(self._changes))
         self._cutter, self._letters = cutter_of(folder, self._plan)
+        self._blobs = blob_handing(self._plan, in_process=self._in_process)
+        self._lots = lot_handing(self._plan, in_process=self._in_process)
 
     def process(self, element: bytes) -> Iterator[tuple[int, bytes]]:
         """Cut one blob."""
         assert self._cutter is not None
         assert self._letters is not None
-        cut = self._cutter.cut(decode_blob(element))
+        assert self._blobs is not None
+        assert self._lots is not None
+        cut = self._cutter.cut(self._blobs.take(element))
         self._letters.give(cut.failures)
         for why, count in (("before_start", cut.before_start), ("of_no_label", cut.of_no_label)):
             if count:
                 count_left_out(why, count)
         for events in cut.lots:
-            yield events.lot, encode_lot(events)
+            yield events.lot, self._lots.give(events)
 
     def finish_bundle(self) -> None:
         """Have the letters acknowledged."""

@@ -17,6 +17,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 
 from streamlearn.apps import AppFolder, load_app
+from streamlearn.ingest.cutting import lot_handing
 from streamlearn.ingest.join_meters import count_joined, note_held
 from streamlearn.ingest.join_plan import JoinPlan
 from streamlearn.ingest.lot_log import BAGS
@@ -67,14 +68,31 @@ class _BeamKept:
         self._timer.set(timestamp_of(time_ms))
 
 
+class _InProcess(_BeamKept):
+    """The same on a runner whose work is all in one process: the head stays here, and is not asked for."""
+
+    def __init__(self, heads: dict[int, bytes], lot: int, timer: Any) -> None:
+        super().__init__(None, (), timer)
+        self._heads, self._lot = heads, lot
+
+    def read_head(self) -> bytes | None:
+        return self._heads.get(self._lot)
+
+    def write_head(self, head: bytes) -> None:
+        self._heads[self._lot] = head
+
+
 class _Bench:
     """What one instance of the step works with, between setup and teardown."""
 
-    def __init__(self, folder: AppFolder, plan: ReadPlan, maker_of: MakerOf, *, keeps_log: bool) -> None:
+    def __init__(self, folder: AppFolder, plan: ReadPlan, maker_of: MakerOf, *, in_process: bool) -> None:
         settings = folder.settings
         tick_ms, flush_ms = (max(1, round(1_000 * one)) for one in (settings.ingest.tick_s, settings.ingest.flush_s))
         rules = TickRules(plan.partitions, tick_ms, flush_ms)
         join_plan = JoinPlan.of(folder.app, plan.lineage.events_topic_id, settings.join, plan.start_ms)
+        self.handing = lot_handing(plan, in_process=in_process)
+        # Nothing of such a runner outlives its process: what is logged there could never be read.
+        keeps_log = not in_process
         self.shelf = open_shelf(plan.progress_url, plan.run, drops=keeps_log)
         rows_max = settings.samples.message_rows_max
         self.step = LotStep(join_plan, rules, self.shelf, rows_max=rows_max, keeps_log=keeps_log)
@@ -90,7 +108,7 @@ class _Bench:
 
 
 class JoinLots(beam.DoFn):
-    """(lot, events of that lot as bytes) in; samples and progress go to their topics, and nothing out.
+    """(lot, events of that lot, or a ticket for them) in; samples and progress go to their topics, and nothing out.
 
     Guaranteed: samples are acknowledged before the bundle that made them ends, and progress is written after that; a
     bundle that fails leaves nothing behind: its join is made again from the log. Not guaranteed: that a row comes once.
@@ -100,7 +118,8 @@ class JoinLots(beam.DoFn):
         app: The application's folder, on the worker.
         changes: What `--set` says.
         maker_of: Makes the maker of samples, on the worker.
-        keeps_log: Whether the runner's state outlives the worker's process, so that events are logged in it.
+        in_process: Whether elements stay in the process, and no log is kept beyond it; for runners that run all in one
+            process, and give no element twice.
     """
 
     HEAD = ReadModifyWriteStateSpec("head", BytesCoder())
@@ -108,10 +127,10 @@ class JoinLots(beam.DoFn):
     TICK = TimerSpec("tick", TimeDomain.WATERMARK)
 
     def __init__(
-        self, plan: ReadPlan, app: str, changes: tuple[str, ...], maker_of: MakerOf, *, keeps_log: bool = True
+        self, plan: ReadPlan, app: str, changes: tuple[str, ...], maker_of: MakerOf, *, in_process: bool = False
     ) -> None:
         self._plan, self._app, self._changes, self._maker_of = plan, app, changes, maker_of
-        self._keeps_log = keeps_log
+        self._in_process = in_process
         self._bench: _Bench | None = None
         self._reached_ms: dict[int, int] = {}
         self._ended: set[int] = set()
@@ -120,7 +139,7 @@ class JoinLots(beam.DoFn):
         """Load the application and open its topics."""
         use_byte_sizes()
         folder = load_app(Path(self._app), list(self._changes))
-        self._bench = _Bench(folder, self._plan, self._maker_of, keeps_log=self._keeps_log)
+        self._bench = _Bench(folder, self._plan, self._maker_of, in_process=self._in_process)
 
     def start_bundle(self) -> None:
         """Forget what a bundle that failed had reached."""
@@ -145,9 +164,11 @@ class JoinLots(beam.DoFn):
     ) -> None:
         """Take in the events of one lot."""
         bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
-        bench, kept = self._ready(), _BeamKept(head, bags, tick)
+        bench = self._ready()
         bench.shelf.claim(element[0], self)
-        bench.step.take_in(element[0], element[1], kept)
+        kept = _InProcess(bench.shelf.heads, element[0], tick) if self._in_process else _BeamKept(head, bags, tick)
+        lot, data = element
+        bench.step.take_in(lot, bench.handing.take(data), kept, None if self._in_process else data)
 
     @on_timer(TICK)
     def look(
@@ -169,8 +190,9 @@ class JoinLots(beam.DoFn):
     ) -> None:
         """Give out what is due, and say how far the lot is."""
         bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
-        bench, kept = self._ready(), _BeamKept(head, bags, tick)
+        bench = self._ready()
         bench.shelf.claim(lot, self)
+        kept = _InProcess(bench.shelf.heads, lot, tick) if self._in_process else _BeamKept(head, bags, tick)
         found = bench.step.look(lot, at.micros // 1_000, kept, bench.sink.give)
         _count(found.counts)
         if found.reached_ms > BEFORE_ALL:

@@ -44,6 +44,12 @@ class LotEvents:
     def __len__(self) -> int:
         return len(self.impressions) + len(self.actions)
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of the columns."""
+        columns = (*vars(self.impressions).values(), *vars(self.actions).values())
+        return sum(one.nbytes for one in columns)
+
 
 class _Whole(msgspec.Struct, array_like=True, frozen=True):
     """Columns as little-endian bytes, in the order of the fields above."""

@@ -35,6 +35,9 @@ class LotShelf:
     A runner is to give a lot to one bundle at a time. `claim` says which one works on a lot, until `release`; another
     that comes meanwhile read its state before the first had kept its own, and what one of the two keeps would be lost.
 
+    Attributes:
+        heads: The head of each lot, of a runner that keeps nothing beyond its process.
+
     Args:
         drops: Whether joins that nobody asked for in a long time are dropped, since they can be made again.
         clock: For how long a lot was not asked for.
@@ -47,6 +50,7 @@ class LotShelf:
         self._swept_s = clock.monotonic_s()
         self._bytes = self._pending = 0
         self._claims: dict[int, object] = {}
+        self.heads: dict[int, bytes] = {}
 
     def claim(self, lot: int, owner: object) -> None:
         """Say who works on a lot.

@@ -17,7 +17,7 @@ from streamlearn.errors import PipelineFailed
 from streamlearn.ingest.join_columns import Joined
 from streamlearn.ingest.join_meters import count_rebuilt, count_waiting
 from streamlearn.ingest.join_plan import JoinPlan
-from streamlearn.ingest.lot_events import decode_lot
+from streamlearn.ingest.lot_events import LotEvents, encode_lot
 from streamlearn.ingest.lot_join import LotJoin
 from streamlearn.ingest.lot_log import (
     LogSpans,
@@ -103,20 +103,27 @@ class LotStep:
         self._plan, self._rules, self._shelf, self._rows_max, self._clock = plan, rules, shelf, rows_max, clock
         self._spans, self._keeps_log = LogSpans.of(plan), keeps_log
 
-    def take_in(self, lot: int, data: bytes, kept: Kept) -> None:
-        """Take in events of a lot, of `encode_lot`.
+    def take_in(self, lot: int, events: LotEvents, kept: Kept, data: bytes | None = None) -> None:
+        """Take in events of a lot.
+
+        Args:
+            lot: The lot.
+            events: Of it.
+            kept: Its state.
+            data: They as they came, where they came as bytes, for the log.
 
         Raises:
             PipelineFailed: The lot's join is not in this process, and there is no log to make it again from.
         """
-        events, before = decode_lot(data), decode_head(kept.read_head())
+        before = decode_head(kept.read_head())
         join = self._join_of(lot, before, kept)
         after = with_events(before, events, self._spans)
         if len(events):
             if self._keeps_log:
-                for bag, entry in entries_of(before, after, events, data, self._spans):
+                logged = encode_lot(events) if data is None else data
+                for bag, entry in entries_of(before, after, events, logged, self._spans):
                     kept.add_to_bag(bag, entry)
-            join.add(events, len(data))
+            join.add(events, events.bytes)
             join.quiet = 0
             if join.waiting:
                 count_waiting(1)

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.ingest.acknowledged import Acknowledged, follow, unfollow
-from streamlearn.ingest.blob import Blob, Section, encode_blob, lengths_of
+from streamlearn.ingest.blob import Blob, Section, lengths_of
 from streamlearn.ingest.lead import Lead
 from streamlearn.ingest.ledger import Ledger
 from streamlearn.ingest.mark import PairMark
@@ -36,12 +36,12 @@ class Taken(NamedTuple):
     """One element.
 
     Attributes:
-        data: A blob, as bytes.
+        blob: What was read.
         time_ms: The watermark before it: nothing in it is behind that.
         size_bytes: Of its records.
     """
 
-    data: bytes
+    blob: Blob
     time_ms: int
     size_bytes: int
 
@@ -280,7 +280,7 @@ class PairReader:
         self._ledger.add(self._watermark_ms, size)
         self._meter.blobs.inc()
         self._meter.records.inc(len(blob))
-        return Taken(encode_blob(blob), time_ms, size)
+        return Taken(blob, time_ms, size)
 
 
 def _joined(sections: list[Section]) -> Section:

@@ -10,6 +10,7 @@ from typing import Protocol
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.events import Failure, Origin
+from streamlearn.ingest.courier import Courier
 from streamlearn.ingest.join_columns import Joined, Letters
 from streamlearn.ingest.join_meters import observe_emitted
 from streamlearn.ingest.letter_box import LetterBox
@@ -63,7 +64,8 @@ class SampleSink:
         self._codec = SampleCodec(folder.app, folder.settings.samples)
         self._letters = LetterBox(folder.topic_url("dead_letters"), folder.access, clock=clock)
         self._topic = folder.open_topic("samples")
-        self._writer = self._topic.writer(folder.writer_settings)
+        settings = folder.writer_settings
+        self._courier = Courier(self._topic.writer(settings), settings.buffer_bytes_max)
         self._spoken: set[int] = set()
         self._settled_ms: list[int] = []
 
@@ -79,7 +81,7 @@ class SampleSink:
             return
         partition = partitions_of(lot, self._plan.lineage.lots_count, self._topic.partitions)[0]
         for batch in self._maker.make(lot, joined, watermark_ms):
-            self._writer.send(partition, self._codec.encode(batch))
+            self._courier.send(partition, self._codec.encode(batch))
             self._spoken.add(partition)
             self._settled_ms.append(int(batch.settle_time_ms.min()))
         self._letters.give(self._maker.set_aside())
@@ -94,7 +96,7 @@ class SampleSink:
             NotDelivered: Some of it is not.
         """
         self._letters.flush()
-        self._writer.flush()
+        self._courier.flush()
         if self._plan.rules.time == "wall" and self._settled_ms:
             late_by_ms = self._clock.wall_ms() - self._plan.rules.out_of_orderness_ms
             observe_emitted(late_by_ms - settled_ms for settled_ms in self._settled_ms)
@@ -107,5 +109,6 @@ class SampleSink:
         try:
             self._letters.close()
         finally:
+            self._courier.close()
             self._maker.close()
             self._topic.close()

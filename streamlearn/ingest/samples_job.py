@@ -15,6 +15,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import PipelineFailed, StreamlearnError, TopicMissing, TopicUnreachable
 from streamlearn.ingest.cutting import CutLots
+from streamlearn.ingest.handing import close_tickets
 from streamlearn.ingest.heard import Heard, failure_of
 from streamlearn.ingest.joining import METRICS, JoinLots, MakerOf
 from streamlearn.ingest.lot_shelf import close_shelf
@@ -73,10 +74,10 @@ def samples_pipeline(
         maker_of: Makes the maker of samples, on a worker; importable there.
         kind: The runner, of `kind_of`.
     """
-    read = read_events(plan, whole=kind == "prism", endless=kind == "flink")
-    cut: Any = beam.ParDo(CutLots(plan, app, changes))  # type: ignore[no-untyped-call]
-    # Nothing of Prism outlives its process: what is logged there could never be read.
-    join_lots = JoinLots(plan, app, changes, maker_of, keeps_log=kind != "prism")
+    in_process = kind == "prism"  # which gives all work to one process, and nothing twice
+    read = read_events(plan, whole=in_process, endless=kind == "flink", in_process=in_process)
+    cut: Any = beam.ParDo(CutLots(plan, app, changes, in_process=in_process))  # type: ignore[no-untyped-call]
+    join_lots = JoinLots(plan, app, changes, maker_of, in_process=in_process)
     join: Any = beam.ParDo(join_lots)  # type: ignore[no-untyped-call]
     _ = pipeline | "Read" >> read | "Cut" >> cut | "Join" >> join
 
@@ -151,6 +152,7 @@ class SamplesJob:
             return SamplesReport(self._plan.run, self._plan.start_ms, seconds, told, counters_of(self._result, METRICS))
         finally:
             close_shelf(self._plan.progress_url, self._plan.run)
+            close_tickets(self._plan.progress_url, self._plan.run)
             self._let_go()
 
     def _wait_for_end(self, stop: threading.Event) -> tuple[bool, bool]:

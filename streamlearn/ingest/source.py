@@ -15,14 +15,16 @@ from apache_beam import coders
 from apache_beam.io.unbounded_source import CheckpointMark, UnboundedReader, UnboundedSource
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
+from streamlearn.ingest.blob import Blob, decode_blob, encode_blob
+from streamlearn.ingest.handing import Handing, open_tickets
 from streamlearn.ingest.mark import PairMark, decode_marks, encode_marks
-from streamlearn.ingest.pair import PairReader, Taken
+from streamlearn.ingest.pair import PairReader
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.reading import ReadSource
 from streamlearn.ingest.statecache import use_byte_sizes
 from streamlearn.ingest.watermark import AFTER_ALL, BEFORE_ALL
 
-__all__ = ["EventMark", "EventMarkCoder", "EventReader", "EventSource", "read_events", "timestamp_of"]
+__all__ = ["EventMark", "EventMarkCoder", "EventReader", "EventSource", "blob_handing", "read_events", "timestamp_of"]
 
 
 # An end that is never said is a time so long before the last there is: after all that is due, before windows end.
@@ -76,14 +78,15 @@ class EventReader(UnboundedReader):
 
     Args:
         readers: What reads each of them.
+        handing: How blobs are given.
         endless: Whether it never says that it has ended.
     """
 
-    def __init__(self, readers: Sequence[PairReader], *, endless: bool = False) -> None:
-        self._readers = tuple(readers)
+    def __init__(self, readers: Sequence[PairReader], handing: Handing[Blob], *, endless: bool = False) -> None:
+        self._readers, self._handing = tuple(readers), handing
         self._latest = MAX_TIMESTAMP - _SHORT_OF_END_S if endless else MAX_TIMESTAMP
         self._next = 0
-        self._taken: Taken | None = None
+        self._given, self._time_ms = b"", BEFORE_ALL
 
     def start(self) -> bool:
         """The first element, when there is one."""
@@ -94,20 +97,19 @@ class EventReader(UnboundedReader):
         for _ in self._readers:
             reader = self._readers[self._next]
             self._next = (self._next + 1) % len(self._readers)
-            self._taken = reader.take()
-            if self._taken is not None:
+            taken = reader.take()
+            if taken is not None:
+                self._given, self._time_ms = self._handing.give(taken.blob), taken.time_ms
                 return True
         return False
 
     def get_current(self) -> bytes:
-        """The blob."""
-        assert self._taken is not None
-        return self._taken.data
+        """The blob, as it is handed on."""
+        return self._given
 
     def get_current_timestamp(self) -> Timestamp:
         """The watermark of its partition before it, so that it is never late."""
-        assert self._taken is not None
-        return timestamp_of(self._taken.time_ms)
+        return timestamp_of(self._time_ms)
 
     def get_watermark(self) -> Timestamp:
         """Up to which event time everything was given."""
@@ -135,12 +137,14 @@ class EventSource(UnboundedSource):
             so that what others read comes late; and here all of them are read by one process anyway.
         endless: Whether a split never says that it has ended. Flink now and then does not hand on the time of a split's
             end; one that goes on is looked at again, and its time with it. The run cancels the job.
+        in_process: Whether blobs stay in the process, and tickets are given for them.
     """
 
     plan: ReadPlan
     partitions: tuple[int, ...] = ()
     whole: bool = False
     endless: bool = False
+    in_process: bool = False
 
     def split(self, desired_num_splits: int, options: Any = None) -> list[EventSource]:
         """One for each partition, or one in all, whatever number is desired."""
@@ -169,7 +173,7 @@ class EventSource(UnboundedSource):
                 readers.append(PairReader(self.plan, partition, mark))
                 stack.callback(readers[-1].close)
             stack.pop_all()
-        return EventReader(readers, endless=self.endless)
+        return EventReader(readers, blob_handing(self.plan, in_process=self.in_process), endless=self.endless)
 
     def get_checkpoint_mark_coder(self) -> EventMarkCoder:
         """See Beam."""
@@ -180,17 +184,23 @@ class EventSource(UnboundedSource):
         return coders.BytesCoder()
 
 
-def read_events(plan: ReadPlan, *, whole: bool, endless: bool = False) -> ReadSource:
-    """The step that reads; what it gives are blobs, as bytes.
+def blob_handing(plan: ReadPlan, *, in_process: bool) -> Handing[Blob]:
+    """How blobs are handed on: as bytes, or by tickets."""
+    return Handing(encode_blob, decode_blob, open_tickets(plan.progress_url, plan.run) if in_process else None)
+
+
+def read_events(plan: ReadPlan, *, whole: bool, endless: bool = False, in_process: bool = False) -> ReadSource:
+    """The step that reads; what it gives are blobs, as bytes or as tickets for them.
 
     Args:
         plan: What is read.
         whole: Whether all partitions are one split, as they are to be on Prism.
         endless: Whether no split says that it has ended, as on Flink.
+        in_process: Whether blobs stay in the process; for runners that run all in one, and give no element twice.
     """
     limits = plan.limits
     return ReadSource(
-        EventSource(plan, whole=whole, endless=endless),
+        EventSource(plan, whole=whole, endless=endless, in_process=in_process),
         poll_s=limits.poll_s,
         elements_max=limits.bundle_blobs_max,
         seconds_max=limits.bundle_s_max,

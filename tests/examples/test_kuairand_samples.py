@@ -32,6 +32,7 @@ from streamlearn.ingest import (
     SampleMaker,
     begin_run,
     decode_blob,
+    encode_blob,
 )
 from streamlearn.marks import MarkedRows, Marks
 from streamlearn.replay import Replayer, load_history, open_replay_topics
@@ -128,7 +129,7 @@ def _blobs(plan: ReadPlan) -> Iterator[tuple[bytes, int]]:
         found: list[bytes] = []
 
         def has_come() -> bool:
-            found.extend(taken.data for reader in readers if (taken := reader.take()) is not None)
+            found.extend(encode_blob(taken.blob) for reader in readers if (taken := reader.take()) is not None)
             return bool(found) or all(reader.is_finished for reader in readers)
 
         wait_until(has_come, "a blob comes, or all topics end")

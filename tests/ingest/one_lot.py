@@ -12,6 +12,7 @@ from streamlearn.ingest import (
     Joined,
     JoinPlan,
     LotEvents,
+    decode_lot,
     encode_lot,
 )
 from streamlearn.ingest.lot_log import BAGS, LotHead, decode_head
@@ -98,7 +99,7 @@ class OneLot:
     def come(self, events: LotEvents, *, fails: bool = False) -> None:
         """Events come; the runner's watermark follows."""
         data = encode_lot(events)
-        self.bundle(lambda step, state, _: step.take_in(LOT, data, state), fails=fails)
+        self.bundle(lambda step, state, _: step.take_in(LOT, decode_lot(data), state, data), fails=fails)
         if not fails:
             self.watermarks[events.partition] = AFTER_ALL if events.closes else events.after_ms
 

@@ -14,7 +14,7 @@ import msgspec
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.events import Producer
-from streamlearn.ingest import Blob, PairMark, PairReader, ReadPlan, begin_run, decode_blob
+from streamlearn.ingest import Blob, PairMark, PairReader, ReadPlan, begin_run, decode_blob, encode_blob
 from streamlearn.settings import Settings
 from streamlearn.testing import small_folder, small_impression, wait_until
 from streamlearn.topics import Topic, TopicSettings, create_topic, delete_topic
@@ -114,7 +114,7 @@ def take(reader: PairReader) -> Blob:
         return bool(taken)
 
     wait_until(has_come, "a blob comes")
-    return decode_blob(taken[0].data)
+    return decode_blob(encode_blob(taken[0].blob))
 
 
 def take_all(reader: PairReader) -> list[Blob]:
@@ -123,7 +123,7 @@ def take_all(reader: PairReader) -> list[Blob]:
 
     def is_finished() -> bool:
         while (one := reader.take()) is not None:
-            found.append(decode_blob(one.data))
+            found.append(decode_blob(encode_blob(one.blob)))
         return reader.is_finished
 
     wait_until(is_finished, "both topics end")

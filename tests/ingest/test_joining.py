@@ -19,6 +19,7 @@ def step_on(shelf: LotShelf, taken: list[int]) -> JoinLots:
     step = JoinLots(nothing, "", (), nothing)
     bench: Any = SimpleNamespace(
         shelf=shelf,
+        handing=SimpleNamespace(take=lambda data: data),
         step=SimpleNamespace(take_in=lambda lot, *_: taken.append(lot)),
         sink=SimpleNamespace(flush=lambda: ()),
         close=lambda: None,

@@ -20,7 +20,6 @@ from streamlearn.ingest import (
     SampleSink,
     TimeRules,
     begin_run,
-    encode_lot,
 )
 from streamlearn.ingest.join_plan import JoinPlan
 from streamlearn.ingest.lot_shelf import LotShelf
@@ -60,7 +59,7 @@ def joined_of(plan: ReadPlan, place: Place, time_ms: int = T_MS) -> Joined:
         Done("nobody", time_ms, 0, 1, 0, 902, "click"),
     ]
     given: LotEvents = lot_events(join_plan, 0, events, BEFORE_ALL, time_ms + 4_000_000)
-    step.take_in(2, encode_lot(given), state)
+    step.take_in(2, given, state)
     step.look(2, time_ms + 4_000_000, state, lambda lot, joined, reached_ms: found.append(joined))
     (whole,) = found
     return whole
