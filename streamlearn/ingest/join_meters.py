@@ -29,10 +29,12 @@ def count_waiting(entries: int) -> None:
     counter("ingest", "join_waits", "Entries of events that waited for room in a join.").inc(entries)
 
 
-def note_held(pending: int, held_bytes: int) -> None:
+def note_held(pending: int, held_bytes: int, fullness: float) -> None:
     """Say what this process's joins hold."""
     gauge("ingest", "pending", "requests", "Impressions whose windows are open, in this process.").set(pending)
     gauge("ingest", "pending", "bytes", "Bytes of this process's joins.").set(held_bytes)
+    help = "Bytes of this process's fullest join, of those it may hold; at 1 and more events wait for room."
+    gauge("ingest", "pending", "ratio", help).set(fullness)
 
 
 def observe_emitted(late_by_ms: Iterable[int]) -> None:

@@ -93,7 +93,7 @@ class _Bench:
         self.handing = lot_handing(plan, in_process=in_process)
         # Nothing of such a runner outlives its process: what is logged there could never be read.
         keeps_log = not in_process
-        self.shelf = open_shelf(plan.progress_url, plan.run, drops=keeps_log)
+        self.shelf = open_shelf(plan.progress_url, plan.run, settings.join.process_bytes_max, drops=keeps_log)
         rows_max = settings.samples.message_rows_max
         self.step = LotStep(join_plan, rules, self.shelf, rows_max=rows_max, keeps_log=keeps_log)
         with ExitStack() as stack:
@@ -206,7 +206,7 @@ class JoinLots(beam.DoFn):
         spoken = bench.sink.flush()
         if self._reached_ms or spoken:
             bench.keeper.reached(self._reached_ms, spoken)
-            note_held(bench.shelf.pending, bench.shelf.bytes)
+            note_held(bench.shelf.pending, bench.shelf.bytes, bench.shelf.fullness)
         if self._ended:
             bench.keeper.end(self._ended)
         bench.shelf.release(self)

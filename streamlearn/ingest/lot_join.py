@@ -18,8 +18,10 @@ from streamlearn.ingest.lot_events import LotEvents
 from streamlearn.ingest.lot_log import Logged, LotHead
 from streamlearn.ingest.watermark import BEFORE_ALL
 
-__all__ = ["LotJoin"]
+__all__ = ["NO_BOUND", "LotJoin"]
 
+# More than any process has.
+NO_BOUND = 1 << 62
 _PARTS = 2
 _DROPPED_ROWS = 100_000
 
@@ -39,15 +41,20 @@ class LotJoin:
     Guaranteed: a join that is made from its log gives out from then on what the one before it would have given out.
     Not guaranteed: that a row comes once: rows of a bundle that failed come again.
 
-    At `join.pending_bytes_max` events wait outside, as bytes, in the order in which they came; they are taken in once
-    time has gone up to them and rows have left. Time does not go beyond events that wait. Where that makes no
-    room there will never be any, and it raises `JoinFull`.
+    At `join.pending_bytes_max`, or at its share of the process's bound, events wait outside, as bytes, in the order in
+    which they came; they are taken in once time has gone up to them and rows have left. Time does not go beyond events
+    that wait. Where that makes no room there will never be any, and it raises `JoinFull`.
 
     Args:
         plan: Windows, labels and bounds.
+        share_bytes: Its share of what all joins of a process may hold.
+
+    Attributes:
+        share_bytes: The same. It may change: what is held already stays.
     """
 
-    def __init__(self, plan: JoinPlan) -> None:
+    def __init__(self, plan: JoinPlan, share_bytes: int = NO_BOUND) -> None:
+        self._own_bytes, self.share_bytes = plan.settings.pending_bytes_max, share_bytes
         self._core = JoinCore(plan)
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
@@ -58,17 +65,17 @@ class LotJoin:
         self.looked_s = 0.0
 
     @classmethod
-    def rebuild(cls, plan: JoinPlan, head: LotHead, logged: Sequence[Logged]) -> LotJoin:
+    def rebuild(cls, plan: JoinPlan, head: LotHead, logged: Sequence[Logged], share_bytes: int = NO_BOUND) -> LotJoin:
         """The join that a log is of: the same calls in the same order, without what was given out before.
 
         Raises:
-            JoinFull: It does not fit: `join.pending_bytes_max` is less than when the log was written.
+            JoinFull: It does not fit: bounds are less than when the log was written, or there are more lots here.
         """
-        made = cls(plan)
+        made = cls(plan, share_bytes)
         for entry in logged:
             if entry.number < head.given:
                 made._drop(entry.watermark_ms)
-                made._take_in_whole(entry.events)
+                made.add(entry.events, entry.size_bytes)
         made._drop(head.watermark_ms)
         made.advanced()
         for entry in logged:
@@ -80,7 +87,7 @@ class LotJoin:
         """Take events in; where there is no room they wait."""
         if not len(events):
             return
-        taken = 0 if self._waiting else self._take_in(events)
+        taken = 0 if self._waiting else self._take_in(events, size_bytes)
         if taken < _PARTS:
             self._waiting.append(_Waiting(events, size_bytes, taken))
             self._waiting_bytes += size_bytes
@@ -120,6 +127,16 @@ class LotJoin:
         return len(self._waiting)
 
     @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait for room."""
+        return self._waiting_bytes
+
+    @property
+    def fullness(self) -> float:
+        """Bytes that are held of those that may be, with what waits for room."""
+        return (self._core.bytes + self._waiting_bytes) / min(self._own_bytes, self.share_bytes)
+
+    @property
     def bytes(self) -> int:
         """Bytes that are held, with what waits."""
         return self._core.bytes + self._waiting_bytes
@@ -133,8 +150,10 @@ class LotJoin:
         """When there is something to do; None while nothing is held."""
         return self._core.next_deadline_ms()
 
-    def _take_in(self, events: LotEvents, taken: int = 0) -> int:
+    def _take_in(self, events: LotEvents, size_bytes: int, taken: int = 0) -> int:
         """How many parts of events are in: impressions, then actions."""
+        if taken == 0 and self._core.bytes + size_bytes > self.share_bytes:
+            return taken
         try:
             if taken == 0 and len(events.impressions):
                 self._core.add_impressions(events.impressions)
@@ -145,14 +164,10 @@ class LotJoin:
             return taken
         return _PARTS
 
-    def _take_in_whole(self, events: LotEvents) -> None:
-        if self._take_in(events) < _PARTS:
-            raise self._full(events.watermark_ms)
-
     def _take_in_waiting(self) -> None:
         while self._waiting:
             first = self._waiting[0]
-            first.taken = self._take_in(first.events, first.taken)
+            first.taken = self._take_in(first.events, first.size_bytes, first.taken)
             if first.taken < _PARTS:
                 return
             self._waiting.popleft()
@@ -160,18 +175,22 @@ class LotJoin:
 
     def _drop(self, watermark_ms: int) -> None:
         """Go on to where rows were given out, without giving them out again."""
-        if watermark_ms > BEFORE_ALL:
-            self._core.advance(watermark_ms)
-        while self._core.ready or self._core.letters:
-            self._core.take(_DROPPED_ROWS)
+        for _ in self.advance(watermark_ms, _DROPPED_ROWS):
+            pass
 
     def _full(self, reached_ms: int) -> JoinFull:
         message = (
             f"{len(self._waiting)} entries of {self._waiting_bytes} bytes wait for room in a join of "
             f"{self._core.bytes} bytes, and time cannot go beyond {reached_ms} ms without them"
         )
-        hint = (
-            "the windows do not fit into join.pending_bytes_max: raise it, or begin again with more lots "
-            "(ingest.lots, and a progress topic of its own)"
-        )
+        if self.share_bytes < self._own_bytes:
+            hint = (
+                f"the windows do not fit into the {self.share_bytes} bytes that each lot of this process has of "
+                "join.process_bytes_max: raise it, or share the lots among more workers"
+            )
+        else:
+            hint = (
+                "the windows do not fit into join.pending_bytes_max: raise it, or begin again with more lots "
+                "(ingest.lots, and a progress topic of its own)"
+            )
         return JoinFull(message, help=hint)

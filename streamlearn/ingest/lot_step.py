@@ -172,11 +172,12 @@ class LotStep:
 
     def _join_of(self, lot: int, head: LotHead, kept: Kept) -> LotJoin:
         """The join in memory when it is what the head says; otherwise the one that the log is of."""
-        found = self._shelf.take(lot, head.generation, head.count)
+        found, share_bytes = self._shelf.take(lot, head.generation, head.count), self._shelf.share_bytes
         if found is not None:
+            found.share_bytes = share_bytes
             return found
         if not head.count:
-            return LotJoin(self._plan)
+            return LotJoin(self._plan, share_bytes)
         if not self._keeps_log:
             message = f"the join of lot {lot} is not in this process, and this runner keeps no log of it"
             hint = (
@@ -185,7 +186,7 @@ class LotStep:
             raise PipelineFailed(message, help=hint)
         count_rebuilt()
         logged = logged_of({bag: list(kept.read_bag(bag)) for bag in head.filled})
-        return LotJoin.rebuild(self._plan, head, logged)
+        return LotJoin.rebuild(self._plan, head, logged, share_bytes)
 
     def _keep(self, lot: int, join: LotJoin, kept: Kept, after: LotHead) -> None:
         join.count += 1

@@ -10,7 +10,7 @@ __all__ = ["JoinSettings", "MarksSettings"]
 
 
 class JoinSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one lot's join may hold."""
+    """What joins may hold."""
 
     pending_bytes_max: Annotated[
         int,
@@ -20,6 +20,14 @@ class JoinSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "stops reading. Plan 400 bytes and the bytes of the event for each impression of a longest window.",
         ),
     ] = 4 << 30
+    process_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1 << 16,
+            description="Bytes all joins of a worker's process may hold, shared alike among its lots; at its "
+            "share a lot's events wait, as at `pending_bytes_max`. Set it by the machine's memory.",
+        ),
+    ] = 16 << 30
     orphan_wait_s: Annotated[
         float,
         Meta(

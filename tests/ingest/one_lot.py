@@ -62,8 +62,10 @@ class FailedBundle(Exception):
 class OneLot:
     """Runs one lot. What a bundle gave out counts once it is committed."""
 
-    def __init__(self, plan: JoinPlan, rules: TickRules, rows_max: int = 1_000, *, keeps_log: bool = True) -> None:
-        self.plan, self.rules, self.rows_max, self.keeps_log = plan, rules, rows_max, keeps_log
+    def __init__(
+        self, plan: JoinPlan, rules: TickRules, rows_max: int = 1_000, *, keeps_log: bool = True, lot: int = LOT
+    ) -> None:
+        self.plan, self.rules, self.rows_max, self.keeps_log, self.lot = plan, rules, rows_max, keeps_log, lot
         self.state = State()
         self.rows: list[Row] = []
         self.looks: list[Looked] = []
@@ -99,7 +101,7 @@ class OneLot:
     def come(self, events: LotEvents, *, fails: bool = False) -> None:
         """Events come; the runner's watermark follows."""
         data = encode_lot(events)
-        self.bundle(lambda step, state, _: step.take_in(LOT, decode_lot(data), state, data), fails=fails)
+        self.bundle(lambda step, state, _: step.take_in(self.lot, decode_lot(data), state, data), fails=fails)
         if not fails:
             self.watermarks[events.partition] = AFTER_ALL if events.closes else events.after_ms
 
@@ -113,11 +115,11 @@ class OneLot:
             state.timer_ms = None
 
             def give(lot: int, joined: Joined, reached_ms: int) -> None:
-                assert lot == LOT
+                assert lot == self.lot
                 assert all(row.settle_time < reached_ms for row in rows_of(joined))
                 rows.extend(rows_of(joined))
 
-            return step.look(LOT, at_ms, state, give)
+            return step.look(self.lot, at_ms, state, give)
 
         self.bundle(look, fails=fails)
         return True

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streamlearn.errors import BadRecord, JoinFull, PipelineFailed
 from streamlearn.features import Label, LabelGroup
 from streamlearn.ingest import AFTER_ALL, BEFORE_ALL, JoinPlan
-from streamlearn.ingest.lot_join import LotJoin
+from streamlearn.ingest.lot_join import NO_BOUND, LotJoin
 from streamlearn.ingest.lot_log import BAGS, LotHead, PartitionTime, decode_head, encode_head
 from streamlearn.ingest.lot_shelf import LotShelf, close_shelf, open_shelf
 from streamlearn.ingest.progress_keeper import partitions_of, silent_partitions
@@ -141,6 +141,81 @@ def test_events_without_room_wait_until_time_has_come_to_them() -> None:
     runner.come(lot_events(plan, 0, [], before_ms, AFTER_ALL, closes=True))
     runner.fire_all()
     assert sorted(runner.rows, key=repr) == rows_expected(plan, list(events))
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 1 << 32), st.booleans())
+def test_a_join_whose_events_have_waited_for_room_can_be_made_again_from_its_log(seed: int, is_share: bool) -> None:
+    rng, plan = random.Random(seed), plan_of() if is_share else plan_of(pending_bytes_max=1 << 16)
+    events = [Shown(f"request-{at}", at * 10_000, 0, at, 0, (1, 2), b"x" * 2_000) for at in range(250)]
+    runner, before_ms = OneLot(plan, replace_partitions(1)), BEFORE_ALL
+    clock, bytes_max = ManualClock(), 1 << 16 if is_share else NO_BOUND
+    runner.shelf = LotShelf(bytes_max, clock=clock)
+    for begin in range(0, len(events), 10):
+        part = events[begin : begin + 10]
+        runner.come(lot_events(plan, 0, part, before_ms, part[-1].time))
+        before_ms = part[-1].time
+        if begin > 60 and rng.random() < 0.1:
+            runner.shelf = LotShelf(bytes_max, clock=clock)
+        if begin == 60:
+            join = runner.shelf.take(3, runner.head.generation, runner.head.count)
+            assert join is not None
+            assert join.waiting
+            runner.shelf.put(3, join)
+        if begin >= 60 and rng.random() < 0.3:
+            runner.fire()
+    runner.come(lot_events(plan, 0, [], before_ms, AFTER_ALL, closes=True))
+    runner.shelf = LotShelf(bytes_max, clock=clock)
+    runner.fire_all()
+    assert sorted(runner.rows, key=repr) == rows_expected(plan, list(events))
+
+
+def test_what_all_lots_may_hold_is_shared_alike_and_none_waits_for_another() -> None:
+    plan, bytes_max, lots = plan_of(), 1 << 19, 4
+    shelf = LotShelf(bytes_max, clock=ManualClock())
+    runners = [OneLot(plan, replace_partitions(1), lot=lot) for lot in range(lots)]
+    worlds = [
+        [Shown(f"{lot}-{at}", at * 4_000, 0, at, 0, (1, 2), b"x" * 1_000) for at in range(300)] for lot in range(lots)
+    ]
+    for runner in runners:
+        runner.shelf = shelf
+        runner.come(lot_events(plan, 0, [], 0, 0))
+    assert shelf.share_bytes == bytes_max // lots
+    holds, waited, before_ms = dict.fromkeys(range(lots), 0), set(), 0
+    for begin in range(0, 300, 10):
+        for lot, runner in enumerate(runners):
+            part = worlds[lot][begin : begin + 10]
+            # One lot's time stands still until all has come, and what comes to it waits; the others go on.
+            runner.come(lot_events(plan, 0, part, before_ms, part[-1].time))
+            if lot:
+                runner.fire_all()
+            join = shelf.take(lot, runner.head.generation, runner.head.count)
+            assert join is not None
+            waited |= {lot} if join.waiting else set()
+            holds[lot] = max(holds[lot], join.bytes - join.waiting_bytes)
+            shelf.put(lot, join)
+        before_ms = worlds[0][begin + 9].time
+    assert waited == {0}
+    assert bytes_max / 4 < sum(holds.values()) < bytes_max
+    assert shelf.fullness > 1
+    for lot, runner in enumerate(runners):
+        runner.come(lot_events(plan, 0, [], before_ms, AFTER_ALL, closes=True))
+        runner.fire_all()
+        assert sorted(runner.rows, key=repr) == rows_expected(plan, list(worlds[lot]))
+
+
+def test_a_share_that_windows_never_fit_into_is_said_with_what_to_do() -> None:
+    plan = plan_of()
+    runner, shown = OneLot(plan, replace_partitions(1)), Shown("q", 0, 0, 0, 0, (1, 2), b"x" * 3_000)
+    runner.shelf = LotShelf(1 << 16, clock=ManualClock())
+    for lot in range(16):  # what others are here, and what they hold, is all the same
+        runner.shelf.put(lot, LotJoin(plan))
+    runner.come(lot_events(plan, 0, [shown, shown._replace(request="r")], 0, 1_000))
+    runner.come(lot_events(plan, 0, [], 1_000, 1_000_000))
+    with pytest.raises(JoinFull, match="wait for room") as raised:
+        runner.fire_all()
+    assert "4096 bytes" in raised.value.help
+    assert "join.process_bytes_max" in raised.value.help
 
 
 def test_windows_that_never_fit_are_said_with_what_to_do() -> None:
