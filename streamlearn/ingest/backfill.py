@@ -332,7 +332,10 @@ def run_backfill(
             _LOG.info("stretch %d of %d: %d rows so far", number + 1, len(stretches), counts["rows"])
     if expected is not None and counts["impressions"] < expected:
         counts["impressions_missed"] = expected - counts["impressions"]
-        message = "%d impressions came later than newer ones by more than the longest window, and were not found"
+        message = (
+            "%d impressions came later than newer ones by more than the longest window, and were not found; run it "
+            "again with an ingest.out_of_orderness_s as long as they were late, and what is known already is learned once"
+        )
         _LOG.warning(message, counts["impressions_missed"])
     begin = stretches[0].begin_ms if stretches else within.begin_ms or 0
     end = stretches[-1].end_ms if stretches else within.end_ms or 0

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import PositionLost, ServiceError, UsageError
+from streamlearn.events import Producer
 from streamlearn.ingest import HistoryRange, run_backfill
+from streamlearn.testing import small_impression
 from tests.ingest.history import STEP_MS, T_MS, Outcomes, fill, learned, outcomes, records_of, write_app
 from tests.ingest.test_backfill import backfilled, letters
 from tools.services import Kafka
@@ -129,3 +132,43 @@ def test_the_verb_makes_samples_of_a_brokers_records_on_prism(
     assert len(expected) > 50
     assert report["counts"]["rows"] > 0
     assert report["stretches"] == 1
+
+
+def test_impressions_that_came_far_too_late_are_counted_as_missed_and_found_when_told_how_late(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = write_app(tmp_path / "app", Path("/nowhere"), lots=3)
+    fill(app, 0, 320)
+    # The first stretch is a thousand seconds long. Windows are an hour, and the newest event is later than that.
+    far_ms, near_ms = (100_000, 400_000, 900_000), (4_100_000, 6_000_000)
+    first = ends(app)
+    come(app, 9_000, far_ms)
+    between = ends(app)
+    come(app, 9_100, near_ms)
+    fill(app, 320, 20, end=True)
+    end, expected = ends(app), outcomes(app)
+    far = of_records(app, {partition: (offset, between[partition]) for partition, offset in first.items()})
+    assert len(far) >= 2 * len(far_ms)
+    made, report = backfilled(app, "parts", "--to-offsets", written(end), "--set", "ingest.stretch_s=1500")
+    assert learned(made) == {key: label for key, label in expected.items() if key not in far}
+    assert report.counts["impressions_missed"] == len(far_ms)
+    assert f"{len(far_ms)} impressions came later than newer ones by more than the longest" in capsys.readouterr().err
+    # They are found where reading goes on for as long as they were late.
+    words = ("--from-offsets", written(first), "--to-offsets", written(between), "--set")
+    for name, setting in (("alone", "ingest.stretch_s=10000000"), ("longer", "ingest.out_of_orderness_s=7200")):
+        made, report = backfilled(app, name, *words, setting)
+        assert learned(made) == (far if name == "longer" else {})
+        assert report.counts.get("impressions_missed", 0) == (0 if name == "longer" else len(far_ms))
+    changes = ("--set", "ingest.stretch_s=1500", "--set", "ingest.out_of_orderness_s=7200")
+    made, report = backfilled(app, "all", "--to-offsets", written(end), *changes)
+    assert learned(made) == expected
+    assert "impressions_missed" not in report.counts
+
+
+def come(app: AppFolder, seed: int, after_ms: Sequence[int]) -> None:
+    """Impressions of some times come now, each clicked at once."""
+    with Producer(app) as producer:
+        for number, time_ms in enumerate(after_ms):
+            given = small_impression(seed + number) | {"event_time_ms": T_MS + time_ms}
+            producer.impression(**given)
+            producer.action(given["request_id"], given["event_time_ms"], given["items"][0]["video_id"], "click")
