@@ -334,7 +334,7 @@ def run_backfill(
         counts["impressions_missed"] = expected - counts["impressions"]
         message = (
             "%d impressions came later than newer ones by more than the longest window, and were not found; run it "
-            "again with an ingest.out_of_orderness_s as long as they were late, and what is known already is learned once"
+            "again with an ingest.out_of_orderness_s as long as they were late: what is known already is learned once"
         )
         _LOG.warning(message, counts["impressions_missed"])
     begin = stretches[0].begin_ms if stretches else within.begin_ms or 0

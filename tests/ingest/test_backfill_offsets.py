@@ -139,7 +139,7 @@ def test_impressions_that_came_far_too_late_are_counted_as_missed_and_found_when
 ) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=3)
     fill(app, 0, 320)
-    # The first stretch is a thousand seconds long. Windows are an hour, and the newest event is later than that.
+    # The first stretch is a thousand seconds long, windows an hour, and the newest event is later than that.
     far_ms, near_ms = (100_000, 400_000, 900_000), (4_100_000, 6_000_000)
     first = ends(app)
     come(app, 9_000, far_ms)
