@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ from streamlearn.errors import UsageError, VersionDefect
 
 if TYPE_CHECKING:
     from streamlearn.cli.model import Model
-    from streamlearn.versions import Diff, Found
+    from streamlearn.versions import Diff, Found, Verified
 
 __all__ = ["diff", "verify"]
 
@@ -43,6 +44,9 @@ def verify(
             help="First put the registry's copy of the newest move in the place of its damaged record.",
         ),
     ] = False,
+    finite: Annotated[
+        bool, typer.Option("--finite", help="End with 1 also where a number of a version is NaN or infinite.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Read all files of all versions, or of one's chain, and compare checksums; names all defects and ends with 1."""
@@ -53,15 +57,20 @@ def verify(
         _mend_pointer(found)
     with shown_progress("verifying", is_bytes=True) as progress:
         seen = read_all(found.store, found.name, version, everything=version is None, progress=progress)
-    wrong = [*seen.defects, *_records(found)]
+    wrong = [*seen.defects, *_records(found), *(_not_finite(seen) if finite else [])]
     defects = [{"path": one.path, "defect": one.defect, "said": one.message, "help": one.help} for one in wrong]
     if json:
-        print_json({"versions": list(seen.versions), "files": seen.files, "bytes": seen.bytes, "defects": defects})
+        lost = [asdict(one) for one in seen.not_finite]
+        counts = {"versions": list(seen.versions), "files": seen.files, "bytes": seen.bytes}
+        print_json(counts | {"defects": defects, "not_finite": lost})
     else:
         files = f"{counted(len(seen.versions), 'version')}, {counted(seen.files, 'file')}"
         typer.echo(f"{files}, {bytes_text(seen.bytes)} read")
         shown = [{name: one[name] for name in ("path", "defect", "said")} for one in defects]
         print_table(shown, whole=True) if shown else typer.echo("ok: everything is as it was written")
+        if seen.not_finite:
+            lost = [asdict(one) | {"key": "-" if one.key is None else f"{one.key}"} for one in seen.not_finite]
+            print_table(lost, "numbers that are NaN or infinite", whole=True)
     if defects:
         first = defects[0]
         count = counted(len(defects), "defect")
@@ -73,6 +82,14 @@ def verify(
             defect=first["defect"],
             path=first["path"],
         )
+
+
+def _not_finite(seen: Verified) -> list[Found]:
+    """Numbers that are NaN or infinite, as defects."""
+    from streamlearn.versions import Found
+    from streamlearn.versions.defect import defective
+
+    return [Found.of(defective(one.path, "not_finite", one.said)) for one in seen.not_finite]
 
 
 def _mend_pointer(found: Model) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from streamlearn.versions.mover import Acted, Moved, Mover
     from streamlearn.versions.node_status import NodeStatus
+    from streamlearn.versions.not_finite import NotFinite
     from streamlearn.versions.places import registry_url, store_url
     from streamlearn.versions.pointer import Canary, Pointer
     from streamlearn.versions.pointer_log import PointerLog
@@ -105,6 +106,7 @@ __all__ = [
     "NoHooks",
     "Node",
     "NodeStatus",
+    "NotFinite",
     "Note",
     "OriginSkip",
     "Pointer",
@@ -186,6 +188,7 @@ __getattr__ = lazy_names(
         "log": "Log read_manifest",
         "manifest": "Cut FileEntry FileKind Head Kind Manifest OriginSkip Position Skip TableRecord TimeSkip",
         "node_status": "NodeStatus",
+        "not_finite": "NotFinite",
         "pointer": "Canary Pointer",
         "pointer_log": "PointerLog",
         "reading": "Reading",

@@ -22,6 +22,7 @@ Defect: TypeAlias = Literal[
     "missing_file",
     "truncated",
     "corrupted",
+    "not_finite",
 ]
 """What can be wrong.
 
@@ -36,6 +37,7 @@ Defect: TypeAlias = Literal[
 - incomplete: its files do not cover every part of every table once, or do not belong together.
 - unreadable_format: written in a format this release does not know.
 - missing_file, truncated, corrupted: one of its files is not there, is too short, or holds something else.
+- not_finite: it was written with numbers that are NaN or infinite; a defect to `streamlearn verify --finite` alone.
 """
 
 _HELP: dict[Defect, str] = {
@@ -52,6 +54,7 @@ _HELP: dict[Defect, str] = {
     "missing_file": "read again from the last base, or restore the file from a copy",
     "truncated": "read again from the last base, or restore the file from a copy",
     "corrupted": "read again from the last base, or restore the file from a copy",
+    "not_finite": "roll back to a version before it, and rewind training",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -84,28 +84,45 @@ def read_bytes(files: Iterable[tuple[FileEntry, memoryview]], path: str) -> dict
     return {name: data for name, (_, data) in _read(files, path).items()}
 
 
-def check_pieces(files: Iterable[tuple[FileEntry, memoryview]], path: str) -> None:
+def check_pieces(
+    files: Iterable[tuple[FileEntry, memoryview]],
+    path: str,
+    see: Callable[[str, npt.NDArray[Any]], None] | None = None,
+) -> None:
     """Check that files make whole values, one file after the other, and keep none of them.
 
     Args:
         files: As `read_tensors` takes them.
         path: The version's folder, for errors.
+        see: Told each tensor's name and its numbers, a part at a time, flat.
 
     Raises:
         VersionDefect: They do not.
     """
     known: dict[str, tuple[str, int, int]] = {}
+    rests: dict[str, bytes] = {}
     for entry, data in files:
         where = f"{path}/{entry.path}"
         for name, note, (begin, total), span in _pieces(entry, data, where):
             before = known.get(name, (note, total, 0))
             known[name] = _continued(name, before, (note, begin, total, len(span)), where, is_first=name not in known)
+            noted = _noted(note, path) if see is not None else _Note()
+            if see is not None and noted.dtype is not None:
+                numbers, rests[name] = _numbers(noted.dtype, rests.get(name, b""), span)
+                see(name, numbers)
     for name, (note, total, have) in known.items():
         noted = _noted(note, path)
         if have != total:
             raise defective(path, "truncated", f"{name!r} has {have} bytes of {total}")
         if noted.dtype is not None:
             _check_size(name, noted, total, path)
+
+
+def _numbers(dtype: str, rest: bytes, span: memoryview) -> tuple[npt.NDArray[Any], bytes]:
+    """The whole numbers of a piece, with what was left of the one before; and what is left of it."""
+    data = memoryview(rest + bytes(span)) if rest else span
+    whole = len(data) - len(data) % np.dtype(dtype).itemsize
+    return np.frombuffer(data[:whole], np.dtype(dtype)), bytes(data[whole:])
 
 
 def _schema(entry: FileEntry) -> pa.Schema:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
 
 from streamlearn.errors import VersionDefect
 from streamlearn.versions.chain import Chain
@@ -13,6 +16,7 @@ from streamlearn.versions.fetch import fetch, in_order
 from streamlearn.versions.graphs import check_graph
 from streamlearn.versions.log import Log
 from streamlearn.versions.manifest import PARTS, FileEntry, VersionRef
+from streamlearn.versions.not_finite import NotFinite, merged, not_finite_rows, not_finite_tensor
 from streamlearn.versions.pieces import check_pieces
 from streamlearn.versions.row_files import read_gone, read_rows
 from streamlearn.versions.scratch import Progress, record_of
@@ -56,21 +60,26 @@ class Verified:
         files: Files that were read.
         bytes: Of those.
         defects: All that is wrong, by path.
+        not_finite: Numbers that are NaN or infinite, in files that are as they were written.
     """
 
     versions: tuple[int, ...]
     files: int
     bytes: int
     defects: tuple[Found, ...]
+    not_finite: tuple[NotFinite, ...] = ()
+
+
+_Look: TypeAlias = Callable[[list[FileEntry]], list[NotFinite]]
 
 
 @dataclass(frozen=True)
 class _Job:
-    """Files that are looked at together, and how; what it gives is what is wrong."""
+    """Files that are looked at together, and how; it gives what is wrong, and numbers that are not finite."""
 
     files: int
     bytes: int
-    look: Callable[[], list[VersionDefect]]
+    look: Callable[[], tuple[list[VersionDefect], list[NotFinite]]]
 
 
 def verify(
@@ -84,8 +93,9 @@ def verify(
 ) -> Verified:
     """Read versions from end to end.
 
-    A few files are read at once (`fetch_threads`), and none is kept. Whether a key is twice in one version is not
-    looked at; staging refuses such a version.
+    A few files are read at once (`fetch_threads`), and none is kept. Numbers that are NaN or infinite are named apart
+    from defects: such a version is what was written, and the judge's matter. Whether a key is twice in one version
+    is not looked at; staging refuses such a version.
 
     Args:
         store: Where they are.
@@ -106,8 +116,10 @@ def verify(
     graphs = sorted({link.manifest.graph for link in links if link.manifest.graph is not None})
     files = sum(job.files for job in jobs)
     done, size = 0, sum(job.bytes for job in jobs)
-    for job, wrong in in_order(jobs, lambda job: (job, job.look()), threads=reading.fetch_threads):
+    lost: list[NotFinite] = []
+    for job, (wrong, not_finite) in in_order(jobs, lambda job: (job, job.look()), threads=reading.fetch_threads):
         found += wrong
+        lost += not_finite
         done += job.bytes
         if progress is not None:
             progress(done, size)
@@ -119,7 +131,7 @@ def verify(
                 progress(done, max(size, done))
     numbers = sorted({link.manifest.version for link in links})
     said = {(error.path, error.message): Found.of(error) for error in found}
-    return Verified(tuple(numbers), files, done, tuple(said[key] for key in sorted(said)))
+    return Verified(tuple(numbers), files, done, tuple(said[key] for key in sorted(said)), merged(lost))
 
 
 def _chain(
@@ -177,7 +189,7 @@ def _jobs(store: Store, link: Committed, limits: LoadSettings) -> Iterator[_Job]
     manifest = link.manifest
     beside = {(one.table, one.shard, one.number): one for one in manifest.of_kind("optimizer")}
 
-    def job(entries: list[FileEntry], look: Callable[[list[FileEntry]], None]) -> _Job:
+    def job(entries: list[FileEntry], look: _Look) -> _Job:
         return _Job(
             len(entries), sum(one.bytes for one in entries), lambda: _looked(store, link, entries, limits, look)
         )
@@ -194,7 +206,7 @@ def _jobs(store: Store, link: Committed, limits: LoadSettings) -> Iterator[_Job]
         yield job(files, lambda files: _upkeep(store, link, files, limits))
     for kind in MODEL_KINDS:
         if of_kind := manifest.of_kind(kind):
-            yield job(of_kind, lambda files: check_pieces(_read(store, link, files, limits), link.folder))
+            yield job(of_kind, lambda files: _pieces(store, link, files, limits))
 
 
 def _looked(
@@ -202,11 +214,11 @@ def _looked(
     link: Committed,
     entries: list[FileEntry],
     limits: LoadSettings,
-    look: Callable[[list[FileEntry]], None],
-) -> list[VersionDefect]:
+    look: _Look,
+) -> tuple[list[VersionDefect], list[NotFinite]]:
     """What is wrong with files; where one cannot be read, with each of them."""
     try:
-        look(entries)
+        return [], look(entries)
     except VersionDefect as first:
         found = {first.message: first}
         for entry in entries:
@@ -214,8 +226,7 @@ def _looked(
                 fetch(store, link.folder, entry, bytes_max=limits.file_bytes_max)
             except VersionDefect as error:
                 found[error.message] = error
-        return list(found.values())
-    return []
+        return list(found.values()), []
 
 
 def _read(
@@ -225,18 +236,35 @@ def _read(
         yield entry, fetch(store, link.folder, entry, bytes_max=limits.file_bytes_max)
 
 
-def _rows(store: Store, link: Committed, files: list[FileEntry], limits: LoadSettings) -> None:
+def _rows(store: Store, link: Committed, files: list[FileEntry], limits: LoadSettings) -> list[NotFinite]:
     entry, data = next(found := _read(store, link, files, limits))
     assert entry.table is not None  # or the manifest was refused
     record = record_of(link.manifest, entry.table)
     if entry.kind == "gone":
-        batches = read_gone(record, entry, data, link.folder)
-    else:
-        batches = read_rows(record, entry, data, next(found, None), link.folder)
-    for _ in batches:
-        pass
+        for _ in read_gone(record, entry, data, link.folder):
+            pass
+        return []
+    # As serving reads them: rounded ones may be infinite where training's are not.
+    lost = [not_finite_rows(link.folder, "rows", one) for one in read_rows(record, entry, data, None, link.folder)]
+    if (beside := next(found, None)) is not None:
+        for one in read_rows(record, entry, data, beside, link.folder):
+            state = replace(one, rows=one.rows[:, :0]) if record.row_type == "float32" else one
+            lost.append(not_finite_rows(link.folder, "optimizer", state))
+    return [one for one in lost if one is not None]
 
 
-def _upkeep(store: Store, link: Committed, files: list[FileEntry], limits: LoadSettings) -> None:
+def _pieces(store: Store, link: Committed, files: list[FileEntry], limits: LoadSettings) -> list[NotFinite]:
+    kind, lost = files[0].kind, list[NotFinite]()
+
+    def see(name: str, numbers: npt.NDArray[Any]) -> None:
+        one = not_finite_tensor(link.folder, kind, name, numbers)
+        lost.extend([] if one is None else [one])
+
+    check_pieces(_read(store, link, files, limits), link.folder, see)
+    return lost
+
+
+def _upkeep(store: Store, link: Committed, files: list[FileEntry], limits: LoadSettings) -> list[NotFinite]:
     gathered = UpkeepGathered((0, PARTS), no_upkeep())
     gathered.add([(files[0], list(_read(store, link, files, limits)))], link.folder)
+    return []

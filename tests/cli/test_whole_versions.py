@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from streamlearn.versions import (
-    Fence,
-    History,
-)
+from streamlearn.versions import Cut, Fence, History, VersionWriter
 from tests.cli.place import Place, Verb, refused
 from tests.versions.history import MODEL
 
@@ -34,6 +32,25 @@ def test_a_damaged_file_is_named(place: Place, verb: Verb) -> None:
     assert [(Path(one["path"]).name, one["defect"]) for one in said.json["defects"]] == [(file.name, "corrupted")]
     assert verb("verify", MODEL, "--version", 2).status == 0
     refused(verb("verify", MODEL, "--version", 3), 1, "missing")
+
+
+def test_numbers_that_are_nan_are_named_and_only_a_failure_when_asked_for(place: Place, verb: Verb) -> None:
+    trainer = place.trainer
+    assert verb("verify", MODEL, "--finite").status == 0
+    last = trainer.last
+    assert last is not None
+    writer = VersionWriter(trainer.store, trainer.head(last.manifest.version + 1))
+    writer.add_rows([])
+    writer.add_dense({"w": np.array([1, np.nan], np.float32)})
+    poisoned = writer.finish(Cut())
+    said = verb("verify", MODEL)
+    assert said.status == 0
+    assert "ok: everything is as it was written" in said.out
+    assert "numbers that are NaN or infinite" in said.out
+    found = verb("verify", MODEL, "--json").json
+    assert found["defects"] == []
+    assert found["not_finite"] == [{"path": poisoned.folder, "kind": "dense", "name": "w", "count": 1, "key": None}]
+    refused(verb("verify", MODEL, "--finite"), 1, "has 1 defect", poisoned.folder, "not_finite", "roll back")
 
 
 def test_a_damaged_manifest_is_shown_shortly_and_without_an_age(place: Place, verb: Verb) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
+from streamlearn.table import RowType
 from streamlearn.versions import Committed, Cut, FileKind, Store, VersionWriter, compact, put_graph, verify
 from streamlearn.versions.manifest import KINDS
 from tests.versions.history import MODEL, Trainer
@@ -111,3 +116,43 @@ def test_progress_goes_up_to_all_bytes(local: Store) -> None:
     found = verify(local, MODEL, progress=lambda done, whole: told.append((done, whole)))
     assert told == sorted(told)
     assert told[-1] == (found.bytes, found.bytes)
+
+
+def poisoned(rows: npt.NDArray[Any], at: int) -> npt.NDArray[Any]:
+    """Rows of which one has a NaN and an infinite number."""
+    changed = rows.copy()
+    changed[at, :2] = np.nan, np.inf
+    return changed
+
+
+@pytest.mark.parametrize("row_type", ["float32", "float16", "int8"])
+def test_numbers_that_are_nan_or_infinite_are_named_by_version_and_table(local: Store, row_type: RowType) -> None:
+    trainer = Trainer(local, row_type=row_type)
+    trainer.story([1])
+    trainer.learn(7)
+    trainer.tables.seal(2)
+    main = max((one for one in trainer.tables.changed(1, 2) if one.table == "main"), key=len)
+    at = len(main) // 2
+    assert main.state is not None
+    writer = VersionWriter(local, trainer.head(2))
+    bad_rows, bad_state = replace(main, rows=poisoned(main.rows, at)), poisoned(main.state, at + 1)
+    writer.add_rows([replace(bad_rows, state=bad_state)])
+    writer.add_dense({"w": np.array([1, -np.inf, np.nan], np.float32), "steps": np.arange(3)})
+    writer.add_dense_optimizer({"m": np.full(50_000, np.nan)})  # in several files
+    second = writer.finish(Cut())
+    found = verify(local, MODEL)
+    assert found.defects == ()
+    said = {(one.kind, one.name): one for one in found.not_finite}
+    assert {one.path for one in found.not_finite} == {second.folder}
+    rows, state = said.pop(("rows", "main")), said.pop(("optimizer", "main"))
+    # An int8 row of such numbers has a scale that is none.
+    assert (rows.count, rows.key) == (1 if row_type == "int8" else 2, int(main.keys[at]))
+    keys = main.keys[at + 1 : at + 2] if row_type == "float32" else main.keys[at : at + 2]
+    assert (state.count, state.key) == (2 * len(keys), int(keys.min()))
+    assert {kind: (name, one.count, one.key) for (kind, name), one in said.items()} == {
+        "dense": ("w", 2, None),
+        "dense_optimizer": ("m", 50_000, None),
+    }
+    assert verify(local, MODEL, 1).not_finite == ()
+    assert len(verify(local, MODEL, everything=True).not_finite) == 4
+    assert f"the first in the row of key {main.keys[at]}" in rows.said
