@@ -26,6 +26,8 @@ __all__ = ["ReadSource"]
 _TRACKER: Any = beam.DoFn.RestrictionParam(_PROVIDER)
 _ESTIMATOR: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider())  # type: ignore[no-untyped-call]
 _LOCK = threading.Lock()
+# Looks without elements double the time to the next one: up to so many times what was asked for, and never beyond that.
+_QUIET_POLLS_MAX, _QUIET_POLL_S_MAX = 4, 0.2
 
 
 class _Unasked:
@@ -65,7 +67,12 @@ _PARKED = _Parked()
 
 
 class _Read(_ReadFromUnboundedSourceDoFn):
-    """Beam's step, in all but the two."""
+    """Beam's step, in all but the two; and each look is a bundle, so a reader that gives nothing has fewer of them."""
+
+    def __init__(self, poll_s: float, elements_max: int, seconds_max: float) -> None:
+        super().__init__(poll_s, elements_max, seconds_max)
+        self._poll_s = poll_s
+        self._quiet_s = max(poll_s, min(_QUIET_POLLS_MAX * poll_s, _QUIET_POLL_S_MAX))
 
     def setup(self) -> None:
         """See Beam."""
@@ -85,7 +92,10 @@ class _Read(_ReadFromUnboundedSourceDoFn):
         watermark_estimator: Any = _ESTIMATOR,
     ) -> Iterator[Any]:
         """See Beam."""
-        return super().process(unused_element, _Unasked(), tracker, watermark_estimator)  # type: ignore[no-any-return]
+        self._poll_interval = min(2 * self._poll_interval, self._quiet_s)  # asked for once nothing was found
+        for element in super().process(unused_element, _Unasked(), tracker, watermark_estimator):
+            self._poll_interval = self._poll_s
+            yield element
 
 
 class ReadSource(beam.PTransform[Any, Any]):
@@ -93,7 +103,7 @@ class ReadSource(beam.PTransform[Any, Any]):
 
     Args:
         source: What is read.
-        poll_s: How often a reader without elements is looked at.
+        poll_s: How soon a reader without elements is looked at again.
         elements_max: Of one bundle.
         seconds_max: Of one bundle.
     """

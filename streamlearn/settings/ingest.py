@@ -135,8 +135,9 @@ class IngestSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=60,
-            description="How often a partition without records is looked at. Lower it for fresher samples, raise it "
-            "where partitions are many and quiet.",
+            description="How soon partitions without records are looked at again; while nothing comes that grows "
+            "to four times as long, but not beyond 0.2 s. Lower it for fresher samples, raise it where partitions are "
+            "many and quiet.",
         ),
     ] = 0.05
     flush_s: Annotated[

@@ -23,8 +23,8 @@ from streamlearn.topics.writer import Writer
 
 __all__ = ["FileTopic", "open_file_topic"]
 
-_POLL_S = 0.0005
-_POLL_S_MAX = 0.01
+# How often a head is looked at: the longer nothing came, the less often, so that waiting adds little to a silence.
+_POLL_S, _POLL_S_MAX, _POLL_SHARE = 0.0005, 0.05, 0.05
 _CHUNK_BYTES_MIN = 65_536
 _CHUNK_BYTES_OF_RECORD = 1_024
 _MOVES_MAX = 100
@@ -115,19 +115,22 @@ class _FileReader(Reader):
         self._heads: dict[int, int] = {}
         self._segments: dict[int, Segment] = {}
         self._ends: dict[int, tuple[int, int, int]] = {}  # partition -> segment, offset, byte at which to go on
+        self._came_s: dict[int, float] = {}
 
     def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records:
-        deadline_s, pause_s = self._clock.monotonic_s() + wait_ms / 1000, _POLL_S
+        now_s = self._clock.monotonic_s()
+        deadline_s, came_s = now_s + wait_ms / 1000, self._came_s.setdefault(partition, now_s)
         while True:
             head = self._head(partition)
             self.check_offset(partition, offset, head.earliest, head.next_offset)
+            now_s = self._clock.monotonic_s()
             if offset < head.next_offset:
+                self._came_s[partition] = now_s
                 return self._found(partition, offset, head, limits)
-            left_s = deadline_s - self._clock.monotonic_s()
-            if left_s <= 0:
+            if now_s >= deadline_s:
                 return empty_records(partition, offset)
-            self._clock.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 2, _POLL_S_MAX)
+            pause_s = min(max(_POLL_S, (now_s - came_s) * _POLL_SHARE), _POLL_S_MAX)
+            self._clock.sleep(min(pause_s, deadline_s - now_s))
 
     def _earliest(self, partition: int) -> int:
         return self._head(partition).earliest

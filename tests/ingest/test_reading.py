@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-from apache_beam.io.unbounded_source import _UnboundedSourceRestriction, _UnboundedSourceRestrictionTracker
+import pytest
+from apache_beam.io.unbounded_source import (
+    _NO_DATA,
+    _UnboundedSourceRestriction,
+    _UnboundedSourceRestrictionTracker,
+)
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.runners import sdf_utils
 from apache_beam.runners.common import MethodWrapper
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from streamlearn.ingest import EventSource, read_events
+from streamlearn.ingest.reading import ReadSource
 from tests.ingest.place import Place
 
 
@@ -35,6 +45,42 @@ def test_a_reader_is_found_again_by_another_instance_of_the_step_and_closed_with
     assert not _is_closed(reader)
     second.teardown()
     assert _is_closed(reader)
+
+
+@pytest.mark.parametrize(("poll_s", "waits"), [(0.05, [0.1, 0.2, 0.2]), (0.01, [0.02, 0.04, 0.04]), (1.0, [1.0] * 3)])
+def test_a_reader_that_gives_nothing_is_looked_at_less_often_until_it_gives_something(
+    place: Place, poll_s: float, waits: list[float]
+) -> None:
+    step: Any = ReadSource(EventSource(place.plan()), poll_s=poll_s, elements_max=10, seconds_max=60)._step
+    given = [[], [], [], ["blob"], []]
+    found = [_waited(step, one) for one in given]
+    # Behind elements the next look is soon; then it begins anew.
+    assert found == [*waits, poll_s, waits[0]]
+
+
+def _waited(step: Any, given: list[str]) -> float:
+    """A bundle that gives some elements and then finds nothing; after how long it wants to go on."""
+    asked: list[float] = []
+
+    class Tracker(sdf_utils.RestrictionTrackerView):
+        def __init__(self) -> None:
+            self._left = list(given)
+
+        def current_restriction(self) -> Any:
+            return SimpleNamespace(watermark=MIN_TIMESTAMP, finalization_checkpoint_mark=None)
+
+        def try_claim(self, holder: Any) -> bool:
+            holder[0] = (self._left.pop(0), MIN_TIMESTAMP, MIN_TIMESTAMP) if self._left else _NO_DATA
+            return True
+
+        def defer_remainder(self, deferred_time: Any = None) -> None:
+            asked.append(float(deferred_time.micros / 1e6))
+
+    estimator: Any = ManualWatermarkEstimator(MIN_TIMESTAMP)  # type: ignore[no-untyped-call]
+    elements = list(step.process(None, Tracker(), estimator))
+    assert [one.value for one in elements] == given
+    (found,) = asked
+    return found
 
 
 def _tracker(source: Any, mark: Any, step: Any) -> _UnboundedSourceRestrictionTracker:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streamlearn.errors import BadRecord, PositionLost
-from streamlearn.topics import Reader, Topic, TopicSettings
+from streamlearn.testing import ManualClock
+from streamlearn.topics import Reader, Topic, TopicSettings, create_topic
 from tests.topics.places import SETTINGS, FixedClock, Place
 
 
@@ -107,3 +109,30 @@ def read_on(reader: Reader, offset: int) -> None:
         assert records.offsets.tolist() == list(range(offset, offset + len(records)))
         assert records.next_offset == offset + len(records)
         offset = records.next_offset
+
+
+def test_a_silent_partition_is_looked_at_less_often_and_a_busy_one_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    topic = create_topic(f"{tmp_path.as_uri()}/silent", TopicSettings(), clock=clock)
+    with topic.reader() as reader, topic.writer() as writer:
+        looks = list[float]()
+        original = reader._head  # type: ignore[attr-defined]
+
+        def head(partition: int) -> Any:
+            looks.append(clock.monotonic_s())
+            return original(partition)
+
+        monkeypatch.setattr(reader, "_head", head)
+        for _ in range(50):
+            assert not len(reader.read(0, 0, wait_ms=200))
+        # The share of a second is looked through quickly, and each second after it about twenty times.
+        assert 100 < len(looks) < 400
+        assert max(after - before for before, after in pairwise(looks)) < 0.051
+        writer.append(0, [b"v"])
+        assert len(reader.read(0, 0, wait_ms=200)) == 1
+        began_s, looks[:] = clock.monotonic_s(), []
+        assert not len(reader.read(0, 1, wait_ms=20))
+        assert looks[1] - began_s < 0.001
+    topic.close()
