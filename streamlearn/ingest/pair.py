@@ -143,8 +143,14 @@ class PairReader:
         impressions, actions = self._positions
         return PairMark(impressions, actions, self._clocks, self._watermark_ms, self._opened, self._closed)
 
+    def end(self) -> None:
+        """Have its threads end: whoever closes several readers tells all of them first, for each waits for a broker."""
+        for puller in self._pullers:
+            puller.end()
+
     def close(self) -> None:
         """Let go of topics and threads."""
+        self.end()
         self._opened_topics.close()
 
     def _open(self, stack: ExitStack, starts: tuple[Position | int, ...]) -> tuple[tuple[Puller, ...], list[Position]]:

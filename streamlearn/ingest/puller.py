@@ -95,11 +95,15 @@ class Puller:
         with self._changed:
             return self._empty_ms
 
-    def close(self) -> None:
-        """Have the thread end; it is waited for briefly, since a broker may be silent."""
+    def end(self) -> None:
+        """Have the thread end, once its broker has answered."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Have the thread end; it is waited for briefly, since a broker may be silent."""
+        self.end()
         self._thread.join(_CLOSE_S_MAX)
 
     def _run(self) -> None:

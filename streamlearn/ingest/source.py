@@ -124,6 +124,7 @@ class EventReader(UnboundedReader):
         with ExitStack() as stack:
             for reader in self._readers:
                 stack.callback(reader.close)
+                reader.end()
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ class IngestSettings(Struct, frozen=True, forbid_unknown_fields=True):
             description="How long a broker may wait for records before it answers that there are none. Raise it to "
             "ask less often, at the cost of a slower stop.",
         ),
-    ] = 0.2
+    ] = 0.5
     poll_s: Annotated[
         float,
         Meta(

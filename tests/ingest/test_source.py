@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -20,13 +21,14 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from streamlearn.errors import TopicReplaced
 from streamlearn.ingest import CutLots, EventSource, decode_blob, read_events, runner_options, timestamp_of
 from streamlearn.ingest.mark import PairMark
+from streamlearn.ingest.puller import Puller
 from streamlearn.ingest.source import EventMark, EventReader
 from streamlearn.ingest.watermark import AFTER_ALL, BEFORE_ALL
 from streamlearn.settings import IngestSettings
 from streamlearn.testing import wait_until
 from streamlearn.topics import Position, create_topic, delete_topic
 from tests.ingest.conftest import Make
-from tests.ingest.place import T_MS, Origin, Place, origins
+from tests.ingest.place import T_MS, Origin, Place, memory_root, origins
 
 ALL = sorted((name, at) for name in ("impressions", "actions") for at in range(30))
 
@@ -148,6 +150,22 @@ def test_an_advance_never_waits_for_a_topic(place: Place) -> None:
     assert not any(reader.advance() for _ in range(100))
     assert (time.monotonic() - begun_s) / 100 < 0.02
     reader.close()
+
+
+def test_all_threads_of_readers_are_told_to_end_before_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place.make(memory_root(), partitions=3)
+    pullers, told, close = list[Puller](), list[bool](), Puller.close
+
+    def closing(puller: Puller) -> None:
+        told.append(all(one._closing for one in pullers))
+        close(puller)
+
+    monkeypatch.setattr(Puller, "close", closing)
+    reader: Any = EventSource(place.plan(), (0, 1, 2)).create_reader(None, None)
+    pullers += [puller for one in reader._readers for puller in one._pullers]
+    reader.close()
+    assert told == [True] * 6
+    place.close()
 
 
 def test_a_checkpoint_of_another_topic_stops_with_help(place: Place) -> None:
