@@ -26,7 +26,8 @@ _JVM = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfDa
 _OPENED = tuple(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("util", "lang", "time", "net", "nio"))
 _DRIVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 _GET_JOBS = "/org.apache.beam.model.job_management.v1.JobService/GetJobs"
-# What Flink listens on while a job runs; by default it is every interface.
+# What Flink listens on while a job runs; by default it is every interface. And where checkpoints go: by default that is
+# the memory of the process that guides a job, which takes 5 MiB of one step's state, and fails the job with more.
 _FLINK_SETTINGS = f"""\
 jobmanager.rpc.address: {LOOPBACK}
 jobmanager.bind-host: {LOOPBACK}
@@ -35,6 +36,7 @@ taskmanager.bind-host: {LOOPBACK}
 rest.address: {LOOPBACK}
 rest.bind-address: {LOOPBACK}
 rest.bind-port: 0
+state.checkpoints.dir: {{checkpoints}}
 """
 
 
@@ -120,7 +122,8 @@ class FlinkJobServer(Service):
         settings, temporary = self.folder / "conf", self.folder / "tmp"
         for folder in (settings, temporary):
             folder.mkdir(exist_ok=True)
-        (settings / "flink-conf.yaml").write_text(_FLINK_SETTINGS)
+        checkpoints = (self.folder / "checkpoints").as_uri()
+        (settings / "flink-conf.yaml").write_text(_FLINK_SETTINGS.format(checkpoints=checkpoints))
         job, artifact, expansion = self.ports
         return [
             str(self._files.java.path),
