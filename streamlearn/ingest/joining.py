@@ -85,10 +85,12 @@ class _InProcess(_BeamKept):
 class _Bench:
     """What one instance of the step works with, between setup and teardown."""
 
-    def __init__(self, folder: AppFolder, plan: ReadPlan, maker_of: MakerOf, *, in_process: bool) -> None:
+    def __init__(
+        self, folder: AppFolder, plan: ReadPlan, maker_of: MakerOf, *, in_process: bool, timer_lag_ms: int
+    ) -> None:
         settings = folder.settings
         tick_ms, flush_ms = (max(1, round(1_000 * one)) for one in (settings.ingest.tick_s, settings.ingest.flush_s))
-        rules = TickRules(plan.partitions, tick_ms, flush_ms)
+        rules = TickRules(plan.partitions, tick_ms, flush_ms, timer_lag_ms)
         join_plan = JoinPlan.of(folder.app, plan.lineage.events_topic_id, settings.join, plan.start_ms)
         self.handing = lot_handing(plan, in_process=in_process)
         # Nothing of such a runner outlives its process: what is logged there could never be read.
@@ -120,6 +122,7 @@ class JoinLots(beam.DoFn):
         maker_of: Makes the maker of samples, on the worker.
         in_process: Whether elements stay in the process, and no log is kept beyond it; for runners that run all in one
             process, and give no element twice.
+        timer_lag_ms: So far beyond a timer the runner's event time has to be for it to fire.
     """
 
     HEAD = ReadModifyWriteStateSpec("head", BytesCoder())
@@ -127,10 +130,17 @@ class JoinLots(beam.DoFn):
     TICK = TimerSpec("tick", TimeDomain.WATERMARK)
 
     def __init__(
-        self, plan: ReadPlan, app: str, changes: tuple[str, ...], maker_of: MakerOf, *, in_process: bool = False
+        self,
+        plan: ReadPlan,
+        app: str,
+        changes: tuple[str, ...],
+        maker_of: MakerOf,
+        *,
+        in_process: bool = False,
+        timer_lag_ms: int = 0,
     ) -> None:
         self._plan, self._app, self._changes, self._maker_of = plan, app, changes, maker_of
-        self._in_process = in_process
+        self._in_process, self._timer_lag_ms = in_process, timer_lag_ms
         self._bench: _Bench | None = None
         self._reached_ms: dict[int, int] = {}
         self._ended: set[int] = set()
@@ -139,7 +149,9 @@ class JoinLots(beam.DoFn):
         """Load the application and open its topics."""
         use_byte_sizes()
         folder = load_app(Path(self._app), list(self._changes))
-        self._bench = _Bench(folder, self._plan, self._maker_of, in_process=self._in_process)
+        self._bench = _Bench(
+            folder, self._plan, self._maker_of, in_process=self._in_process, timer_lag_ms=self._timer_lag_ms
+        )
 
     def start_bundle(self) -> None:
         """Forget what a bundle that failed had reached."""

@@ -34,6 +34,8 @@ __all__ = ["SamplesJob", "SamplesReport", "run_samples", "samples_pipeline"]
 _LOG = logging.getLogger(__name__)
 _LOOK_S, _ASK_S, _GONE_S_MAX = 0.1, 1.0, 5.0
 _TEXT_CHARS_MAX = 8_000
+# Its job servers tell time by whole seconds, and fire a timer once time is beyond it.
+_FLINK_LAG_MS = 1_000
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ def samples_pipeline(
     in_process = kind == "prism"  # which gives all work to one process, and nothing twice
     read = read_events(plan, whole=in_process, endless=kind == "flink", in_process=in_process)
     cut: Any = beam.ParDo(CutLots(plan, app, changes, in_process=in_process))  # type: ignore[no-untyped-call]
-    join_lots = JoinLots(plan, app, changes, maker_of, in_process=in_process)
+    lag_ms = _FLINK_LAG_MS if kind == "flink" else 0
+    join_lots = JoinLots(plan, app, changes, maker_of, in_process=in_process, timer_lag_ms=lag_ms)
     join: Any = beam.ParDo(join_lots)  # type: ignore[no-untyped-call]
     _ = pipeline | "Read" >> read | "Cut" >> cut | "Join" >> join
 

@@ -23,11 +23,14 @@ class TickRules(msgspec.Struct, frozen=True):
         partitions: Of both event topics.
         tick_ms: Event time. Rows that are due are given out at multiples of it.
         progress_ms: Event time. A lot is looked at as often as this when nothing is due, for its progress.
+        lag_ms: Event time. So far beyond a timer time has to be for a runner to fire it: where nothing more comes, a
+            timer that is set to where readers are would never fire, and all that is due by then would wait with it.
     """
 
     partitions: int
     tick_ms: int
     progress_ms: int
+    lag_ms: int = 0
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -87,7 +90,7 @@ def next_look_ms(head: LotHead, deadline_ms: int | None, rules: TickRules, quiet
         # What came before any time was known has the time of its events.
         end_ms = max(head.watermark_ms, _latest_before(times), head.latest_ms)
         return None if end_ms == BEFORE_ALL else _above(end_ms, tick_ms)
-    floor_ms = known_ms // tick_ms * tick_ms
+    floor_ms = (known_ms - rules.lag_ms) // tick_ms * tick_ms
     if known_ms > BEFORE_ALL and floor_ms > head.watermark_ms:
         return floor_ms
     from_ms = head.watermark_ms

@@ -276,6 +276,13 @@ def test_looks_are_set_to_ticks_and_to_the_earliest_deadline() -> None:
     assert next_look_ms(LotHead(partitions={0: times[0]}), None, RULES) == 11_500
 
 
+def test_where_timers_fire_late_a_look_goes_no_further_than_one_that_fires_already() -> None:
+    late = TickRules(RULES.partitions, RULES.tick_ms, RULES.progress_ms, lag_ms=1_000)
+    times = {0: PartitionTime(7_000, 10_250, False), 1: PartitionTime(7_500, 12_000, False)}
+    assert next_look_ms(LotHead(watermark_ms=7_000, partitions=times), 7_100, late) == 9_000
+    assert next_look_ms(LotHead(watermark_ms=9_000, partitions=times), 9_100, late) == 9_500  # fires once more comes
+
+
 def test_the_last_look_waits_for_what_was_given_with_the_last_blobs() -> None:
     ended = PartitionTime(7_000, AFTER_ALL, True)
     assert not look_at({0: ended, 1: ended}, 7_000, RULES).is_last
