@@ -17,6 +17,7 @@ import pytest
 
 from streamlearn.errors import ServiceError
 from tools.services import Cache, FlinkJobServer, Kafka, Redis, Service, prism_path
+from tools.services.flink_cluster import FlinkJobs, flink_cluster
 from tools.services.prism import PRISM_VERSION
 
 __all__: list[str] = []
@@ -30,6 +31,7 @@ _MARKERS = {
     "prism": "prism",
     "flink": "flink",
     "own_flink": "flink",
+    "own_flink_cluster": "flink",
 }
 _USED = pytest.StashKey[list[str]]()
 _Had = TypeVar("_Had")
@@ -130,6 +132,14 @@ def own_flink(tmp_path: Path) -> Iterator[FlinkJobServer]:
     _had("flink", FlinkJobServer.fetch)
     with FlinkJobServer.start(tmp_path / "own_flink") as service:
         yield service
+
+
+@pytest.fixture
+def own_flink_cluster(tmp_path: Path) -> Iterator[tuple[FlinkJobs, FlinkJobServer]]:
+    """A Flink cluster of this test alone, and a job server for it."""
+    _had("flink", FlinkJobServer.fetch)
+    with flink_cluster(tmp_path / "own_flink_cluster") as found:
+        yield found
 
 
 @pytest.fixture

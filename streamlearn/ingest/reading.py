@@ -8,8 +8,9 @@ release is pinned for it.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -18,6 +19,7 @@ from apache_beam.io.unbounded_source import (
     UnboundedSource,
     _ReaderCache,
     _ReadFromUnboundedSourceDoFn,
+    _unwrap_tracker,
 )
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 
@@ -67,10 +69,11 @@ _PARKED = _Parked()
 
 
 class _Read(_ReadFromUnboundedSourceDoFn):
-    """Beam's step, in all but the two; and each look is a bundle, so a reader that gives nothing has fewer of them."""
+    """Beam's step, in all but these two, and in whose source it reads; and each look is a bundle, so a reader that gives nothing has fewer of them."""
 
-    def __init__(self, poll_s: float, elements_max: int, seconds_max: float) -> None:
+    def __init__(self, renewed: Callable[[Any], Any], poll_s: float, elements_max: int, seconds_max: float) -> None:
         super().__init__(poll_s, elements_max, seconds_max)
+        self._renewed = renewed
         self._poll_s = poll_s
         self._quiet_s = max(poll_s, min(_QUIET_POLLS_MAX * poll_s, _QUIET_POLL_S_MAX))
 
@@ -92,6 +95,12 @@ class _Read(_ReadFromUnboundedSourceDoFn):
         watermark_estimator: Any = _ESTIMATOR,
     ) -> Iterator[Any]:
         """See Beam."""
+        inner = _unwrap_tracker(tracker)
+        assert inner is not None
+        found = inner.current_restriction()
+        renewed = self._renewed(found.source)
+        if renewed is not found.source:
+            inner._restriction = dataclasses.replace(found, source=renewed)
         self._poll_interval = min(2 * self._poll_interval, self._quiet_s)  # asked for once nothing was found
         for element in super().process(unused_element, _Unasked(), tracker, watermark_estimator):
             self._poll_interval = self._poll_s
@@ -103,15 +112,25 @@ class ReadSource(beam.PTransform[Any, Any]):
 
     Args:
         source: What is read.
+        renewed: Gives the source to read for one that a runner kept, which may be of a job before; itself where it is
+            not.
         poll_s: How soon a reader without elements is looked at again.
         elements_max: Of one bundle.
         seconds_max: Of one bundle.
     """
 
-    def __init__(self, source: UnboundedSource, *, poll_s: float, elements_max: int, seconds_max: float) -> None:
+    def __init__(
+        self,
+        source: UnboundedSource,
+        renewed: Callable[[Any], Any],
+        *,
+        poll_s: float,
+        elements_max: int,
+        seconds_max: float,
+    ) -> None:
         super().__init__()
         self._source = source
-        self._step = _Read(poll_s, elements_max, seconds_max)
+        self._step = _Read(renewed, poll_s, elements_max, seconds_max)
 
     def expand(self, pbegin: Any) -> Any:
         """See Beam."""

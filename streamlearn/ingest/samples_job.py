@@ -13,7 +13,7 @@ import apache_beam as beam
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import PipelineFailed, StreamlearnError, TopicMissing, TopicUnreachable
+from streamlearn.errors import IngestOver, PipelineFailed, StreamlearnError, TopicMissing, TopicUnreachable
 from streamlearn.ingest.cutting import CutLots
 from streamlearn.ingest.handing import close_tickets
 from streamlearn.ingest.heard import Heard, failure_of
@@ -46,7 +46,7 @@ class SamplesReport:
         run: Its number.
         start_ms: T0; None: it read everything there was.
         seconds: How long it took.
-        stopped: Whether it was told to stop before its topics had ended.
+        stopped: Whether it was told to stop, or its job was stopped on Flink, before its topics had ended.
         counts: What became of events and rows, by what; see the join's page.
     """
 
@@ -149,10 +149,13 @@ class SamplesJob:
             told, over = self._wait_for_end(stop)
             if self._error is not None and not over:
                 raise self._failure(self._error) from self._error
-            if not told:
+            # A job of Flink's that ended before its lots was stopped there, with a savepoint perhaps.
+            stopped = told or (self._kind == "flink" and not over)
+            if not stopped:
                 self._say_end()
             seconds = self._clock.monotonic_s() - self._begun_s
-            return SamplesReport(self._plan.run, self._plan.start_ms, seconds, told, counters_of(self._result, METRICS))
+            counts = counters_of(self._result, METRICS)
+            return SamplesReport(self._plan.run, self._plan.start_ms, seconds, stopped, counts)
         finally:
             close_shelf(self._plan.progress_url, self._plan.run)
             close_tickets(self._plan.progress_url, self._plan.run)
@@ -199,7 +202,10 @@ class SamplesJob:
             return False
         self._asked_s = now_s
         try:
-            return log.standing().has_ended(self._plan.run, self._plan.lineage.lots_count)
+            return log.check(self._plan.run).has_ended(self._plan.run, self._plan.lineage.lots_count)
+        except IngestOver:  # Flink would start what raises that again and again
+            self._result.cancel()
+            raise
         except TopicUnreachable as error:  # a broker that is away is the workers' to wait for
             _LOG.info("how far run %d is could not be asked: %s", self._plan.run, error.message)
             return False

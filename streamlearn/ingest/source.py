@@ -15,6 +15,7 @@ from apache_beam import coders
 from apache_beam.io.unbounded_source import CheckpointMark, UnboundedReader, UnboundedSource
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
+from streamlearn.errors import ConfigError
 from streamlearn.ingest.blob import Blob, decode_blob, encode_blob
 from streamlearn.ingest.handing import Handing, open_tickets
 from streamlearn.ingest.mark import PairMark, decode_marks, encode_marks
@@ -176,6 +177,22 @@ class EventSource(UnboundedSource):
             stack.pop_all()
         return EventReader(readers, blob_handing(self.plan, in_process=self.in_process), endless=self.endless)
 
+    def renewed(self, kept: EventSource) -> EventSource:
+        """A split that a runner has kept, to be read by this run: by an earlier one where a job began at its savepoint.
+
+        Args:
+            kept: The split.
+
+        Raises:
+            ConfigError: The savepoint is of other topics, lots, features or windows.
+        """
+        if kept.plan.run == self.plan.run:
+            return kept
+        if kept.plan.lineage != self.plan.lineage:
+            message = f"the savepoint is of run {kept.plan.run}, whose topics, lots, features or windows were others"
+            raise ConfigError(message, help="start without it: a run goes on from what was acknowledged")
+        return replace(kept, plan=self.plan)
+
     def get_checkpoint_mark_coder(self) -> EventMarkCoder:
         """See Beam."""
         return EventMarkCoder()
@@ -199,9 +216,10 @@ def read_events(plan: ReadPlan, *, whole: bool, endless: bool = False, in_proces
         endless: Whether no split says that it has ended, as on Flink.
         in_process: Whether blobs stay in the process; for runners that run all in one, and give no element twice.
     """
-    limits = plan.limits
+    limits, source = plan.limits, EventSource(plan, whole=whole, endless=endless, in_process=in_process)
     return ReadSource(
-        EventSource(plan, whole=whole, endless=endless, in_process=in_process),
+        source,
+        source.renewed,
         poll_s=limits.poll_s,
         elements_max=limits.bundle_blobs_max,
         seconds_max=limits.bundle_s_max,

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ CHECKPOINT_S = 0.5
 
 @contextmanager
 def run_on(
-    flink: FlinkJobServer, app: AppFolder, *changes: str, checkpoint_s: float = CHECKPOINT_S
+    flink: FlinkJobServer, app: AppFolder, *changes: str, checkpoint_s: float = CHECKPOINT_S, beam: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[str]]:
     """A run in a process of its own; what of it is left at the end is killed."""
     sets = [
@@ -37,6 +37,7 @@ def run_on(
     ]
     call = [sys.executable, "-m", "streamlearn", "ingest", str(app.folder), "--json"]
     call += [part for change in sets for part in ("--set", change)]
+    call += [f"--beam={flag}" for flag in beam]
     with (app.folder / "job.log").open("a") as log:
         process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
         try:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
 from streamlearn.apps import AppFolder
+from streamlearn.ingest import begin_run
+from streamlearn.testing import wait_until
 from tests.ingest.history import STEP_MS, T_MS, acknowledged_ms, learned, messages, outcomes, write_app
 from tests.ingest.on_flink import DEADLINE_S, Feed, children, ended, log_of, run_on, worker_pool
 from tests.ingest.test_backfill import check_features
@@ -90,6 +93,28 @@ def test_a_worker_killed_in_the_midst_is_replaced_by_flink_and_goes_on_from_its_
     assert not report["stopped"]
     check_learned(app, restores=restores)
     assert len({batch.header.ingest_run for _, batch in messages(app)}) == 1
+
+
+def test_a_run_on_flink_ends_once_a_newer_one_has_begun(own_flink: FlinkJobServer, tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
+    Feed(app).more(50)
+    with run_on(own_flink, app) as replaced:
+        wait_for_progress(app, replaced, T_MS)
+        begin_run(app)
+        assert replaced.wait(DEADLINE_S) == 1
+    assert "has taken over from run 1" in log_of(app)
+
+
+def test_what_a_worker_raises_again_and_again_on_flink_ends_the_run_as_itself(
+    own_flink: FlinkJobServer, tmp_path: Path
+) -> None:
+    app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
+    Feed(app).more(50)
+    with run_on(own_flink, app) as process:
+        wait_until(lambda: "ingest reads from" in log_of(app), "the run begins", DEADLINE_S)
+        shutil.rmtree(Path(app.topic_url("samples").removeprefix("file://")))
+        assert process.wait(DEADLINE_S) == 1
+    assert "error: there is no topic" in log_of(app)
 
 
 def test_topics_of_a_broker_are_joined_on_flink_to_the_last_identity(

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import msgspec
 import pytest
 from apache_beam import coders
 from apache_beam.coders import BytesCoder, typecoders
 from apache_beam.io.unbounded_source import _UnboundedSourceRestriction, _UnboundedSourceRestrictionTracker
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
-from streamlearn.errors import TopicReplaced
+from streamlearn.errors import ConfigError, TopicReplaced
 from streamlearn.ingest import CutLots, EventSource, decode_blob, read_events, runner_options, timestamp_of
 from streamlearn.ingest.mark import PairMark
 from streamlearn.ingest.puller import Puller
@@ -56,6 +57,19 @@ def test_a_source_travels_and_splits_by_partition_whatever_is_desired(make: Make
     (whole,) = EventSource(place.plan(), whole=True).split(20)
     assert whole.partitions == (0, 1, 2)
     assert whole.split(20) == [whole]
+
+
+def test_a_split_that_was_kept_from_an_earlier_run_is_read_by_the_plan_of_this_one(place: Place) -> None:
+    kept = EventSource(place.plan(), partitions=(0,), endless=True)
+    now = EventSource(place.plan(), endless=True)
+    assert now.plan.run > kept.plan.run
+    assert now.renewed(kept) == replace(kept, plan=now.plan)
+    own = replace(now, partitions=(0,))
+    assert now.renewed(own) is own
+    others = replace(kept, plan=replace(kept.plan, lineage=msgspec.structs.replace(kept.plan.lineage, lots_count=99)))
+    with pytest.raises(ConfigError, match=f"the savepoint is of run {kept.plan.run}") as caught:
+        now.renewed(others)
+    assert "start without it" in caught.value.help
 
 
 def test_one_split_of_all_partitions_has_the_time_of_the_one_that_is_least_and_goes_on_from_its_marks(

@@ -1,4 +1,4 @@
-"""The Flink job server: Beam's, running each job on a Flink inside itself.
+"""The Flink job server: Beam's, running each job on a Flink inside itself, or on one beside it.
 
 Beam opens its job and artifact ports, and those of a running job's workers, on every interface, whatever host
 it is told, and offers no setting against it; only the expansion port is on the loopback address alone.
@@ -26,8 +26,9 @@ _JVM = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfDa
 _OPENED = tuple(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("util", "lang", "time", "net", "nio"))
 _DRIVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 _GET_JOBS = "/org.apache.beam.model.job_management.v1.JobService/GetJobs"
-# What Flink listens on while a job runs; by default it is every interface. And where checkpoints go: by default that is
-# the memory of the process that guides a job, which takes 5 MiB of one step's state, and fails the job with more.
+# What Flink listens on while a job runs; by default it is every interface. Where checkpoints go: by default that is the
+# memory of the process that guides a job, which takes 5 MiB of one step's state, and fails the job with more. How often
+# a job that fails is begun again: by default it is for ever, and nobody hears of it.
 _FLINK_SETTINGS = f"""\
 jobmanager.rpc.address: {LOOPBACK}
 jobmanager.bind-host: {LOOPBACK}
@@ -37,6 +38,9 @@ rest.address: {LOOPBACK}
 rest.bind-address: {LOOPBACK}
 rest.bind-port: 0
 state.checkpoints.dir: {{checkpoints}}
+restart-strategy.type: failure-rate
+restart-strategy.failure-rate.max-failures-per-interval: 5
+restart-strategy.failure-rate.failure-rate-interval: 5 min
 """
 
 
@@ -52,6 +56,17 @@ class FlinkFiles:
     java: Java
     jars: Path
 
+    def command(self, temporary: Path) -> list[str]:
+        """The command of a program in the jars, but its class and arguments; temporary files go to that folder."""
+        return [
+            str(self.java.path),
+            *_JVM,
+            *_OPENED,
+            f"-Djava.io.tmpdir={temporary}",
+            "-cp",
+            class_path(self.jars),
+        ]
+
 
 class FlinkJobServer(Service):
     """A running job server.
@@ -60,13 +75,14 @@ class FlinkJobServer(Service):
         folder: Its staged artifacts, temporary files and log.
         ports: Of jobs, of artifacts, of expansion.
         files: What it is started from.
+        master: The address of the Flink that runs jobs; by default each has one inside the job server.
     """
 
     name = "flink"
 
-    def __init__(self, folder: Path, ports: Sequence[int], files: FlinkFiles) -> None:
+    def __init__(self, folder: Path, ports: Sequence[int], files: FlinkFiles, master: str = "[local]") -> None:
         super().__init__(folder.absolute(), ports)
-        self._files = files
+        self._files, self._master = files, master
 
     @classmethod
     def fetch(cls, cache: Cache) -> FlinkFiles:
@@ -84,19 +100,27 @@ class FlinkJobServer(Service):
         return FlinkFiles(find_java(), jars) if jars else None
 
     @classmethod
-    def start(cls, folder: Path, *, cache: Cache | None = None, find_ports: FindPorts = free_ports) -> Self:
+    def start(
+        cls,
+        folder: Path,
+        *,
+        cache: Cache | None = None,
+        find_ports: FindPorts = free_ports,
+        master: str = "[local]",
+    ) -> Self:
         """Fetch what is missing, start a job server and wait until it answers.
 
         Args:
             folder: Where what it writes goes.
             cache: Where its jars are.
             find_ports: Where its three ports come from.
+            master: The address of the Flink that runs jobs; by default each has one inside the job server.
 
         Raises:
             ServiceError: It could not be had or did not start.
         """
         files = cls.fetch(cache or Cache())
-        return launch_on(find_ports, 3, lambda ports: cls(folder, ports, files))
+        return launch_on(find_ports, 3, lambda ports: cls(folder, ports, files, master))
 
     @property
     def job_endpoint(self) -> str:
@@ -126,12 +150,7 @@ class FlinkJobServer(Service):
         (settings / "flink-conf.yaml").write_text(_FLINK_SETTINGS.format(checkpoints=checkpoints))
         job, artifact, expansion = self.ports
         return [
-            str(self._files.java.path),
-            *_JVM,
-            *_OPENED,
-            f"-Djava.io.tmpdir={temporary}",
-            "-cp",
-            class_path(self._files.jars),
+            *self._files.command(temporary),
             _DRIVER,
             f"--job-host={LOOPBACK}",
             f"--job-port={job}",
@@ -139,7 +158,7 @@ class FlinkJobServer(Service):
             f"--expansion-port={expansion}",
             f"--artifacts-dir={self.folder / 'artifacts'}",
             f"--flink-conf-dir={settings}",
-            "--flink-master=[local]",
+            f"--flink-master={self._master}",
         ]
 
     def _answers(self, pid: int) -> bool:
