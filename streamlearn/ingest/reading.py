@@ -69,7 +69,10 @@ _PARKED = _Parked()
 
 
 class _Read(_ReadFromUnboundedSourceDoFn):
-    """Beam's step, in all but these two, and in whose source it reads; and each look is a bundle, so a reader that gives nothing has fewer of them."""
+    """Beam's step, in all but these two, and in whose source it reads.
+
+    And each look is a bundle, so a reader that gives nothing has fewer of them.
+    """
 
     def __init__(self, renewed: Callable[[Any], Any], poll_s: float, elements_max: int, seconds_max: float) -> None:
         super().__init__(poll_s, elements_max, seconds_max)
