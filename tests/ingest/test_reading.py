@@ -51,20 +51,23 @@ def test_a_reader_is_found_again_by_another_instance_of_the_step_and_closed_with
 def test_a_reader_that_gives_nothing_is_looked_at_less_often_until_it_gives_something(
     place: Place, poll_s: float, waits: list[float]
 ) -> None:
-    step: Any = ReadSource(EventSource(place.plan()), poll_s=poll_s, elements_max=10, seconds_max=60)._step
+    source = EventSource(place.plan())
+    step: Any = ReadSource(source, source.renewed, poll_s=poll_s, elements_max=10, seconds_max=60)._step
     given = [[], [], [], ["blob"], []]
-    found = [_waited(step, one) for one in given]
+    found = [_waited(step, source, one) for one in given]
     # Behind elements the next look is soon; then it begins anew.
     assert found == [*waits, poll_s, waits[0]]
 
 
-def _waited(step: Any, given: list[str]) -> float:
+def _waited(step: Any, source: EventSource, given: list[str]) -> float:
     """A bundle that gives some elements and then finds nothing; after how long it wants to go on."""
     asked: list[float] = []
 
     class Tracker(sdf_utils.RestrictionTrackerView):
         def __init__(self) -> None:
             self._left = list(given)
+            restriction: Any = _UnboundedSourceRestriction(source, None)
+            self._restriction_tracker = _UnboundedSourceRestrictionTracker(restriction)
 
         def current_restriction(self) -> Any:
             return SimpleNamespace(watermark=MIN_TIMESTAMP, finalization_checkpoint_mark=None)
