@@ -123,7 +123,7 @@ def test_beams_own_sizes_stay_where_its_release_is_not_known(
 
 def test_a_broker_that_does_not_answer_whether_a_run_has_ended_does_not_end_it(place: Place) -> None:
     class Away:
-        def standing(self) -> Any:
+        def check(self, run: int) -> Any:
             message = "nobody answers"
             raise TopicUnreachable(message, help="wait")
 
