@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from apache_beam.metrics.metric import MetricsFilter
-from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
+from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, PortableOptions
 from apache_beam.version import __version__ as beam_version
 
 from streamlearn.cache import cache_folder
@@ -39,6 +39,7 @@ RUNNERS = {
 
 _JOB_S_MAX = 10 * 365 * 86_400
 _REACH_S = 10.0
+_PROCESS_WORKER = "use_loopback_process_worker"
 
 
 def require_job_server(options: PipelineOptions) -> None:
@@ -71,7 +72,8 @@ def runner_options(
         more: Further Beam options, which come after and so win.
 
     Raises:
-        UsageError: No such runner; one that is wrong on this input; Flink without a job server.
+        UsageError: No such runner; one that is wrong on this input; Flink without a job server; Prism with a worker
+            elsewhere.
     """
     name = runner or settings.runner
     kind = kind_of(name)
@@ -84,7 +86,10 @@ def runner_options(
         # default.
         flags.append(f"--job_server_timeout={_JOB_S_MAX}")
     streaming = [] if is_bounded else ["--streaming"]
-    return PipelineOptions([*flags, *streaming, *more])
+    options = PipelineOptions([*flags, *streaming, *more])
+    if kind == "prism":
+        _require_own_worker(options)
+    return options
 
 
 def kind_of(name: str) -> str:
@@ -125,6 +130,17 @@ def _prism(settings: IngestSettings) -> list[str]:
     if location:
         found.append(f"--prism_location={location}")
     return found
+
+
+def _require_own_worker(options: PipelineOptions) -> None:
+    """See that Prism's worker is this process: it often does not hear of the death of another, and waits for ever."""
+    asked = options.view_as(PortableOptions).environment_type
+    experiments: Any = options.view_as(DebugOptions)
+    if asked == "LOOPBACK" and not experiments.lookup_experiment(_PROCESS_WORKER, False):
+        return
+    what = f"environment type {asked}" if asked != "LOOPBACK" else f"experiment {_PROCESS_WORKER}"
+    message = f"prism's worker is the process that ingest is; {what} would have another"
+    raise UsageError(message, help="leave that option out, or choose --runner flink for workers elsewhere")
 
 
 def _fetched_prism() -> str:

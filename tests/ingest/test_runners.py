@@ -136,3 +136,10 @@ def test_a_broker_that_does_not_answer_whether_a_run_has_ended_does_not_end_it(p
         assert not job._has_ended(log)  # it was asked just now
         job._asked_s = 0.0
         assert job._has_ended(log)
+
+
+@pytest.mark.parametrize("more", ["--environment_type=PROCESS", "--experiments=use_loopback_process_worker"])
+def test_a_worker_elsewhere_is_refused_on_prism_which_would_not_hear_of_its_death(more: str) -> None:
+    with pytest.raises(UsageError, match=r"is the process that ingest is") as caught:
+        runner_options(IngestSettings(), more=[more])
+    assert "--runner flink" in caught.value.help
