@@ -8,6 +8,7 @@
     ├── NativeMismatch                       the compiled module is missing or of another version
     ├── JoinFull                             a join holds all it may: reading is to stop
     ├── MarksFull                            marks hold all they may: training is to stop
+    ├── TrainingFailed                       training cannot go on: it learns no numbers any more
     ├── ServiceError                         a service did not start, or cannot be reached
     │   └── PipelineFailed                   a runner gave up a pipeline, for a reason that is not one of these
     ├── DataError                            bytes that are not what they claim to be
@@ -97,6 +98,7 @@ __all__ = [
     "TopicMissing",
     "TopicReplaced",
     "TopicUnreachable",
+    "TrainingFailed",
     "UnknownSchema",
     "UsageError",
     "VersionDefect",
@@ -177,6 +179,10 @@ class ServiceError(StreamlearnError):
 
 class PipelineFailed(ServiceError):
     """A runner gave up a pipeline, for a reason that is none of these errors."""
+
+
+class TrainingFailed(StreamlearnError):
+    """Training cannot go on: what it learns are no numbers any more."""
 
 
 class DataError(StreamlearnError):

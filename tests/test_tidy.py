@@ -42,6 +42,7 @@ WALLS = {
         "streamlearn/serving/",
         "streamlearn/models/",
         "benchmarks/peers/",
+        "tests/trainer/",
         "tests/versions/saved_models.py",
     ),
     "keras": ("streamlearn/trainer/", "streamlearn/models/"),

@@ -130,6 +130,17 @@ class Publisher:
         """Whether a version is being written, judged or promoted."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def learned_rows(self) -> int:
+        """Rows that the newest committed version says were learned from, since `start` or the last `resume`."""
+        return self._learned
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `boundary` would do something now; it costs nothing to ask."""
+        has_to_tell = self._teller.is_due and not self.is_busy
+        return self._over is not None or has_to_tell or self._clock.monotonic_s() >= self._due_s
+
     def start(self) -> Resumed:
         """Begin a run: older runs may publish no more. What the last one left half done is done.
 
@@ -261,6 +272,10 @@ class Publisher:
         """The number of the next version, given once; for whoever else writes one, such as a revert."""
         self._numbered += 1
         return self._numbered
+
+    def make_due(self) -> None:
+        """Have the next `boundary` cut, whenever the next tick is: for the last of a run."""
+        self._due_s = self._clock.monotonic_s()
 
     def settle(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing is under way. Gives whether that is so within some time.

@@ -50,3 +50,7 @@ class TableSettings(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=64, le=1 << 24, description="Counters of a part for that; twice the keys a part meets in a window."),
     ] = 4_096
+    admission_count: Annotated[
+        int,
+        Meta(ge=1, le=15, description="How often a key is seen within the window before it gets a row; 1 at once."),
+    ] = 1

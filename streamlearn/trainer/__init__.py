@@ -1,0 +1,14 @@
+"""The trainer: samples in, rows and dense weights that have learned them out, each label once."""
+
+from typing import TYPE_CHECKING
+
+from streamlearn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from streamlearn.trainer.feed import Until
+    from streamlearn.trainer.learning import Tally
+    from streamlearn.trainer.trainer import Trainer, TrainReport
+
+__all__ = ["Tally", "TrainReport", "Trainer", "Until"]
+
+__getattr__ = lazy_names(__name__, {"feed": "Until", "learning": "Tally", "trainer": "Trainer TrainReport"})

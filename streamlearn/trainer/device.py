@@ -1,0 +1,30 @@
+"""Device: where dense weights learn, and how TensorFlow is set up for it. The one place that asks what there is."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from streamlearn.errors import UsageError
+from streamlearn.settings import TrainerSettings
+
+__all__ = ["device_of", "is_compiled"]
+
+
+def device_of(settings: TrainerSettings) -> str:
+    """TensorFlow's name of the device.
+
+    Raises:
+        UsageError: A GPU is asked for and TensorFlow sees none.
+    """
+    gpus = tf.config.list_physical_devices("GPU") if settings.device != "cpu" else []
+    if settings.device == "gpu" and not gpus:
+        message = "trainer.device is gpu, and TensorFlow sees none"
+        raise UsageError(message, help="see its log for the libraries it lacks, or choose trainer.device = 'auto'")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    return "/GPU:0" if gpus else "/CPU:0"
+
+
+def is_compiled(settings: TrainerSettings, device: str) -> bool:
+    """Whether XLA compiles the step."""
+    return settings.xla == "on" or (settings.xla == "auto" and "GPU" in device)

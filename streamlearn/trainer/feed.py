@@ -1,0 +1,189 @@
+"""Feed: the samples topic as steps, read ahead within a bound. It learns nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+
+from streamlearn.apps import AppFolder
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import BadRecord, Oversize
+from streamlearn.samples import SampleCodec
+from streamlearn.settings import TrainerSettings
+from streamlearn.topics import Position, Reader, Topic
+from streamlearn.trainer.merge import Merge
+from streamlearn.trainer.message import Message, Reached
+from streamlearn.trainer.step import Step
+from streamlearn.trainer.stepping import Stepping
+
+__all__ = ["Feed", "Until", "beginning_of"]
+
+_LOG = logging.getLogger("streamlearn.trainer.Feed")
+_RECORDS, _RECORDS_BYTES = 64, 4 << 20
+
+
+@dataclass(frozen=True)
+class Until:
+    """When a feed ends by itself; never, as it is.
+
+    Attributes:
+        offsets: By partition, the offset that is not read any more.
+        idle_s: After how long without anything new; None for never.
+    """
+
+    offsets: Mapping[int, int] | None = None
+    idle_s: float | None = None
+
+
+class Feed:
+    """Steps from the samples topic, from where messages are learned.
+
+    Args:
+        folder: The application.
+        topic: Its samples.
+        reached: Where to begin.
+        stepping: Makes steps.
+        until: When it ends.
+        keep_aside: Takes the bytes of a message that cannot be read, and what is wrong with them.
+        clock: How long it waits.
+
+    Raises:
+        PositionLost: What comes next is not in the topic any more.
+    """
+
+    def __init__(
+        self,
+        folder: AppFolder,
+        topic: Topic,
+        reached: Reached,
+        stepping: Stepping,
+        *,
+        until: Until | None = None,
+        keep_aside: Callable[[str, bytes], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._settings: TrainerSettings = folder.settings.trainer
+        self._codec = SampleCodec(folder.app, folder.settings.samples)
+        self._until, self._keep_aside, self._clock = until or Until(), keep_aside, clock
+        self._stepping, self._merge = stepping, Merge(reached)
+        self._next = dict(enumerate(reached.offsets))
+        positions = [Position(topic.topic_id, partition, offset) for partition, offset in self._next.items()]
+        self._reader: Reader = topic.reader(positions=positions)
+        self._is_strict = self._settings.order == "strict"
+        self._began_s = self._heard_s = clock.monotonic_s()
+        self.bad = 0
+
+    def steps(self) -> Iterator[Step | None]:
+        """Steps, in their order; None where there is nothing new within `trainer.poll_s`. Ends as `until` says."""
+        while True:
+            self._end_partitions()
+            took = yield from self._take()
+            has_read = self._read(0.0 if took else self._settings.poll_s)
+            if self._has_waited():
+                yield self._flush()
+            if took or has_read:
+                continue
+            if not self._open or self._is_idle():
+                break
+            yield None
+        yield from self._rest()
+
+    def close(self) -> None:
+        """Let go of the topic."""
+        self._reader.close()
+
+    @property
+    def lag(self) -> int:
+        """Records that are in the topic and not read yet."""
+        return sum(max(0, self._reader.end(partition) - offset) for partition, offset in self._next.items())
+
+    @property
+    def _open(self) -> dict[int, int]:
+        """The partitions that are read on, and where."""
+        ends = self._until.offsets
+        return {at: offset for at, offset in self._next.items() if ends is None or offset < ends.get(at, 0)}
+
+    def _end_partitions(self) -> None:
+        for partition in self._next.keys() - self._open.keys():
+            self._merge.end(partition)
+
+    def _take(self) -> Generator[Step | None, None, bool]:
+        """Steps of all messages whose turn it is; whether there was one."""
+        took = False
+        while (message := self._merge.take(wait=self._is_strict)) is not None:
+            took = True
+            yield from self._learned(message)
+        return took
+
+    def _learned(self, message: Message) -> Iterator[Step]:
+        if not self._stepping.held:
+            self._began_s = self._clock.monotonic_s()
+        before = self._merge.reached
+        self._merge.consume(message)
+        yield from self._stepping.add(message, before, self._merge.reached)
+
+    def _rest(self) -> Iterator[Step]:
+        """What was read and waits for partitions that are silent, and then what fills no step."""
+        while (message := self._merge.take(wait=False)) is not None:
+            yield from self._learned(message)
+        if self._stepping.read:
+            yield self._flush()
+
+    def _flush(self) -> Step:
+        self._began_s = self._clock.monotonic_s()
+        return self._stepping.flush(self._merge.reached)
+
+    def _has_waited(self) -> bool:
+        """Whether a step that is not full has waited for long enough."""
+        if self._is_strict or not self._stepping.read:
+            return False
+        return self._clock.monotonic_s() - self._began_s >= self._settings.step_wait_s
+
+    def _is_idle(self) -> bool:
+        idle_s = self._until.idle_s
+        return idle_s is not None and self._clock.monotonic_s() - self._heard_s >= idle_s
+
+    def _read(self, wait_s: float) -> bool:
+        """Read on; whether anything was there. Beyond the bound only partitions are read that others wait for."""
+        wanted, waiting = self._open, self._merge.waiting
+        if self._merge.bytes >= self._settings.read_ahead_bytes:
+            wanted = {at: offset for at, offset in wanted.items() if not waiting[at]}
+        if not wanted:
+            return False
+        found = self._reader.read_many(
+            wanted, max_records=_RECORDS, max_bytes=_RECORDS_BYTES, wait_ms=round(wait_s * 1e3)
+        )
+        read = 0
+        for records in found:
+            self._next[records.partition] = records.next_offset
+            ends = self._until.offsets
+            for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
+                if value is not None and (ends is None or offset < ends[records.partition]):
+                    self._put(records.partition, offset, value)
+                    read += 1
+        if read:
+            self._heard_s = self._clock.monotonic_s()
+        return read > 0
+
+    def _put(self, partition: int, offset: int, value: bytes) -> None:
+        try:
+            batch = self._codec.decode(value)
+        except (BadRecord, Oversize) as error:
+            where = f"partition {partition}, offset {offset}"
+            self.bad += 1
+            self._keep_aside(f"message-{partition}-{offset}.avro", value)
+            if self.bad > self._settings.bad_messages_max:
+                message = f"{where} of the samples cannot be read: {error.message}"
+                help = "raise trainer.bad_messages_max to go on without such messages; they are counted and kept aside"
+                raise BadRecord(message, help=help) from error
+            _LOG.error("%s of the samples is left out, and kept aside: %s", where, error.message)
+            return
+        self._merge.put(Message(partition, offset, len(value), batch))
+
+
+def beginning_of(topic: Topic) -> Reached:
+    """Where a topic begins."""
+    with topic.reader() as reader:
+        offsets = tuple(reader.earliest(partition) for partition in range(topic.partitions))
+    return Reached(offsets, (None,) * topic.partitions)

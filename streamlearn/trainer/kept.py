@@ -1,0 +1,41 @@
+"""Kept: files of what could not be learned from, for people to look at; the oldest go when there are too many."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+__all__ = ["Kept"]
+
+_LOG = logging.getLogger("streamlearn.trainer.Kept")
+
+
+class Kept:
+    """A folder of bounded size.
+
+    Args:
+        folder: Where to; it is made when there is something.
+        bytes_max: Of all files together. A larger one is not kept at all.
+    """
+
+    def __init__(self, folder: Path, bytes_max: int) -> None:
+        self._folder, self._bytes_max = folder, bytes_max
+
+    def add(self, name: str, data: bytes) -> None:
+        """Keep something; what cannot be kept is logged, and training goes on."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            there = sorted(self._folder.iterdir(), key=lambda one: one.stat().st_mtime)
+            held = sum(one.stat().st_size for one in there)
+            for one in there:
+                if held + len(data) <= self._bytes_max:
+                    break
+                held -= one.stat().st_size
+                one.unlink()
+            if len(data) <= self._bytes_max:
+                (self._folder / name).write_bytes(data)
+                _LOG.warning("kept aside: %s", self._folder / name)
+            else:
+                _LOG.warning("%s of %d bytes is beyond trainer.kept_bytes_max, and is not kept", name, len(data))
+        except OSError as error:
+            _LOG.warning("%s could not be kept: %s", name, error)

@@ -1,0 +1,84 @@
+"""Remembered: marks that several stages share, and the bytes of them that a version keeps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import msgspec
+
+from streamlearn.errors import BadRecord
+from streamlearn.marks import MarkedRows, Marks, Settled
+from streamlearn.settings import MarksSettings
+from streamlearn.trainer.message import Reached
+
+__all__ = ["Remembered"]
+
+_REACHED = "reached"
+
+
+class Remembered:
+    """Marks, for several threads at once; with them goes up to where messages are learned.
+
+    Args:
+        labels: How many labels there are.
+        settings: Bounds.
+    """
+
+    def __init__(self, labels: int, settings: MarksSettings) -> None:
+        self._marks, self._lock = Marks(labels, settings), threading.Lock()
+        self._newest = 0
+
+    def settle(self, step: int, rows: MarkedRows) -> Settled:
+        """See `Marks`."""
+        with self._lock:
+            self._newest = step
+            return self._marks.settle(step, rows)
+
+    def refuse(self, step: int, rows: MarkedRows) -> None:
+        """See `Marks`; steps that were learned meanwhile are not in the way."""
+        with self._lock:
+            self._newest = max(step, self._newest)
+            self._marks.refuse(self._newest, rows)
+
+    def acknowledge(self, step: int) -> None:
+        """See `Marks`."""
+        with self._lock:
+            self._marks.acknowledge(step)
+
+    def save(self, reached: Reached) -> dict[str, bytes]:
+        """All that was acknowledged, and where it ends; what is certainly not asked for again is let go of."""
+        with self._lock:
+            entries = dict(self._marks.save().entries)
+        return entries | {_REACHED: msgspec.json.encode(reached)}
+
+    def forget(self, horizon_ms: int) -> None:
+        """See `Marks`."""
+        with self._lock:
+            self._marks.forget(horizon_ms)
+
+    def load(self, entries: Mapping[str, bytes | memoryview]) -> Reached:
+        """Go on from a save.
+
+        Raises:
+            BadRecord: It is none.
+        """
+        if _REACHED not in entries:
+            message = (
+                f"the marks of this version say nothing of where messages are learned; they have {sorted(entries)[:8]}"
+            )
+            raise BadRecord(message, help="go on from a version that this trainer wrote")
+        try:
+            reached = msgspec.json.decode(entries[_REACHED], type=Reached)
+        except msgspec.DecodeError as error:
+            message = f"where messages are learned cannot be read: {error}"
+            raise BadRecord(message, help="go on from an older version") from error
+        with self._lock:
+            self._marks.load({name: bytes(one) for name, one in entries.items() if name != _REACHED})
+        return reached
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are held."""
+        with self._lock:
+            return self._marks.bytes

@@ -1,0 +1,114 @@
+"""Rows: what a step pulls from the parameter server, and what it pushes there. It knows no graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import App
+from streamlearn.ps import PsClient
+from streamlearn.table import At, Packing, Scatter
+from streamlearn.trainer.columns import StepColumns
+from streamlearn.trainer.learner import Packed
+
+__all__ = ["Rows", "ladder_of"]
+
+Float32s = npt.NDArray[np.float32]
+_KEYS_MAX = 1 << 26
+_USERS_LEAST, _USERS_GROWTH = 64, 1.5
+
+
+class Rows:
+    """Packs steps from rows, and gives rows the gradients of what was packed.
+
+    `pack` and `push` may go on in two threads at once, one step each.
+
+    Args:
+        app: Whose features.
+        client: Where its rows are.
+        step_rows: The most rows of a step; every step is padded to it, so that all are of one shape.
+        admission_count: How often a key is seen before it gets a row.
+    """
+
+    def __init__(self, app: App, client: PsClient, step_rows: int, admission_count: int = 1) -> None:
+        self._client, self._step_rows, self._admission_count = client, step_rows, admission_count
+        self._user, self._item = (Packing(side, client) for side in (app.features.pack.user, app.features.pack.item))
+        self._scatter = Scatter(client, keys_max=_KEYS_MAX)
+        self._ladder = ladder_of(step_rows)
+        self._labels = len(app.labels)
+
+    def pack(self, columns: StepColumns, *, at: At = "newest") -> Packed:
+        """Pull and pack a step.
+
+        Raises:
+            StreamlearnError: As `PsClient.pull`.
+        """
+        rows, requests = len(columns), columns.requests
+        padded, users = self._step_rows, next(size for size in self._ladder if size >= requests)
+        user, item = self._user.side, self._item.side
+        user_flat = np.empty((users, user.flat_width), np.float32)
+        user_sequence = np.empty((users, user.sequence_length, user.sequence_width), np.float32)
+        item_flat = np.empty((padded, item.flat_width), np.float32)
+        item_sequence = np.empty((padded, item.sequence_length, item.sequence_width), np.float32)
+        self._user.flat(columns.user, requests, at=at, out=user_flat)
+        self._user.sequences(columns.user, requests, at=at, out=user_sequence)
+        self._item.flat(columns.item, rows, at=at, out=item_flat)
+        self._item.sequences(columns.item, rows, at=at, out=item_sequence)
+        user_index = np.zeros(padded, np.int32)
+        user_index[:rows] = columns.request_index
+        return Packed(
+            user_flat, user_sequence, item_flat, item_sequence, user_index, self._targets(columns, padded), rows
+        )
+
+    def push(self, columns: StepColumns, gradients: tuple[Float32s, ...], now_ms: int, rate_scale: float) -> int:
+        """Let rows learn; gives how many distinct keys.
+
+        Args:
+            columns: The step.
+            gradients: Of `Packed.sides`.
+            now_ms: Table time.
+            rate_scale: What their rate is multiplied with.
+
+        Raises:
+            StreamlearnError: As `PsClient.push`.
+        """
+        scatter, (user_flat, user_sequence, item_flat, item_sequence) = self._scatter, gradients
+        scatter.clear()
+        scatter.flat(self._user, columns.user, columns.requests, user_flat)
+        scatter.sequences(self._user, columns.user, columns.requests, user_sequence)
+        scatter.flat(self._item, columns.item, len(columns), item_flat)
+        scatter.sequences(self._item, columns.item, len(columns), item_sequence)
+        pushed = 0
+        for table in self._client.dims:
+            keys, sums, counts = scatter.gradients(table)
+            if len(keys):
+                admit = [(len(keys), self._admission_count)] if self._admission_count > 1 else []
+                self._client.push(table, keys, sums, now_ms=now_ms, counts=counts, admit=admit, rate_scale=rate_scale)
+                pushed += len(keys)
+        return pushed
+
+    def _targets(self, columns: StepColumns, padded: int) -> Float32s:
+        """See `TARGETS`; all zeros beyond the step's rows, which cost nothing."""
+        rows = len(columns)
+        targets = np.zeros((padded, self._labels, 4), np.float32)
+        for label in range(self._labels):
+            bit, of = np.uint32(1 << label), targets[:rows, label]
+            weight = columns.weights[:, label]
+            of[:, 0] = (columns.positive & bit) != 0
+            of[:, 1] = np.where((columns.learn & bit) != 0, weight, 0.0)
+            of[:, 2] = np.where((columns.correct & bit) != 0, weight, 0.0)
+            of[:, 3] = np.log(columns.rates[:, label])
+        return targets
+
+
+def ladder_of(rows_max: int) -> tuple[int, ...]:
+    """The numbers of users a step is padded to: few, so that few shapes are compiled, and near to each other.
+
+    Examples:
+        >>> ladder_of(256)
+        (64, 96, 144, 216, 256)
+    """
+    sizes = [min(_USERS_LEAST, rows_max)]
+    while sizes[-1] < rows_max:
+        sizes.append(min(rows_max, int(sizes[-1] * _USERS_GROWTH)))
+    return tuple(sizes)

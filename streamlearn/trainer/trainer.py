@@ -1,0 +1,236 @@
+"""Trainer: a run from its first step to its last: versions cut, failures recovered from, requests obeyed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+
+import msgspec
+
+from streamlearn.apps import AppFolder
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import EpochOver, PushUnsure, ShardNotReady, ShardUnreachable
+from streamlearn.models import Model
+from streamlearn.ps import Epoch, PsClient
+from streamlearn.publisher import Lineage, Noted, Publisher, Resumed
+from streamlearn.table import declared_tables
+from streamlearn.topics import Topic
+from streamlearn.trainer.feed import Feed, Until
+from streamlearn.trainer.kept import Kept
+from streamlearn.trainer.learner import Learner
+from streamlearn.trainer.learning import Done, Learning, Tally
+from streamlearn.trainer.message import Reached
+from streamlearn.trainer.remembered import Remembered
+from streamlearn.trainer.restored import restore
+from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.skips import SkippedRows
+from streamlearn.trainer.stepping import Stepping
+from streamlearn.versions import Cut, Position, Registry, Skip, Store
+
+__all__ = ["TrainReport", "Trainer"]
+
+_LOG = logging.getLogger("streamlearn.trainer.Trainer")
+# After these all shards are restored to the newest committed version, and training goes on from there.
+_RECOVERABLE = (PushUnsure, ShardNotReady, ShardUnreachable, EpochOver)
+_RECOVERIES_MAX = 20
+_KEPT = ".streamlearn/kept"
+_SAMPLES = "samples"
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """What a run did.
+
+    Attributes:
+        run: Its number.
+        version: The newest committed version.
+        seconds: How long it took.
+        recoveries: How often shards were restored.
+        rewinds: How often training was put back by a request.
+        tally: What was learned.
+    """
+
+    run: int
+    version: int
+    seconds: float
+    recoveries: int
+    rewinds: int
+    tally: Tally
+
+
+class Trainer:
+    """Learns an application's samples into versions.
+
+    Args:
+        folder: The application.
+        model: Its model.
+        topic: Its samples.
+        client: Its tables.
+        store: Where versions go.
+        registry: Who is told of them.
+        graph: Id of the graph that serves them.
+        told: Told of each step that was learned, by the thread that pushes.
+        clock: What time is taken by.
+    """
+
+    def __init__(
+        self,
+        folder: AppFolder,
+        model: Model,
+        topic: Topic,
+        client: PsClient,
+        store: Store,
+        *,
+        registry: Registry | None = None,
+        graph: str | None = None,
+        told: Callable[[Done], None] = lambda done: None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        app, settings = folder.app, folder.settings
+        self._folder, self._topic, self._client, self._clock = folder, topic, client, clock
+        self._graph, self._told = graph, told
+        self._learner = Learner(app, model, settings.trainer)
+        self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables.admission_count)
+        self._kept = Kept(folder.folder / _KEPT, settings.trainer.kept_bytes_max)
+        lineage = Lineage.of(app, declared_tables(app.features, settings.tables), settings.publisher.row_type)
+        self.publisher = Publisher(client, store, lineage, settings.publisher, registry=registry, clock=clock)
+        longest_s = max(group.window_s for group in app.groups)
+        self._horizon_ms = round((longest_s + settings.trainer.restart_slack_s) * 1e3)
+        self.tally = Tally()
+        self._reached: Reached | None = None
+        self._remembered: Remembered | None = None
+        self._skips: tuple[Skip, ...] = ()
+        self._learned_before = self._restores = self._recoveries = self._rewinds = 0
+        self._samples_before = 0.0
+
+    def run(
+        self, stop: threading.Event, *, until: Until | None = None, show: Callable[[Trainer], None] = lambda one: None
+    ) -> TrainReport:
+        """Learn until `stop` is set or the feed ends; the last version says all that was learned.
+
+        Args:
+            stop: Ends the run at the next step boundary.
+            until: When the feed ends; never by default.
+            show: Called between steps, for people.
+
+        Raises:
+            RunOver: A newer run has taken over.
+            StreamlearnError: What cannot be recovered from.
+        """
+        begin_s = self._clock.monotonic_s()
+        resumed = self.publisher.start()
+        _LOG.info("run %d goes on from %s", resumed.run, resumed.ref or "nothing")
+        failures = 0
+        while True:
+            try:
+                self._restore(resumed)
+                if self._obey(resumed) or self._learn(stop, until or Until(), show):
+                    resumed = self.publisher.resume()
+                    continue
+                break
+            except _RECOVERABLE as error:
+                failures += 1
+                if failures > _RECOVERIES_MAX:
+                    raise
+                _LOG.warning("%s; all shards go back to the newest version", error.message)
+                resumed, self._recoveries = self.publisher.resume(), self._recoveries + 1
+        committed = self.publisher.committed
+        assert committed is not None
+        seconds = self._clock.monotonic_s() - begin_s
+        return TrainReport(resumed.run, committed.version, seconds, self._recoveries, self._rewinds, self.tally)
+
+    @property
+    def reached(self) -> Reached | None:
+        """Up to where messages are learned; None before anything was restored."""
+        return self._reached
+
+    def _restore(self, resumed: Resumed) -> None:
+        """Bring everything to where a version has it; write the first one where there is none."""
+        self._client.restore(Epoch(resumed.run, self._restores), resumed.ref)
+        self._restores += 1
+        self._remembered = Remembered(len(self._folder.app.labels), self._folder.settings.marks)
+        self._reached = restore(resumed.chain, self._topic, self._learner, self._remembered)
+        self._skips = () if resumed.chain is None else resumed.chain.manifest.skips
+        self._learned_before = self.tally.rows
+        self._samples_before = 0.0 if resumed.chain is None else resumed.chain.manifest.metrics.get(_SAMPLES, 0.0)
+        if resumed.chain is None:
+            self.publisher.first(self._note)
+
+    def _obey(self, resumed: Resumed) -> bool:
+        """Put training back as operators asked; whether they had."""
+        for request in resumed.requests:
+            self.publisher.obey(request)
+            self._rewinds += 1
+        return bool(resumed.requests)
+
+    def _learn(self, stop: threading.Event, until: Until, show: Callable[[Trainer], None]) -> bool:
+        """Learn until the end; whether training is to be put back before it goes on."""
+        assert self._reached is not None
+        assert self._remembered is not None
+        settings = self._folder.settings.trainer
+        stepping = Stepping(self._remembered, settings.step_rows, SkippedRows(self._skips), self._horizon_ms)
+        with ExitStack() as ends:
+            feed = Feed(
+                self._folder, self._topic, self._reached, stepping,
+                until=until, keep_aside=self._kept.add, clock=self._clock,
+            )  # fmt: skip
+            ends.callback(feed.close)
+            learning = Learning(
+                self._folder, feed, self._learner, self._rows, self._remembered,
+                kept=self._kept, tally=self.tally, learned=self._told, clock=self._clock,
+            )  # fmt: skip
+            for _ in ends.enter_context(closing(learning.run(stop))):
+                self._reached = learning.reached or self._reached
+                if self.publisher.is_due:
+                    learning.drain()
+                    self.publisher.boundary(self._note)
+                if self.publisher.requests:
+                    learning.drain()
+                    self.publisher.settle()
+                    return True
+                self.tally.counts = msgspec.to_builtins(stepping.counts) | {"bad": feed.bad}
+                self.tally.seconds = learning.seconds
+                show(self)
+            self._reached = learning.reached or self._reached
+        return self._finish()
+
+    def _finish(self) -> bool:
+        """Publish what is left; whether a request came meanwhile."""
+        self.publisher.settle()
+        while self.publisher.learned_rows < self.tally.rows - self._learned_before:
+            self.publisher.make_due()
+            self.publisher.boundary(self._note)
+            self.publisher.settle()
+        return bool(self.publisher.requests)
+
+    def _note(self) -> Noted:
+        """What a version has beside rows, at this step boundary."""
+        assert self._reached is not None
+        assert self._remembered is not None
+        reached = self._reached
+        watermark_ms = reached.watermark_ms
+        if watermark_ms is not None:
+            self._remembered.forget(watermark_ms - self._horizon_ms)
+        topic = self._topic
+        positions = tuple(
+            Position(topic=topic.url, topic_id=topic.topic_id, partition=partition, offset=offset)
+            for partition, offset in enumerate(reached.offsets)
+        )
+        learned = self.tally.rows - self._learned_before
+        return Noted(
+            cut=Cut(
+                positions=positions, watermark_ms=watermark_ms, skips=self._skips, graph=self._graph,
+                metrics=self._metrics(),
+            ),
+            learned_rows=learned,
+            dense=self._learner.dense(),
+            dense_optimizer=self._learner.optimizer_state(),
+            marks=self._remembered.save(reached),
+        )  # fmt: skip
+
+    def _metrics(self) -> dict[str, float]:
+        samples = self._samples_before + self.tally.rows - self._learned_before
+        return {"steps": float(self._learner.steps), _SAMPLES: samples}

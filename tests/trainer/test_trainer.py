@@ -1,0 +1,171 @@
+"""The trainer: each label learned once, whatever happens between; and the same bytes where that is promised."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamlearn.clock import SYSTEM_CLOCK
+from streamlearn.errors import TrainingFailed
+from streamlearn.trainer.learning import Done
+from streamlearn.versions import Chain, Request, Requests, TimeSkip
+from tests.trainer.runs import known_of, run, state_of, store_of
+from tests.trainer.stream import STEP_MS, T_MS, learnable_folder, messages_of, outcomes, write_messages
+
+STRICT = {"order": "strict", "staleness_steps": 0, "step_rows": 64, "rate": 0.01}
+
+
+def strict_folder(path: Path, **publisher: Any) -> Any:
+    path.mkdir(exist_ok=True)
+    return learnable_folder(path, {"trainer": STRICT, "publisher": publisher or {"publish_interval_s": 3_600}})
+
+
+def test_every_label_is_learned_once_and_corrected_once(tmp_path: Path) -> None:
+    folder = learnable_folder(tmp_path, {"trainer": {"step_rows": 64}})
+    messages = messages_of(folder.app, 20)
+    write_messages(folder, messages)
+    report = run(folder)
+    expected = outcomes(messages)
+    assert known_of(folder, messages) == expected
+    assert report.tally.counts["read"] == sum(len(batch) for _, batch in messages)
+    assert report.tally.counts["dropped"] > 0
+    assert report.tally.refused_rows == 0
+    manifest = Chain.find(store_of(folder), folder.app.name).manifest
+    assert manifest.metrics["samples"] == report.tally.rows
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    settings = {"trainer": {"step_rows": 128, "rate": 0.01}, "tables": {"rate": 0.2}}
+    folder = learnable_folder(tmp_path, settings)
+    write_messages(folder, messages_of(folder.app, 60, 100))
+    losses: list[float] = []
+
+    def told(done: Done) -> None:
+        assert done.learned is not None
+        losses.append(done.learned.loss / len(done.step))
+
+    run(folder, told=told)
+    assert np.mean(losses[-8:]) < 0.85 * np.mean(losses[:8])
+
+
+def test_strict_order_gives_the_same_bytes_however_often_it_is_stopped(tmp_path: Path) -> None:
+    whole = strict_folder(tmp_path / "whole")
+    messages = messages_of(whole.app, 24)
+    write_messages(whole, messages)
+    run(whole)
+
+    pieces = strict_folder(tmp_path / "pieces", publish_interval_s=0.001)
+    write_messages(pieces, messages)
+    runs = 0
+    for steps in (3, 1, 4, 2, 1_000):
+        stop, left = threading.Event(), [steps]
+
+        def told(_: Done, stop: threading.Event = stop, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                stop.set()
+
+        runs = run(pieces, stop=stop, told=told).run
+    assert runs == 5
+    assert known_of(pieces, messages) == outcomes(messages)
+    assert state_of(pieces) == state_of(whole)
+
+
+def test_what_was_not_published_is_learned_again_as_it_was(tmp_path: Path) -> None:
+    whole = strict_folder(tmp_path / "whole")
+    messages = messages_of(whole.app, 16)
+    write_messages(whole, messages)
+    run(whole)
+
+    class Stopped(Exception):
+        pass
+
+    broken, left = strict_folder(tmp_path / "broken", publish_interval_s=0.05), [5]
+    write_messages(broken, messages)
+
+    def told(_: Done) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run(broken, told=told)
+    run(broken)
+    assert known_of(broken, messages) == outcomes(messages)
+    assert state_of(broken) == state_of(whole)
+
+
+def test_staleness_changes_what_is_learned_and_not_which_labels(tmp_path: Path) -> None:
+    folder = learnable_folder(tmp_path, {"trainer": {"step_rows": 32, "staleness_steps": 3, "queue_steps_max": 4}})
+    messages = messages_of(folder.app, 20)
+    write_messages(folder, messages)
+    run(folder)
+    assert known_of(folder, messages) == outcomes(messages)
+
+
+def test_a_request_puts_training_back_and_what_is_skipped_is_never_learned(tmp_path: Path) -> None:
+    folder = strict_folder(tmp_path, publish_interval_s=0.001)
+    messages = messages_of(folder.app, 24)
+    write_messages(folder, messages)
+    run(folder)
+    store, name = store_of(folder), folder.app.name
+    first = Chain.find(store, name, 2)
+    skip = TimeSkip(begin_ms=T_MS + 10 * STEP_MS, end_ms=T_MS + 12 * STEP_MS)
+    Requests(store, name, clock=SYSTEM_CLOCK).ask(Request(to=first.ref, skips=(skip,), reason="a test"))
+    report = run(folder)
+    assert report.rewinds == 1
+    assert report.tally.counts["skipped"] > 0
+    newest = Chain.find(store, name).manifest
+    assert newest.skips == (skip,)
+
+    clean = strict_folder(tmp_path / "clean")
+    kept = [(partition, batch) for partition, batch in messages]
+    write_messages(clean, kept)
+    skipped = {
+        (int(batch.requests.partition[request]), int(batch.requests.offset[request]))
+        for _, batch in messages
+        for request in np.flatnonzero(
+            (batch.requests.event_time_ms >= skip.begin_ms) & (batch.requests.event_time_ms < skip.end_ms)
+        )
+    }
+    known = known_of(folder, messages)
+    expected = {key: value for key, value in outcomes(messages).items() if key[:2] not in skipped}
+    assert {key: value for key, value in known.items() if key[:2] not in skipped} == expected
+
+
+def test_a_step_whose_gradients_are_no_numbers_is_left_out_and_kept(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    folder = strict_folder(tmp_path)
+    messages = messages_of(folder.app, 12)
+    partition, bad = messages[6]
+    dense = {name: np.full_like(values, np.nan) for name, values in bad.item.dense.items()}
+    messages[6] = (partition, replace(bad, item=replace(bad.item, dense=dense)))
+    write_messages(folder, messages)
+    report = run(folder)
+    assert 1 <= report.tally.refused_steps <= 3
+    assert report.tally.refused_rows >= len(bad)
+    assert list((tmp_path / ".streamlearn" / "kept").glob("step-*.avro"))
+    state = state_of(folder)
+    for name, data in state.items():
+        if name.startswith("dense.") or name.endswith(".rows"):
+            assert np.isfinite(np.frombuffer(data, np.float32)).all(), name
+    # They are known, and not learned when they come again.
+    assert run(folder).tally.rows == 0
+
+
+def test_too_many_such_steps_end_the_run(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    folder = learnable_folder(tmp_path, {"trainer": STRICT | {"refused_steps_max": 2}})
+    bad = []
+    for partition, batch in messages_of(folder.app, 12):
+        dense = {name: np.full_like(values, np.inf) for name, values in batch.item.dense.items()}
+        bad.append((partition, replace(batch, item=replace(batch.item, dense=dense))))
+    write_messages(folder, bad)
+    with pytest.raises(TrainingFailed, match="3 steps in a row"):
+        run(folder)
