@@ -54,3 +54,19 @@ class TableSettings(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=1, le=15, description="How often a key is seen within the window before it gets a row; 1 at once."),
     ] = 1
+    idle_s: Annotated[
+        float, Meta(ge=0, le=1e9, description="Keys not used for longer than this leave; 0 keeps them.")
+    ] = 0.0
+    rare_count: Annotated[
+        int, Meta(ge=0, le=255, description="Keys used less often than this leave after `rare_idle_s` already.")
+    ] = 0
+    rare_idle_s: Annotated[float, Meta(ge=0, le=1e9, description="See `rare_count`.")] = 0.0
+    keys_max: Annotated[
+        int, Meta(ge=0, le=1 << 40, description="Keys of a table on one shard beyond which some leave; 0 for no limit.")
+    ] = 0
+    expire_steps: Annotated[
+        int, Meta(ge=1, le=1 << 40, description="Every how many steps of training some keys are looked at.")
+    ] = 100
+    expire_keys: Annotated[
+        int, Meta(ge=1, le=1 << 40, description="About how many keys of a table a shard looks at then.")
+    ] = 50_000

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.samples import FeatureColumns, SampleBatch, SegmentColumns, SlotColumns
+from streamlearn.trainer.identity import identity_of
 from streamlearn.trainer.step import Piece, Step
 
 __all__ = ["StepColumns", "columns_of", "take_features"]
@@ -20,9 +21,6 @@ Uint32s = npt.NDArray[np.uint32]
 Uint64s = npt.NDArray[np.uint64]
 Float32s = npt.NDArray[np.float32]
 Number = TypeVar("Number", bound=np.generic)
-
-# Odd numbers that mix the parts of an identity, as SplitMix64 does.
-_MIX = tuple(np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +85,7 @@ def columns_of(step: Step) -> StepColumns:
         positive=_end_to_end([_positive(one) for one in pieces], np.uint32),
         rates=_by_label(pieces, labels, lambda batch, label: batch.labels[label].sample_rate),
         weights=_by_label(pieces, labels, lambda batch, label: batch.labels[label].weight),
-        identity=_end_to_end([_identity(one) for one in pieces], np.uint64),
+        identity=_end_to_end([identity_of(one.batch, one.rows) for one in pieces], np.uint64),
         event_time_ms=_end_to_end([_shown_ms(one) for one in pieces], np.int64),
         segments=_segments(pieces),
     )
@@ -179,18 +177,6 @@ def _by_label(
     ]
     rows = sum(map(len, pieces))
     return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.float32)
-
-
-def _identity(piece: Piece) -> Uint64s:
-    batch = piece.batch
-    of = batch.request_index[piece.rows]
-    with np.errstate(over="ignore"):
-        mixed = batch.requests.offset[of].astype(np.uint64) * _MIX[0]
-        mixed ^= batch.requests.partition[of].astype(np.uint64) * _MIX[1]
-        mixed += batch.item_index[piece.rows].astype(np.uint64) * _MIX[2]
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[1]
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[2]
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _segments(pieces: Sequence[Piece]) -> tuple[SegmentColumns, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
@@ -15,18 +15,24 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import EpochOver, PushUnsure, ShardNotReady, ShardUnreachable
 from streamlearn.models import Model
 from streamlearn.ps import Epoch, PsClient
-from streamlearn.publisher import Lineage, Noted, Publisher, Resumed
+from streamlearn.publisher import Judge, Lineage, Noted, Publisher, Resumed
+from streamlearn.samples import SampleCodec
 from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
+from streamlearn.trainer.expiring import Expiring
 from streamlearn.trainer.feed import Feed, Until
+from streamlearn.trainer.golden import golden_bytes, golden_rows
 from streamlearn.trainer.kept import Kept
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.learning import Done, Learning, Tally
 from streamlearn.trainer.message import Reached
+from streamlearn.trainer.recent import Recent
 from streamlearn.trainer.remembered import Remembered
 from streamlearn.trainer.restored import restore
 from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.scoring import VersionScorer, score_rows
 from streamlearn.trainer.skips import SkippedRows
+from streamlearn.trainer.step import Piece
 from streamlearn.trainer.stepping import Stepping
 from streamlearn.versions import Cut, Position, Registry, Skip, Store
 
@@ -92,17 +98,25 @@ class Trainer:
         app, settings = folder.app, folder.settings
         self._folder, self._topic, self._client, self._clock = folder, topic, client, clock
         self._graph, self._told = graph, told
+        self._codec = SampleCodec(app, settings.samples)
         self._learner = Learner(app, model, settings.trainer)
         self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables.admission_count)
         self._kept = Kept(folder.folder / _KEPT, settings.trainer.kept_bytes_max)
         lineage = Lineage.of(app, declared_tables(app.features, settings.tables), settings.publisher.row_type)
-        self.publisher = Publisher(client, store, lineage, settings.publisher, registry=registry, clock=clock)
+        self._recent = Recent(app, settings.judge.scored_rows_max)
+        scorer = VersionScorer(app.name, store, self._learner, self._rows, settings.trainer.step_rows)
+        judge = Judge(settings.judge, scorer=scorer, samples=self._recent.closed, clock=clock)
+        self.publisher = Publisher(
+            client, store, lineage, settings.publisher, judge=judge, registry=registry, clock=clock
+        )
+        self._expiry = Expiring(client, settings.tables)
         longest_s = max(group.window_s for group in app.groups)
         self._horizon_ms = round((longest_s + settings.trainer.restart_slack_s) * 1e3)
         self.tally = Tally()
         self._reached: Reached | None = None
         self._remembered: Remembered | None = None
         self._skips: tuple[Skip, ...] = ()
+        self._newest: Sequence[Piece] = ()
         self._learned_before = self._restores = self._recoveries = self._rewinds = 0
         self._samples_before = 0.0
 
@@ -180,10 +194,13 @@ class Trainer:
             ends.callback(feed.close)
             learning = Learning(
                 self._folder, feed, self._learner, self._rows, self._remembered,
-                kept=self._kept, tally=self.tally, learned=self._told, clock=self._clock,
+                kept=self._kept, tally=self.tally, learned=self._pushed, clock=self._clock,
             )  # fmt: skip
-            for _ in ends.enter_context(closing(learning.run(stop))):
+            for done in ends.enter_context(closing(learning.run(stop))):
                 self._reached = learning.reached or self._reached
+                if done is not None and self._expiry.is_due(self._learner.steps):
+                    learning.drain()
+                    self._expiry.look(self._learner.steps, self._reached)
                 if self.publisher.is_due:
                     learning.drain()
                     self.publisher.boundary(self._note)
@@ -196,6 +213,12 @@ class Trainer:
                 show(self)
             self._reached = learning.reached or self._reached
         return self._finish()
+
+    def _pushed(self, done: Done) -> None:
+        """A step was learned and pushed; told by the thread that did."""
+        self._newest = done.step.pieces
+        self._recent.add(done.step.pieces, done.step.reached.watermark_ms)
+        self._told(done)
 
     def _finish(self) -> bool:
         """Publish what is left; whether a request came meanwhile."""
@@ -229,7 +252,16 @@ class Trainer:
             dense=self._learner.dense(),
             dense_optimizer=self._learner.optimizer_state(),
             marks=self._remembered.save(reached),
+            golden=self._golden(),
         )  # fmt: skip
+
+    def _golden(self) -> dict[str, bytes]:
+        """Requests that were learned from lately, as they are scored now; nothing before any."""
+        batch = golden_rows(self._newest)
+        if batch is None:
+            return {}
+        logits = score_rows(self._learner, self._rows, batch, self._folder.settings.trainer.step_rows)
+        return golden_bytes(self._codec, batch, logits)
 
     def _metrics(self) -> dict[str, float]:
         samples = self._samples_before + self.tally.rows - self._learned_before
