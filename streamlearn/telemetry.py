@@ -35,6 +35,7 @@ UNITS = (
     "versions",
     "records",
     "offsets",
+    "nats",
 )
 Metric = TypeVar("Metric")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Fit", "fit_of"]
+__all__ = ["Fit", "auc_of", "chances_of", "fit_of", "losses_of"]
 
 Array = npt.NDArray[np.float64]
 
@@ -44,20 +44,35 @@ def fit_of(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> Fit 
     positive, total = float(weights[labels].sum()), float(weights.sum())
     if positive <= 0 or positive >= total:
         return None
-    # ln(1 + e^z) without overflow.
-    losses = np.logaddexp(0.0, logits) - np.where(labels, logits, 0.0)
-    chances = np.exp(-np.logaddexp(0.0, -logits))
     return Fit(
         rows=len(logits),
-        auc=_auc(logits, labels, weights),
-        log_loss=float((losses * weights).sum()) / total,
-        calibration=float((chances * weights).sum()) / positive,
+        auc=auc_of(logits, labels, weights),
+        log_loss=float((losses_of(logits, labels) * weights).sum()) / total,
+        calibration=float((chances_of(logits) * weights).sum()) / positive,
     )
 
 
-def _auc(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> float:
-    """Exact: ties are groups, and every pair counts by the product of its weights."""
-    order = np.argsort(logits, kind="stable")
+def losses_of(logits: Array, labels: npt.NDArray[np.bool_]) -> Array:
+    """-ln of the chance that each logit gave to what happened, without overflow."""
+    losses: Array = np.logaddexp(0.0, logits) - np.where(labels, logits, 0.0)
+    return losses
+
+
+def chances_of(logits: Array) -> Array:
+    """The chance of a positive that each logit says."""
+    chances: Array = np.exp(-np.logaddexp(0.0, -logits))
+    return chances
+
+
+def auc_of(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> float:
+    """Exact: ties are groups, and every pair counts by the product of its weights. Both kinds must be there.
+
+    Args:
+        logits: float64[n].
+        labels: bool[n]. Some positive and some negative, with a weight above 0.
+        weights: float64[n].
+    """
+    order = np.argsort(logits)  # ties are groups, in whatever order
     ranked = logits[order]
     begins = np.concatenate(([0], np.flatnonzero(np.diff(ranked)) + 1))
     positive = np.add.reduceat(np.where(labels, weights, 0.0)[order], begins)

@@ -11,7 +11,7 @@ from streamlearn.settings.publisher import JudgeSettings, PublisherSettings, Ret
 from streamlearn.settings.tables import TableSettings
 from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.settings.topics import KafkaSettings, TopicsSettings
-from streamlearn.settings.trainer import TrainerSettings
+from streamlearn.settings.trainer import TrainerSettings, ValidationSettings
 from streamlearn.settings.tree import Settings
 from streamlearn.settings.versions import RegistrySettings, ReplicaSettings, VersionSettings
 
@@ -34,5 +34,6 @@ __all__ = [
     "TelemetrySettings",
     "TopicsSettings",
     "TrainerSettings",
+    "ValidationSettings",
     "VersionSettings",
 ]

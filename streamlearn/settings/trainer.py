@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
-__all__ = ["TrainerSettings"]
+__all__ = ["TrainerSettings", "ValidationSettings"]
 
 
 class TrainerSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,3 +111,55 @@ class TrainerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     kept_bytes_max: Annotated[
         int, Meta(ge=0, le=1 << 40, description="Bytes of what is kept aside; the oldest go first.")
     ] = 256 << 20
+
+
+_Width = Annotated[int, Meta(ge=1, le=31 * 86_400)]
+
+
+class ValidationSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How first predictions are scored once their labels are final."""
+
+    windows_s: Annotated[
+        list[_Width],
+        Meta(
+            min_length=1,
+            max_length=8,
+            description="Widths of the windows, event time of impressions, that are scored, shortest first; each is a "
+            "multiple of the one before it. The first is how fine curves are; a longer one keeps its rows for longer.",
+        ),
+    ] = field(default_factory=lambda: [60, 3_600, 86_400])
+    summary_s: Annotated[
+        int,
+        Meta(ge=1, le=31 * 86_400, description="Versions say the scores of so much of the newest closed windows."),
+    ] = 3_600
+    rows_max: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            le=1 << 33,
+            description="Predictions that are held, one for each label of a row; beyond it a share of them, chosen by "
+            "a hash, stands for all. Plan 32 bytes each.",
+        ),
+    ] = 4_000_000
+    segment_texts_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=250,
+            description="Texts of one segment that are scored apart, the first that come; all others are `(other)`.",
+        ),
+    ] = 32
+    folder: Annotated[
+        str,
+        Meta(
+            description="Where scores of closed windows are kept. Empty is the folder `.streamlearn/validation` beside "
+            "app.toml."
+        ),
+    ] = ""
+    file_bytes_max: Annotated[
+        int, Meta(ge=4_096, le=1 << 40, description="A file of scores that has so many bytes is followed by another.")
+    ] = 16 << 20
+    kept_bytes_max: Annotated[
+        int,
+        Meta(ge=8_192, le=1 << 50, description="Bytes of all files of scores; beyond it the oldest files go."),
+    ] = 1 << 30

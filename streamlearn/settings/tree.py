@@ -12,7 +12,7 @@ from streamlearn.settings.publisher import JudgeSettings, PublisherSettings, Ret
 from streamlearn.settings.tables import TableSettings
 from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.settings.topics import KafkaSettings, TopicsSettings
-from streamlearn.settings.trainer import TrainerSettings
+from streamlearn.settings.trainer import TrainerSettings, ValidationSettings
 from streamlearn.settings.versions import RegistrySettings, ReplicaSettings, VersionSettings
 
 __all__ = ["Settings"]
@@ -31,6 +31,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     marks: MarksSettings = MarksSettings()
     tables: TableSettings = TableSettings()
     trainer: TrainerSettings = TrainerSettings()
+    validation: ValidationSettings = ValidationSettings()
     versions: VersionSettings = VersionSettings()
     registry: RegistrySettings = RegistrySettings()
     replica: ReplicaSettings = ReplicaSettings()

@@ -1,0 +1,7 @@
+"""Progressive validation: first predictions, scored once their labels are final, and the log of those scores."""
+
+from streamlearn.trainer.validation.predicted import Predicted
+from streamlearn.trainer.validation.score import WindowScore
+from streamlearn.trainer.validation.validation import ProgressiveValidation
+
+__all__ = ["Predicted", "ProgressiveValidation", "WindowScore"]

@@ -1,0 +1,126 @@
+"""LabelRows: the windows of one label: which are open, which are closed, and for how long closed rows stay.
+
+It knows no other label, no score and no thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.trainer.validation.rows import OpenRows, SettledRows
+from streamlearn.trainer.validation.score import Window
+
+__all__ = ["LabelRows"]
+
+Rows = npt.NDArray[Any]
+Int64s = npt.NDArray[np.int64]
+
+
+class LabelRows:
+    """The rows of one label by window.
+
+    Args:
+        name: The label.
+        wait_ms: Event time after an impression at which its label is final.
+        widths_ms: Of the windows, shortest first, each a multiple of the one before.
+        summary_ms: How much of the newest closed windows stays at least.
+        kind: `row_type`.
+
+    Attributes:
+        open: Rows of windows that are not closed, by when the window begins.
+        settled: Rows of closed windows that a longer window or the summary needs, likewise.
+        closed_ms: Impressions before here are closed; None before the first watermark.
+    """
+
+    def __init__(self, name: str, wait_ms: int, widths_ms: Sequence[int], summary_ms: int, kind: np.dtype[Any]) -> None:
+        self.name = name
+        self._wait_ms, self._widths_ms, self._summary_ms, self._kind = wait_ms, tuple(widths_ms), summary_ms, kind
+        self._watermark_ms: int | None = None
+        self.open: dict[int, OpenRows] = {}
+        self.settled: dict[int, SettledRows] = {}
+        self.closed_ms: int | None = None
+
+    def rows_of(self, begins: Int64s) -> Iterator[tuple[OpenRows | None, npt.NDArray[np.int64] | slice]]:
+        """The open windows that some rows belong to, with the indexes of their rows; None for closed ones."""
+        if not len(begins):
+            return
+        if begins[0] == begins[-1] and bool((begins == begins[0]).all()):
+            yield self._open(int(begins[0])), slice(None)
+            return
+        order = np.argsort(begins, kind="stable")
+        ranked = begins[order]
+        cuts = np.flatnonzero(np.diff(ranked)) + 1
+        for at, mine in zip(np.concatenate(([0], cuts)), np.split(order, cuts), strict=True):
+            yield self._open(int(ranked[at])), mine
+
+    def begins(self, event_time_ms: Int64s) -> Int64s:
+        """When the shortest windows begin that hold some times."""
+        found: Int64s = event_time_ms - event_time_ms % self._widths_ms[0]
+        return found
+
+    def due(self, watermark_ms: int) -> list[tuple[int, OpenRows]]:
+        """Take the open windows that a watermark closes, oldest first; rows that come for them later are late."""
+        before = self.closed_ms
+        self.closed_ms = self._due_ms(watermark_ms, self._widths_ms[0])
+        if before is not None:
+            self.closed_ms = max(before, self.closed_ms)
+        begins = sorted(begin for begin in self.open if begin < self.closed_ms)
+        return [(begin, self.open.pop(begin)) for begin in begins]
+
+    def closed(self, watermark_ms: int) -> list[tuple[Window, list[SettledRows]]]:
+        """The windows of all widths that close by a watermark and hold rows, once each, with their rows of now.
+
+        What `due` gave has been settled and put into `settled` before.
+        """
+        before, self._watermark_ms = self._watermark_ms, max(watermark_ms, self._watermark_ms or watermark_ms)
+        found: list[tuple[Window, list[SettledRows]]] = []
+        for width in self._widths_ms:
+            told = None if before is None else self._due_ms(before, width)
+            due, ends = self._due_ms(self._watermark_ms, width), self._ends(width)
+            for end in sorted({end for end in ends.values() if end <= due and (told is None or end > told)}):
+                mine = [replace(self.settled[begin]) for begin in sorted(begin for begin in ends if ends[begin] == end)]
+                found.append((Window(self.name, end - width, end), mine))
+        return found
+
+    def forget(self) -> None:
+        """Let go of closed rows that nothing needs any more."""
+        if not self.settled or self._watermark_ms is None:
+            return
+        summed_ms = max(self.settled) + self._widths_ms[0] - self._summary_ms
+        due, ends = self._due_ms(self._watermark_ms, self._widths_ms[-1]), self._ends(self._widths_ms[-1])
+        for begin in [begin for begin, end in ends.items() if end <= due and begin < summed_ms]:
+            del self.settled[begin]
+
+    def newest(self) -> tuple[Window, list[SettledRows]] | None:
+        """The newest closed windows, as many as a summary is of, as they are now; None before there are any."""
+        if not self.settled:
+            return None
+        end = max(self.settled) + self._widths_ms[0]
+        begins = [begin for begin in sorted(self.settled) if begin >= end - self._summary_ms]
+        return Window(self.name, end - self._summary_ms, end), [replace(self.settled[begin]) for begin in begins]
+
+    def holdings(self) -> Iterable[OpenRows | SettledRows]:
+        """Everything that is held."""
+        yield from self.open.values()
+        yield from self.settled.values()
+
+    def _open(self, begin: int) -> OpenRows | None:
+        if self.closed_ms is not None and begin < self.closed_ms:
+            return None
+        if begin not in self.open:
+            self.open[begin] = OpenRows(self._kind)
+        return self.open[begin]
+
+    def _due_ms(self, watermark_ms: int, width_ms: int) -> int:
+        """The end of the newest window of a width in which all labels are final."""
+        final = watermark_ms - self._wait_ms
+        return final - final % width_ms
+
+    def _ends(self, width_ms: int) -> dict[int, int]:
+        """For each closed window when the window of another width ends that it is in."""
+        return {begin: begin - begin % width_ms + width_ms for begin in self.settled}

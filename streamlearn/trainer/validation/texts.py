@@ -1,0 +1,63 @@
+"""Texts: one byte for each text of a segment, for the first that come; all later ones share one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.samples import SegmentColumns
+
+__all__ = ["OTHER", "Texts"]
+
+OTHER = "(other)"
+_log = logging.getLogger(__name__)
+
+
+class Texts:
+    """The texts of all segments.
+
+    Args:
+        names: The segments.
+        texts_max: Texts of one segment that get a code of their own.
+
+    Examples:
+        >>> texts = Texts(("page",), texts_max=1)
+        >>> columns = SegmentColumns("page", ("home", "search"), np.array([1, 1, 0], np.int32))
+        >>> texts.codes((columns,), rows=3)[:, 0].tolist(), texts.of(0)
+        ([1, 1, 0], ('(other)', 'home'))
+    """
+
+    def __init__(self, names: Sequence[str], texts_max: int) -> None:
+        self.names = tuple(names)
+        self._texts_max = texts_max
+        self._codes: list[dict[str, int]] = [{OTHER: 0} for _ in names]
+
+    def of(self, segment: int) -> tuple[str, ...]:
+        """The texts of a segment by code."""
+        return tuple(self._codes[segment])
+
+    def codes(self, columns: Sequence[SegmentColumns], rows: int) -> npt.NDArray[np.uint8]:
+        """The codes of some rows, uint8[rows, segments]; a segment that is not given is `(other)`.
+
+        Texts get codes in the order in which they stand in `SegmentColumns.texts`.
+        """
+        found = np.zeros((rows, len(self.names)), np.uint8)
+        given = {one.name: one for one in columns}
+        for at, name in enumerate(self.names):
+            if name in given:
+                texts, codes = given[name].texts, given[name].codes
+                own = np.array([self._code(at, text) for text in texts], np.uint8)
+                found[:, at] = own[codes]
+        return found
+
+    def _code(self, segment: int, text: str) -> int:
+        known = self._codes[segment]
+        if text not in known and len(known) <= self._texts_max:
+            known[text] = len(known)
+            if len(known) > self._texts_max:
+                told = "segment %s has %d texts or more: later ones are scored together as %s"
+                _log.info(told, self.names[segment], self._texts_max, OTHER)
+        return known.get(text, 0)

@@ -1,0 +1,236 @@
+"""Progressive validation: first predictions against final labels, held against loops over all rows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import REGISTRY
+
+from streamlearn.errors import ConfigError
+from streamlearn.settings import ValidationSettings
+from streamlearn.trainer.validation import ProgressiveValidation, WindowScore
+from tests.trainer.validation.predictions import BEGIN_MS, Oracle, Row, app_of, close_to, step
+
+WIDTHS_S = [10, 30]
+SETTINGS = ValidationSettings(windows_s=WIDTHS_S, summary_s=30)
+CLICK, BOUGHT, BOTH = 1, 2, 3
+
+
+def validation(found: ValidationSettings = SETTINGS, learned_before_ms: int | None = None) -> ProgressiveValidation:
+    return ProgressiveValidation(app_of(), found, learned_before_ms=learned_before_ms)
+
+
+def whole(scores: list[WindowScore], width_s: int = 10) -> list[WindowScore]:
+    return [one for one in scores if not one.segment and one.window_s == width_s]
+
+
+_LOGIT = st.sampled_from([-2.0, -0.5, 0.0, 0.5, 2.0])
+_ROW = st.builds(
+    Row,
+    identity=st.integers(0, 40),
+    time_ms=st.just(0),
+    logits=st.tuples(_LOGIT, _LOGIT),
+    learn=st.integers(0, 3),
+    correct=st.integers(0, 3),
+    positive=st.integers(0, 3),
+    rate=st.sampled_from([0.25, 1.0]),
+    weight=st.sampled_from([0.5, 1.0, 2.0]),
+)
+_STEP = st.lists(_ROW, min_size=1, max_size=12)
+_CLOSE = st.integers(0, 130)
+
+
+def at_its_time(row: Row) -> Row:
+    """An identity is shown once: its time and its page follow from its number."""
+    return replace(row, time_ms=BEGIN_MS + row.identity * 1_700)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.one_of(_STEP, _CLOSE), max_size=12))
+def test_scores_are_those_of_first_predictions_in_any_order_of_steps_and_watermarks(
+    steps: list[list[Row] | int],
+) -> None:
+    found = validation()
+    oracle = Oracle({"click": 20, "bought": 50}, WIDTHS_S)
+    for one in [*steps, 200]:
+        if isinstance(one, list):
+            rows = [at_its_time(row) for row in one]
+            found.add(step(rows))
+            oracle.add(rows)
+            continue
+        scores = found.close(BEGIN_MS + one * 1000)
+        expected = oracle.close(BEGIN_MS + one * 1000)
+        got = {(score.label, score.window_s, score.begin_ms, score.text): score for score in scores}
+        assert len(got) == len(scores)
+        assert got.keys() == expected.keys()
+        # A correction whose prediction never came is known to be missing, and only then a window says so.
+        whole = {key: replace(score, is_complete=True) for key, score in got.items()}
+        assert all(close_to(whole[key], expected[key]) for key in expected)
+        assert [one.end_ms for one in scores] == sorted(one.end_ms for one in scores)
+        if not any(found.unmatched_corrections.values()):
+            assert all(score.is_complete for score in scores)
+    for label in ("click", "bought"):
+        assert found.late_rows[label] == oracle.late_rows.get(label, 0)
+        assert found.late_corrections[label] == oracle.late_corrections.get(label, 0)
+
+
+def test_auc_log_loss_and_calibration_have_their_closed_forms() -> None:
+    found = validation()
+    rows = [
+        Row(1, BEGIN_MS, (math.log(3), 0), learn=CLICK, positive=CLICK),
+        Row(2, BEGIN_MS, (0.0, 0), learn=CLICK, rate=0.5),
+        Row(3, BEGIN_MS, (math.log(3), 0), learn=CLICK, weight=2.0),
+    ]
+    found.add(step(rows))
+    (score,) = whole(found.close(BEGIN_MS + 30_000))
+    # Chances of 3/4, 1/2 and 3/4; both negatives weigh 2.
+    assert score.auc == pytest.approx((2 + 2 / 2) / 4)
+    assert score.log_loss == pytest.approx((-math.log(3 / 4) - 2 * math.log(1 / 2) - 2 * math.log(1 / 4)) / 5)
+    assert score.calibration == pytest.approx(3 / 4 + 1 + 3 / 2)
+    assert score.base_entropy == pytest.approx(-0.2 * math.log(0.2) - 0.8 * math.log(0.8))
+    assert score.log_loss is not None
+    assert score.base_entropy is not None
+    assert score.normalised_entropy == pytest.approx(score.log_loss / score.base_entropy)
+    assert (score.rows, score.positives, score.weight) == (3, 1.0, 5.0)
+
+
+def test_a_window_without_a_positive_has_a_log_loss_and_no_auc_and_no_calibration() -> None:
+    found = validation()
+    found.add(step([Row(1, BEGIN_MS, learn=CLICK), Row(2, BEGIN_MS, learn=CLICK)]))
+    (score,) = whole(found.close(BEGIN_MS + 30_000))
+    assert (score.auc, score.calibration, score.normalised_entropy) == (None, None, None)
+    assert score.log_loss == pytest.approx(math.log(2))
+
+
+def test_a_window_closes_when_the_watermark_has_passed_its_end_by_the_window_of_the_label() -> None:
+    found = validation()
+    found.add(step([Row(1, BEGIN_MS + 9_999, learn=BOTH)]))
+    assert found.close(BEGIN_MS + 10_000 + 20_000 - 1) == []
+    assert [one.label for one in whole(found.close(BEGIN_MS + 10_000 + 20_000))] == ["click"]
+    assert found.close(BEGIN_MS + 10_000 + 50_000 - 1)[0].window_s == 30  # of click
+    assert [one.label for one in whole(found.close(BEGIN_MS + 10_000 + 50_000))] == ["bought"]
+    assert found.close(BEGIN_MS) == []
+    assert whole(found.close(1 << 60)) == []
+    assert found.held_rows == 2  # what the summary is of
+
+
+def test_the_first_prediction_stands_when_a_row_is_learned_again() -> None:
+    found = validation()
+    found.add(step([Row(1, BEGIN_MS, (2.0, 0), learn=CLICK), Row(2, BEGIN_MS, (0.0, 0), learn=CLICK, positive=CLICK)]))
+    again = [Row(1, BEGIN_MS, (-2.0, 0), learn=CLICK), Row(2, BEGIN_MS, (9.0, 0), learn=CLICK)]
+    found.add(step(again))
+    (score,) = whole(found.close(BEGIN_MS + 30_000))
+    assert (score.rows, score.positives, score.auc) == (2, 1.0, 0.0)
+    assert score.is_complete
+
+
+def test_windows_that_begin_before_this_process_are_not_complete() -> None:
+    found = validation(learned_before_ms=BEGIN_MS + 15_000)
+    found.add(step([Row(number, BEGIN_MS + 10_000 * number, learn=CLICK) for number in range(4)]))
+    scores = found.close(BEGIN_MS + 100_000)
+    assert [one.is_complete for one in whole(scores)] == [False, False, True, True]
+    assert [one.is_complete for one in whole(scores, 30)] == [False, True]
+
+
+def test_a_correction_of_a_prediction_that_is_not_here_makes_its_window_incomplete() -> None:
+    found = validation()
+    found.add(step([Row(1, BEGIN_MS, learn=CLICK), Row(2, BEGIN_MS, correct=CLICK), Row(3, BEGIN_MS, correct=BOUGHT)]))
+    (score,) = whole(found.close(BEGIN_MS + 100_000))
+    assert (score.label, score.rows, score.is_complete) == ("click", 1, False)
+    assert found.unmatched_corrections == {"click": 1, "bought": 1}
+
+
+def test_predictions_that_are_no_numbers_are_counted_and_scored_in_no_window() -> None:
+    found = validation()
+    rows = [
+        Row(1, BEGIN_MS, (math.nan, 0.0), learn=BOTH),
+        Row(2, BEGIN_MS + 10_000, (-math.inf, 0.0), learn=BOTH),
+        Row(3, BEGIN_MS, (1.0, 0.0), learn=BOTH, positive=BOTH),
+    ]
+    found.add(step(rows))
+    scores = found.close(BEGIN_MS + 100_000)
+    assert found.not_finite == {"click": 2, "bought": 0}
+    assert [(one.label, one.rows, one.is_complete) for one in whole(scores)] == [
+        ("click", 1, False),
+        ("bought", 2, True),
+        ("bought", 1, True),
+    ]
+
+
+def test_texts_beyond_the_bound_are_scored_together() -> None:
+    found = validation(ValidationSettings(windows_s=[10], segment_texts_max=1))
+    found.add(step([Row(number, BEGIN_MS, learn=CLICK) for number in range(6)]))
+    scores = found.close(BEGIN_MS + 100_000)
+    assert {one.text: one.rows for one in scores if one.segment} == {"home": 2, "(other)": 4}
+
+
+def test_widths_that_do_not_fit_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match="90 is no multiple of 60"):
+        validation(ValidationSettings(windows_s=[60, 90]))
+    with pytest.raises(ConfigError, match="60 is no multiple of 60"):
+        validation(ValidationSettings(windows_s=[60, 60]))
+
+
+def test_a_summary_is_of_the_newest_closed_windows() -> None:
+    found = validation(ValidationSettings(windows_s=[10], summary_s=20))
+    assert found.summary() == {}
+    for number in range(4):
+        late = number >= 2
+        rows = [
+            Row(2 * number, BEGIN_MS + 10_000 * number, (1.0 if late else -1.0, 0), learn=CLICK, positive=CLICK),
+            Row(2 * number + 1, BEGIN_MS + 10_000 * number, (0.0, 0), learn=CLICK),
+        ]
+        found.add(step(rows))
+    found.close(BEGIN_MS + 40_000)  # closes two windows
+    assert found.summary()["validation.click.auc"] == 0.0
+    found.close(BEGIN_MS + 50_000)
+    assert found.summary()["validation.click.auc"] == 0.5
+    found.close(1 << 60)
+    summary = found.summary()
+    assert (summary["auc"], summary["validation.click.auc"], summary["validation.click.rows"]) == (1.0, 1.0, 4.0)
+    assert summary["validation.click.kept"] == 1.0
+    assert not any(name.startswith("validation.bought") for name in summary)
+
+
+def test_no_label_makes_a_metric_of_the_summary_that_the_judge_knows() -> None:
+    from streamlearn.publisher.figures import NAN, NOT_FINITE, RMS
+
+    found = validation()
+    rows = [Row(1, BEGIN_MS, (1.0, 0), learn=BOTH, positive=BOTH), Row(2, BEGIN_MS, learn=BOTH)]
+    found.add(step(rows))
+    found.close(1 << 60)
+    names = found.summary().keys() - {"auc"}
+    assert {name.rpartition(".")[2] for name in names} == {
+        "auc", "log_loss", "calibration", "rows", "positives", "kept",
+    }  # fmt: skip
+    for name in names:
+        assert name.startswith("validation.")
+        assert not name.endswith((NAN, NOT_FINITE, RMS))
+
+
+def test_metrics_say_the_newest_closed_window_and_what_was_lost() -> None:
+    found = validation()
+    labels = {"label": "click"}
+
+    def value(name: str, **more: str) -> float:
+        return REGISTRY.get_sample_value(f"streamlearn_trainer_validation_{name}", labels | more) or 0.0
+
+    before = Counter({name: value(name) for name in ("windows_total",)})
+    late = value("unscored_total", reason="late_rows")
+    rows = [Row(1, BEGIN_MS, (1.0, 0), learn=CLICK, positive=CLICK), Row(2, BEGIN_MS, learn=CLICK)]
+    found.add(step(rows))
+    found.close(BEGIN_MS + 30_000)
+    assert value("windows_total") == before["windows_total"] + 1
+    assert (value("auc_ratio"), value("kept_ratio")) == (1.0, 1.0)
+    chances = 1 / (1 + math.exp(-1)) + 1 / 2
+    assert value("calibration_ratio") == pytest.approx(chances)
+    assert value("log_loss_nats") == pytest.approx((math.log(1 + math.exp(-1)) + math.log(2)) / 2)
+    found.add(step([Row(3, BEGIN_MS, learn=CLICK)]))
+    assert value("unscored_total", reason="late_rows") == late + 1
+    held = REGISTRY.get_sample_value("streamlearn_trainer_validation_held_ratio")
+    assert held == found.held_rows / SETTINGS.rows_max > 0
