@@ -1,5 +1,28 @@
-"""Models: the protocol every model keeps. Nothing here loads TensorFlow."""
+"""Models: the protocol every model keeps, and ready-made ones, which load TensorFlow when they are asked for."""
 
+from typing import TYPE_CHECKING
+
+from streamlearn.lazy import lazy_names
 from streamlearn.models.protocol import Model, PackedSide
 
-__all__ = ["Model", "PackedSide"]
+if TYPE_CHECKING:
+    from streamlearn.models.chosen import READY_MADE, model_of
+    from streamlearn.models.dcn_v2 import DcnV2
+    from streamlearn.models.deepfm import DeepFm
+    from streamlearn.models.din import Din
+    from streamlearn.models.keras_model import KerasModel
+    from streamlearn.models.logistic import Logistic
+
+__all__ = ["READY_MADE", "DcnV2", "DeepFm", "Din", "KerasModel", "Logistic", "Model", "PackedSide", "model_of"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "chosen": "READY_MADE model_of",
+        "dcn_v2": "DcnV2",
+        "deepfm": "DeepFm",
+        "din": "Din",
+        "keras_model": "KerasModel",
+        "logistic": "Logistic",
+    },
+)

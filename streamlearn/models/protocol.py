@@ -21,8 +21,8 @@ class PackedSide(NamedTuple):
         sequence: (rows, sequence_length, sequence_width) float32, the mask as the last channel.
     """
 
-    flat: Tensor | None
-    sequence: Tensor | None
+    flat: Tensor
+    sequence: Tensor
 
 
 @runtime_checkable
@@ -33,6 +33,10 @@ class Model(Protocol):
     once a candidate; the same two graphs run in training and serving, on CPU or GPU, compiled whole by XLA.
     Asked of a model: every shape but the leading one is static; weights are used only as arguments; no state,
     no Python side effects, no operation XLA refuses.
+
+    Two attributes are read where a model has them. `weight_names`, once it is built, names its weights in their order,
+    for versions and reports. `any_length = True` says that the graphs take histories of fewer places than the pack
+    plan's, which serving has buckets for; exported graphs of other models take histories of that length alone.
 
     The classic mistake is to close over a variable instead of taking it from `weights`: the graph then
     freezes the value it was exported with, and no later version is ever served.

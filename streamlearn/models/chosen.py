@@ -1,0 +1,84 @@
+"""The model an application chose: a ready-made one by its name, or one of its own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from streamlearn.apps import AppFolder, app_module
+from streamlearn.errors import SpecError, StreamlearnError
+from streamlearn.models.protocol import Model
+
+__all__ = ["READY_MADE", "model_of"]
+
+# By the names applications choose them by: the module, and the class in it.
+READY_MADE = {"logistic": "Logistic", "deepfm": "DeepFm", "dcn_v2": "DcnV2", "din": "Din"}
+_CALLS = {"build": ("features", "labels", "seed"), "user": ("weights", "inputs")}
+_CALLS["score"] = ("weights", "user", "user_index", "inputs")
+
+
+def model_of(folder: AppFolder) -> Model:
+    """The model an application chose, not built yet. This loads TensorFlow.
+
+    Args:
+        folder: The application; `App.model` is a ready-made model's name, or "module:Name" of a module beside app.py,
+            where `Name` is a class or a function that takes no arguments, or a model itself.
+
+    Raises:
+        SpecError: There is no such model, it cannot be made, or it is none.
+        ConfigError: There is no such module.
+    """
+    chosen = folder.app.model
+    module, _, name = chosen.partition(":")
+    if name:
+        found = _own(folder, module, name)
+    elif module in READY_MADE:
+        found = getattr(importlib.import_module(f"streamlearn.models.{module}"), READY_MADE[module])()
+    else:
+        message = f"no ready-made model is named {chosen!r}"
+        hint = "a model of your own is named as MODULE:CLASS of a module beside app.py"
+        raise SpecError(message, help=f"they are {', '.join(READY_MADE)}; {hint}")
+    return _checked(chosen, found)
+
+
+def _own(folder: AppFolder, module: str, name: str) -> Any:
+    loaded = app_module(folder.folder, module)
+    found = getattr(loaded, name, None)
+    if found is None:
+        message = f"{loaded.__file__} has no {name}"
+        raise SpecError(message, help=f"define it there, or name another in app.py: model={folder.app.model!r}")
+    if not callable(found):
+        return found
+    try:
+        return found()
+    except StreamlearnError:
+        raise
+    except Exception as error:
+        message = f"{folder.app.model} could not be made: {type(error).__name__}: {error}"
+        hint = "it is called without arguments; a function that returns a model may give it some"
+        raise SpecError(message, help=hint) from error
+
+
+def _checked(chosen: str, found: Any) -> Model:
+    for function, arguments in _CALLS.items():
+        wrong = _wrong(getattr(found, function, None), len(arguments))
+        if wrong:
+            message = f"{chosen} is no model: its `{function}` {wrong}"
+            raise SpecError(message, help=f"write {function}(self, {', '.join(arguments)}); docs/models.md shows one")
+    model: Model = found
+    return model
+
+
+def _wrong(function: Any, arguments: int) -> str:
+    if not callable(function):
+        return "is missing" if function is None else f"is {type(function).__name__}"
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # something compiled, that does not say
+        return ""
+    try:
+        signature.bind(*range(arguments))
+    except TypeError as error:
+        return f"does not take {arguments} arguments: {error}"
+    return ""

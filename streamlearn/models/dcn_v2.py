@@ -1,0 +1,108 @@
+"""DCN-v2: layers that cross all inputs with each other, beside a perceptron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from streamlearn.models.columns import Columns
+from streamlearn.models.protocol import PackedSide, Tensor
+from streamlearn.models.ready import Built, ReadyModel
+from streamlearn.models.tower import Tower, matmul
+from streamlearn.models.weights import Weight, glorot, same
+
+__all__ = ["DcnV2"]
+
+LAYERS_MAX = 64
+
+
+@dataclass(kw_only=True, eq=False)
+class DcnV2(ReadyModel):
+    """The deep and cross network, version 2, its two parts side by side.
+
+    A cross layer makes x0 * (x K + b) + x of x, where x0 is all there is of user and candidate: slots, dense columns,
+    means of sequences. K is a square matrix, or the product of one that leads to `rank` channels and one that leads
+    back.
+
+    Attributes:
+        cross: How many cross layers.
+        rank: Channels between the two matrices of a cross layer; None takes square ones, and so does a rank that
+            would have no fewer weights.
+        hidden: Widths of the perceptron's layers.
+    """
+
+    cross: int = 3
+    rank: int | None = 64
+    hidden: tuple[int, ...] = (256, 128)
+
+    def __post_init__(self) -> None:
+        """Refuse arguments that are none.
+
+        Raises:
+            UsageError: With the first of them.
+        """
+        super().__post_init__()
+        is_fit = isinstance(self.cross, int) and not isinstance(self.cross, bool) and 1 <= self.cross <= LAYERS_MAX
+        self._require("cross", is_fit, f"it is a whole number from 1 to {LAYERS_MAX}")
+        if self.rank is not None:
+            self._require_width("rank")
+        self._require_widths("hidden")
+
+    def _weights(self, built: Built) -> Iterator[Weight]:
+        widths = {"user": built.user.width, "item": built.item.width}
+        whole, between = sum(widths.values()), self._between(built)
+        for layer in range(self.cross):
+            # The user's part of the first layer is known before the candidate is.
+            parts = {f"cross_0_{side}": width for side, width in widths.items() if width}
+            for name, width in (parts if layer == 0 else {f"cross_{layer}": whole}).items():
+                yield glorot(name, (width, between), whole)
+            if between != whole:
+                yield glorot(f"cross_{layer}_back", (between, whole))
+            yield same(f"cross_{layer}_bias", (whole,))
+        yield from self._tower.weights(widths)
+        yield glorot("out_cross", (whole, built.labels), whole + self.hidden[-1])
+        yield glorot("out_mlp", (self.hidden[-1], built.labels), whole + self.hidden[-1])
+        yield same("bias", (built.labels,))
+
+    def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
+        return PackedSide(tf.concat(self._parts(weights, "user", inputs), axis=1), None)
+
+    def _score(self, weights: Mapping[str, Tensor], user: PackedSide, inputs: PackedSide) -> Tensor:
+        built = self._known()
+        whole, crossed, hidden = self._parts(weights, "item", inputs)
+        if user.flat is not None:
+            parts = tf.split(user.flat, [built.user.width, self._between(built), self.hidden[0]], axis=1)
+            whole, crossed, hidden = tf.concat([parts[0], whole], axis=1), crossed + parts[1], hidden + parts[2]
+        found = self._crossed(weights, whole, crossed)
+        deep = self._tower.rest(weights, hidden)
+        logits = matmul(found, weights["out_cross"], self.compute) + matmul(deep, weights["out_mlp"], self.compute)
+        return logits + weights["bias"]
+
+    def _crossed(self, weights: Mapping[str, Tensor], whole: Tensor, crossed: Tensor) -> Tensor:
+        """The last cross layer's outputs, of what the first has of its first matrix."""
+        found = whole
+        for layer in range(self.cross):
+            if layer:
+                crossed = matmul(found, weights[f"cross_{layer}"], self.compute)
+            back = weights.get(f"cross_{layer}_back")
+            product = crossed if back is None else matmul(crossed, back, self.compute)
+            found = whole * (product + weights[f"cross_{layer}_bias"]) + found
+        return found
+
+    def _parts(self, weights: Mapping[str, Tensor], side: str, inputs: PackedSide) -> tuple[Tensor, Tensor, Tensor]:
+        """Of one side: all there is, and what it adds to the first cross layer and to the perceptron's."""
+        columns: Columns = getattr(self._known(), side)
+        whole = columns.whole(inputs, self.dense_scale)
+        crossed = matmul(whole, weights[f"cross_0_{side}"], self.compute)
+        return whole, crossed, self._tower.part(weights, side, whole)
+
+    @property
+    def _tower(self) -> Tower:
+        return Tower("mlp", self.hidden, self.compute)
+
+    def _between(self, built: Built) -> int:
+        """Channels that come out of a cross layer's first matrix."""
+        whole = built.user.width + built.item.width
+        return whole if self.rank is None or 2 * self.rank >= whole else self.rank

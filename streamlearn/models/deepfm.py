@@ -1,0 +1,101 @@
+"""DeepFM: a linear part, products of all pairs of slots, and a perceptron, over the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+import tensorflow as tf
+
+from streamlearn.features import PackColumn
+from streamlearn.models.columns import Columns
+from streamlearn.models.protocol import PackedSide, Tensor
+from streamlearn.models.ready import Built, ReadyModel
+from streamlearn.models.tower import Tower, matmul
+from streamlearn.models.weights import Weight, glorot, same
+
+__all__ = ["DeepFm"]
+
+
+@dataclass(kw_only=True, eq=False)
+class DeepFm(ReadyModel):
+    """DeepFM: what slots say alone, in pairs, and all together.
+
+    The pairs are a factorisation machine over the slots' vectors, sequences among them by the mean of their rows:
+    channel by channel the sum of the products of all pairs, which is weighed by label. Its weights begin at one, so
+    that each pair begins as the dot product of its two vectors. Vectors of other dims than `fm_dim` are first
+    multiplied by a matrix of their slot's own.
+
+    Attributes:
+        hidden: Widths of the perceptron's layers.
+        fm_dim: Length of the vectors that are multiplied in pairs; None takes the greatest dim of all slots.
+    """
+
+    hidden: tuple[int, ...] = (256, 128)
+    fm_dim: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse arguments that are none.
+
+        Raises:
+            UsageError: With the first of them.
+        """
+        super().__post_init__()
+        self._require_widths("hidden")
+        if self.fm_dim is not None:
+            self._require_width("fm_dim")
+
+    def _weights(self, built: Built) -> Iterator[Weight]:
+        inputs, dim = built.user.width + built.item.width, self._dim(built)
+        for side, columns in (("user", built.user), ("item", built.item)):
+            if columns.width:
+                yield glorot(f"linear_{side}", (columns.width, built.labels), inputs)
+        for column in _slots(built.user, built.item):
+            if column.width != dim:
+                yield glorot(f"fm_{column.name}", (column.width, dim))
+        yield same("fm", (dim, built.labels), 1.0)
+        yield from self._tower.weights({"user": built.user.width, "item": built.item.width})
+        yield glorot("out", (self.hidden[-1], built.labels))
+        yield same("bias", (built.labels,))
+
+    def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
+        return PackedSide(tf.concat(self._sums(weights, "user", inputs), axis=1), None)
+
+    def _score(self, weights: Mapping[str, Tensor], user: PackedSide, inputs: PackedSide) -> Tensor:
+        built = self._known()
+        linear, hidden, sums, squares = self._sums(weights, "item", inputs)
+        if user.flat is not None:
+            dim = self._dim(built)
+            parts = tf.split(user.flat, [built.labels, self.hidden[0], dim, dim], axis=1)
+            linear, hidden, sums, squares = linear + parts[0], hidden + parts[1], sums + parts[2], squares + parts[3]
+        # (a + b + c)^2 - a^2 - b^2 - c^2 = 2 (ab + ac + bc)
+        pairs = 0.5 * (tf.square(sums) - squares)
+        deep = matmul(self._tower.rest(weights, hidden), weights["out"], self.compute)
+        return linear + matmul(pairs, weights["fm"], "float32") + deep + weights["bias"]
+
+    def _sums(self, weights: Mapping[str, Tensor], side: str, inputs: PackedSide) -> tuple[Tensor, ...]:
+        """What one side adds: to the linear part, to the first layer, to the vectors' sum and to that of squares."""
+        columns: Columns = getattr(self._known(), side)
+        whole = columns.whole(inputs, self.dense_scale)
+        linear = matmul(whole, weights[f"linear_{side}"], self.compute)
+        vectors = [
+            matmul(vector, weights[f"fm_{column.name}"], self.compute) if f"fm_{column.name}" in weights else vector
+            for column, vector in zip(_slots(columns), columns.vectors(inputs), strict=True)
+        ]
+        if vectors:
+            sums, squares = tf.add_n(vectors), tf.add_n([tf.square(vector) for vector in vectors])
+        else:
+            sums = squares = tf.zeros_like(whole[:, :1]) * weights["fm"][:, 0]
+        return linear, self._tower.part(weights, side, whole), sums, squares
+
+    @property
+    def _tower(self) -> Tower:
+        return Tower("mlp", self.hidden, self.compute)
+
+    def _dim(self, built: Built) -> int:
+        return self.fm_dim or max(column.width for column in _slots(built.user, built.item))
+
+
+def _slots(*sides: Columns) -> tuple[PackColumn, ...]:
+    return tuple(chain.from_iterable((*side.slots, *side.sequences) for side in sides))

@@ -1,0 +1,54 @@
+"""Logistic regression: each key has one number a label, each dense column a weight a label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from streamlearn.errors import SpecError
+from streamlearn.models.columns import Columns
+from streamlearn.models.protocol import PackedSide, Tensor
+from streamlearn.models.ready import Built, ReadyModel
+from streamlearn.models.tower import matmul
+from streamlearn.models.weights import Weight, same
+
+__all__ = ["Logistic"]
+
+
+@dataclass(kw_only=True, eq=False)
+class Logistic(ReadyModel):
+    """Logistic regression over keys and dense columns.
+
+    The logit of label j is the sum of channel j of each slot's pooled row (of a sequence: of the mean of its rows),
+    of each dense column times its weight, and of a bias. Channels beyond the labels learn nothing: declare slots
+    with `dim` as many as there are labels, and `initial_range=0.0`, so that a key never seen says nothing.
+    """
+
+    def _check(self, built: Built) -> None:
+        for slot in built.features.slots:
+            if slot.dim < built.labels:
+                message = f"slot {slot.name!r} has dim {slot.dim}, and there are {built.labels} labels"
+                raise SpecError(message, help=f"logistic keeps a number a label in a row: set dim={built.labels}")
+
+    def _weights(self, built: Built) -> Iterator[Weight]:
+        for side, columns in (("user", built.user), ("item", built.item)):
+            if columns.dense_width:
+                yield same(f"dense_{side}", (columns.dense_width, built.labels))
+        yield same("bias", (built.labels,))
+
+    def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
+        return PackedSide(self._sum(weights, "user", inputs), None)
+
+    def _score(self, weights: Mapping[str, Tensor], user: PackedSide, inputs: PackedSide) -> Tensor:
+        logits = self._sum(weights, "item", inputs) + weights["bias"]
+        return logits if user.flat is None else logits + user.flat
+
+    def _sum(self, weights: Mapping[str, Tensor], side: str, inputs: PackedSide) -> Tensor:
+        built = self._known()
+        columns: Columns = getattr(built, side)
+        found = [vector[:, : built.labels] for vector in columns.vectors(inputs)]
+        if columns.dense_width:
+            found.append(matmul(columns.dense(inputs, self.dense_scale), weights[f"dense_{side}"], self.compute))
+        return tf.add_n(found)

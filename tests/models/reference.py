@@ -1,0 +1,142 @@
+"""What the ready-made models compute, said again in NumPy: a candidate at a time, nothing shared, nothing split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.features import FeatureSpec
+from tests.models.packed import Packed
+
+__all__ = ["dcn_v2", "deepfm", "din", "logistic"]
+
+# In float64, whatever the model's numbers are.
+Numbers: TypeAlias = npt.NDArray[Any]
+Weights: TypeAlias = Mapping[str, Numbers]
+
+
+def logistic(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int) -> Numbers:
+    """Channel j of every row, dense columns times their weights, a bias."""
+    z: Numbers = weights["bias"].astype(np.float64)
+    for vector in _vectors(features, inputs, candidate).values():
+        z = z + vector[: len(z)]
+    for side in ("user", "item"):
+        if f"dense_{side}" in weights:
+            z = z + _dense(features, inputs, candidate, side) @ weights[f"dense_{side}"]
+    return z
+
+
+def deepfm(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int) -> Numbers:
+    """A linear part, all pairs of slots, a perceptron."""
+    user, item = _whole(features, inputs, candidate, "user"), _whole(features, inputs, candidate, "item")
+    x = np.concatenate([user, item])
+    z = weights["bias"] + x @ _stacked(weights, "linear")
+    vectors = [
+        vector @ weights[f"fm_{name}"] if f"fm_{name}" in weights else vector
+        for name, vector in _vectors(features, inputs, candidate).items()
+    ]
+    for first in range(len(vectors)):
+        for second in range(first):
+            z = z + (vectors[first] * vectors[second]) @ weights["fm"]
+    deep: Numbers = _tower(weights, "mlp", x @ _stacked(weights, "mlp_0")) @ weights["out"]
+    found: Numbers = z + deep
+    return found
+
+
+def dcn_v2(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int) -> Numbers:
+    """Cross layers beside a perceptron."""
+    user, item = _whole(features, inputs, candidate, "user"), _whole(features, inputs, candidate, "item")
+    x0 = x = np.concatenate([user, item])
+    layer = 0
+    while f"cross_{layer}_bias" in weights:
+        kernel = weights[f"cross_{layer}"] if layer else _stacked(weights, "cross_0")
+        if f"cross_{layer}_back" in weights:
+            kernel = kernel @ weights[f"cross_{layer}_back"]
+        x = x0 * (x @ kernel + weights[f"cross_{layer}_bias"]) + x
+        layer += 1
+    deep = _tower(weights, "mlp", x0 @ _stacked(weights, "mlp_0"))
+    out: Numbers = np.concatenate([weights["out_cross"], weights["out_mlp"]])
+    z: Numbers = weights["bias"] + np.concatenate([x, deep]) @ out
+    return z
+
+
+def din(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int, softmax: bool = False) -> Numbers:
+    """Attention of `video_id` over `watched`, beside which `watched_how` stands."""
+    history = inputs.user.sequence[inputs.user_index[candidate]]
+    c = _vectors(features, inputs, candidate)["video_id"]
+    kernel = np.concatenate([weights[f"attention_0_{part}"] for part in ("history", "item", "product")])
+    logits, rows = [], []
+    for place in history[history[:, -1] == 1]:
+        h = place[:-1]
+        a = _tower(weights, "attention", np.concatenate([h, c, h[: len(c)] * c]) @ kernel)
+        logits.append((a @ weights["attention_out"] + weights["attention_out_bias"])[0])
+        rows.append(h)
+    shares = np.array(logits)
+    if softmax and rows:
+        shares = np.exp(shares - shares.max()) / np.exp(shares - shares.max()).sum()
+    attended = sum((share * row for share, row in zip(shares, rows, strict=True)), np.zeros(history.shape[1] - 1))
+    x = [_flat(features, inputs, candidate, "user"), _flat(features, inputs, candidate, "item"), attended]
+    kernel = np.concatenate([weights[f"mlp_0_{part}"] for part in ("user", "item", "history")])
+    z: Numbers = weights["bias"] + _tower(weights, "mlp", np.concatenate(x) @ kernel) @ weights["out"]
+    return z
+
+
+def _tower(weights: Weights, name: str, first: Numbers) -> Numbers:
+    found: Numbers = np.maximum(first + weights[f"{name}_0_bias"], 0)
+    layer = 1
+    while f"{name}_{layer}" in weights:
+        found = np.maximum(found @ weights[f"{name}_{layer}"] + weights[f"{name}_{layer}_bias"], 0)
+        layer += 1
+    return found
+
+
+def _stacked(weights: Weights, name: str) -> Numbers:
+    return np.concatenate([weights[f"{name}_{side}"] for side in ("user", "item") if f"{name}_{side}" in weights])
+
+
+def _rows(inputs: Packed, candidate: int, side: str) -> tuple[Any, Any]:
+    row = candidate if side == "item" else inputs.user_index[candidate]
+    packed = inputs.item if side == "item" else inputs.user
+    flat, sequence = (None if block is None else block[row] for block in packed)
+    return flat, sequence
+
+
+def _vectors(features: FeatureSpec, inputs: Packed, candidate: int) -> dict[str, Numbers]:
+    """Each slot's vector; of a sequence the mean of its rows."""
+    found = {}
+    for side in ("user", "item"):
+        flat, sequence = _rows(inputs, candidate, side)
+        plan = getattr(features.pack, side)
+        for column in plan.flat:
+            if column.pooling != "dense":
+                found[column.name] = flat[column.at : column.at + column.width]
+        for column in plan.sequence:
+            there = sequence[sequence[:, -1] == 1]
+            part = there[:, column.at : column.at + column.width]
+            found[column.name] = part.mean(axis=0) if len(part) else np.zeros(column.width)
+    return found
+
+
+def _dense(features: FeatureSpec, inputs: Packed, candidate: int, side: str) -> Numbers:
+    flat, _ = _rows(inputs, candidate, side)
+    columns = [column for column in getattr(features.pack, side).flat if column.pooling == "dense"]
+    numbers = [flat[column.at : column.at + column.width] for column in columns]
+    plain = np.concatenate(numbers) if numbers else np.zeros(0)
+    scaled: Numbers = np.where(plain < 0, -1, 1) * np.log(1 + np.abs(plain))
+    return scaled
+
+
+def _flat(features: FeatureSpec, inputs: Packed, candidate: int, side: str) -> Numbers:
+    pooled = {column.name for column in getattr(features.pack, side).flat}
+    vectors = [vector for name, vector in _vectors(features, inputs, candidate).items() if name in pooled]
+    return np.concatenate([*vectors, _dense(features, inputs, candidate, side)])
+
+
+def _whole(features: FeatureSpec, inputs: Packed, candidate: int, side: str) -> Numbers:
+    """All of a side: pooled slots, dense columns, means of sequences."""
+    sequences = [column.name for column in getattr(features.pack, side).sequence]
+    vectors = _vectors(features, inputs, candidate)
+    return np.concatenate([_flat(features, inputs, candidate, side), *(vectors[name] for name in sequences)])
