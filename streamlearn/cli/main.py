@@ -24,6 +24,7 @@ from streamlearn.cli.rollback import promote, release, rollback
 from streamlearn.cli.schema import schema
 from streamlearn.cli.settings import settings
 from streamlearn.cli.topics import topics
+from streamlearn.cli.train import train
 from streamlearn.cli.verify import diff, verify
 from streamlearn.cli.versions import show, versions
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
@@ -60,7 +61,7 @@ def _options(
 
 for verb in (
     backfill, compact, demo, diff, doctor, export, gc, import_, ingest, peek, promote, release, replay, rewind,
-    rollback, schema, settings, show, topics, verify, versions,
+    rollback, schema, settings, show, topics, train, verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_"))(verb)
 cli.add_typer(ps, name="ps")

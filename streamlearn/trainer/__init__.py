@@ -8,7 +8,11 @@ if TYPE_CHECKING:
     from streamlearn.trainer.feed import Until
     from streamlearn.trainer.learning import Tally
     from streamlearn.trainer.trainer import Trainer, TrainReport
+    from streamlearn.trainer.training import ends_of, train
 
-__all__ = ["Tally", "TrainReport", "Trainer", "Until"]
+__all__ = ["Tally", "TrainReport", "Trainer", "Until", "ends_of", "train"]
 
-__getattr__ = lazy_names(__name__, {"feed": "Until", "learning": "Tally", "trainer": "Trainer TrainReport"})
+__getattr__ = lazy_names(
+    __name__,
+    {"feed": "Until", "learning": "Tally", "trainer": "Trainer TrainReport", "training": "ends_of train"},
+)

@@ -13,7 +13,7 @@ from streamlearn.samples import FeatureColumns, SampleBatch, SegmentColumns, Slo
 from streamlearn.trainer.identity import identity_of
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["StepColumns", "columns_of", "take_features"]
+__all__ = ["StepColumns", "columns_of", "join_features", "take_features"]
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -29,6 +29,7 @@ class StepColumns:
 
     Attributes:
         step: What it is of.
+        requests: U.
         user: The user side's features, by request.
         item: The item side's features, by row.
         request_index: int32[N]. The request of each row.
@@ -43,6 +44,7 @@ class StepColumns:
     """
 
     step: Step
+    requests: int
     user: FeatureColumns
     item: FeatureColumns
     request_index: Int32s
@@ -58,11 +60,6 @@ class StepColumns:
     def __len__(self) -> int:
         return len(self.request_index)
 
-    @property
-    def requests(self) -> int:
-        """How many requests there are."""
-        return int(self.request_index[-1]) + 1 if len(self.request_index) else 0
-
 
 def columns_of(step: Step) -> StepColumns:
     """Bring the rows of a step together; its requests are those of its messages, each once a piece."""
@@ -75,10 +72,11 @@ def columns_of(step: Step) -> StepColumns:
     labels = range(len(pieces[0].batch.labels)) if pieces else range(0)
     return StepColumns(
         step=step,
-        user=_joined(
+        requests=at,
+        user=join_features(
             [take_features(one.batch.user, requests) for one, (requests, _) in zip(pieces, chosen, strict=True)]
         ),
-        item=_joined([take_features(one.batch.item, one.rows) for one in pieces]),
+        item=join_features([take_features(one.batch.item, one.rows) for one in pieces]),
         request_index=np.concatenate([*indexes, np.zeros(0, np.int32)]).astype(np.int32),
         learn=_end_to_end([one.learn for one in pieces], np.uint32),
         correct=_end_to_end([one.correct for one in pieces], np.uint32),
@@ -132,7 +130,8 @@ def _take_slot(slot: SlotColumns, rows: Int64s) -> SlotColumns:
     return SlotColumns(slot.keys[places], offsets, None if slot.weights is None else slot.weights[places])
 
 
-def _joined(sides: Sequence[FeatureColumns]) -> FeatureColumns:
+def join_features(sides: Sequence[FeatureColumns]) -> FeatureColumns:
+    """The rows of several, one after the other."""
     if len(sides) == 1:
         return sides[0]
     first = sides[0] if sides else FeatureColumns({}, {})

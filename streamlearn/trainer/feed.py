@@ -21,6 +21,7 @@ __all__ = ["Feed", "Until", "beginning_of"]
 
 _LOG = logging.getLogger("streamlearn.trainer.Feed")
 _RECORDS, _RECORDS_BYTES = 64, 4 << 20
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Feed:
         self._reader: Reader = topic.reader(positions=positions)
         self._is_strict = self._settings.order == "strict"
         self._began_s = self._heard_s = clock.monotonic_s()
-        self.bad = 0
+        self.bad = self._lag = 0
+        self._looked_s = -_LOOK_S
 
     def steps(self) -> Iterator[Step | None]:
         """Steps, in their order; None where there is nothing new within `trainer.poll_s`. Ends as `until` says."""
@@ -95,8 +97,8 @@ class Feed:
 
     @property
     def lag(self) -> int:
-        """Records that are in the topic and not read yet."""
-        return sum(max(0, self._reader.end(partition) - offset) for partition, offset in self._next.items())
+        """Messages that are in the topic and not read yet, as of the last look at where it ends."""
+        return self._lag
 
     @property
     def _open(self) -> dict[int, int]:
@@ -162,8 +164,12 @@ class Feed:
                 if value is not None and (ends is None or offset < ends[records.partition]):
                     self._put(records.partition, offset, value)
                     read += 1
+        now_s = self._clock.monotonic_s()
         if read:
-            self._heard_s = self._clock.monotonic_s()
+            self._heard_s = now_s
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self._lag = sum(max(0, self._reader.end(at) - offset) for at, offset in self._next.items())
         return read > 0
 
     def _put(self, partition: int, offset: int, value: bytes) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from streamlearn.apps import App
 from streamlearn.samples import LabelColumns, SampleBatch
-from streamlearn.trainer.extract import rows_of
+from streamlearn.trainer.extract import joined_to, rows_of
 from streamlearn.trainer.identity import identity_of, request_identity
 from streamlearn.trainer.step import Piece
 
@@ -47,9 +47,11 @@ class Recent:
     Args:
         app: Whose windows.
         rows_max: The most rows that are held.
+        batch_rows: How many are given at once.
     """
 
-    def __init__(self, app: App, rows_max: int) -> None:
+    def __init__(self, app: App, rows_max: int, batch_rows: int = 4_096) -> None:
+        self._batch_rows = batch_rows
         window_ms = {group.name: group.window_s * 1_000 for group in app.groups}
         self._windows_ms = [window_ms[label.group] for label in app.labels]
         self._rows_max, self._lock = rows_max, threading.Lock()
@@ -76,7 +78,7 @@ class Recent:
             held, clock_ms = list(self._held), self._clock_ms
             corrected = [np.fromiter(one, np.uint64, len(one)) for one in self._corrected]
         found = (_closed(one, self._windows_ms, corrected, clock_ms) for one in held)
-        return [one for one in found if one is not None]
+        return list(joined_to((one for one in found if one is not None), self._batch_rows))
 
     def _add(self, piece: Piece) -> None:
         batch = piece.batch

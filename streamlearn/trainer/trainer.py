@@ -34,6 +34,8 @@ from streamlearn.trainer.scoring import VersionScorer, score_rows
 from streamlearn.trainer.skips import SkippedRows
 from streamlearn.trainer.step import Piece
 from streamlearn.trainer.stepping import Stepping
+from streamlearn.trainer.validating import Validating
+from streamlearn.trainer.validation import WindowScore
 from streamlearn.versions import Cut, Position, Registry, Skip, Store
 
 __all__ = ["TrainReport", "Trainer"]
@@ -57,6 +59,7 @@ class TrainReport:
         recoveries: How often shards were restored.
         rewinds: How often training was put back by a request.
         tally: What was learned.
+        summary: How well first predictions fit, in the newest closed windows.
     """
 
     run: int
@@ -65,6 +68,7 @@ class TrainReport:
     recoveries: int
     rewinds: int
     tally: Tally
+    summary: dict[str, float]
 
 
 class Trainer:
@@ -79,6 +83,7 @@ class Trainer:
         registry: Who is told of them.
         graph: Id of the graph that serves them.
         told: Told of each step that was learned, by the thread that pushes.
+        scored: Told of scores of closed windows, by a thread of their own.
         clock: What time is taken by.
     """
 
@@ -93,17 +98,18 @@ class Trainer:
         registry: Registry | None = None,
         graph: str | None = None,
         told: Callable[[Done], None] = lambda done: None,
+        scored: Callable[[Sequence[WindowScore]], None] = lambda scores: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         app, settings = folder.app, folder.settings
         self._folder, self._topic, self._client, self._clock = folder, topic, client, clock
-        self._graph, self._told = graph, told
+        self._graph, self._told, self._scored = graph, told, scored
         self._codec = SampleCodec(app, settings.samples)
         self._learner = Learner(app, model, settings.trainer)
         self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables.admission_count)
         self._kept = Kept(folder.folder / _KEPT, settings.trainer.kept_bytes_max)
         lineage = Lineage.of(app, declared_tables(app.features, settings.tables), settings.publisher.row_type)
-        self._recent = Recent(app, settings.judge.scored_rows_max)
+        self._recent = Recent(app, settings.judge.scored_rows_max, settings.trainer.step_rows)
         scorer = VersionScorer(app.name, store, self._learner, self._rows, settings.trainer.step_rows)
         judge = Judge(settings.judge, scorer=scorer, samples=self._recent.closed, clock=clock)
         self.publisher = Publisher(
@@ -117,6 +123,8 @@ class Trainer:
         self._remembered: Remembered | None = None
         self._skips: tuple[Skip, ...] = ()
         self._newest: Sequence[Piece] = ()
+        self._validating: Validating | None = None
+        self._feed: Feed | None = None
         self._learned_before = self._restores = self._recoveries = self._rewinds = 0
         self._samples_before = 0.0
 
@@ -154,7 +162,19 @@ class Trainer:
         committed = self.publisher.committed
         assert committed is not None
         seconds = self._clock.monotonic_s() - begin_s
-        return TrainReport(resumed.run, committed.version, seconds, self._recoveries, self._rewinds, self.tally)
+        return TrainReport(
+            resumed.run, committed.version, seconds, self._recoveries, self._rewinds, self.tally, self.summary
+        )
+
+    @property
+    def lag(self) -> int:
+        """Messages that are in the topic and were not read yet."""
+        return 0 if self._feed is None else self._feed.lag
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """How well first predictions fit, in the newest closed windows, by name."""
+        return {} if self._validating is None else self._validating.summary
 
     @property
     def reached(self) -> Reached | None:
@@ -192,6 +212,13 @@ class Trainer:
                 until=until, keep_aside=self._kept.add, clock=self._clock,
             )  # fmt: skip
             ends.callback(feed.close)
+            self._feed = feed
+            self._validating = ends.enter_context(
+                Validating(
+                    self._folder.app, self._folder.settings.validation,
+                    told=self._scored, learned_before_ms=self._reached.clock_ms,
+                )
+            )  # fmt: skip
             learning = Learning(
                 self._folder, feed, self._learner, self._rows, self._remembered,
                 kept=self._kept, tally=self.tally, learned=self._pushed, clock=self._clock,
@@ -216,7 +243,10 @@ class Trainer:
 
     def _pushed(self, done: Done) -> None:
         """A step was learned and pushed; told by the thread that did."""
+        assert self._validating is not None
+        assert done.learned is not None
         self._newest = done.step.pieces
+        self._validating.add(done.columns, done.learned)
         self._recent.add(done.step.pieces, done.step.reached.watermark_ms)
         self._told(done)
 
@@ -265,4 +295,4 @@ class Trainer:
 
     def _metrics(self) -> dict[str, float]:
         samples = self._samples_before + self.tally.rows - self._learned_before
-        return {"steps": float(self._learner.steps), _SAMPLES: samples}
+        return {"steps": float(self._learner.steps), _SAMPLES: samples} | self.summary

@@ -1,0 +1,84 @@
+"""`streamlearn train`: an application's samples into versions of its model, until it is told to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.table import print_json, print_table
+
+if TYPE_CHECKING:
+    from streamlearn.topics import Topic
+    from streamlearn.trainer import TrainReport, Until
+
+__all__ = ["train"]
+
+
+def train(
+    app: AppArgument,
+    until_idle: Annotated[
+        float | None,
+        typer.Option("--until-idle", metavar="SECONDS", min=0.0, help="End after so long without new samples."),
+    ] = None,
+    until_offset: Annotated[
+        str,
+        typer.Option(
+            "--until-offset",
+            metavar="OFFSETS",
+            help="End there: `end`, where the samples end now, or PARTITION:OFFSET,...",
+        ),
+    ] = "",
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Holds what shards must be told.")
+    ] = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Train APP's model from its samples, and publish versions of it; SIGTERM ends it with a last one."""
+    from streamlearn.apps import load_app
+    from streamlearn.cli.train_progress import show_training
+    from streamlearn.ps import read_token
+    from streamlearn.replay import stop_on_signals
+    from streamlearn.telemetry import serve_metrics, set_up_logging
+    from streamlearn.trainer import Until, ends_of
+    from streamlearn.trainer import train as train_model
+
+    folder = load_app(app, tuple(set_ or ()))
+    set_up_logging(folder.settings.telemetry)
+    token = None if token_file is None else read_token(token_file)
+
+    def until(topic: Topic) -> Until:
+        return Until(ends_of(topic, until_offset) if until_offset else None, until_idle)
+
+    server = serve_metrics(folder.settings.telemetry)
+    try:
+        with stop_on_signals() as stop, show_training() as show:
+            report = train_model(folder, stop, until=until, token=token, show=show)
+    finally:
+        if server is not None:
+            server.close()
+    facts = _facts(report)
+    print_json(facts) if json else print_table([{"trained": name, "": value} for name, value in facts.items()])
+
+
+def _facts(report: TrainReport) -> dict[str, Any]:
+    tally = report.tally
+    return {
+        "run": report.run,
+        "version": report.version,
+        "seconds": round(report.seconds, 2),
+        "steps": tally.steps,
+        "rows": tally.rows,
+        "rows_per_s": round(tally.rows / max(report.seconds, 1e-9)),
+        "loss": round(tally.loss / max(tally.rows, 1), 6),
+        **{f"rows_{name}": count for name, count in tally.counts.items()},
+        "rows_refused": tally.refused_rows,
+        "steps_refused": tally.refused_steps,
+        "recoveries": report.recoveries,
+        "rewinds": report.rewinds,
+        **{name: round(value, 6) for name, value in report.summary.items()},
+        **{f"seconds_{stage}": round(seconds, 2) for stage, seconds in tally.seconds.items()},
+    }

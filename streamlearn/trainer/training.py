@@ -1,0 +1,79 @@
+"""Training: an application's trainer put together from its folder, and run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+
+from streamlearn.apps import AppFolder
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import UsageError
+from streamlearn.models import model_of
+from streamlearn.ps import PsClient, Shelf
+from streamlearn.table import declared_tables
+from streamlearn.topics import Topic
+from streamlearn.trainer.feed import Until
+from streamlearn.trainer.trainer import Trainer, TrainReport
+from streamlearn.versions import Store, open_registry, open_store
+
+__all__ = ["ends_of", "train"]
+
+
+def train(
+    folder: AppFolder,
+    stop: threading.Event,
+    *,
+    until: Callable[[Topic], Until] = lambda topic: Until(),
+    token: bytes | None = None,
+    show: Callable[[Trainer], None] = lambda trainer: None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> TrainReport:
+    """Train an application's model from its samples.
+
+    Args:
+        folder: The application.
+        stop: Ends it at the next step boundary, with a version.
+        until: When it ends by itself, said of the topic once that is open.
+        token: What shards are told to be let in.
+        show: Called between steps.
+        clock: What time is taken by.
+
+    Raises:
+        StreamlearnError: It cannot begin, or cannot go on.
+    """
+    model = model_of(folder)
+    with ExitStack() as ends:
+        topic = ends.enter_context(folder.open_topic("samples"))
+        store = open_store(folder.store_url)
+        registry = ends.enter_context(open_registry(folder.registry_url, folder.app.name, folder.settings.registry))
+        client = ends.enter_context(_client(folder, store, token))
+        trainer = Trainer(folder, model, topic, client, store, registry=registry, clock=clock)
+        return trainer.run(stop, until=until(topic), show=show)
+
+
+def ends_of(topic: Topic, text: str) -> Mapping[int, int]:
+    """Where each partition is not read on, of `end`, or of `PARTITION:OFFSET,...`.
+
+    Raises:
+        UsageError: It is neither, or names no partition of the topic.
+    """
+    with topic.reader() as reader:
+        ends = {partition: reader.end(partition) for partition in range(topic.partitions)}
+    if text == "end":
+        return ends
+    for one in text.split(","):
+        partition, colon, offset = one.partition(":")
+        if not (colon and partition.isdecimal() and offset.isdecimal() and int(partition) in ends):
+            message = f"{one!r} is no PARTITION:OFFSET of {topic.url}, which has {topic.partitions} partitions"
+            raise UsageError(message, help="write `end`, or for example 0:1000,1:980; others are read to their end")
+        ends[int(partition)] = int(offset)
+    return ends
+
+
+def _client(folder: AppFolder, store: Store, token: bytes | None) -> PsClient:
+    app, settings = folder.app, folder.settings
+    options = declared_tables(app.features, settings.tables)
+    if settings.ps.addresses:
+        return PsClient.connect(app.name, options, settings.ps, token)
+    return PsClient.local(options, Shelf(store, app.name), settings.ps)
