@@ -1,21 +1,21 @@
 """`streamlearn demo`: the loop, as far as it is built, on this machine and with no service needed.
 
-Today: a week of real behaviour is replayed through file topics; ingest joins it into samples meanwhile, on Prism; each
-label is learned once; every value of a slot has a row on one of two shards; versions of them are published while they
-learn, and judged; two nodes follow; a shard that is killed comes back with its rows; and a version is rolled back, in
-so many milliseconds.
+Today: a week of real behaviour is replayed through file topics; ingest joins it into samples meanwhile, on Prism; a
+model learns them as they come, its rows on two shards, each label once; versions of it are published and judged; two
+nodes follow; a shard is killed, and training goes on; and a version is rolled back, in so many milliseconds.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from streamlearn.cli.demo_progress import show_counts
@@ -25,13 +25,14 @@ from streamlearn.errors import StreamlearnError
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
+    from streamlearn.cli.demo_model import DemoModel
     from streamlearn.cli.demo_samples import DemoSamples
-    from streamlearn.cli.demo_tables import DemoTables
     from streamlearn.replay import ReplayReport
 
 __all__ = ["demo"]
 
 _SHARDS = 2
+_INTERVAL_S, _STEP_ROWS, _LOOK_S = 2.0, 1_024, 0.05
 _KUAIRAND = Path("examples/kuairand")
 # Some of its actions come late, so that labels are corrected.
 _KUAIRAND_OPTIONS = {"delayed": "0.05"}
@@ -45,26 +46,30 @@ def demo(
 ) -> None:
     """Replay a history, join it into samples, let tables learn them, publish versions; and say what was there."""
     from streamlearn.apps import load_app
+    from streamlearn.cli.demo_model import DemoModel
     from streamlearn.cli.demo_samples import DemoSamples
     from streamlearn.cli.demo_shards import DemoShards
-    from streamlearn.cli.demo_tables import DemoTables
     from streamlearn.replay import open_replay_topics
+    from streamlearn.telemetry import set_up_logging
 
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="streamlearn-demo-") as folder, ExitStack() as ends:
         changes = (f"topics.root=file://{folder}/topics", "topics.time=event", "ingest.runner=prism")
         loaded, store = load_app(app, changes), f"{folder}/versions"
+        set_up_logging(msgspec.structs.replace(loaded.settings.telemetry, log_level="error"))
         with open_replay_topics(loaded):  # makes them
             DemoSamples.prepare(loaded)
         shards = ends.enter_context(closing(DemoShards(app, store, _SHARDS)))
-        tables = ends.enter_context(closing(DemoTables(loaded, shards, store)))
+        trained = load_app(app, (*changes, *_trained(folder, store, shards.addresses)))
+        model = ends.enter_context(closing(DemoModel(trained, shards)))
         pool = ends.enter_context(ThreadPoolExecutor(1))
         replayed = pool.submit(_replay, loaded, app)
-        samples = ends.enter_context(closing(DemoSamples(app, loaded, changes)))
-        _learn(samples, tables)
-        report, joined, learned = replayed.result(), samples.report(), samples.check()
-        tables.finish()
-        held = tables.facts()
+        samples = ends.enter_context(closing(DemoSamples(app, changes)))
+        _watch(samples, model)
+        report, joined = replayed.result(), samples.report()
+        model.finish()
+        learned = model.learned
+        held = model.facts()
     counts = joined["counts"]
     facts = _facts(report, joined, learned) | {"seconds in all": round(time.monotonic() - begin, 2)} | held
     if json:
@@ -72,6 +77,18 @@ def demo(
     else:
         print_table([{f"{loaded.app.name}: the loop so far": name, "": value} for name, value in facts.items()])
     _check(loaded, report, counts, learned)
+
+
+def _trained(folder: str, store: str, addresses: Sequence[str]) -> tuple[str, ...]:
+    """What `--set` says of training: it publishes every other second, onto shards that are elsewhere."""
+    quoted = ", ".join(f'"{one}"' for one in addresses)
+    return (
+        f"versions.store={store}",
+        f"registry.url=sqlite://{folder}/registry.db",
+        f"ps.addresses=[{quoted}]",
+        f"publisher.publish_interval_s={_INTERVAL_S}",
+        f"trainer.step_rows={_STEP_ROWS}",
+    )
 
 
 def _replay(folder: AppFolder, path: Path) -> ReplayReport:
@@ -86,12 +103,12 @@ def _replay(folder: AppFolder, path: Path) -> ReplayReport:
         return Replayer(load_history(path, options), producer, folder.settings.replay).run()
 
 
-def _learn(samples: DemoSamples, tables: DemoTables) -> None:
-    """Let tables learn all samples, while what ingest counts is shown."""
+def _watch(samples: DemoSamples, model: DemoModel) -> None:
+    """Show what ingest counts, and how far training is, until all events are joined."""
     with show_counts() as show:
-        for one in samples.batches():
-            tables.add(one)
-            show(lambda: {**_live(samples.counts()), "versions": tables.published})
+        while not samples.has_ended:
+            show(lambda: {**_live(samples.counts()), **model.live()})
+            time.sleep(_LOOK_S)
 
 
 def _live(counts: Mapping[str, int]) -> dict[str, int]:
@@ -121,8 +138,9 @@ def _facts(report: ReplayReport, joined: dict[str, Any], learned: dict[str, int]
         "rows that correct": counts.get("rows_correction", 0),
         "positives": counts["positives"],
         "negatives": counts["negatives"],
-        "labels learned": learned["learn"],
-        "labels corrected": learned["correct"],
+        "samples learned": learned["samples"],
+        "labels learned": learned["labels_learned"],
+        "labels corrected": learned["labels_corrected"],
         "seconds of ingest": round(joined["seconds"], 2),
     }
 
@@ -136,8 +154,8 @@ def _check(folder: AppFolder, report: ReplayReport, counts: dict[str, int], lear
         )
     labels = folder.app.labels
     expected = (counts["items"] - counts.get("items_repeated", 0)) * len(labels)
-    if all(label.sample_rate == 1 for label in labels) and learned["learn"] != expected:
-        message = f"{learned['learn']} labels were learned, and there are {expected}"
+    if all(label.sample_rate == 1 for label in labels) and learned["labels_learned"] != expected:
+        message = f"{learned['labels_learned']} labels were learned, and there are {expected}"
     if message:
         raise StreamlearnError(message, help="this is a defect: please report it with this output")
     typer.echo(f"ok: all {sum(sent):,} events were joined, and each label was learned once", err=True)

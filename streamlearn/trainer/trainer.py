@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
@@ -38,14 +39,15 @@ from streamlearn.trainer.validating import Validating
 from streamlearn.trainer.validation import WindowScore
 from streamlearn.versions import Cut, Position, Registry, Skip, Store
 
-__all__ = ["TrainReport", "Trainer"]
+__all__ = ["COUNTED", "TrainReport", "Trainer"]
 
 _LOG = logging.getLogger("streamlearn.trainer.Trainer")
 # After these all shards are restored to the newest committed version, and training goes on from there.
 _RECOVERABLE = (PushUnsure, ShardNotReady, ShardUnreachable, EpochOver)
 _RECOVERIES_MAX = 20
 _KEPT = ".streamlearn/kept"
-_SAMPLES = "samples"
+COUNTED = ("samples", "labels_learned", "labels_corrected")
+"""Metrics of a version that say what all of its history learned, each row and label once."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Trainer:
         self._validating: Validating | None = None
         self._feed: Feed | None = None
         self._learned_before = self._restores = self._recoveries = self._rewinds = 0
-        self._samples_before = 0.0
+        self._counted = dict.fromkeys(COUNTED, 0.0)
 
     def run(
         self, stop: threading.Event, *, until: Until | None = None, show: Callable[[Trainer], None] = lambda one: None
@@ -172,6 +174,16 @@ class Trainer:
         return 0 if self._feed is None else self._feed.lag
 
     @property
+    def recoveries(self) -> int:
+        """How often all shards were restored so far."""
+        return self._recoveries
+
+    @property
+    def counted(self) -> dict[str, float]:
+        """What was learned up to now in all of the model's history, by name; see `COUNTED`."""
+        return dict(self._counted)
+
+    @property
     def summary(self) -> dict[str, float]:
         """How well first predictions fit, in the newest closed windows, by name."""
         return {} if self._validating is None else self._validating.summary
@@ -189,7 +201,8 @@ class Trainer:
         self._reached = restore(resumed.chain, self._topic, self._learner, self._remembered)
         self._skips = () if resumed.chain is None else resumed.chain.manifest.skips
         self._learned_before = self.tally.rows
-        self._samples_before = 0.0 if resumed.chain is None else resumed.chain.manifest.metrics.get(_SAMPLES, 0.0)
+        known = {} if resumed.chain is None else resumed.chain.manifest.metrics
+        self._counted = {name: known.get(name, 0.0) for name in COUNTED}
         if resumed.chain is None:
             self.publisher.first(self._note)
 
@@ -246,6 +259,10 @@ class Trainer:
         assert self._validating is not None
         assert done.learned is not None
         self._newest = done.step.pieces
+        columns = done.columns
+        bits = (len(columns), np.bitwise_count(columns.learn).sum(), np.bitwise_count(columns.correct).sum())
+        for name, count in zip(COUNTED, bits, strict=True):
+            self._counted[name] += float(count)
         self._validating.add(done.columns, done.learned)
         self._recent.add(done.step.pieces, done.step.reached.watermark_ms)
         self._told(done)
@@ -294,5 +311,4 @@ class Trainer:
         return golden_bytes(self._codec, batch, logits)
 
     def _metrics(self) -> dict[str, float]:
-        samples = self._samples_before + self.tally.rows - self._learned_before
-        return {"steps": float(self._learner.steps), _SAMPLES: samples} | self.summary
+        return {"steps": float(self._learner.steps)} | self._counted | self.summary
