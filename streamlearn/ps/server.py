@@ -174,7 +174,8 @@ class ShardServer:
         is_last = False
         while not is_last:
             is_last = self._stopped.is_set()
-            found, left_out = self._server.refused(_POLL_MS)
+            # In the end there is nothing to wait for: whoever was refused was so before.
+            found, left_out = self._server.refused(0 if is_last else _POLL_MS)
             for peer, why in found:
                 _log.warning("shard %s refused a connection from %s: %s", self.shard.place, peer, why)
             if left_out:

@@ -19,6 +19,7 @@ import numpy as np
 
 from streamlearn.errors import StreamlearnError, VersionDefect
 from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf
+from streamlearn.ps import server as server_module
 from streamlearn.settings import PsSettings
 from streamlearn.table import TableSet
 from streamlearn.testing import wait_until
@@ -58,6 +59,7 @@ def run_shard(place: str, port: int, store: str) -> None:
     """Be a shard, until killed."""
     wait_until(lambda: listen_again(port), f"port {port} to be free", deadline_s=10)
     settings = msgspec.structs.replace(_SETTINGS, listen=[f"127.0.0.1:{port}"])
+    server_module._EXPORT_NICE = 0  # beside all else that runs here an export would be done when the tests are
     server = ShardServer(Place.parse(place), OPTIONS, Shelf(open_store(store), MODEL), settings)
     server._obeying.join()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf
@@ -15,6 +17,12 @@ from streamlearn.versions import Store, open_store
 from tests.ps.model import MODEL, OPTIONS
 
 SETTINGS = PsSettings(retry_wait_ms_max=20_000, push_block_keys=512, pull_block_keys=700)
+
+
+@pytest.fixture(autouse=True)
+def _plain_exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports are worth as much to the system's scheduler as all else that runs beside the tests."""
+    monkeypatch.setattr("streamlearn.ps.server._EXPORT_NICE", 0)
 
 
 @pytest.fixture
@@ -38,13 +46,15 @@ def client(request: pytest.FixtureRequest, store: Store) -> Iterator[PsClient]:
 
 def listening(stack: ExitStack, store: Store, count: int) -> PsSettings:
     """Settings of a client of some shards that listen until the stack is closed."""
-    import msgspec
-
-    servers = [
-        stack.enter_context(ShardServer(Place(number, count), OPTIONS, Shelf(store, MODEL), SETTINGS))
-        for number in range(count)
-    ]
+    servers = [ShardServer(Place(number, count), OPTIONS, Shelf(store, MODEL), SETTINGS) for number in range(count)]
+    stack.callback(_stop_all, servers)
     return msgspec.structs.replace(SETTINGS, addresses=[server.addresses[0] for server in servers])
+
+
+def _stop_all(servers: Sequence[ShardServer]) -> None:
+    """Stop them at once: each waits for what was begun, for a fraction of a second."""
+    with ThreadPoolExecutor(len(servers)) as pool:
+        list(pool.map(ShardServer.stop, servers))
 
 
 class _Lines(logging.Handler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -18,6 +17,7 @@ import pytest
 from streamlearn.table import TableSet
 from streamlearn.testing import wait_until
 from streamlearn.versions import load
+from tests.processes import started
 from tests.ps.actors import newest, run_shard, run_trainer, steps_learned, take_step
 from tests.ps.model import KEYS, OPTIONS
 from tests.ps.proxy import Proxy
@@ -25,7 +25,6 @@ from tests.ps.proxy import Proxy
 _KILLS = int(os.environ.get("CHAOS_KILLS", "200"))
 _SHARDS = 3
 _WAIT_S_MAX = 60.0
-_context = multiprocessing.get_context("forkserver")
 
 
 class Actors:
@@ -41,13 +40,13 @@ class Actors:
         self.start_trainer()
 
     def _shard(self, number: int) -> Any:
-        return _started(run_shard, f"{number}/{_SHARDS}", self.ports[number], self.store)
+        return started(run_shard, f"{number}/{_SHARDS}", self.ports[number], self.store)
 
     def start_trainer(self) -> None:
         """Begin another run."""
         self.runs += 1
         addresses = [proxy.address for proxy in self.proxies]
-        self.trainer = _started(run_trainer, addresses, self.store, self.runs, self.steps, self.done)
+        self.trainer = started(run_trainer, addresses, self.store, self.runs, self.steps, self.done)
 
     def kill(self) -> None:
         """Kill someone, and start them again."""
@@ -67,12 +66,6 @@ class Actors:
             proxy.close()
 
 
-def _started(target: Any, *arguments: Any) -> Any:
-    process = _context.Process(target=target, args=arguments, daemon=True)
-    process.start()
-    return process
-
-
 def _kill(process: Any) -> None:
     if process.is_alive():
         os.kill(process.pid, signal.SIGKILL)
@@ -89,7 +82,6 @@ def _free_port() -> int:
 
 @pytest.fixture
 def actors(tmp_path: Path) -> Iterator[Actors]:
-    _context.set_forkserver_preload(["tests.ps.actors"])
     made = Actors(tmp_path, seed=1)
     yield made
     made.end()

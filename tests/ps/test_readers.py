@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -25,11 +24,10 @@ from streamlearn.settings import PsSettings
 from streamlearn.table import Packing
 from streamlearn.testing import wait_until
 from streamlearn.versions import Store, VersionRef, open_store
+from tests.processes import started
 from tests.ps.actors import run_shard
 from tests.ps.conftest import SETTINGS, listening
 from tests.ps.model import EXPIRIES, KEYS, MODEL, OPTIONS, Twin, committed, head
-
-_context = multiprocessing.get_context("forkserver")
 
 
 @pytest.fixture(params=[1, 3], ids=["one shard", "three shards"])
@@ -161,13 +159,11 @@ def test_a_reader_waits_for_the_first_restore_within_its_bound(store: Store) -> 
 
 
 def test_a_reader_lives_on_when_a_shard_is_killed_and_all_are_restored(tmp_path: Path) -> None:
-    _context.set_forkserver_preload(["tests.ps.actors"])
     url, ports, processes = str(tmp_path / "versions"), [_free_port() for _ in range(2)], {}
     store = open_store(url)
 
     def start(number: int) -> None:
-        processes[number] = _context.Process(target=run_shard, args=(f"{number}/2", ports[number], url), daemon=True)
-        processes[number].start()
+        processes[number] = started(run_shard, f"{number}/2", ports[number], url)
 
     def kill(number: int) -> None:
         pid = processes[number].pid

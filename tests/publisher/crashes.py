@@ -19,6 +19,7 @@ import msgspec
 
 from streamlearn.errors import VersionDefect
 from streamlearn.ps import Place, PsClient, ShardServer, Shelf
+from streamlearn.ps import server as server_module
 from streamlearn.settings import PsSettings
 from streamlearn.versions import Chain, History, PointerLog, Store, open_store
 from tests.dying import die_at, forked, preloaded
@@ -106,6 +107,7 @@ SETTINGS = PsSettings(retry_wait_ms_max=20_000, order_wait_s_max=30.0, export_wa
 def run_shard(place: str, port: int, store: str) -> None:
     """Be a shard, until killed."""
     settings = msgspec.structs.replace(SETTINGS, listen=[f"127.0.0.1:{port}"])
+    server_module._EXPORT_NICE = 0  # beside all else that runs here an export would be done when the tests are
     server = ShardServer(Place.parse(place), OPTIONS, Shelf(open_store(store), MODEL), settings)
     server._obeying.join()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import signal
 import socket
 import subprocess
@@ -11,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,11 +17,11 @@ import pytest
 from streamlearn.ps import PsClient
 from streamlearn.testing import wait_until
 from streamlearn.versions import History, open_store
+from tests.processes import started
 from tests.publisher.crashes import SETTINGS, STAGES, check_store, run_dying_shard, run_shard, run_trainer
 from tests.publisher.training import MODEL, OPTIONS, Training
 
 _WAIT_S_MAX = 60.0
-_context = multiprocessing.get_context("forkserver")
 
 
 def test_a_publisher_killed_at_any_write_loses_nothing_and_promotes_nothing_twice(tmp_path: Path) -> None:
@@ -44,9 +42,8 @@ def test_a_publisher_killed_at_any_write_loses_nothing_and_promotes_nothing_twic
 @pytest.fixture
 def shards(tmp_path: Path) -> Iterator[list[str]]:
     """The addresses of two shards, processes of their own, of one store."""
-    _context.set_forkserver_preload(["tests.publisher.crashes"])
     ports = [_free_port() for _ in range(2)]
-    processes = [_started(run_shard, f"{at}/2", port, str(tmp_path / "store")) for at, port in enumerate(ports)]
+    processes = [started(run_shard, f"{at}/2", port, str(tmp_path / "store")) for at, port in enumerate(ports)]
     yield [f"127.0.0.1:{port}" for port in ports]
     for process in processes:
         process.kill()
@@ -59,22 +56,21 @@ def test_a_trainer_killed_between_stages_beside_living_shards_is_followed_by_one
     stage: str, shards: list[str], tmp_path: Path
 ) -> None:
     store, done = str(tmp_path / "store"), tmp_path / "done"
-    first = _started(run_trainer, shards, store, stage, str(done))
+    first = started(run_trainer, shards, store, stage, str(done))
     first.join(_WAIT_S_MAX)
     assert first.exitcode == -signal.SIGKILL
     assert not done.exists()
-    second = _started(run_trainer, shards, store, "", str(done))
+    second = started(run_trainer, shards, store, "", str(done))
     second.join(_WAIT_S_MAX)
     wait_until(done.exists, "the second trainer to end")
     check_store(open_store(store))
 
 
 def test_a_shard_killed_in_the_midst_of_an_export_is_followed_by_one_that_loses_nothing(tmp_path: Path) -> None:
-    _context.set_forkserver_preload(["tests.publisher.crashes"])
     url, trap, ports = str(tmp_path / "store"), tmp_path / "trap", [_free_port() for _ in range(2)]
     shards = [
-        _started(run_shard, "0/2", ports[0], url),
-        _started(run_dying_shard, "1/2", ports[1], url, str(trap)),
+        started(run_shard, "0/2", ports[0], url),
+        started(run_dying_shard, "1/2", ports[1], url, str(trap)),
     ]
     store = open_store(url)
     settings = msgspec.structs.replace(
@@ -92,7 +88,7 @@ def test_a_shard_killed_in_the_midst_of_an_export_is_followed_by_one_that_loses_
         shards[1].join(_WAIT_S_MAX)
         assert shards[1].exitcode == -signal.SIGKILL
         assert [one.version for one in History(store, MODEL).read()] == [1, 2]
-        shards.append(_started(run_shard, "1/2", ports[1], url))
+        shards.append(started(run_shard, "1/2", ports[1], url))
         training.recover()
         assert training.steps == 2
         training.publish(2)
@@ -101,12 +97,6 @@ def test_a_shard_killed_in_the_midst_of_an_export_is_followed_by_one_that_loses_
         process.kill()
         process.join(10)
         process.close()
-
-
-def _started(target: Any, *arguments: Any) -> Any:
-    process = _context.Process(target=target, args=arguments, daemon=True)
-    process.start()
-    return process
 
 
 def _free_port() -> int:
