@@ -33,7 +33,7 @@ def test_topics_never_made_are_missing_and_not_wrong(small: Path) -> None:
 def test_a_broker_that_does_not_answer_is_wrong_and_asked_once(small: Path) -> None:
     begin = time.monotonic()
     found = _found(small, "topics.root=kafka://127.0.0.1:1", "topics.reach_s=0.3")
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30  # of the 90 that are usual
     topics = [finding for what, finding in found.items() if what.startswith("topic ")]
     assert [finding.state for finding in topics] == ["wrong"] * 5
     assert ["not tried" in finding.detail for finding in topics] == [False, True, True, True, True]
