@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -52,6 +53,9 @@ def set_up_logging(settings: TelemetrySettings, stream: TextIO | None = None, *,
         libraries: The least level at which all else in the process is heard as well, such as `error`: for libraries
             that would otherwise say whatever they do. Call it before they are loaded.
     """
+    # TensorFlow writes to stderr past all loggers, and says at every start which instructions it has and that there is
+    # no GPU. What goes wrong it raises as well.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     own = logging.getLogger("streamlearn")
     for old in list(own.handlers):
         own.removeHandler(old)

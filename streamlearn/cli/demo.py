@@ -15,7 +15,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from streamlearn.cli.demo_progress import show_counts
@@ -46,17 +45,19 @@ def demo(
 ) -> None:
     """Replay a history, join it into samples, let tables learn them, publish versions; and say what was there."""
     from streamlearn.apps import load_app
-    from streamlearn.cli.demo_model import DemoModel
     from streamlearn.cli.demo_samples import DemoSamples
     from streamlearn.cli.demo_shards import DemoShards
     from streamlearn.replay import open_replay_topics
+    from streamlearn.settings import TelemetrySettings
     from streamlearn.telemetry import set_up_logging
+
+    set_up_logging(TelemetrySettings(log_level="error"))
+    from streamlearn.cli.demo_model import DemoModel  # TensorFlow speaks while it is loaded
 
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="streamlearn-demo-") as folder, ExitStack() as ends:
         changes = (f"topics.root=file://{folder}/topics", "topics.time=event", "ingest.runner=prism")
         loaded, store = load_app(app, changes), f"{folder}/versions"
-        set_up_logging(msgspec.structs.replace(loaded.settings.telemetry, log_level="error"))
         with open_replay_topics(loaded):  # makes them
             DemoSamples.prepare(loaded)
         shards = ends.enter_context(closing(DemoShards(app, store, _SHARDS)))

@@ -66,7 +66,7 @@ class DemoModel:
             for number in range(1, _NODES + 1)
         ]
 
-    def live(self) -> dict[str, Any]:
+    def live(self) -> dict[str, float]:
         """How far training is.
 
         Raises:
@@ -81,8 +81,8 @@ class DemoModel:
         return {
             "learned": round(trainer.counted["samples"]),
             "messages behind": trainer.lag,
-            "AUC": "-" if auc is None else f"{auc:.4f}",
             "version": 0 if committed is None else committed.version,
+            **({} if auc is None else {"AUC": auc}),
         }
 
     def finish(self) -> None:

@@ -15,7 +15,7 @@ _TERMINAL_S = 0.5
 
 
 @contextmanager
-def show_counts() -> Iterator[Callable[[Callable[[], Mapping[str, int]]], None]]:
+def show_counts() -> Iterator[Callable[[Callable[[], Mapping[str, float]]], None]]:
     """Shows counts, asking for them no oftener than they are shown, while the context lasts."""
     if sys.stderr.isatty():
         from rich.console import Console
@@ -26,14 +26,18 @@ def show_counts() -> Iterator[Callable[[Callable[[], Mapping[str, int]]], None]]
         yield _seldom(LINE_S, lambda line: print(line, file=sys.stderr, flush=True))
 
 
-def _seldom(every_s: float, show: Callable[[str], None]) -> Callable[[Callable[[], Mapping[str, int]]], None]:
+def _seldom(every_s: float, show: Callable[[str], None]) -> Callable[[Callable[[], Mapping[str, float]]], None]:
     shown_s = time.monotonic()
 
-    def showing(counts: Callable[[], Mapping[str, int]]) -> None:
+    def showing(counts: Callable[[], Mapping[str, float]]) -> None:
         nonlocal shown_s
         if time.monotonic() - shown_s < every_s:
             return
         shown_s = time.monotonic()
-        show("  ".join(f"{name} {count:,}" for name, count in counts().items()))
+        show("  ".join(f"{name} {_text(count)}" for name, count in counts().items()))
 
     return showing
+
+
+def _text(count: float) -> str:
+    return f"{count:,}" if isinstance(count, int) else f"{count:.4f}"

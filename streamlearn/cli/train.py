@@ -43,11 +43,12 @@ def train(
     from streamlearn.ps import read_token
     from streamlearn.replay import stop_on_signals
     from streamlearn.telemetry import serve_metrics, set_up_logging
-    from streamlearn.trainer import Until, ends_of
-    from streamlearn.trainer import train as train_model
 
     folder = load_app(app, tuple(set_ or ()))
     set_up_logging(folder.settings.telemetry)
+    from streamlearn.trainer import Until, ends_of  # TensorFlow speaks while it is loaded
+    from streamlearn.trainer import train as train_model
+
     token = None if token_file is None else read_token(token_file)
 
     def until(topic: Topic) -> Until:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import StreamlearnError
+from streamlearn.errors import PsError, StreamlearnError
 from streamlearn.publisher.case import Case, Check, Samples
 from streamlearn.publisher.checks import Finite, Learned, Norms, Scores
 from streamlearn.settings import JudgeSettings
@@ -52,6 +52,7 @@ class Judge:
         self.settings = settings or JudgeSettings()
         self._checks, self._scorer, self._samples, self._clock = tuple(checks), scorer, samples, clock
         self._judging: tuple[int, threading.Thread] | None = None
+        self._lost: PsError | None = None
 
     def case(
         self, version: Known, *, active: Known | None, earlier: Sequence[Known] = (), can_score: bool = True
@@ -68,8 +69,13 @@ class Judge:
         return Case(version, tuple(earlier), self.settings, active, scorer, self._samples if can_score else None)
 
     def judge(self, case: Case) -> Verdict:
-        """The verdict on a version: rejected when any check objects, raises, or is not done within `judge_s_max`."""
+        """The verdict on a version: rejected when any check objects, raises, or is not done within `judge_s_max`.
+
+        Raises:
+            PsError: Rows to score with could not be read, so that nothing can be said of the version.
+        """
         findings: list[Finding] = []
+        self._lost = None
         version = case.version.version
         if self._judging is not None and self._judging[1].is_alive():
             said = f"the judge is still at version {self._judging[0]}"
@@ -80,6 +86,8 @@ class Judge:
         thread.start()
         thread.join(self.settings.judge_s_max)
         done = list(findings)
+        if self._lost is not None:
+            raise self._lost
         if len(done) < len(self._checks):
             name = self._checks[len(done)].name
             said = f"not done after judge_s_max = {self.settings.judge_s_max:g} s"
@@ -91,6 +99,10 @@ class Judge:
             try:
                 found = check.judge(case)
                 findings.append(structs.replace(found, said=found.said[:_SAID_CHARS_MAX]))
+            # A shard that is away says nothing of a version; who keeps the shards is told, and it is judged later.
+            except PsError as error:
+                self._lost = error
+                return
             # Checks are anybody's: whatever goes wrong in one is said, and the version is not promoted.
             except Exception as error:
                 _log.exception("check %s of version %d failed", check.name, case.version.version)
