@@ -9,11 +9,28 @@ if TYPE_CHECKING:
     from streamlearn.models.chosen import READY_MADE, model_of
     from streamlearn.models.dcn_v2 import DcnV2
     from streamlearn.models.deepfm import DeepFm
+    from streamlearn.models.description import Description
     from streamlearn.models.din import Din
+    from streamlearn.models.exporting import export_graphs
+    from streamlearn.models.graphs import Graphs, load_graphs
     from streamlearn.models.keras_model import KerasModel
     from streamlearn.models.logistic import Logistic
 
-__all__ = ["READY_MADE", "DcnV2", "DeepFm", "Din", "KerasModel", "Logistic", "Model", "PackedSide", "model_of"]
+__all__ = [
+    "READY_MADE",
+    "DcnV2",
+    "DeepFm",
+    "Description",
+    "Din",
+    "Graphs",
+    "KerasModel",
+    "Logistic",
+    "Model",
+    "PackedSide",
+    "export_graphs",
+    "load_graphs",
+    "model_of",
+]
 
 __getattr__ = lazy_names(
     __name__,
@@ -21,7 +38,10 @@ __getattr__ = lazy_names(
         "chosen": "READY_MADE model_of",
         "dcn_v2": "DcnV2",
         "deepfm": "DeepFm",
+        "description": "Description",
         "din": "Din",
+        "exporting": "export_graphs",
+        "graphs": "Graphs load_graphs",
         "keras_model": "KerasModel",
         "logistic": "Logistic",
     },

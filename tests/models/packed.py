@@ -10,7 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from streamlearn.features import Dense, FeatureSpec, PackSide, Slot
-from streamlearn.models import Model, PackedSide
+from streamlearn.models import Graphs, Model, PackedSide
 
 __all__ = [
     "Floats",
@@ -75,7 +75,7 @@ def filled(weights: Sequence[Any], seed: int = 1) -> list[Floats]:
     return [rng.normal(0, 0.5, one.shape).astype(np.float32) for one in weights]
 
 
-def scores_of(model: Model, weights: Sequence[Any], inputs: Packed) -> Floats:
+def scores_of(model: Model | Graphs, weights: Sequence[Any], inputs: Packed) -> Floats:
     """A model's scores, the user graph run once a request."""
     tensors = [tf.constant(weight) for weight in weights]
     user = model.user(tensors, tensors_of(inputs.user))

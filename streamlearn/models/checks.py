@@ -1,0 +1,125 @@
+"""Checks of graphs: that they are functions of their arguments, and that XLA compiles them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from streamlearn.errors import SpecError
+from streamlearn.features import FeatureSpec
+from streamlearn.models.description import TensorNote
+from streamlearn.models.protocol import Model, Tensor
+from streamlearn.models.tracing import Traced
+
+__all__ = ["check_compiled", "check_graph", "check_weights_used"]
+
+_USERS, _CANDIDATES = 2, 3
+# TensorFlow calls these stateful for what they may hold, which is looked at itself.
+_STATELESS = {"Assert", "Case", "If", "PartitionedCall", "Placeholder", "StatefulPartitionedCall", "While"}
+_UNSUPPORTED = re.compile(r"unsupported operations.*? on \w+: (.*?)(?:\{\{|\n|$)", re.DOTALL)
+_OPERATION = re.compile(r"(\w+) \(No registered")
+
+
+def check_graph(model: Model, graph: Traced) -> None:
+    """Refuse a graph that is not a function of its arguments alone.
+
+    Raises:
+        SpecError: It closes over a tensor or a variable, or holds an operation with state or chance.
+    """
+    what = f"{graph.name} of {type(model).__name__}"
+    captured = [_captured(graph.concrete, one) for one in graph.concrete.captured_inputs]
+    if captured:
+        message = f"{what} closes over {len(captured)} tensors, no arguments: {'; '.join(captured)}"
+        hint = (
+            "what is learned is returned by `build` and taken from `weights`, else no later version would ever be "
+            "served; a constant is made of Python or NumPy numbers within the graph"
+        )
+        raise SpecError(message, help=hint)
+    stateful = sorted({op for op in _operations(graph.concrete.graph.as_graph_def()) if _is_stateful(op)})
+    if stateful:
+        message = f"{what} has operations with state, chance or side effects: {', '.join(stateful)}"
+        raise SpecError(message, help="a graph gives the same for the same arguments, and does nothing else")
+
+
+def check_weights_used(model: Model, weights: Sequence[TensorNote], graphs: Sequence[Traced]) -> None:
+    """Refuse a weight that no graph uses: what stands in its place was taken from somewhere else.
+
+    Raises:
+        SpecError: There is one.
+    """
+    idle = [
+        weight.name
+        for at, weight in enumerate(weights)
+        if not any(graph.concrete.inputs[at].consumers() for graph in graphs)
+    ]
+    if idle:
+        message = f"no graph of {type(model).__name__} uses the weights {', '.join(idle)}"
+        hint = "use them from the `weights` that user and score are given, or leave them out of `build`"
+        raise SpecError(message, help=hint)
+
+
+def check_compiled(
+    model: Model, features: FeatureSpec, weights: Sequence[TensorNote], graphs: Sequence[Traced]
+) -> None:
+    """Compile graphs by XLA for a few rows, and run them.
+
+    Raises:
+        SpecError: XLA refuses, and the message names the operation; or there are not as many rows as were asked for.
+    """
+    length = max(1, features.pack.user.sequence_length // 2)
+    for graph in graphs:
+        rows = _USERS if graph.name == "user" else _CANDIDATES
+        arguments = [tf.zeros(one.shape) for one in weights]
+        arguments += [_zeros(one, rows, length) for one in graph.note.inputs]
+        what = f"{graph.name} of {type(model).__name__}"
+        for name, found in _run_compiled(what, graph.concrete, arguments).items():
+            if found.shape[0] != rows:
+                message = f"{what} gives `{name}` of {found.shape[0]} rows for {rows}"
+                raise SpecError(message, help="give a row for each row of the inputs")
+
+
+def _run_compiled(what: str, concrete: Any, arguments: Sequence[Tensor]) -> dict[str, Tensor]:
+    compiled = tf.function(lambda *given: concrete(*given), jit_compile=True, autograph=False)
+    try:
+        found: dict[str, Tensor] = compiled.get_concrete_function(*arguments)(*arguments)
+    except tf.errors.OpError as error:
+        message = f"XLA refuses {what}: {_reason(error.message)}"
+        hint = "serving compiles graphs whole: use operations XLA has, of shapes known but for rows"
+        raise SpecError(message, help=hint) from error
+    return found
+
+
+def _reason(said: str) -> str:
+    found = _UNSUPPORTED.search(said)
+    if found is None:
+        return said.strip().splitlines()[0]
+    named = _OPERATION.findall(found[1])
+    return f"it has no {', '.join(dict.fromkeys(named))}" if named else found[1].strip()
+
+
+def _zeros(note: TensorNote, rows: int, length: int) -> Tensor:
+    given = _USERS if note.name in ("user_flat", "user_sequence") else rows
+    sizes = [given, length]
+    return tf.zeros([sizes[at] if size is None else size for at, size in enumerate(note.shape)], note.dtype)
+
+
+def _captured(concrete: Any, tensor: Any) -> str:
+    for variable in concrete.graph.variables:
+        if variable.handle is tensor:
+            return f"the variable {variable.name} of shape {tuple(variable.shape)}"
+    return f"a {tensor.dtype.name} tensor of shape {tuple(tensor.shape)}"
+
+
+def _operations(graph: Any) -> Iterator[str]:
+    yield from (node.op for node in graph.node)
+    for function in graph.library.function:
+        yield from (node.op for node in function.node_def)
+
+
+def _is_stateful(operation: str) -> bool:
+    known = op_def_registry.get(operation)
+    return known is not None and known.is_stateful and operation not in _STATELESS
