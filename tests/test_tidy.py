@@ -46,7 +46,7 @@ WALLS = {
         "tests/models/",
         "tests/versions/saved_models.py",
     ),
-    "keras": ("streamlearn/trainer/", "streamlearn/models/", "tests/models/"),
+    "keras": ("streamlearn/trainer/", "streamlearn/models/", "tests/models/", "benchmarks/peers/"),
     "apache_beam": ("streamlearn/ingest/", "pipelines/", "tests/", "benchmarks/"),
     "kafka": ("streamlearn/topics/kafka_link.py", "tools/", "tests/", "benchmarks/"),
     "redis": ("streamlearn/versions/", "tools/", "tests/"),

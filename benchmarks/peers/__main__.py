@@ -19,11 +19,12 @@ def main() -> int:
     run = verbs.add_parser("run", help="measure one peer; one line of JSON on stdout")
     run.add_argument("name", choices=PEERS)
     run.add_argument(
-        "--figures", nargs="+", default=["fill"], help="of fill and train, or latency alone; fill when not given"
+        "--figures", nargs="+", default=["fill"], help="of those the peer has, latency alone; fill when not given"
     )
     run.add_argument("--keys-count", type=int, default=1_000_000)
     run.add_argument("--cores", type=int, default=1)
     run.add_argument("--latency-s", type=float, default=6.0)
+    run.add_argument("--window-steps", type=int, default=30)
     run.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     try:
@@ -56,6 +57,7 @@ def _run(options: argparse.Namespace) -> int:
         note=_note,
         seed=options.seed,
         latency_s=options.latency_s,
+        window_steps=options.window_steps,
     )
     print(json.dumps(found))
     return EXIT_DONE

@@ -23,9 +23,10 @@ class Order:
     Attributes:
         peer: Its name, for a file that holds several.
         keys_count: How many keys the table is filled with.
-        figures: Which groups: of `fill`, `train`, `latency`.
+        figures: Which groups, by the names a peer has them under.
         seed: Of the keys and of what is asked for.
         latency_s: How long a reader is timed, without a writer and beside each kind of writer.
+        window_steps: How many steps of a trainer are timed together.
         wait_s_max: After this the peer ends itself, so that it cannot outlive a caller that was killed.
     """
 
@@ -34,6 +35,7 @@ class Order:
     figures: tuple[str, ...]
     seed: int = 1
     latency_s: float = 6.0
+    window_steps: int = 30
     wait_s_max: float = 900.0
 
     def text(self) -> str:

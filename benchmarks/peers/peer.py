@@ -37,7 +37,7 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE
 
 @dataclass(frozen=True)
 class Peer:
-    """What our table is held against.
+    """What our table or our trainer is held against.
 
     Attributes:
         module: The script, as a module that runs in the peer's environment.
@@ -56,6 +56,8 @@ PEERS: dict[str, Peer] = {
     "dense_hash_table": Peer("benchmarks.peers.tensorflow_tables", _TENSORFLOW, ("fill", "latency")),
     "mutable_hash_table": Peer("benchmarks.peers.tensorflow_tables", _TENSORFLOW, ("fill", "latency")),
     "tensorflow_ps": Peer("benchmarks.peers.tensorflow_ps", _TENSORFLOW, ("remote",)),
+    "keras_static": Peer("benchmarks.peers.keras_static", _TENSORFLOW, ("learn", "stock")),
+    "tfra_dynamic": Peer("benchmarks.peers.tfra_dynamic", Environment("tfra"), ("learn", "grow")),
     "torch_static": Peer("benchmarks.peers.torch_static", Environment("torch"), ("fill", "train")),
 }
 
@@ -90,6 +92,7 @@ def run_peer(
     note: Note,
     seed: int = 1,
     latency_s: float = 6.0,
+    window_steps: int = 30,
     wait_s_max: float = 900.0,
 ) -> dict[str, float]:
     """Figures of a peer, measured now in a process of its own.
@@ -102,6 +105,7 @@ def run_peer(
         note: Told what is being measured.
         seed: Of the keys and of what is asked for.
         latency_s: How long each reader is timed.
+        window_steps: How many steps of a trainer are timed together.
         wait_s_max: The bound; after it the process is ended.
 
     Raises:
@@ -111,7 +115,7 @@ def run_peer(
     peer = PEERS[name]
     _check(name, peer, keys_count, cores, figures)
     python = peer.environment.build(Cache())
-    order = Order(name, keys_count, tuple(figures), seed, latency_s, wait_s_max)
+    order = Order(name, keys_count, tuple(figures), seed, latency_s, window_steps, wait_s_max)
     note(f"peer {name}: {', '.join(figures)} of {keys_count:,} keys on {cores} {'core' if cores == 1 else 'cores'}")
     return ask([str(python), "-m", peer.module], order, cores)
 

@@ -1,0 +1,218 @@
+"""DeepFM over rows of a table, in TensorFlow and whichever Keras is there; the table is each peer's own.
+
+It is written as who knows TensorFlow well writes it: what is known of a request is computed once a request, one
+lookup serves all slots, each distinct id is looked up once, and that while the step before is learned. Whether XLA
+is faster with the dense part depends on the cores: both are tried, and the faster goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from benchmarks.keys import DIM
+from benchmarks.peers.answer import Order
+from benchmarks.peers.learning import HISTORY_PADDED, REQUESTS_PADDED, WARM_STEPS, Padded
+from benchmarks.trainer_samples import DENSE_COLUMNS, ITEM_SLOTS, STEP_SAMPLES, USER_SLOTS
+
+__all__ = [
+    "ADAGRAD_EPSILON",
+    "ADAGRAD_RATE",
+    "ADAGRAD_START",
+    "ROW_BOUND",
+    "DeepFm",
+    "Faster",
+    "Wanted",
+    "fed",
+    "use_cores",
+    "wanted",
+]
+
+ADAGRAD_RATE, ADAGRAD_START, ADAGRAD_EPSILON = 0.05, 0.1, 1e-7
+ROW_BOUND = 0.05  # rows begin uniform between minus this and this
+_ADAM_RATE = 1e-3
+_HIDDEN = (256, 128)
+_USER_IDS = REQUESTS_PADDED * USER_SLOTS
+
+
+class Wanted(NamedTuple):
+    """What one step asks of a table, and what else it has.
+
+    Attributes:
+        distinct: (D,) the ids or places it asks for, each once.
+        at: (REQUESTS_PADDED * USER_SLOTS + HISTORY_PADDED + STEP_SAMPLES * ITEM_SLOTS,) where each id is in them.
+        history_request: (HISTORY_PADDED,).
+        request_index: (STEP_SAMPLES,).
+        dense: (STEP_SAMPLES, DENSE_COLUMNS).
+        label: (STEP_SAMPLES,).
+    """
+
+    distinct: Any
+    at: Any
+    history_request: Any
+    request_index: Any
+    dense: Any
+    label: Any
+
+
+def wanted(step: Padded) -> Wanted:
+    """A step with its ids made distinct; part of the feed's graph."""
+    ids = tf.concat([tf.reshape(step.user_ids, [-1]), step.history_ids, tf.reshape(step.item_ids, [-1])], axis=0)
+    distinct, at = tf.unique(ids)
+    return Wanted(distinct, at, step.history_request, step.request_index, step.dense, step.label)
+
+
+def fed(steps: Padded, change: Any = None) -> Any:
+    """Steps from arrays in memory, made ready beside the training by `tf.data`.
+
+    Args:
+        steps: All of them, stacked.
+        change: What is done to the ids of each, as (user_ids, history_ids, item_ids).
+    """
+
+    def made(*arrays: NDArray[Any]) -> Wanted:
+        step = Padded(*arrays)
+        if change is not None:
+            user, history, item = change(step.user_ids, step.history_ids, step.item_ids)
+            step = step._replace(user_ids=user, history_ids=history, item_ids=item)
+        return wanted(step)
+
+    return iter(tf.data.Dataset.from_tensor_slices(tuple(steps)).map(made, num_parallel_calls=1).prefetch(2))
+
+
+class Faster:
+    """A step in two ways that come to the same, of which the one that was faster in the first steps is kept.
+
+    Args:
+        step: Takes `Wanted` and whether XLA compiles; gives the log loss.
+    """
+
+    def __init__(self, step: Callable[[Wanted, bool], Any]) -> None:
+        fixed = Wanted(
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec([_USER_IDS + HISTORY_PADDED + STEP_SAMPLES * ITEM_SLOTS], tf.int32),
+            tf.TensorSpec([HISTORY_PADDED], tf.int32),
+            tf.TensorSpec([STEP_SAMPLES], tf.int32),
+            tf.TensorSpec([STEP_SAMPLES, DENSE_COLUMNS], tf.float32),
+            tf.TensorSpec([STEP_SAMPLES], tf.float32),
+        )
+
+        def made(compiled: bool) -> Any:
+            return tf.function(
+                lambda *arrays: step(Wanted(*arrays), compiled), input_signature=list(fixed), autograph=False
+            )
+
+        self._ways = [made(False), made(True)]
+        self._taken: list[list[float]] = [[], []]
+
+    def __call__(self, samples: Wanted) -> float:
+        """The log loss."""
+        if len(self._ways) == 1:
+            return float(self._ways[0](*samples))
+        tried = sum(map(len, self._taken)) % 2
+        began = time.perf_counter()
+        loss = float(self._ways[tried](*samples))
+        self._taken[tried].append(time.perf_counter() - began)
+        if sum(map(len, self._taken)) == WARM_STEPS:
+            # The first of each was traced.
+            medians = [statistics.median(taken[1:]) for taken in self._taken]
+            kept = medians.index(min(medians))
+            self._ways = [self._ways[kept]]
+            millis = ", ".join(f"{median * 1e3:.1f} ms" for median in medians)
+            print(f"a step plain, by XLA: {millis}", file=sys.stderr, flush=True)
+        return loss
+
+
+class DeepFm:
+    """The dense part: its weights, and Adam that trains them.
+
+    Args:
+        keras: The package.
+    """
+
+    def __init__(self, keras: Any) -> None:
+        keras.utils.set_random_seed(1)
+        layer = keras.layers.Dense
+        width = (USER_SLOTS + 1 + ITEM_SLOTS) * DIM + DENSE_COLUMNS
+        # Of the first layers one half is the request's and the other the item's: sums of two, each begun as the whole.
+        bound = (6.0 / (width + _HIDDEN[0])) ** 0.5
+        whole = keras.initializers.RandomUniform(-bound, bound, seed=2)
+        self._user = layer(_HIDDEN[0] + 1, use_bias=False, kernel_initializer=whole)
+        self._item = layer(_HIDDEN[0] + 1, kernel_initializer=whole)
+        self._second, self._out = layer(_HIDDEN[1], activation="relu"), layer(1)
+        self._pairs = layer(1, use_bias=False, kernel_initializer="ones")
+        shapes = ((USER_SLOTS + 1) * DIM, ITEM_SLOTS * DIM + DENSE_COLUMNS, _HIDDEN[0], _HIDDEN[1], DIM)
+        layers = (self._user, self._item, self._second, self._out, self._pairs)
+        for one, inputs in zip(layers, shapes, strict=True):
+            one.build((None, inputs))
+        self.weights = [weight for one in layers for weight in one.trainable_variables]
+        self.adam = keras.optimizers.Adam(_ADAM_RATE)
+        self.adam.build(self.weights)
+
+    def learn(self, step: Wanted, rows: Any, *, compiled: bool) -> tuple[Any, Any]:
+        """Learn from one step; part of the peer's graph.
+
+        Args:
+            step: It.
+            rows: (D, DIM) of its distinct ids.
+            compiled: Whether by XLA.
+
+        Returns:
+            The step's log loss before it, and the gradients of its distinct rows.
+        """
+        vectors = tf.gather(rows, step.at)
+        user, history, item = tf.split(vectors, [_USER_IDS, HISTORY_PADDED, STEP_SAMPLES * ITEM_SLOTS])
+        lengths = tf.math.bincount(step.history_request, minlength=REQUESTS_PADDED, maxlength=REQUESTS_PADDED)
+        shares = tf.gather(1.0 / tf.cast(tf.maximum(lengths, 1), tf.float32), step.history_request)[:, None]
+        pooled = tf.math.unsorted_segment_sum(history * shares, step.history_request, REQUESTS_PADDED)
+        users = tf.concat([tf.reshape(user, [REQUESTS_PADDED, -1]), pooled], axis=1)
+        items = tf.reshape(item, [STEP_SAMPLES, -1])
+        differentiated = self._differentiated
+        if compiled:
+            differentiated = tf.function(differentiated, jit_compile=True, autograph=False)
+        loss, (of_users, of_items, *of_weights) = differentiated(
+            users, items, step.dense, step.request_index, step.label
+        )
+        self.adam.apply_gradients(list(zip(of_weights, self.weights, strict=True)))
+        of_user, of_pooled = of_users[:, :-DIM], of_users[:, -DIM:]
+        of_history = tf.gather(of_pooled, step.history_request) * shares
+        parts = [tf.reshape(of_user, [-1, DIM]), of_history, tf.reshape(of_items, [-1, DIM])]
+        return loss, tf.math.unsorted_segment_sum(tf.concat(parts, axis=0), step.at, tf.size(step.distinct))
+
+    def logits(self, users: Any, items: Any, dense: Any, request_index: Any) -> Any:
+        """(STEP_SAMPLES,) of rows by request (REQUESTS_PADDED, slots * DIM) and by item."""
+        of_request = tf.concat([self._user(users), *_sums(users)], axis=1)
+        of_item = tf.concat([self._item(tf.concat([items, dense], axis=1)), *_sums(items)], axis=1)
+        both = of_item + tf.gather(of_request, request_index)
+        linear, first, sums, squares = tf.split(both, [1, _HIDDEN[0], DIM, DIM], axis=1)
+        deep = self._out(self._second(tf.nn.relu(first)))
+        return (linear + deep + self._pairs(0.5 * (tf.square(sums) - squares)))[:, 0]
+
+    def _differentiated(self, users: Any, items: Any, dense: Any, request_index: Any, label: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch((users, items))
+            logits = self.logits(users, items, dense, request_index)
+            loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, logits))
+        # Keras 3's variables are boxes of TensorFlow's.
+        weights = [one if isinstance(one, tf.Variable) else one.value for one in self.weights]
+        return loss, tape.gradient(loss, [users, items, *weights])
+
+
+def use_cores(order: Order) -> None:
+    """Have TensorFlow use the cores this process may run on."""
+    cores = len(os.sched_getaffinity(0))
+    tf.config.threading.set_intra_op_parallelism_threads(cores)
+    tf.config.threading.set_inter_op_parallelism_threads(cores)
+
+
+def _sums(flat: Any) -> tuple[Any, Any]:
+    """Of vectors side by side: their sum, and that of their squares."""
+    vectors = tf.reshape(flat, [flat.shape[0], -1, DIM])
+    return tf.reduce_sum(vectors, axis=1), tf.reduce_sum(tf.square(vectors), axis=1)

@@ -1,0 +1,180 @@
+"""The trial every trainer goes through: the same samples step by step, timed in windows, and it must learn.
+
+It runs in a peer's environment, where there is numpy and nothing of this project; it knows no model and no table.
+Reading the samples is timed, with all a trainer does to them; they lie in memory as arrays.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.keys import BATCH_KEYS
+from benchmarks.peers.answer import Order, Wrong
+from benchmarks.peers.trial import Memory
+from benchmarks.trainer_samples import STEP_SAMPLES, StepSamples, Workload
+
+__all__ = ["HISTORY_PADDED", "REQUESTS_PADDED", "WARM_STEPS", "WINDOWS", "Learner", "Padded", "learn", "padded"]
+
+WARM_STEPS = 16
+WINDOWS = 5
+# More than any step has; what is compiled wants shapes that do not change.
+REQUESTS_PADDED = 640
+HISTORY_PADDED = 3_328
+_LOSS_FALL_MIN = 0.005
+_LOSS_LUCK = 0.02
+
+
+class Padded(NamedTuple):
+    """Steps stacked, as `StepSamples` has them, filled up to one shape.
+
+    A filled-up request is no item's, and its ids are ones the step has.
+    """
+
+    user_ids: Any  # (steps, REQUESTS_PADDED, USER_SLOTS)
+    history_ids: Any  # (steps, HISTORY_PADDED)
+    history_request: Any
+    item_ids: Any
+    request_index: Any
+    dense: Any
+    label: Any
+
+
+def padded(steps: Sequence[StepSamples]) -> Padded:
+    """Arrays of one shape.
+
+    Raises:
+        Wrong: A step has more requests than fit.
+    """
+    most = max(step.requests for step in steps), max(len(step.history_ids) for step in steps)
+    if most[0] >= REQUESTS_PADDED or most[1] > HISTORY_PADDED:
+        message = f"{most[0]} requests and {most[1]} ids of histories do not fit {REQUESTS_PADDED} and {HISTORY_PADDED}"
+        raise Wrong(message)
+    return Padded(
+        np.stack([_filled(step.user_ids, REQUESTS_PADDED) for step in steps]),
+        np.stack([_filled(step.history_ids, HISTORY_PADDED) for step in steps]),
+        np.stack([_filled(step.history_request, HISTORY_PADDED, REQUESTS_PADDED - 1) for step in steps]),
+        np.stack([step.item_ids for step in steps]),
+        np.stack([step.request_index for step in steps]),
+        np.stack([step.dense for step in steps]),
+        np.stack([step.label for step in steps]),
+    )
+
+
+def _filled(array: NDArray[Any], length: int, value: int | None = None) -> NDArray[Any]:
+    more = length - len(array)
+    filling = array[-1:] if value is None else np.full(1, value, array.dtype)
+    return np.concatenate([array, np.repeat(filling, more, axis=0)])
+
+
+class Learner(Protocol):
+    """A model in training."""
+
+    def feed(self, steps: Sequence[StepSamples]) -> Iterator[Any]:
+        """Steps as it takes them; making one is timed."""
+
+    def step(self, samples: Any) -> float:
+        """Learn from one step; gives the log loss it had on it before."""
+
+    def insert(self, ids: NDArray[np.int64]) -> None:
+        """Store a row for each id, as if it had been met."""
+
+    def count(self) -> int | None:
+        """How many ids it stores; None when it has all from the start."""
+
+
+@dataclass
+class _Window:
+    """What some steps took."""
+
+    losses: list[float]
+    steps_s: list[float]
+    wall_s: float
+    cpu_s: float
+
+    @classmethod
+    def of(cls, learner: Learner, feed: Iterator[Any], steps: int) -> _Window:
+        losses, taken = [], []
+        began, cpu = time.perf_counter(), time.process_time()
+        before = began
+        for samples in islice(feed, steps):
+            losses.append(learner.step(samples))
+            now = time.perf_counter()
+            taken.append(now - before)
+            before = now
+        if len(losses) != steps:
+            message = f"{steps} steps were fed and {len(losses)} came"
+            raise Wrong(message)
+        return cls(losses, taken, time.perf_counter() - began, time.process_time() - cpu)
+
+
+def learn(make: Callable[[], Learner], order: Order, prefix: str, *, filled: bool) -> dict[str, float]:
+    """Figures of a trainer.
+
+    Args:
+        make: A new one.
+        order: Of `keys_count` ids, in windows of `window_steps`.
+        prefix: Of the figures' names.
+        filled: Whether all ids are stored before the first step; else they come as samples hold them.
+    """
+    workload = Workload(order.keys_count, order.seed)
+    steps = workload.steps(WARM_STEPS + WINDOWS * order.window_steps)
+    memory = Memory()
+    learner = make()
+    feed = learner.feed(steps)
+    if filled:
+        for begin in range(0, order.keys_count, BATCH_KEYS):
+            learner.insert(workload.ids(begin, min(begin + BATCH_KEYS, order.keys_count)))
+    warm = _Window.of(learner, feed, WARM_STEPS)
+    windows = [_Window.of(learner, feed, order.window_steps) for _ in range(WINDOWS)]
+    _check_losses(warm, windows, steps)
+    _check_count(learner, order, steps, filled=filled)
+    samples = order.window_steps * STEP_SAMPLES
+    return {
+        f"{prefix}_samples_per_s": samples / float(np.median([window.wall_s for window in windows])),
+        f"{prefix}_samples_per_s_best": samples / min(window.wall_s for window in windows),
+        f"{prefix}_cpu_us_per_sample": float(np.median([window.cpu_s for window in windows])) * 1e6 / samples,
+        f"{prefix}_step_worst_ms": max(max(window.steps_s) for window in windows) * 1e3,
+        f"{prefix}_log_loss_begin": float(np.mean(warm.losses)),
+        f"{prefix}_log_loss_end": float(np.mean(windows[-1].losses)),
+        f"{prefix}_bytes": float(memory.grown_bytes()),
+        f"{prefix}_bytes_peak": float(memory.peak_bytes()),
+    }
+
+
+def _check_losses(warm: _Window, windows: Sequence[_Window], steps: Sequence[StepSamples]) -> None:
+    """It learned: the loss is finite, falls, and is not below what the samples allow."""
+    losses = [*warm.losses, *(loss for window in windows for loss in window.losses)]
+    if not all(map(math.isfinite, losses)):
+        message = "a step's log loss was not finite"
+        raise Wrong(message)
+    begin, end = float(np.mean(warm.losses)), float(np.mean(windows[-1].losses))
+    if end > begin - _LOSS_FALL_MIN:
+        message = f"the log loss was {begin:.4f} and then {end:.4f} over {len(losses)} steps: nothing was learned"
+        raise Wrong(message)
+    floor = float(np.mean([step.floor_log_loss for step in steps[-len(windows[-1].losses) :]]))
+    if end < floor - _LOSS_LUCK:
+        message = f"the log loss was {end:.4f}, and who knows the model has {floor:.4f}: the labels were seen"
+        raise Wrong(message)
+
+
+def _check_count(learner: Learner, order: Order, steps: Sequence[StepSamples], *, filled: bool) -> None:
+    """Every id it met, or all there are, and nothing else, is stored."""
+    found = learner.count()
+    if found is None:
+        return
+    expected = order.keys_count if filled else len(np.unique(np.concatenate([_ids(step) for step in steps])))
+    if found != expected:
+        message = f"{expected} ids should be stored and {found} are"
+        raise Wrong(message)
+
+
+def _ids(step: StepSamples) -> NDArray[np.int64]:
+    return np.concatenate([step.user_ids.ravel(), step.history_ids, step.item_ids.ravel()])

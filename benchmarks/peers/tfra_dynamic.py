@@ -1,0 +1,103 @@
+"""The peer whose table grows: DeepFM on a dynamic embedding of TensorFlow Recommenders Addons."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_recommenders_addons as tfra
+import tf_keras
+from numpy.typing import NDArray
+
+from benchmarks.keys import DIM
+from benchmarks.peers.answer import Order, answer
+from benchmarks.peers.deepfm import (
+    ADAGRAD_EPSILON,
+    ADAGRAD_RATE,
+    ADAGRAD_START,
+    ROW_BOUND,
+    DeepFm,
+    Faster,
+    Wanted,
+    fed,
+    use_cores,
+)
+from benchmarks.peers.learning import learn, padded
+from benchmarks.trainer_samples import StepSamples
+
+__all__ = ["DynamicLearner"]
+
+_KEYS_FIRST = 8_192  # the size its examples start from; it grows by itself
+_ACCUMULATOR = "accumulator"
+
+_dynamic = tfra.dynamic_embedding
+_numbers = itertools.count()
+
+
+class DynamicLearner:
+    """One dynamic table for all slots.
+
+    Args:
+        keys_first: How many keys it has room for at first.
+    """
+
+    def __init__(self, keys_first: int = _KEYS_FIRST) -> None:
+        number = next(_numbers)
+        self._table = _dynamic.get_variable(
+            f"rows_{number}",
+            key_dtype=tf.int64,
+            value_dtype=tf.float32,
+            dim=DIM,
+            initializer=tf_keras.initializers.RandomUniform(-ROW_BOUND, ROW_BOUND, seed=1),
+            init_size=keys_first,
+        )
+        self._shadow = _dynamic.shadow_ops.ShadowVariable(self._table, name=f"rows_shadow_{number}")
+        adagrad = tf_keras.optimizers.legacy.Adagrad(
+            ADAGRAD_RATE, initial_accumulator_value=ADAGRAD_START, epsilon=ADAGRAD_EPSILON
+        )
+        self._adagrad = _dynamic.DynamicEmbeddingOptimizer(adagrad)
+        self._adagrad._create_all_weights([self._shadow])
+        self._model = DeepFm(tf_keras)
+
+        def step(samples: Wanted, compiled: bool) -> Any:
+            rows = _dynamic.shadow_ops.embedding_lookup(self._shadow, samples.distinct)
+            loss, gradients = self._model.learn(samples, tf.ensure_shape(rows, [None, DIM]), compiled=compiled)
+            self._adagrad.apply_gradients([(gradients, self._shadow)])
+            return loss
+
+        self._step = Faster(step)
+
+    def feed(self, steps: Sequence[StepSamples]) -> Iterator[Any]:
+        """From arrays."""
+        found: Iterator[Any] = fed(padded(steps))
+        return found
+
+    def step(self, samples: Any) -> float:
+        """One step of Adagrad and Adam."""
+        return self._step(samples)
+
+    def insert(self, ids: NDArray[np.int64]) -> None:
+        """A row and its accumulators."""
+        keys = tf.constant(ids)
+        rows = tf.random.stateless_uniform([len(ids), DIM], [1, int(ids[0] % 2**31)], -ROW_BOUND, ROW_BOUND)
+        self._table.upsert(keys, rows)
+        self._adagrad.get_slot(self._shadow, _ACCUMULATOR).params.upsert(keys, tf.fill([len(ids), DIM], ADAGRAD_START))
+
+    def count(self) -> int | None:
+        """How many keys it holds."""
+        return int(self._table.size())
+
+
+def _learn(order: Order) -> dict[str, float]:
+    return learn(lambda: DynamicLearner(order.keys_count), order, "learn", filled=True)
+
+
+def _grow(order: Order) -> dict[str, float]:
+    return learn(DynamicLearner, order, "grow", filled=False)
+
+
+if __name__ == "__main__":
+    answer({"learn": _learn, "grow": _grow}, use_cores)
