@@ -6,6 +6,7 @@
     │   └── SpecError                        an application contradicts itself
     ├── PartlyDone                  exit 3   some of it happened, and the message says which part did not
     ├── NativeMismatch                       the compiled module is missing or of another version
+    ├── ScoresMissing                        no window of first predictions was scored yet
     ├── JoinFull                             a join holds all it may: reading is to stop
     ├── MarksFull                            marks hold all they may: training is to stop
     ├── TrainingFailed                       training cannot go on: it learns no numbers any more
@@ -81,6 +82,7 @@ __all__ = [
     "RegistryDefect",
     "RegistryUnreachable",
     "RunOver",
+    "ScoresMissing",
     "ServiceError",
     "ShardNotReady",
     "ShardRefused",
@@ -163,6 +165,10 @@ class PartlyDone(StreamlearnError):
 
 class NativeMismatch(StreamlearnError):
     """The compiled module is missing, or of another version than this package."""
+
+
+class ScoresMissing(StreamlearnError):
+    """No window of first predictions was scored yet, or none is where it was looked for."""
 
 
 class JoinFull(StreamlearnError):

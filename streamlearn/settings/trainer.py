@@ -138,7 +138,7 @@ class ValidationSettings(Struct, frozen=True, forbid_unknown_fields=True):
             ge=1_024,
             le=1 << 33,
             description="Predictions that are held, one for each label of a row; beyond it a share of them, chosen by "
-            "a hash, stands for all. Plan 32 bytes each.",
+            "a hash, stands for all. Plan 32 bytes each, and 100 more of the longest window while it is scored.",
         ),
     ] = 4_000_000
     segment_texts_max: Annotated[

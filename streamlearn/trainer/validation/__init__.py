@@ -2,6 +2,15 @@
 
 from streamlearn.trainer.validation.predicted import Predicted
 from streamlearn.trainer.validation.score import WindowScore
+from streamlearn.trainer.validation.score_log import ScoreColumns, ScoreLog, read_scores, scores_folder
 from streamlearn.trainer.validation.validation import ProgressiveValidation
 
-__all__ = ["Predicted", "ProgressiveValidation", "WindowScore"]
+__all__ = [
+    "Predicted",
+    "ProgressiveValidation",
+    "ScoreColumns",
+    "ScoreLog",
+    "WindowScore",
+    "read_scores",
+    "scores_folder",
+]

@@ -63,12 +63,14 @@ class LabelRows:
         found: Int64s = event_time_ms - event_time_ms % self._widths_ms[0]
         return found
 
+    def is_due(self, watermark_ms: int) -> bool:
+        """Whether a watermark closes any window, of whatever width."""
+        return self.closed_ms is None or self._due_ms(watermark_ms, self._widths_ms[0]) > self.closed_ms
+
     def due(self, watermark_ms: int) -> list[tuple[int, OpenRows]]:
         """Take the open windows that a watermark closes, oldest first; rows that come for them later are late."""
-        before = self.closed_ms
+        assert self.is_due(watermark_ms)
         self.closed_ms = self._due_ms(watermark_ms, self._widths_ms[0])
-        if before is not None:
-            self.closed_ms = max(before, self.closed_ms)
         begins = sorted(begin for begin in self.open if begin < self.closed_ms)
         return [(begin, self.open.pop(begin)) for begin in begins]
 
@@ -77,11 +79,11 @@ class LabelRows:
 
         What `due` gave has been settled and put into `settled` before.
         """
-        before, self._watermark_ms = self._watermark_ms, max(watermark_ms, self._watermark_ms or watermark_ms)
+        before, self._watermark_ms = self._watermark_ms, watermark_ms
         found: list[tuple[Window, list[SettledRows]]] = []
         for width in self._widths_ms:
             told = None if before is None else self._due_ms(before, width)
-            due, ends = self._due_ms(self._watermark_ms, width), self._ends(width)
+            due, ends = self._due_ms(watermark_ms, width), self._ends(width)
             for end in sorted({end for end in ends.values() if end <= due and (told is None or end > told)}):
                 mine = [replace(self.settled[begin]) for begin in sorted(begin for begin in ends if ends[begin] == end)]
                 found.append((Window(self.name, end - width, end), mine))

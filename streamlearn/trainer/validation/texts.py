@@ -13,6 +13,7 @@ from streamlearn.samples import SegmentColumns
 __all__ = ["OTHER", "Texts"]
 
 OTHER = "(other)"
+_TEXT_CHARS_MAX = 200
 _log = logging.getLogger(__name__)
 
 
@@ -27,7 +28,7 @@ class Texts:
         >>> texts = Texts(("page",), texts_max=1)
         >>> columns = SegmentColumns("page", ("home", "search"), np.array([1, 1, 0], np.int32))
         >>> texts.codes((columns,), rows=3)[:, 0].tolist(), texts.of(0)
-        ([1, 1, 0], ('(other)', 'home'))
+        ([0, 0, 1], ('(other)', 'home'))
     """
 
     def __init__(self, names: Sequence[str], texts_max: int) -> None:
@@ -54,7 +55,7 @@ class Texts:
         return found
 
     def _code(self, segment: int, text: str) -> int:
-        known = self._codes[segment]
+        known, text = self._codes[segment], text[:_TEXT_CHARS_MAX]
         if text not in known and len(known) <= self._texts_max:
             known[text] = len(known)
             if len(known) > self._texts_max:

@@ -164,6 +164,8 @@ class ProgressiveValidation:
         return found
 
     def _closed(self, label: LabelRows, lost: _Lost, watermark_ms: int) -> list[tuple[Window, list[SettledRows]]]:
+        if not label.is_due(watermark_ms):
+            return []
         with self._lock:
             due = label.due(watermark_ms)
         for begin, rows in due:
