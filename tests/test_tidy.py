@@ -50,10 +50,22 @@ WALLS = {
     "apache_beam": ("streamlearn/ingest/", "pipelines/", "tests/", "benchmarks/"),
     "kafka": ("streamlearn/topics/kafka_link.py", "tools/", "tests/", "benchmarks/"),
     "redis": ("streamlearn/versions/", "tools/", "tests/"),
+    "matplotlib": ("streamlearn/cli/report_figures.py",),
     "fsspec": ("streamlearn/versions/", "tests/"),
     **dict.fromkeys(("fbgemm_gpu", "tensorflow_recommenders_addons", "tf_keras", "torch"), ("benchmarks/peers/",)),
 }
-HEAVY = ("tensorflow", "keras", "apache_beam", "kafka", "redis", "pyarrow", "fastavro", "numpy", "streamlearn._native")
+HEAVY = (
+    "tensorflow",
+    "keras",
+    "apache_beam",
+    "kafka",
+    "redis",
+    "pyarrow",
+    "fastavro",
+    "matplotlib",
+    "numpy",
+    "streamlearn._native",
+)
 BAD_FILES = {"utils", "util", "common", "helpers", "helper", "manager", "base", "misc"}
 BAD_CLASSES = re.compile(r".*(Manager|Handler|Impl|Helper|Utils)$")
 # An address of a package registry; and the paths of whatever machine this runs on.

@@ -19,6 +19,7 @@ from streamlearn.cli.ingest import ingest
 from streamlearn.cli.peek import peek
 from streamlearn.cli.ps import ps
 from streamlearn.cli.replay import replay
+from streamlearn.cli.report import report
 from streamlearn.cli.rewind import rewind
 from streamlearn.cli.rollback import promote, release, rollback
 from streamlearn.cli.schema import schema
@@ -60,8 +61,8 @@ def _options(
 
 
 for verb in (
-    backfill, compact, demo, diff, doctor, export, gc, import_, ingest, peek, promote, release, replay, rewind,
-    rollback, schema, settings, show, topics, train, verify, versions,
+    backfill, compact, demo, diff, doctor, export, gc, import_, ingest, peek, promote, release, replay, report,
+    rewind, rollback, schema, settings, show, topics, train, verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_"))(verb)
 cli.add_typer(ps, name="ps")

@@ -1,0 +1,188 @@
+"""Figures of a report: curves of scores over event time, with marks, as PNG. It reads nothing."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from streamlearn.cli.report_marks import Story
+    from streamlearn.trainer.validation import ScoreColumns
+
+__all__ = ["MARKED", "draw_freshness", "draw_labels", "draw_segment"]
+
+# What is drawn as a line over the curves, and its colour. Promotions are too many.
+MARKED = {
+    "rejected": "tab:red",
+    "rollback": "tab:purple",
+    "release": "tab:green",
+    "revert": "tab:brown",
+    "canary": "tab:cyan",
+}
+_PANELS = {"auc_ratio": "AUC", "log_loss_nats": "log loss (nats)", "calibration_ratio": "calibration"}
+_TEXTS_MAX = 10
+_DPI = 110
+
+
+def draw_labels(scores: ScoreColumns, story: Story) -> bytes:
+    """AUC, log loss and calibration by label: the shortest windows as thin lines, the next as thick ones."""
+    figure, panels = _figure(len(_PANELS), 1, 9.0)
+    is_whole = scores["segment"] == ""
+    widths = _widths(scores)[:2]
+    labels = list(dict.fromkeys(scores["label"].tolist()))
+    for axes, (column, name) in zip(panels, _PANELS.items(), strict=True):
+        for number, label in enumerate(labels):
+            for thick, width in enumerate(widths):
+                mine = scores.where(is_whole & (scores["label"] == label) & (_width_s(scores) == width))
+                said = f"{label}, {_width_text(width)}"
+                is_only = len(widths) == 1
+                _curve(axes, mine, column, f"C{number}", said, is_thick=bool(thick) or is_only)
+        if column == "calibration_ratio":
+            axes.axhline(1.0, color="grey", linewidth=0.8, linestyle="--")
+        _mark(axes, story, is_named=axes is panels[0])
+        axes.set_ylabel(name)
+    panels[0].legend(loc="best", fontsize="small")
+    panels[-1].set_xlabel("event time of impressions, UTC; hollow points are not complete")
+    return _png(figure)
+
+
+def draw_segment(scores: ScoreColumns, segment: str) -> bytes:
+    """AUC, log loss and calibration by text of a segment, one column of panels for each label."""
+    widths = _widths(scores)
+    width = widths[min(1, len(widths) - 1)]
+    mine = scores.where((scores["segment"] == segment) & (_width_s(scores) == width))
+    labels = list(dict.fromkeys(scores["label"].tolist()))
+    texts = _texts(mine)
+    figure, panels = _figure(len(_PANELS), len(labels), 8.0)
+    for at, (column, name) in enumerate(_PANELS.items()):
+        for place, label in enumerate(labels):
+            axes = panels[at * len(labels) + place]
+            for number, text in enumerate(texts[:_TEXTS_MAX]):
+                rows = mine.where((mine["label"] == label) & (mine["text"] == text))
+                _curve(axes, rows, column, f"C{number}", _plain(text) or "(empty)", is_thick=True)
+            if not at:
+                axes.set_title(label, fontsize="medium")
+            axes.set_ylabel(name if not place else "")
+    left = f", the {_TEXTS_MAX} with most rows of {len(texts)}" if len(texts) > _TEXTS_MAX else ""
+    figure.suptitle(f"by {segment}{left}; windows of {_width_text(width)}", fontsize="medium")
+    panels[0].legend(loc="best", fontsize="small")
+    return _png(figure)
+
+
+def draw_freshness(story: Story) -> bytes:
+    """How old versions were when they became active, and how far what they had learned was behind."""
+    figure, panels = _figure(1, 1, 3.5)
+    (axes,) = panels
+    walls = _times(np.array([one.wall_ms for one in story.activations], np.int64))
+    axes.plot(walls, [one.age_s for one in story.activations], ".-", label="since it was written")
+    behind = [one.behind_s for one in story.activations]
+    if any(one is not None for one in behind):
+        values = np.array([np.nan if one is None else one for one in behind])
+        axes.plot(walls, values, ".-", label="since the newest event it had learned")
+    for what, colour in MARKED.items():
+        at = [one.wall_ms for one in story.marks if one.what == what]
+        for number, place in enumerate(_times(np.array(at, np.int64))):
+            axes.axvline(place, color=colour, linewidth=0.8, alpha=0.7, label="" if number else what)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("age when it became active (s)")
+    axes.set_xlabel("wall time, UTC")
+    axes.legend(loc="best", fontsize="small")
+    return _png(figure)
+
+
+def _figure(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    try:
+        from matplotlib import dates
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        message = f"a report needs matplotlib, which is not here: {error}"
+        raise UsageError(message, help="pip install 'streamlearn[report]'; --parquet alone needs none of it") from None
+    figure = Figure(figsize=(max(11.0, 4.5 * columns), height), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = [one for row in figure.subplots(rows, columns, sharex=True, squeeze=False) for one in row]
+    untyped: Any = dates
+    for axes in panels:
+        locator = untyped.AutoDateLocator(tz="UTC")
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(untyped.ConciseDateFormatter(locator, tz="UTC"))
+        axes.grid(alpha=0.3)
+    return figure, panels
+
+
+def _png(figure: Figure) -> bytes:
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=_DPI)
+    return out.getvalue()
+
+
+def _curve(axes: Axes, scores: ScoreColumns, column: str, colour: str, said: str, *, is_thick: bool) -> None:
+    """One line through the middles of windows; those that are not complete are hollow."""
+    if not len(scores):
+        return
+    values = scores[column]
+    at = _times((scores["begin_ms"] + scores["end_ms"]) // 2)
+    style: dict[str, Any] = (
+        {"linewidth": 1.6, "marker": ".", "alpha": 0.9} if is_thick else {"linewidth": 0.7, "alpha": 0.5}
+    )
+    axes.plot(at, values, color=colour, label=said, **style)
+    partial = ~scores["is_complete"]
+    if partial.any():
+        axes.scatter(at[partial], values[partial], s=22, facecolors="none", edgecolors=colour, linewidths=0.8)
+
+
+def _mark(axes: Axes, story: Story, *, is_named: bool) -> None:
+    for at, mark in story.event_times(*MARKED):
+        (place,), colour = _times(np.array([at], np.int64)), MARKED[mark.what]
+        axes.axvline(place, color=colour, linewidth=0.9, alpha=0.7)
+        if is_named:
+            place_in = axes.get_xaxis_transform()
+            said = f"{mark.what} {mark.version}"
+            axes.text(
+                place, 0.98, said, rotation=90, fontsize=7, va="top", ha="right", transform=place_in, color=colour
+            )
+
+
+def _times(ms: npt.NDArray[np.int64]) -> npt.NDArray[np.datetime64]:
+    return ms.astype("datetime64[ms]")
+
+
+def _width_s(scores: ScoreColumns) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = (scores["end_ms"] - scores["begin_ms"]) // 1_000
+    return found
+
+
+def _widths(scores: ScoreColumns) -> list[int]:
+    """The widths of windows, shortest first."""
+    return [int(one) for one in np.unique(_width_s(scores))]
+
+
+def _width_text(seconds: int) -> str:
+    """A width in the largest unit that says it exactly."""
+    for name, unit in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds % unit == 0:
+            return f"{seconds // unit} {name}"
+    return f"{seconds} s"
+
+
+def _texts(scores: ScoreColumns) -> Sequence[str]:
+    """The texts of a segment, those with most rows first."""
+    counts: dict[str, int] = {}
+    for text, rows in zip(scores["text"].tolist(), scores["rows"].tolist(), strict=True):
+        counts[text] = counts.get(text, 0) + rows
+    return sorted(counts, key=lambda text: (-counts[text], text))
+
+
+def _plain(text: str) -> str:
+    """A text as a legend takes it: no mathematics, and no leading underscore, which hides a line."""
+    said = text.replace("$", r"\$")
+    return f" {said}" if said.startswith("_") else said
