@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import tensorflow as tf
 from streamlearn.apps import App
 from streamlearn.errors import UsageError
 from streamlearn.models import Model, PackedSide
+from streamlearn.models.tracing import weight_notes
 from streamlearn.settings import TrainerSettings
 from streamlearn.trainer.device import device_of, is_compiled
 from streamlearn.trainer.loss import loss_of
@@ -92,7 +93,8 @@ class Learner:
         self._device = device_of(settings)
         with tf.device(self._device):
             first = model.build(app.features, [label.name for label in app.labels], settings.seed)
-            self.shapes = tuple(tuple(int(size) for size in one.shape) for one in first)
+            notes = weight_notes(model, first)
+            self.shapes = {one.name: tuple(int(size or 0) for size in one.shape) for one in notes}
             whole = tf.concat([tf.reshape(tf.cast(one, tf.float32), [-1]) for one in first] or [tf.zeros(0)], 0)
             self._whole = tf.Variable(whole, trainable=False)
             begin = _INITIAL_ACCUMULATOR if settings.optimizer == "adagrad" else 0.0
@@ -156,11 +158,25 @@ class Learner:
     def dense(self) -> dict[str, Float32s]:
         """A copy of the weights, by name in the order the graphs take them."""
         whole, found, at = self.weights(), {}, 0
-        for number, shape in enumerate(self.shapes):
+        for name, shape in self.shapes.items():
             size = math.prod(shape)
-            found[f"w{number:04d}"] = whole[at : at + size].reshape(shape)
+            found[name] = whole[at : at + size].reshape(shape)
             at += size
         return found
+
+    def end_to_end(self, dense: Mapping[str, Float32s]) -> Float32s:
+        """Weights by name as `score` takes them.
+
+        Raises:
+            UsageError: They are not this model's.
+        """
+        found = {name: one.shape for name, one in dense.items()}
+        if found != self.shapes:
+            odd = sorted(name for name in found.keys() | self.shapes.keys() if found.get(name) != self.shapes.get(name))
+            message = f"weight {odd[0]!r} is of shape {found.get(odd[0])}, the model's of {self.shapes.get(odd[0])}"
+            help = "the shape of a model never changes: name the changed application anew, or begin it with `--from`"
+            raise UsageError(message, help=help)
+        return np.concatenate([np.zeros(0, np.float32), *(dense[name].reshape(-1) for name in self.shapes)])
 
     def optimizer_state(self) -> dict[str, npt.NDArray[np.generic]]:
         """A copy of what the optimizer keeps."""
@@ -173,18 +189,12 @@ class Learner:
         Raises:
             UsageError: They are of another model, or another optimizer.
         """
-        found = [dense[name] for name in sorted(dense)]
-        if [one.shape for one in found] != list(self.shapes):
-            message = f"dense weights are of shapes {[one.shape for one in found]}, the model's {list(self.shapes)}"
-            help = (
-                "a model's shape never changes within its versions: name the changed application anew, or `--from` it"
-            )
-            raise UsageError(message[:2_000], help=help)
+        whole = self.end_to_end(dense)
         slots = [state[name] for name in sorted(state) if name.startswith("slot")]
         if len(slots) != len(self._slots):
             message = f"the state is of an optimizer with {len(slots)} slots, trainer.optimizer has {len(self._slots)}"
             raise UsageError(message, help="set trainer.optimizer to what the versions were learned by")
-        self._whole.assign(_end_to_end(found))
+        self._whole.assign(whole)
         for variable, one in zip(self._slots, slots, strict=True):
             variable.assign(one)
         self.steps = int(state["steps"][0]) if "steps" in state else 0
@@ -192,9 +202,8 @@ class Learner:
     def begin_with(self, dense: Mapping[str, Float32s]) -> None:
         """Take weights over, and begin the optimizer anew; those of another shape stay as they are."""
         whole, at = self.weights(), 0
-        for number, shape in enumerate(self.shapes):
-            size = math.prod(shape)
-            given = dense.get(f"w{number:04d}")
+        for name, shape in self.shapes.items():
+            size, given = math.prod(shape), dense.get(name)
             if given is not None and given.shape == shape:
                 whole[at : at + size] = given.reshape(-1)
             at += size
@@ -247,13 +256,10 @@ class Learner:
             variable.assign(tf.where(is_finite, new, before))
 
     def _split(self, whole: Any) -> list[Any]:
-        parts = tf.split(whole, [math.prod(shape) for shape in self.shapes]) if self.shapes else []
-        return [tf.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        shapes = self.shapes.values()
+        parts = tf.split(whole, [math.prod(shape) for shape in shapes]) if shapes else []
+        return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _side(side: Any, flat: Any, sequence: Any) -> PackedSide:
     return PackedSide(flat if side.flat_width else None, sequence if side.sequence_length else None)
-
-
-def _end_to_end(arrays: Sequence[Float32s]) -> Float32s:
-    return np.concatenate([np.zeros(0, np.float32), *(one.reshape(-1) for one in arrays)])

@@ -51,8 +51,7 @@ class VersionScorer:
             except VersionDefect as error:
                 message = f"dense weights of version {version} cannot be read: {error.message}"
                 raise VersionRefused(message, help=error.help) from error
-            parts = [dense[name].reshape(-1).astype(np.float32) for name in sorted(dense)]
-            self._weights[version] = np.concatenate([np.zeros(0, np.float32), *parts])
+            self._weights[version] = self._learner.end_to_end(dense)
             while len(self._weights) > _WEIGHTS_MAX:
                 self._weights.popitem(last=False)
         self._weights.move_to_end(version)

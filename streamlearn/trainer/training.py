@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import UsageError
-from streamlearn.models import model_of
+from streamlearn.models import Model, export_graphs, model_of
 from streamlearn.ps import PsClient, Shelf
 from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.feed import Until
 from streamlearn.trainer.trainer import Trainer, TrainReport
-from streamlearn.versions import Store, open_registry, open_store
+from streamlearn.trainer.validation.score_log import ScoreLog, scores_folder
+from streamlearn.versions import Store, open_registry, open_store, put_graph
 
 __all__ = ["ends_of", "train"]
 
@@ -48,7 +51,12 @@ def train(
         store = open_store(folder.store_url)
         registry = ends.enter_context(open_registry(folder.registry_url, folder.app.name, folder.settings.registry))
         client = ends.enter_context(_client(folder, store, token))
-        trainer = Trainer(folder, model, topic, client, store, registry=registry, clock=clock)
+        validation = folder.settings.validation
+        log = ends.enter_context(ScoreLog(scores_folder(folder.folder, validation), validation, clock=clock))
+        trainer = Trainer(
+            folder, model, topic, client, store,
+            registry=registry, graph=_graph(folder, model, store), scored=log.append, clock=clock,
+        )  # fmt: skip
         return trainer.run(stop, until=until(topic), show=show)
 
 
@@ -69,6 +77,15 @@ def ends_of(topic: Topic, text: str) -> Mapping[int, int]:
             raise UsageError(message, help="write `end`, or for example 0:1000,1:980; others are read to their end")
         ends[int(partition)] = int(offset)
     return ends
+
+
+def _graph(folder: AppFolder, model: Model, store: Store) -> str:
+    """The graphs that versions are served by, in the store; their id."""
+    app = folder.app
+    with tempfile.TemporaryDirectory(prefix="streamlearn-graphs-") as scratch:
+        exported = Path(scratch, "graphs")
+        export_graphs(model, app.features, [label.name for label in app.labels], exported, folder.settings.trainer.seed)
+        return put_graph(store, app.name, exported)
 
 
 def _client(folder: AppFolder, store: Store, token: bytes | None) -> PsClient:
