@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,7 @@ COLUMNS = {
     "is_complete": "is_complete",
     "scored_wall_ms": "",
 }
+Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 _TEXTS, _INTS = ("label", "segment", "text"), ("begin_ms", "end_ms", "rows", "scored_wall_ms")
 _HEAD = ",".join(COLUMNS).encode() + b"\n"
 _NAME = re.compile(r"scores-(\d{6,})\.csv")
@@ -68,7 +69,7 @@ class ScoreColumns:
         torn_lines: Lines that somebody was killed in.
     """
 
-    columns: dict[str, npt.NDArray[Any]]
+    columns: Columns
     torn_lines: int = 0
 
     def __len__(self) -> int:
@@ -189,20 +190,13 @@ def read_scores(folder: Path) -> ScoreColumns:
         ScoresMissing: There are none.
         BadRecord: A line, other than a torn last one, is none of a score.
     """
-    rows: list[list[str]] = []
-    torn = 0
-    for _, file in _files(folder):
-        found, is_torn = _read(file)
-        rows += found
-        torn += is_torn
-    if not rows:
+    read = [_read(file) for _, file in _files(folder)]
+    if not any(len(columns["label"]) for columns, _ in read):
         message = f"there are no scores in {folder}"
         hint = "a trainer writes them when the first windows of its labels have closed; validation.folder says where"
         raise ScoresMissing(message, help=hint)
-    columns: dict[str, npt.NDArray[Any]] = {}
-    for name, values in zip(COLUMNS, zip(*rows, strict=True), strict=True):
-        columns[name] = _column(name, values)
-    return ScoreColumns(columns, torn)
+    columns = {name: np.concatenate([columns[name] for columns, _ in read]) for name in COLUMNS}
+    return ScoreColumns(columns, sum(is_torn for _, is_torn in read))
 
 
 def _files(folder: Path) -> list[tuple[int, Path]]:
@@ -233,20 +227,48 @@ def _said(value: Any) -> str:
     return "" if value is None else repr(int(value) if isinstance(value, bool) else value)
 
 
-def _read(file: Path) -> tuple[list[list[str]], bool]:
+def _read(file: Path) -> tuple[Columns, bool]:
+    """The columns of a file, and whether its last line is torn."""
     data = file.read_bytes()
     whole, newline, torn = data.rpartition(b"\n")
     if not newline or not data.startswith(_HEAD):
         if _HEAD.startswith(data):  # killed before anything was written
-            return [], bool(data)
+            return _columns([]), bool(data)
         raise _bad(file, 1, "is not the head of a file of scores")
+    found = _parsed(whole + newline)
+    return _by_line(file, (whole + newline)[len(_HEAD) :]) if found is None else found, bool(torn)
+
+
+def _parsed(data: bytes) -> Columns | None:
+    """The columns of whole lines with their head, many at a time; None where a line is at fault."""
+    import pyarrow as pa
+    from pyarrow import csv as fast
+
+    types = {name: pa.from_numpy_dtype(_kind(name)) if name not in _TEXTS else pa.string() for name in COLUMNS}
+    convert = fast.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=False)
+    try:
+        table = fast.read_csv(pa.BufferReader(data), convert_options=convert)
+        columns: Columns = {}
+        for name in COLUMNS:
+            column = table[name]
+            if column.null_count and types[name] != pa.float64():
+                return None
+            values = column.to_pylist() if name in _TEXTS else column.to_numpy()
+            columns[name] = np.array([_value(name, one) for one in values], object) if name in _TEXTS else values
+    except (pa.ArrowInvalid, ValueError):
+        return None
+    return columns
+
+
+def _by_line(file: Path, data: bytes) -> Columns:
+    """The same, one line after the other, so that the line at fault is named."""
     rows = []
-    for number, line in enumerate((whole + newline)[len(_HEAD) :].splitlines(keepends=True), 2):
+    for number, line in enumerate(data.splitlines(keepends=True), 2):
         row = _row(line)
         if row is None:
             raise _bad(file, number, "is no score")
         rows.append(row)
-    return rows, bool(torn)
+    return _columns(rows)
 
 
 def _row(line: bytes) -> list[str] | None:
@@ -262,7 +284,7 @@ def _row(line: bytes) -> list[str] | None:
 
 def _value(name: str, said: str) -> Any:
     if name in _TEXTS:
-        return json.loads(f'"{said}"')
+        return json.loads(f'"{said}"') if "\\" in said or '"' in said else said
     if name in _INTS:
         return int(said)
     if name == "is_complete":
@@ -270,17 +292,17 @@ def _value(name: str, said: str) -> Any:
     return float(said) if said else float("nan")
 
 
-def _column(name: str, values: Sequence[str]) -> npt.NDArray[Any]:
-    kind = (
-        np.object_
-        if name in _TEXTS
-        else np.int64
-        if name in _INTS
-        else np.bool_
-        if name == "is_complete"
-        else np.float64
+def _kind(name: str) -> np.dtype[Any]:
+    return np.dtype(
+        object if name in _TEXTS else np.int64 if name in _INTS else np.bool_ if name == "is_complete" else float
     )
-    return np.array([_value(name, value) for value in values], kind)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Columns:
+    found: Columns = {}
+    for at, name in enumerate(COLUMNS):
+        found[name] = np.array([_value(name, row[at]) for row in rows], _kind(name))
+    return found
 
 
 def _bad(file: Path, line: int, what: str) -> BadRecord:

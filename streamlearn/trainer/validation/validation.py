@@ -28,7 +28,7 @@ __all__ = ["ProgressiveValidation"]
 # What is let go of at the bound makes room for a while.
 _ROOM_SHARE = 0.125
 _SUMMED = ("auc", "log_loss", "calibration", "rows", "positives", "kept")
-Bools = npt.NDArray[np.bool_]
+_LABELS_MAX = 32  # the bits of a mask
 
 
 @dataclass
@@ -263,6 +263,7 @@ def _checked(widths_s: list[int]) -> list[int]:
 
 def _check(rows: Predicted, labels: int) -> None:
     count = len(rows)
+    assert labels <= _LABELS_MAX, labels
     for name, column in vars(rows).items():
         if name == "segments":
             assert all(len(one.codes) == count for one in column), name

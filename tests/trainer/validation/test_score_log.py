@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from streamlearn.errors import BadRecord, ScoresMissing
 from streamlearn.settings import ValidationSettings
 from streamlearn.testing import ManualClock
-from streamlearn.trainer.validation import WindowScore
+from streamlearn.trainer.validation import WindowScore, score_log
 from streamlearn.trainer.validation.score_log import COLUMNS, ScoreLog, read_scores
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -46,6 +46,12 @@ def test_what_was_written_is_read_again(
         expected = [getattr(one, field) if field else 77 for one in scores]
         assert [None if value != value else value for value in found[name].tolist()] == expected
     assert found.torn_lines == 0
+    # Many lines at a time, and one after the other, are read alike.
+    (file,) = folder.iterdir()
+    head, newline, lines = file.read_bytes().partition(b"\n")
+    fast, slow = score_log._parsed(head + newline + lines), score_log._by_line(file, lines)
+    assert fast is not None
+    assert all(repr(fast[name].tolist()) == repr(slow[name].tolist()) for name in COLUMNS)
 
 
 def test_a_killed_writer_leaves_whole_lines_and_the_next_one_goes_on_beside_it(tmp_path: Path) -> None:

@@ -234,3 +234,47 @@ def test_metrics_say_the_newest_closed_window_and_what_was_lost() -> None:
     assert value("unscored_total", reason="late_rows") == late + 1
     held = REGISTRY.get_sample_value("streamlearn_trainer_validation_held_ratio")
     assert held == found.held_rows / SETTINGS.rows_max > 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60_000), st.integers(0, 25_000)), min_size=1, max_size=40, unique_by=lambda one: one[0]
+    ),
+    st.integers(700, 5_000),
+)
+def test_where_the_watermark_keeps_its_promise_nothing_is_late(shown: list[tuple[int, int]], tick_ms: int) -> None:
+    """Impressions, each with an action some time later: learned after `wait_s`, corrected when the action is known."""
+    wait_ms, window_ms = 1_000, 20_000
+    found, oracle = validation(), Oracle({"click": 20, "bought": 50}, WIDTHS_S)
+    due: list[tuple[int, Row]] = []
+    for number, (at_ms, after_ms) in enumerate(shown):
+        row = Row(number, BEGIN_MS + at_ms, (number / 8, 0.0))
+        is_early = after_ms <= wait_ms
+        due.append((row.time_ms + wait_ms, replace(row, learn=CLICK, positive=CLICK if is_early else 0)))
+        if wait_ms < after_ms <= window_ms:
+            due.append((row.time_ms + after_ms, replace(row, correct=CLICK)))
+    due.sort(key=lambda one: one[0])
+    scores: list[WindowScore] = []
+    expected: dict[tuple[str, int, int, str], WindowScore] = {}
+    watermark_ms = BEGIN_MS
+    while watermark_ms < BEGIN_MS + 120_000:
+        watermark_ms += tick_ms
+        rows = [row for at_ms, row in due if at_ms <= watermark_ms]
+        due = [one for one in due if one[0] > watermark_ms]
+        if rows:
+            found.add(step(rows))
+            oracle.add(rows)
+        scores += found.close(watermark_ms)
+        expected |= oracle.close(watermark_ms)
+    assert (found.late_rows["click"], found.late_corrections["click"], found.unmatched_corrections["click"]) == (
+        0,
+        0,
+        0,
+    )
+    positives = sum(after_ms <= window_ms for _, after_ms in shown)
+    assert sum(one.positives for one in whole(scores)) == positives
+    got = {(one.label, one.window_s, one.begin_ms, one.text): one for one in scores}
+    assert got.keys() == expected.keys()
+    assert all(close_to(got[key], expected[key]) for key in expected)
+    assert all(one.is_complete for one in scores)
