@@ -24,7 +24,8 @@ class Din(ReadyModel):
     Each place of the history has a vector h, the rows of all sequence slots side by side. A candidate's vector c is
     made of the item slots whose keys those slots share. A small perceptron over h, c and the products of what the two
     share gives the place's weight; the sum of the weighed h goes into a perceptron with everything else. Places the
-    mask leaves out count nothing, whatever stands there.
+    mask leaves out count nothing, whatever stands there. Weights begin near one, so that what is learned begins with
+    the plain sum: near nothing, neither the weights nor what they weigh would be told much by the loss.
 
     Attributes:
         attention: Widths of the attention's layers.
@@ -62,7 +63,7 @@ class Din(ReadyModel):
         history, candidate = built.user.sequence_width, _width(_shared(built.features))
         yield from self._attention.weights({"history": history, "item": candidate, "product": candidate})
         yield glorot("attention_out", (self.attention[-1], 1))
-        yield same("attention_out_bias", (1,))
+        yield same("attention_out_bias", (1,), 1.0)
         parts = {"user": built.user.flat_width, "item": built.item.flat_width, "history": history}
         yield from self._tower.weights(parts)
         yield glorot("out", (self.hidden[-1], built.labels))

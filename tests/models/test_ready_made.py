@@ -277,6 +277,19 @@ def test_din_needs_a_history_and_a_candidate_that_is_of_its_kind() -> None:
     assert "keys_of='video_id'" in refused.value.help
 
 
+def test_attention_begins_with_the_plain_sum_of_a_history() -> None:
+    features = most_of_all()
+    model, inputs = Din(hidden=(6,), attention=(4,)), packed(features)
+    history = inputs.user.sequence * np.array([1e-4] * 6 + [1], np.float32)
+    weights = model.build(features, LABELS, 0)
+    named = dict(zip(model.weight_names, weights, strict=True))
+    user = model.user(weights, PackedSide(tf.zeros_like(inputs.user.flat), tf.constant(history)))
+    hidden = np.maximum(history[..., :-1].sum(axis=1) @ named["mlp_0_history"].numpy(), 0)
+    scores = model.score(weights, user, tf.range(3), PackedSide(tf.zeros_like(inputs.item.flat[:3]), None))
+    assert np.abs(scores).max() > 1e-6
+    np.testing.assert_allclose(scores, hidden @ named["out"].numpy(), rtol=2e-3, atol=1e-9)
+
+
 def test_din_takes_the_slot_the_keys_are_named_after() -> None:
     def spec(other: str | None) -> FeatureSpec:
         slots = (
