@@ -105,6 +105,7 @@ class Faster:
         )
 
         def made(compiled: bool) -> Any:
+            # Without AutoGraph, which would rewrite all of TFRA's code for a quarter of a minute.
             return tf.function(
                 lambda *arrays: step(Wanted(*arrays), compiled), input_signature=list(fixed), autograph=False
             )

@@ -43,8 +43,7 @@ class StaticLearner:
 
     def __init__(self, keys_count: int, *, stock: bool) -> None:
         self._each = keys_count // SLOTS
-        rows = keras.initializers.RandomUniform(-ROW_BOUND, ROW_BOUND, seed=1)
-        self._table = keras.layers.Embedding(keys_count, DIM, embeddings_initializer=rows)
+        self._table = keras.layers.Embedding(keys_count, DIM, embeddings_initializer=_first_rows)
         self._table.build()
         variable = self._table.embeddings.value
         self._model = DeepFm(keras)
@@ -94,6 +93,14 @@ class StaticLearner:
     def count(self) -> int | None:
         """None: all places are there."""
         return None
+
+
+def _first_rows(shape: tuple[int, ...], dtype: Any = None) -> NDArray[np.float32]:
+    """By NumPy: Keras's own keep the memory of what they compute on the way, twice the table."""
+    rows = np.random.default_rng(1).random(shape, np.float32)
+    rows *= 2 * ROW_BOUND
+    rows -= ROW_BOUND
+    return rows
 
 
 def _learn(order: Order) -> dict[str, float]:

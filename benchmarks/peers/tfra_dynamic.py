@@ -59,6 +59,7 @@ class DynamicLearner:
             ADAGRAD_RATE, initial_accumulator_value=ADAGRAD_START, epsilon=ADAGRAD_EPSILON
         )
         self._adagrad = _dynamic.DynamicEmbeddingOptimizer(adagrad)
+        # Keys can be stored with their accumulators before the first step, and no variable is made while it is traced.
         self._adagrad._create_all_weights([self._shadow])
         self._model = DeepFm(tf_keras)
 
