@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ from streamlearn.trainer.kept import Kept
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.learning import Done, Learning, Tally
 from streamlearn.trainer.message import Reached
+from streamlearn.trainer.meters import Meters
 from streamlearn.trainer.recent import Recent
 from streamlearn.trainer.remembered import Remembered
 from streamlearn.trainer.restored import restore
@@ -41,11 +43,14 @@ from streamlearn.versions import Cut, Position, Registry, Skip, Store
 
 __all__ = ["COUNTED", "TrainReport", "Trainer"]
 
+Show: TypeAlias = "Callable[[Trainer], None]"
+
 _LOG = logging.getLogger("streamlearn.trainer.Trainer")
 # After these all shards are restored to the newest committed version, and training goes on from there.
 _RECOVERABLE = (PushUnsure, ShardNotReady, ShardUnreachable, EpochOver)
 _RECOVERIES_MAX = 20
 _KEPT = ".streamlearn/kept"
+_MEASURE_S = 0.5
 COUNTED = ("samples", "labels_learned", "labels_corrected")
 """Metrics of a version that say what all of its history learned, each row and label once."""
 
@@ -127,12 +132,11 @@ class Trainer:
         self._newest: Sequence[Piece] = ()
         self._validating: Validating | None = None
         self._feed: Feed | None = None
+        self._meters, self._measured_s = Meters(), -_MEASURE_S
         self._learned_before = self._restores = self._recoveries = self._rewinds = 0
         self._counted = dict.fromkeys(COUNTED, 0.0)
 
-    def run(
-        self, stop: threading.Event, *, until: Until | None = None, show: Callable[[Trainer], None] = lambda one: None
-    ) -> TrainReport:
+    def run(self, stop: threading.Event, *, until: Until | None = None, show: Show = lambda one: None) -> TrainReport:
         """Learn until `stop` is set or the feed ends; the last version says all that was learned.
 
         Args:
@@ -144,6 +148,12 @@ class Trainer:
             RunOver: A newer run has taken over.
             StreamlearnError: What cannot be recovered from.
         """
+        with ExitStack() as ends:
+            return self._run(stop, until or Until(), show, ends)
+
+    def _run(
+        self, stop: threading.Event, until: Until, show: Callable[[Trainer], None], ends: ExitStack
+    ) -> TrainReport:
         begin_s = self._clock.monotonic_s()
         resumed = self.publisher.start()
         _LOG.info("run %d goes on from %s", resumed.run, resumed.ref or "nothing")
@@ -151,7 +161,8 @@ class Trainer:
         while True:
             try:
                 self._restore(resumed)
-                if self._obey(resumed) or self._learn(stop, until or Until(), show):
+                self._validating = self._validating or ends.enter_context(self._begun_validating())
+                if self._obey(resumed) or self._learn(stop, until, show):
                     resumed = self.publisher.resume()
                     continue
                 break
@@ -206,6 +217,12 @@ class Trainer:
         if resumed.chain is None:
             self.publisher.first(self._note)
 
+    def _begun_validating(self) -> Validating:
+        """Rows that are learned again after a recovery keep the first prediction that was made of them."""
+        assert self._reached is not None
+        app, settings = self._folder.app, self._folder.settings.validation
+        return Validating(app, settings, told=self._scored, learned_before_ms=self._reached.clock_ms)
+
     def _obey(self, resumed: Resumed) -> bool:
         """Put training back as operators asked; whether they had."""
         for request in resumed.requests:
@@ -213,7 +230,7 @@ class Trainer:
             self._rewinds += 1
         return bool(resumed.requests)
 
-    def _learn(self, stop: threading.Event, until: Until, show: Callable[[Trainer], None]) -> bool:
+    def _learn(self, stop: threading.Event, until: Until, show: Show) -> bool:
         """Learn until the end; whether training is to be put back before it goes on."""
         assert self._reached is not None
         assert self._remembered is not None
@@ -226,12 +243,6 @@ class Trainer:
             )  # fmt: skip
             ends.callback(feed.close)
             self._feed = feed
-            self._validating = ends.enter_context(
-                Validating(
-                    self._folder.app, self._folder.settings.validation,
-                    told=self._scored, learned_before_ms=self._reached.clock_ms,
-                )
-            )  # fmt: skip
             learning = Learning(
                 self._folder, feed, self._learner, self._rows, self._remembered,
                 kept=self._kept, tally=self.tally, learned=self._pushed, clock=self._clock,
@@ -250,6 +261,7 @@ class Trainer:
                     return True
                 self.tally.counts = msgspec.to_builtins(stepping.counts) | {"bad": feed.bad}
                 self.tally.seconds = learning.seconds
+                self._measure()
                 show(self)
             self._reached = learning.reached or self._reached
         return self._finish()
@@ -267,8 +279,30 @@ class Trainer:
         self._recent.add(done.step.pieces, done.step.reached.watermark_ms)
         self._told(done)
 
+    def _measure(self) -> None:
+        tally, counts = self.tally, self.tally.counts
+        now_s = self._clock.monotonic_s()
+        if now_s - self._measured_s < _MEASURE_S:
+            return
+        self._measured_s = now_s
+        assert self._remembered is not None
+        others = {name: count for name, count in counts.items() if name != "read"}
+        self._meters.rows({"learned": tally.rows, "refused": tally.refused_rows, **others})
+        self._meters.steps({"learned": tally.steps, "refused": tally.refused_steps})
+        self._meters.seconds(tally.seconds)
+        self._meters.loss(tally.loss, tally.rows)
+        self._meters.state(
+            behind=self.lag,
+            marks_ratio=self._remembered.bytes / self._folder.settings.marks.bytes_max,
+            clock_ms=None if self._reached is None else self._reached.clock_ms,
+            recoveries=self._recoveries,
+            rewinds=self._rewinds,
+        )
+
     def _finish(self) -> bool:
         """Publish what is left; whether a request came meanwhile."""
+        assert self._validating is not None
+        self._validating.catch_up()
         self.publisher.settle()
         while self.publisher.learned_rows < self.tally.rows - self._learned_before:
             self.publisher.make_due()

@@ -74,6 +74,11 @@ class Validating:
         )
         self._watermark_ms = columns.step.reached.watermark_ms
 
+    def catch_up(self) -> None:
+        """Score all that has closed by now, before this returns."""
+        if self._watermark_ms is not None:
+            self._close(self._watermark_ms)
+
     @property
     def summary(self) -> dict[str, float]:
         """The numbers of the newest closed windows, by name."""

@@ -1,0 +1,61 @@
+"""Meters: what a trainer says of itself to prometheus. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamlearn.telemetry import counter, gauge
+
+__all__ = ["Meters"]
+
+
+class Meters:
+    """The metrics of the trainer of this process; totals are since it began."""
+
+    def __init__(self) -> None:
+        self._rows = counter("trainer", "rows", "Rows by what became of them", labels=["outcome"])
+        self._steps = counter("trainer", "steps", "Steps by what became of them", labels=["outcome"])
+        self._seconds = counter("trainer", "stage_seconds", "Seconds each stage was busy", labels=["stage"])
+        self._restored = counter("trainer", "recoveries", "Times all shards were restored after a failure")
+        self._rewound = counter("trainer", "rewinds", "Times training was put back as a request asked")
+        self._behind = gauge("trainer", "behind", "records", "Messages in the samples that were not read yet")
+        self._marks = gauge("trainer", "marks", "ratio", "Share of marks.bytes_max that is held")
+        self._clock = gauge("trainer", "clock", "seconds", "Event time that training has reached, since 1970")
+        self._loss = gauge("trainer", "loss", "nats", "Mean loss of a row, of all labels, lately")
+        self._known: dict[tuple[str, str], float] = {}
+
+    def rows(self, outcomes: Mapping[str, int]) -> None:
+        """How many rows there were by now, by outcome."""
+        for name, count in outcomes.items():
+            self._rows.labels(name).inc(self._since("rows", name, count))
+
+    def steps(self, outcomes: Mapping[str, int]) -> None:
+        """How many steps there were by now, by outcome."""
+        for name, count in outcomes.items():
+            self._steps.labels(name).inc(self._since("steps", name, count))
+
+    def seconds(self, stages: Mapping[str, float]) -> None:
+        """How long each stage was busy by now, of this life of the stages."""
+        for name, seconds in stages.items():
+            self._seconds.labels(name).inc(self._since("seconds", name, seconds))
+
+    def state(self, *, behind: int, marks_ratio: float, clock_ms: int | None, recoveries: int, rewinds: int) -> None:
+        """How it stands."""
+        self._behind.set(behind)
+        self._marks.set(marks_ratio)
+        if clock_ms is not None:
+            self._clock.set(clock_ms / 1e3)
+        self._restored.inc(self._since("recoveries", "", recoveries))
+        self._rewound.inc(self._since("rewinds", "", rewinds))
+
+    def loss(self, loss: float, rows: int) -> None:
+        """The sum of all losses and how many rows that is of, by now."""
+        rows_since, loss_since = self._since("loss", "rows", rows), self._since("loss", "sum", loss)
+        if rows_since:
+            self._loss.set(loss_since / rows_since)
+
+    def _since(self, kind: str, name: str, now: float) -> float:
+        """What came since this was last asked; counts that began anew count from there."""
+        before = self._known.get((kind, name), 0.0)
+        self._known[kind, name] = now
+        return now - before if now >= before else now
