@@ -13,6 +13,7 @@ from streamlearn.cli.table import print_json, print_table
 if TYPE_CHECKING:
     from streamlearn.topics import Topic
     from streamlearn.trainer import TrainReport, Until
+    from streamlearn.trainer.warm_start import Carried
 
 __all__ = ["train"]
 
@@ -29,6 +30,14 @@ def train(
             "--until-offset",
             metavar="OFFSETS",
             help="End there: `end`, where the samples end now, or PARTITION:OFFSET,...",
+        ),
+    ] = "",
+    from_: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="MODEL[:VERSION]",
+            help="Begin with rows and weights of another model's version, as far as they fit.",
         ),
     ] = "",
     token_file: Annotated[
@@ -57,12 +66,24 @@ def train(
     server = serve_metrics(folder.settings.telemetry)
     try:
         with stop_on_signals() as stop, show_training() as show:
-            report = train_model(folder, stop, until=until, token=token, show=show)
+            report = train_model(folder, stop, until=until, token=token, begin_with=from_, show=show)
     finally:
         if server is not None:
             server.close()
     facts = _facts(report)
     print_json(facts) if json else print_table([{"trained": name, "": value} for name, value in facts.items()])
+
+
+def _carried(carried: Carried | None) -> dict[str, Any]:
+    if carried is None:
+        return {}
+    return {
+        "begun_with": f"version {carried.version} of {carried.model}",
+        **{f"carried_rows_{name}": rows for name, rows in carried.rows.items()},
+        **{f"fresh_table_{name}": why for name, why in carried.fresh.items()},
+        "carried_weights": ", ".join(carried.weights) or "none",
+        "fresh_weights": ", ".join(carried.fresh_weights) or "none",
+    }
 
 
 def _facts(report: TrainReport) -> dict[str, Any]:
@@ -81,5 +102,6 @@ def _facts(report: TrainReport) -> dict[str, Any]:
         "recoveries": report.recoveries,
         "rewinds": report.rewinds,
         **{name: round(value, 6) for name, value in report.summary.items()},
+        **_carried(report.carried),
         **{f"seconds_{stage}": round(seconds, 2) for stage, seconds in tally.seconds.items()},
     }

@@ -14,7 +14,7 @@ import numpy as np
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import EpochOver, PushUnsure, ShardNotReady, ShardUnreachable
+from streamlearn.errors import EpochOver, PushUnsure, ShardNotReady, ShardUnreachable, UsageError
 from streamlearn.models import Model
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.publisher import Judge, Lineage, Noted, Publisher, Resumed
@@ -39,7 +39,8 @@ from streamlearn.trainer.step import Piece
 from streamlearn.trainer.stepping import Stepping
 from streamlearn.trainer.validating import Validating
 from streamlearn.trainer.validation import WindowScore
-from streamlearn.versions import Cut, Position, Registry, Skip, Store
+from streamlearn.trainer.warm_start import Carried, carry
+from streamlearn.versions import Chain, Cut, Position, Registry, Skip, Store
 
 __all__ = ["COUNTED", "TrainReport", "Trainer"]
 
@@ -67,6 +68,7 @@ class TrainReport:
         rewinds: How often training was put back by a request.
         tally: What was learned.
         summary: How well first predictions fit, in the newest closed windows.
+        carried: What it began with of another model; None for a model that did not.
     """
 
     run: int
@@ -76,6 +78,7 @@ class TrainReport:
     rewinds: int
     tally: Tally
     summary: dict[str, float]
+    carried: Carried | None = None
 
 
 class Trainer:
@@ -89,6 +92,7 @@ class Trainer:
         store: Where versions go.
         registry: Who is told of them.
         graph: Id of the graph that serves them.
+        begin_with: A version of another model, whose rows and weights the first version has as far as they fit.
         told: Told of each step that was learned, by the thread that pushes.
         scored: Told of scores of closed windows, by a thread of their own.
         clock: What time is taken by.
@@ -104,6 +108,7 @@ class Trainer:
         *,
         registry: Registry | None = None,
         graph: str | None = None,
+        begin_with: Chain | None = None,
         told: Callable[[Done], None] = lambda done: None,
         scored: Callable[[Sequence[WindowScore]], None] = lambda scores: None,
         clock: Clock = SYSTEM_CLOCK,
@@ -111,16 +116,19 @@ class Trainer:
         app, settings = folder.app, folder.settings
         self._folder, self._topic, self._client, self._clock = folder, topic, client, clock
         self._graph, self._told, self._scored = graph, told, scored
+        options = declared_tables(app.features, settings.tables)
+        self._store, self._begin_with = store, begin_with
+        self._lineage = Lineage.of(app, options, settings.publisher.row_type)
+        self._carried: Carried | None = None
         self._codec = SampleCodec(app, settings.samples)
         self._learner = Learner(app, model, settings.trainer)
         self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables.admission_count)
         self._kept = Kept(folder.folder / _KEPT, settings.trainer.kept_bytes_max)
-        lineage = Lineage.of(app, declared_tables(app.features, settings.tables), settings.publisher.row_type)
         self._recent = Recent(app, settings.judge.scored_rows_max, settings.trainer.step_rows)
         scorer = VersionScorer(app.name, store, self._learner, self._rows, settings.trainer.step_rows)
         judge = Judge(settings.judge, scorer=scorer, samples=self._recent.closed, clock=clock)
         self.publisher = Publisher(
-            client, store, lineage, settings.publisher, judge=judge, registry=registry, clock=clock
+            client, store, self._lineage, settings.publisher, judge=judge, registry=registry, clock=clock
         )
         self._expiry = Expiring(client, settings.tables)
         longest_s = max(group.window_s for group in app.groups)
@@ -157,6 +165,8 @@ class Trainer:
         begin_s = self._clock.monotonic_s()
         resumed = self.publisher.start()
         _LOG.info("run %d goes on from %s", resumed.run, resumed.ref or "nothing")
+        if self._begin_with is not None:
+            resumed = self._begun_from(resumed, self._begin_with)
         failures = 0
         while True:
             try:
@@ -176,7 +186,14 @@ class Trainer:
         assert committed is not None
         seconds = self._clock.monotonic_s() - begin_s
         return TrainReport(
-            resumed.run, committed.version, seconds, self._recoveries, self._rewinds, self.tally, self.summary
+            run=resumed.run,
+            version=committed.version,
+            seconds=seconds,
+            recoveries=self._recoveries,
+            rewinds=self._rewinds,
+            tally=self.tally,
+            summary=self.summary,
+            carried=self._carried,
         )
 
     @property
@@ -214,8 +231,19 @@ class Trainer:
         self._learned_before = self.tally.rows
         known = {} if resumed.chain is None else resumed.chain.manifest.metrics
         self._counted = {name: known.get(name, 0.0) for name in COUNTED}
-        if resumed.chain is None:
+        if resumed.chain is None and self._begin_with is None:
             self.publisher.first(self._note)
+
+    def _begun_from(self, resumed: Resumed, begin_with: Chain) -> Resumed:
+        """Write the first version from another model's."""
+        if resumed.chain is not None:
+            message = f"model {self._folder.app.name!r} has versions already, the newest is {resumed.chain.version}"
+            raise UsageError(message, help="leave --from out to go on from it; --from begins a model that has none")
+        self._restore(resumed)
+        head = self._lineage.head(resumed.run, self.publisher.take_number(), None)
+        self._carried, _ = carry(self._store, begin_with, head, self._note(), self._learner)
+        _LOG.info("begun with version %d of %s: %s", begin_with.version, begin_with.model, self._carried)
+        return self.publisher.resume()
 
     def _begun_validating(self) -> Validating:
         """Rows that are learned again after a recovery keep the first prediction that was made of them."""

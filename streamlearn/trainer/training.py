@@ -18,6 +18,7 @@ from streamlearn.topics import Topic
 from streamlearn.trainer.feed import Until
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.validation.score_log import ScoreLog, scores_folder
+from streamlearn.trainer.warm_start import source_of
 from streamlearn.versions import Store, open_registry, open_store, put_graph
 
 __all__ = ["ends_of", "train"]
@@ -29,6 +30,7 @@ def train(
     *,
     until: Callable[[Topic], Until] = lambda topic: Until(),
     token: bytes | None = None,
+    begin_with: str = "",
     show: Callable[[Trainer], None] = lambda trainer: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> TrainReport:
@@ -39,6 +41,7 @@ def train(
         stop: Ends it at the next step boundary, with a version.
         until: When it ends by itself, said of the topic once that is open.
         token: What shards are told to be let in.
+        begin_with: MODEL or MODEL:VERSION of the same store, whose rows and weights its first version has.
         show: Called between steps.
         clock: What time is taken by.
 
@@ -56,6 +59,7 @@ def train(
         trainer = Trainer(
             folder, model, topic, client, store,
             registry=registry, graph=_graph(folder, model, store), scored=log.append, clock=clock,
+            begin_with=source_of(store, begin_with) if begin_with else None,
         )  # fmt: skip
         return trainer.run(stop, until=until(topic), show=show)
 

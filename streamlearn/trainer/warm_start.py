@@ -1,0 +1,108 @@
+"""Warm start: the first version of a model with what another one learned, as far as it is of use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from streamlearn.errors import UsageError
+from streamlearn.publisher import Noted
+from streamlearn.table import Changes
+from streamlearn.trainer.learner import Learner
+from streamlearn.versions import (
+    Chain,
+    Committed,
+    Head,
+    LoadSettings,
+    ScanSettings,
+    Store,
+    TableRecord,
+    VersionWriter,
+    load_tensors,
+)
+from streamlearn.versions.manifest import PARTS
+from streamlearn.versions.scratch import Scratch
+
+__all__ = ["Carried", "carry", "source_of"]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What of another model's version is the beginning of this one.
+
+    Attributes:
+        model: Its name.
+        version: Its number.
+        rows: By table, how many rows were carried over.
+        fresh: By table, why it begins empty.
+        weights: Dense weights that were carried over.
+        fresh_weights: Dense weights that begin anew.
+    """
+
+    model: str
+    version: int
+    rows: Mapping[str, int]
+    fresh: Mapping[str, str]
+    weights: tuple[str, ...]
+    fresh_weights: tuple[str, ...]
+
+
+def source_of(store: Store, text: str) -> Chain:
+    """The version that MODEL, or MODEL:VERSION, names.
+
+    Raises:
+        UsageError: The number is none.
+        VersionDefect: There is no such version.
+    """
+    model, colon, version = text.partition(":")
+    if colon and not version.isdecimal():
+        message = f"{text!r} names no version"
+        raise UsageError(message, help="write MODEL for its newest version, or MODEL:VERSION")
+    return Chain.find(store, model, int(version) if colon else None)
+
+
+def carry(store: Store, source: Chain, head: Head, noted: Noted, learner: Learner) -> tuple[Carried, Committed]:
+    """Commit the first version of a model with rows and weights of another's.
+
+    Keys are hashed with their slot's name: rows of slots that both have are found again, those of slots that are new
+    begin fresh, and those of slots that are gone are asked for by nobody.
+
+    Args:
+        store: Where both are.
+        source: The other's version.
+        head: The version that is written.
+        noted: What it has beside rows; its dense weights are what `learner` begins with.
+        learner: Takes the weights over.
+    """
+    there = {one.name: one for one in source.manifest.tables}
+    fresh = {one.name: why for one in head.tables if (why := _why_fresh(one, there.get(one.name)))}
+    rows = {one.name: 0 for one in head.tables if one.name not in fresh}
+    writer = VersionWriter(store, head)
+    writer.add_rows(_rows(source, rows))
+    dense = load_tensors(store, source.head, "dense")
+    weights = tuple(name for name, shape in learner.shapes.items() if name in dense and dense[name].shape == shape)
+    learner.begin_with(dense)
+    noted = replace(noted, dense=learner.dense())
+    writer.add_dense(noted.dense)
+    writer.add_dense_optimizer(noted.dense_optimizer)
+    writer.add_marks(noted.marks)
+    committed = writer.finish(noted.cut)
+    fresh_weights = tuple(name for name in learner.shapes if name not in weights)
+    return Carried(source.model, source.version, dict(rows), fresh, weights, fresh_weights), committed
+
+
+def _rows(source: Chain, rows: dict[str, int]) -> Iterator[Changes]:
+    """All rows of some tables, which are counted on the way."""
+    for name in rows:
+        for _, (changes,) in Scratch([source], name, ScanSettings(), LoadSettings()).exports((0, PARTS)):
+            rows[name] += len(changes.keys)
+            yield changes
+
+
+def _why_fresh(mine: TableRecord, other: TableRecord | None) -> str:
+    if other is None:
+        return "the other model has no such table"
+    for name in ("dim", "initial_range", "seed", "optimizer", "tick_ms"):
+        if getattr(mine, name) != getattr(other, name):
+            return f"its {name} is {getattr(mine, name)} here, {getattr(other, name)} there"
+    return ""
