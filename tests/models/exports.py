@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import tensorflow as tf
+
 from streamlearn.features import FeatureSpec
 from streamlearn.models import DcnV2, DeepFm, Din, Logistic, Model, export_graphs
 from tests.models.networks import Made, two_networks
@@ -31,4 +33,7 @@ def export_all(folder: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
+    # A process that is set otherwise than the one that compares.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.optimizer.set_experimental_options({"constant_folding": False})
     export_all(Path(sys.argv[1]), seed=0)

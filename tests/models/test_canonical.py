@@ -35,6 +35,22 @@ def test_what_was_made_before_does_not_count_and_what_is_computed_does() -> None
     assert digests[0] == digests[1] != digests[2]
 
 
+def test_the_device_it_was_made_for_does_not_count() -> None:
+    digests, texts = [], []
+    for device in ("CPU:0", None):
+
+        def graph(inputs: Any, device: str | None = device) -> Any:
+            with tf.device(device):
+                return inputs + 1
+
+        function = tf.function(graph, input_signature=[tf.TensorSpec([None])], autograph=False)
+        found = function.get_concrete_function().graph.as_graph_def()
+        texts.append(str(found))
+        digests.append(digest_of(found))
+    assert texts[0] != texts[1]
+    assert digests[0] == digests[1]
+
+
 def test_a_saved_model_computes_the_same_in_its_canonical_form(tmp_path: Any) -> None:
     files = []
     for name, others in (("one", 0), ("two", 9)):
@@ -51,3 +67,28 @@ def test_a_saved_model_computes_the_same_in_its_canonical_form(tmp_path: Any) ->
         assert loaded.graph.concrete_functions[0].graph.as_graph_def().library.function
     assert files[0] == files[1]
     assert b"__inference" not in files[0]
+
+
+def called_by_name(name: str, output: str, operation: str) -> Any:
+    """A graph with a function whose one node is called as an operation of the function's own name."""
+    graph = tf.compat.v1.GraphDef()
+    function = graph.library.function.add()
+    function.signature.name = name
+    function.signature.input_arg.add(name="given", type=1)
+    function.signature.output_arg.add(name=output, type=1)
+    function.node_def.add(name=f"{name}_node", op=operation, input=["given"])
+    function.ret[output] = f"{name}_node:y:0"
+    caller = graph.library.function.add()
+    caller.signature.name = f"{name}_caller"
+    caller.signature.input_arg.add(name="given", type=1)
+    caller.signature.output_arg.add(name="result", type=1)
+    caller.node_def.add(name=f"{name}_call", op=name, input=["given"])
+    caller.node_def.add(name=f"{name}_last", op="Identity", input=[f"{name}_call:{output}:0"])
+    caller.ret["result"] = f"{name}_last:output:0"
+    return graph
+
+
+def test_functions_called_by_their_own_names_are_renamed_with_their_callers() -> None:
+    first = digest_of(called_by_name("f_17", "y_3", "Neg"))
+    assert digest_of(called_by_name("f_2041", "z", "Neg")) == first
+    assert digest_of(called_by_name("f_17", "y_3", "Abs")) != first
