@@ -15,7 +15,7 @@ class Kept:
 
     Args:
         folder: Where to; it is made when there is something.
-        bytes_max: Of all files together. A larger one is not kept at all.
+        bytes_max: Of all files together. A larger one is not kept at all, and no other goes for it.
     """
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
@@ -23,19 +23,20 @@ class Kept:
 
     def add(self, name: str, data: bytes) -> None:
         """Keep something; what cannot be kept is logged, and training goes on."""
+        if len(data) > self._bytes_max:
+            _LOG.warning("%s of %d bytes is beyond trainer.kept_bytes_max, and is not kept", name, len(data))
+            return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            there = sorted(self._folder.iterdir(), key=lambda one: one.stat().st_mtime)
+            others = (one for one in self._folder.iterdir() if one.name != name)
+            there = sorted(others, key=lambda one: one.stat().st_mtime)
             held = sum(one.stat().st_size for one in there)
             for one in there:
                 if held + len(data) <= self._bytes_max:
                     break
                 held -= one.stat().st_size
                 one.unlink()
-            if len(data) <= self._bytes_max:
-                (self._folder / name).write_bytes(data)
-                _LOG.warning("kept aside: %s", self._folder / name)
-            else:
-                _LOG.warning("%s of %d bytes is beyond trainer.kept_bytes_max, and is not kept", name, len(data))
+            (self._folder / name).write_bytes(data)
+            _LOG.warning("kept aside: %s", self._folder / name)
         except OSError as error:
             _LOG.warning("%s could not be kept: %s", name, error)
