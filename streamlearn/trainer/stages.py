@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,14 +80,14 @@ class Stages:
         for thread in self._threads:
             thread.join()
 
-    def learned(self) -> Iterator[Any | None]:
+    def learned(self) -> Generator[Any | None, None, None]:
         """What `learn` gave, step by step, each handed to `push`; None where there is nothing to learn for a while."""
         try:
             yield from self._learned()
         except _Ended:
             self._check()
 
-    def _learned(self) -> Iterator[Any | None]:
+    def _learned(self) -> Generator[Any | None, None, None]:
         while True:
             found = self._get(self._pulled, once=True)
             if found is _NOTHING:

@@ -1,0 +1,313 @@
+"""Loss and learner against closed forms in NumPy: what a step costs, and how dense weights follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlearn.errors import UsageError
+from streamlearn.features import FeatureSpec
+from streamlearn.models import PackedSide
+from streamlearn.settings import TrainerSettings
+from streamlearn.trainer.learner import Learned, Learner, Packed
+from streamlearn.trainer.loss import loss_of
+from tests.campaign import examples
+from tests.trainer.stream import learnable_app
+
+_APP = learnable_app()
+_PLAN = _APP.features.pack
+_USERS, _ROWS, _LABELS = 5, 12, 2
+_SHAPES = ((_PLAN.user.flat_width, _LABELS), (_PLAN.item.flat_width, _LABELS), (_LABELS,))
+Numbers = npt.NDArray[Any]
+
+
+class Linear:
+    """Logits that are linear in both sides; sequences are not looked at."""
+
+    def build(self, features: FeatureSpec, labels: Sequence[str], seed: int) -> Sequence[Any]:
+        return [tf.random.stateless_normal(shape, (seed, at), stddev=0.3) for at, shape in enumerate(_SHAPES)]
+
+    def user(self, weights: Sequence[Any], inputs: PackedSide) -> PackedSide:
+        return PackedSide(inputs.flat @ weights[0], None)
+
+    def score(self, weights: Sequence[Any], user: PackedSide, user_index: Any, inputs: PackedSide) -> Any:
+        return tf.gather(user.flat, user_index) + inputs.flat @ weights[1] + weights[2]
+
+
+def packed(seed: int, rows: int = _ROWS, padded: int = _ROWS) -> Packed:
+    rng = np.random.default_rng(seed)
+    user, item = _PLAN.user, _PLAN.item
+
+    def numbers(*shape: int) -> Numbers:
+        return rng.normal(0, 1, shape).astype(np.float32)
+
+    targets = np.zeros((padded, _LABELS, 4), np.float32)
+    positive = rng.integers(0, 2, (rows, _LABELS))
+    corrects = rng.random((rows, _LABELS)) < 0.3
+    targets[:rows, :, 0] = positive
+    weight = rng.uniform(0, 2, (rows, _LABELS))
+    targets[:rows, :, 1] = np.where(corrects, 0, weight)
+    targets[:rows, :, 2] = np.where(corrects, weight, 0)
+    targets[:rows, :, 3] = np.log(rng.uniform(0.1, 1, (rows, _LABELS)))
+    item_flat, index = np.zeros((padded, item.flat_width), np.float32), np.zeros(padded, np.int32)
+    item_flat[:rows] = numbers(rows, item.flat_width)
+    index[:rows] = np.sort(rng.integers(0, _USERS, rows))
+    return Packed(
+        user_flat=numbers(_USERS, user.flat_width),
+        user_sequence=numbers(_USERS, user.sequence_length, user.sequence_width),
+        item_flat=item_flat,
+        item_sequence=np.zeros((padded, item.sequence_length, item.sequence_width), np.float32),
+        user_index=index,
+        targets=targets,
+        rows=rows,
+    )
+
+
+def sigmoid(numbers: Numbers) -> Numbers:
+    found: Numbers = 1 / (1 + np.exp(-numbers))
+    return found
+
+
+def plainly(weights: Sequence[Numbers], given: Packed) -> tuple[Numbers, float, list[Numbers], list[Numbers]]:
+    """Logits, loss, and the gradients of the loss by weights and by sides, in float64."""
+    by_user, by_item, bias = (one.astype(np.float64) for one in weights)
+    index, (positive, learn, correct, log_rate) = given.user_index, np.moveaxis(given.targets.astype(np.float64), -1, 0)
+    user, item = given.user_flat.astype(np.float64), given.item_flat.astype(np.float64)
+    logits = (user @ by_user)[index] + item @ by_item + bias
+    shifted = logits - log_rate
+    chance = sigmoid(shifted)
+    cost = -learn * (positive * np.log(chance) + (1 - positive) * np.log1p(-chance)) - correct * shifted
+    slope = learn * (chance - positive) - correct
+    by_user_row = np.zeros((len(user), _LABELS))
+    np.add.at(by_user_row, index, slope)
+    of_sides = [
+        by_user_row @ by_user.T, np.zeros(given.user_sequence.shape),
+        slope @ by_item.T, np.zeros(given.item_sequence.shape),
+    ]  # fmt: skip
+    return logits, float(cost.sum()), [user.T @ by_user_row, item.T @ slope, slope.sum(0)], of_sides
+
+
+def learner(**given: Any) -> Learner:
+    return Learner(_APP, Linear(), msgspec.convert({"device": "cpu", "seed": 3} | given, TrainerSettings))
+
+
+def near(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+
+
+def flat(arrays: Sequence[Numbers]) -> Numbers:
+    return np.concatenate([one.reshape(-1) for one in arrays])
+
+
+def cost(logit: float, label: int, log_rate: float) -> float:
+    """What one label costs."""
+    targets = tf.constant([[[float(label), 1.0, 0.0, log_rate]]])
+    return float(loss_of(tf.constant([[logit]]), targets))
+
+
+@settings(deadline=None, max_examples=examples(50))
+@given(st.floats(-8, 8), st.integers(0, 1), st.floats(0.01, 1))
+def test_a_label_costs_the_entropy_of_the_logit_less_the_logarithm_of_its_rate(z: float, label: int, r: float) -> None:
+    chance = sigmoid(np.array(z - np.log(r)))
+    expected = -np.log(chance if label else 1 - chance)
+    np.testing.assert_allclose(cost(z, label, float(np.log(r))), expected, rtol=1e-3, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=examples(50))
+@given(st.floats(-8, 8), st.floats(0.01, 1), st.floats(0, 3))
+def test_a_correction_costs_what_a_positive_does_less_what_the_negative_did(z: float, r: float, weight: float) -> None:
+    log_rate = float(np.log(r))
+    logit = tf.Variable([[z]], dtype=tf.float32)
+    with tf.GradientTape() as tape:
+        found = loss_of(logit, tf.constant([[[1.0, 0.0, weight, log_rate]]]))
+    expected = weight * (cost(z, 1, log_rate) - cost(z, 0, log_rate))
+    np.testing.assert_allclose(float(found), expected, rtol=1e-3, atol=1e-4)
+    # Learned as negative and then corrected, a label has pulled as if it had been learned as positive.
+    near(tape.gradient(found, logit).numpy(), [[-weight]])
+
+
+@pytest.mark.parametrize("how", ["sum", "mean"])
+def test_a_step_gives_logits_loss_and_gradients_of_before_it(how: str) -> None:
+    one = learner(row_gradients=how)
+    weights, given = list(one.dense().values()), packed(1)
+    logits, loss, _, of_sides = plainly(weights, given)
+    found = one.learn(given)
+    near(found.logits, logits)
+    near(found.loss, loss)
+    share = 1 / _ROWS if how == "mean" else 1.0
+    for gradient, expected in zip(found.gradients, of_sides, strict=True):
+        near(gradient, share * expected)
+    assert found.is_finite
+    assert one.steps == 1
+
+
+def test_rows_that_fill_a_step_up_cost_nothing_and_pull_nothing() -> None:
+    for optimizer in ("adam", "adagrad", "sgd"):
+        tight, padded = learner(optimizer=optimizer), learner(optimizer=optimizer)
+        for number in range(3):
+            one, other = packed(number), packed(number, padded=_ROWS + 9)
+            assert len(other.item_flat) == _ROWS + 9
+            found, same = tight.learn(one), padded.learn(other)
+            near(found.logits, same.logits)
+            near(found.loss, same.loss)
+            assert len(same.logits) == _ROWS
+            assert not same.gradients[2][_ROWS:].any()
+            for gradient, expected in zip(same.gradients, found.gradients, strict=True):
+                near(gradient[: len(expected)], expected)
+        near(padded.weights(), tight.weights())
+
+
+def adam(state: list[Numbers], gradient: Numbers, number: int) -> Numbers:
+    state[0] = 0.9 * state[0] + 0.1 * gradient
+    state[1] = 0.999 * state[1] + 0.001 * gradient**2
+    mean, square = state[0] / (1 - 0.9**number), state[1] / (1 - 0.999**number)
+    found: Numbers = mean / (np.sqrt(square) + 1e-8 / np.sqrt(1 - 0.999**number))
+    return found
+
+
+def adagrad(state: list[Numbers], gradient: Numbers, number: int) -> Numbers:
+    del number
+    state[0] = state[0] + gradient**2
+    found: Numbers = gradient / (np.sqrt(state[0] + 0.1) + 1e-10)
+    return found
+
+
+def sgd(state: list[Numbers], gradient: Numbers, number: int) -> Numbers:
+    del state, number
+    return gradient
+
+
+_OPTIMIZERS = {"adam": adam, "adagrad": adagrad, "sgd": sgd}
+_HOW: list[dict[str, Any]] = [
+    {},
+    {"l2": 0.3},
+    {"clip_norm": 0.05},
+    {"warmup_steps": 3},
+    {"decay_steps": 2},
+    {"warmup_steps": 2, "decay_steps": 3, "clip_norm": 0.2, "l2": 0.1},
+]
+
+
+@pytest.mark.parametrize("how", _HOW, ids=lambda one: "-".join(one) or "plain")
+@pytest.mark.parametrize("optimizer", sorted(_OPTIMIZERS))
+def test_dense_weights_learn_as_written_down(optimizer: str, how: dict[str, Any]) -> None:
+    rate = 0.05
+    one = learner(optimizer=optimizer, rate=rate, **how)
+    weights = [part.astype(np.float64) for part in one.dense().values()]
+    state = [np.zeros(len(flat(weights))) for _ in range(2)]
+    for number in range(1, 6):
+        given = packed(number)
+        gradient = flat(plainly(weights, given)[2]) / _ROWS + how.get("l2", 0.0) * flat(weights)
+        if how.get("clip_norm"):
+            gradient *= min(1.0, how["clip_norm"] / np.linalg.norm(gradient))
+        warm = min(1.0, number / how["warmup_steps"]) if "warmup_steps" in how else 1.0
+        halved = 0.5 ** ((number - 1) / how["decay_steps"]) if "decay_steps" in how else 1.0
+        assert one.rate_scale == pytest.approx(warm * halved)
+        assert one.learn(given).is_finite
+        whole = flat(weights) - rate * warm * halved * _OPTIMIZERS[optimizer](state, gradient, number)
+        near(one.weights(), whole)
+        cuts = np.cumsum([np.prod(shape, dtype=int) for shape in _SHAPES])[:-1]
+        weights = [part.reshape(shape) for part, shape in zip(np.split(whole, cuts), _SHAPES, strict=True)]
+    assert one.steps == 5
+
+
+def _spoilt(given: Packed, what: str) -> Packed:
+    if what == "item":
+        broken = given.item_flat.copy()
+        broken[2, 1] = np.nan
+        return replace(given, item_flat=broken)
+    if what == "user":
+        broken = given.user_flat.copy()
+        broken[given.user_index[0], 0] = np.inf
+        return replace(given, user_flat=broken)
+    broken = given.targets.copy()
+    broken[1, 0, 1:] = (1, 0, -np.inf)
+    return replace(given, targets=broken)
+
+
+@pytest.mark.parametrize("what", ["item", "user", "rate"])
+@pytest.mark.parametrize("optimizer", sorted(_OPTIMIZERS))
+def test_a_step_without_numbers_changes_nothing(optimizer: str, what: str) -> None:
+    one, other = learner(optimizer=optimizer, decay_steps=2), learner(optimizer=optimizer, decay_steps=2)
+    one.learn(packed(1))
+    other.learn(packed(1))
+    before = {**one.dense(), **one.optimizer_state()}
+    found = one.learn(_spoilt(packed(2), what))
+    assert not found.is_finite
+    after = {**one.dense(), **one.optimizer_state()}
+    for name, numbers in before.items():
+        np.testing.assert_array_equal(after[name], numbers)
+    assert one.rate_scale == other.rate_scale
+    same(one.learn(packed(3)), other.learn(packed(3)))
+    np.testing.assert_array_equal(one.weights(), other.weights())
+
+
+def same(found: Learned, expected: Learned) -> None:
+    """To the bit."""
+    assert found.loss == expected.loss
+    for one, other in zip((found.logits, *found.gradients), (expected.logits, *expected.gradients), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("optimizer", sorted(_OPTIMIZERS))
+def test_what_was_saved_goes_on_to_the_bit(optimizer: str) -> None:
+    how = {"optimizer": optimizer, "rate": 0.02, "warmup_steps": 4, "decay_steps": 3}
+    one, other = learner(**how), learner(seed=9, **how)
+    for number in range(3):
+        one.learn(packed(number))
+    other.load(one.dense(), one.optimizer_state())
+    for number in range(3, 6):
+        same(other.learn(packed(number)), one.learn(packed(number)))
+    np.testing.assert_array_equal(other.weights(), one.weights())
+    for name, numbers in one.optimizer_state().items():
+        np.testing.assert_array_equal(other.optimizer_state()[name], numbers)
+
+
+def test_what_is_given_out_is_a_copy() -> None:
+    one = learner(optimizer="adagrad")
+    weights, dense, state = one.weights(), one.dense(), one.optimizer_state()
+    kept = [array.copy() for array in (weights, *dense.values(), *state.values())]
+    one.learn(packed(1))
+    for array, before in zip((weights, *dense.values(), *state.values()), kept, strict=True):
+        np.testing.assert_array_equal(array, before)
+
+
+def test_scoring_learns_nothing_and_takes_weights_of_another_time() -> None:
+    one, given = learner(), packed(1)
+    first, weights = one.weights(), list(one.dense().values())
+    one.learn(packed(2))
+    near(one.score(given, first), plainly(weights, given)[0])
+    now = list(one.dense().values())
+    np.testing.assert_array_equal(one.score(packed(1, padded=40)), one.score(given))
+    near(one.score(given), plainly(now, given)[0])
+    assert one.steps == 1
+
+
+def test_weights_of_another_model_or_optimizer_are_refused() -> None:
+    one = learner(optimizer="adam")
+    dense, state = one.dense(), one.optimizer_state()
+    with pytest.raises(UsageError, match="shapes"):
+        one.load({name: part[:1] for name, part in dense.items()}, state)
+    with pytest.raises(UsageError, match=r"2 slots, trainer\.optimizer has 1"):
+        learner(optimizer="adagrad").load(dense, state)
+
+
+def test_weights_of_the_same_shape_are_taken_over_and_the_optimizer_begins_anew() -> None:
+    one, other = learner(seed=1), learner(seed=2)
+    begun, given = other.dense(), one.dense() | {"w0001": np.ones((1, 1), np.float32)}
+    other.begin_with(given)
+    found = other.dense()
+    np.testing.assert_array_equal(found["w0000"], given["w0000"])
+    np.testing.assert_array_equal(found["w0001"], begun["w0001"])
+    np.testing.assert_array_equal(found["w0002"], given["w0002"])
+    assert other.steps == 0
+    assert not any(part.any() for part in other.optimizer_state().values())
