@@ -32,8 +32,8 @@ class TrainerSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=64,
-            description="How many steps rows may be pulled ahead of what is pushed. 0 is exact, and what `strict` "
-            "asks for; 1 or 2 let pulling, learning and pushing go on side by side.",
+            description="How many steps `arrival` may pull rows ahead of what is pushed. 0 is exact; 1 or 2 let "
+            "pulling, learning and pushing go on side by side. `strict` pulls nothing ahead, whatever this says.",
         ),
     ] = 1
     queue_steps_max: Annotated[int, Meta(ge=1, le=1_000, description="Steps that may wait between two stages.")] = 2

@@ -32,16 +32,14 @@ class Expiring:
         )
         is_asked = settings.idle_s or settings.rare_count or settings.keys_max
         self._expiries = dict.fromkeys(client.dims, expiry) if is_asked else {}
-        self._looked = 0
 
     def is_due(self, steps: int) -> bool:
         """Whether keys are to be looked at after so many steps."""
-        return bool(self._expiries) and steps != self._looked and steps % self._settings.expire_steps == 0
+        return bool(self._expiries) and steps % self._settings.expire_steps == 0
 
-    def look(self, steps: int, reached: Reached | None) -> None:
+    def look(self, steps: int, reached: Reached) -> None:
         """Look at some keys; nothing may be pushed meanwhile."""
-        self._looked = steps
-        if reached is None or reached.clock_ms is None:
+        if reached.clock_ms is None:
             return
         budget = self._settings.expire_keys
         done = self._client.expire(self._expiries, now_ms=reached.clock_ms, budget_keys=budget)

@@ -36,11 +36,13 @@ class Done:
         columns: What.
         learned: What came of it; None for a step without rows.
         rate_scale: What rates were multiplied with.
+        steps: How many steps dense weights have learned with it.
     """
 
     columns: StepColumns
     learned: Learned | None
     rate_scale: float
+    steps: int
 
     @property
     def step(self) -> Step:
@@ -108,7 +110,9 @@ class Learning:
         self._refused_in_a_row = 0
         self._stop: threading.Event | None = None
         work = Work(self._steps(), columns_of, self._pull, self._learn, self._push)
-        self._stages = Stages(work, queue_max=settings.queue_steps_max, staleness=settings.staleness_steps, clock=clock)
+        # Whatever is pulled ahead, what it finds hangs on how fast others push.
+        staleness = 0 if settings.order == "strict" else settings.staleness_steps
+        self._stages = Stages(work, queue_max=settings.queue_steps_max, staleness=staleness, clock=clock)
         self.reached: Reached | None = None
 
     def run(self, stop: threading.Event) -> Generator[Done | None, None, None]:
@@ -144,7 +148,8 @@ class Learning:
     def _learn(self, given: tuple[StepColumns, Packed | None]) -> Done:
         columns, packed = given
         scale = self._learner.rate_scale
-        return Done(columns, None if packed is None else self._learner.learn(packed), scale)
+        learned = None if packed is None else self._learner.learn(packed)
+        return Done(columns, learned, scale, self._learner.steps)
 
     def _push(self, done: Done) -> None:
         learned, step = done.learned, done.step

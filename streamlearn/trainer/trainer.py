@@ -277,9 +277,6 @@ class Trainer:
             )  # fmt: skip
             for done in ends.enter_context(closing(learning.run(stop))):
                 self._reached = learning.reached or self._reached
-                if done is not None and self._expiry.is_due(self._learner.steps):
-                    learning.drain()
-                    self._expiry.look(self._learner.steps, self._reached)
                 if self.publisher.is_due:
                     learning.drain()
                     self.publisher.boundary(self._note)
@@ -305,6 +302,9 @@ class Trainer:
             self._counted[name] += float(count)
         self._validating.add(done.columns, done.learned)
         self._recent.add(done.step.pieces, done.step.reached.watermark_ms)
+        # Before the next step is pulled, and before a version is cut: so that it is at the same place in every run.
+        if self._expiry.is_due(done.steps):
+            self._expiry.look(done.steps, done.step.reached)
         self._told(done)
 
     def _measure(self) -> None:

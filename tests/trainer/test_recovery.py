@@ -1,0 +1,129 @@
+"""A run that goes on by itself after something failed: the same bytes, the same labels, and all of it said."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlearn.apps import AppFolder
+from streamlearn.errors import RunOver, ShardUnreachable
+from streamlearn.ps import PsClient
+from streamlearn.trainer.learning import Done
+from streamlearn.versions import Chain
+from tests.trainer.runs import known_of, run, state_of, store_of
+from tests.trainer.stream import learnable_folder, messages_of, outcomes, write_messages
+
+STRICT = {"order": "strict", "step_rows": 64, "rate": 0.01}
+# Keys leave that come no more for four messages.
+LEAVING = {"idle_s": 4.0, "tick_ms": 1_000, "expire_steps": 3, "expire_keys": 100_000}
+
+
+def folder_of(path: Path, tables: dict[str, Any] | None = None, *, publish_interval_s: float = 3_600) -> AppFolder:
+    path.mkdir()
+    settings = {"trainer": STRICT, "publisher": {"publish_interval_s": publish_interval_s}, "tables": tables or {}}
+    return learnable_folder(path, settings)
+
+
+def written(folder: AppFolder, count: int = 20) -> Any:
+    messages = messages_of(folder.app, count)
+    write_messages(folder, messages)
+    return messages
+
+
+class Failing:
+    """Fails once at each of some steps, counted from the beginning of the run, whatever was learned again."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps, self.learned = set(steps), 0
+
+    def __call__(self, done: Done) -> None:
+        self.learned += 1
+        if self.learned in self.steps:
+            message = f"no shard answers at step {self.learned}"
+            raise ShardUnreachable(message, help="a test")
+
+
+def test_a_run_recovers_by_itself_and_learns_the_same_bytes(tmp_path: Path) -> None:
+    whole = folder_of(tmp_path / "whole")
+    messages = written(whole)
+    run(whole)
+    broken = folder_of(tmp_path / "broken", publish_interval_s=0.001)
+    written(broken)
+    report = run(broken, told=Failing(2, 3, 7, 12))
+    assert (report.run, report.recoveries) == (1, 4)
+    assert known_of(broken, messages) == outcomes(messages)
+    assert state_of(broken) == state_of(whole)
+    manifest = Chain.find(store_of(broken), broken.app.name).manifest
+    assert manifest.metrics["samples"] == Chain.find(store_of(whole), whole.app.name).manifest.metrics["samples"]
+
+
+def test_keys_leave_at_the_same_steps_whatever_is_learned_again(tmp_path: Path) -> None:
+    staying = folder_of(tmp_path / "staying")
+    whole = folder_of(tmp_path / "whole", LEAVING)
+    broken = folder_of(tmp_path / "broken", LEAVING)
+    for folder in (staying, whole, broken):
+        messages = written(folder)
+    run(staying)
+    run(whole)
+    # All is learned again from the beginning, the looks at keys among it.
+    report = run(broken, told=Failing(7, 11))
+    assert report.recoveries == 2
+    state = state_of(whole)
+    assert len(state["main.keys"]) < 0.8 * len(state_of(staying)["main.keys"])
+    assert known_of(broken, messages) == outcomes(messages)
+    assert state_of(broken) == state
+
+
+def test_nothing_is_pulled_ahead_of_keys_that_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_of(tmp_path / "folder", LEAVING | {"expire_steps": 5})
+    written(folder)
+    packed, ahead = [0], list[int]()
+    pack_flat, expire = PsClient.pack_flat, PsClient.expire
+
+    def packing(self: PsClient, *args: Any) -> None:
+        packed[0] += 1
+        pack_flat(self, *args)
+
+    def expiring(self: PsClient, *args: Any, **named: Any) -> Any:
+        begun, until_s = packed[0], time.monotonic() + 0.2
+        while packed[0] == begun and time.monotonic() < until_s:
+            pass
+        ahead.append(packed[0] - begun)
+        return expire(self, *args, **named)
+
+    monkeypatch.setattr(PsClient, "pack_flat", packing)
+    monkeypatch.setattr(PsClient, "expire", expiring)
+    run(folder)
+    assert len(ahead) >= 2
+    assert set(ahead) == {0}
+
+
+def test_strict_order_pulls_nothing_ahead_whatever_staleness_is_set(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    folder = learnable_folder(path, {"trainer": STRICT | {"staleness_steps": 5, "queue_steps_max": 8}})
+    whole = folder_of(tmp_path / "whole")
+    for one in (folder, whole):
+        written(one)
+        run(one)
+    assert state_of(folder) == state_of(whole)
+
+
+def test_a_second_run_ends_the_first(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "folder", publish_interval_s=0.001)
+    messages = written(folder)
+    second = []
+
+    def told(_: Done) -> None:
+        if not second:
+            second.append(run(folder))
+
+    with pytest.raises(RunOver):
+        run(folder, told=told)
+    assert second[0].run == 2
+    # What the second one said stands, and nothing was added to it.
+    assert Chain.find(store_of(folder), folder.app.name).manifest.run == 2
+    assert known_of(folder, messages) == outcomes(messages)
