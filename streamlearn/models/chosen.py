@@ -22,8 +22,9 @@ def model_of(folder: AppFolder) -> Model:
     """The model an application chose, not built yet. This loads TensorFlow.
 
     Args:
-        folder: The application; `App.model` is a ready-made model's name, or "module:Name" of a module beside app.py,
-            where `Name` is a class or a function that takes no arguments, or a model itself.
+        folder: The application; `App.model` is a ready-made model's name, which takes the setting `trainer.compute`, or
+            "module:Name" of a module beside app.py, where `Name` is a class or a function that takes no arguments, or
+            a model itself.
 
     Raises:
         SpecError: There is no such model, it cannot be made, or it is none.
@@ -31,10 +32,15 @@ def model_of(folder: AppFolder) -> Model:
     """
     chosen = folder.app.model
     module, _, name = chosen.partition(":")
+    compute = folder.settings.trainer.compute
+    if name and compute != "float32":
+        message = f"trainer.compute is {compute}, and {chosen} is a model of the application's own"
+        raise SpecError(message, help="let it compute in those numbers itself, and leave trainer.compute out")
     if name:
         found = _own(folder, module, name)
     elif module in READY_MADE:
-        found = getattr(importlib.import_module(f"streamlearn.models.{module}"), READY_MADE[module])()
+        kind = getattr(importlib.import_module(f"streamlearn.models.{module}"), READY_MADE[module])
+        found = kind(compute=compute)
     else:
         message = f"no ready-made model is named {chosen!r}"
         hint = "a model of your own is named as MODULE:CLASS of a module beside app.py"

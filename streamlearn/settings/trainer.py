@@ -80,6 +80,13 @@ class TrainerSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "its own, or their share of the step's mean."
         ),
     ] = "sum"
+    compute: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        Meta(
+            description="In which numbers a ready-made model multiplies matrices, in training and serving; weights "
+            "stay float32. bfloat16 is for devices that are made for it."
+        ),
+    ] = "float32"
     xla: Annotated[
         Literal["auto", "on", "off"],
         Meta(description="Whether XLA compiles the step; `auto` where there is a GPU."),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -54,6 +54,7 @@ _KEPT = ".streamlearn/kept"
 _MEASURE_S = 0.5
 COUNTED = ("samples", "labels_learned", "labels_corrected")
 """Metrics of a version that say what all of its history learned, each row and label once."""
+Count = TypeVar("Count", int, float)
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,7 @@ class Trainer:
         assert self._reached is not None
         assert self._remembered is not None
         settings = self._folder.settings.trainer
+        counts, seconds = self.tally.counts, self.tally.seconds
         stepping = Stepping(self._remembered, settings.step_rows, SkippedRows(self._skips), self._horizon_ms)
         with ExitStack() as ends:
             feed = Feed(
@@ -275,7 +277,7 @@ class Trainer:
                 self._folder, feed, self._learner, self._rows, self._remembered,
                 kept=self._kept, tally=self.tally, learned=self._pushed, clock=self._clock,
             )  # fmt: skip
-            for done in ends.enter_context(closing(learning.run(stop))):
+            for _ in ends.enter_context(closing(learning.run(stop))):
                 self._reached = learning.reached or self._reached
                 if self.publisher.is_due:
                     learning.drain()
@@ -284,8 +286,8 @@ class Trainer:
                     learning.drain()
                     self.publisher.settle()
                     return True
-                self.tally.counts = msgspec.to_builtins(stepping.counts) | {"bad": feed.bad}
-                self.tally.seconds = learning.seconds
+                self.tally.counts = _sums(counts, msgspec.to_builtins(stepping.counts) | {"bad": feed.bad})
+                self.tally.seconds = _sums(seconds, learning.seconds)
                 self._measure()
                 show(self)
             self._reached = learning.reached or self._reached
@@ -374,3 +376,7 @@ class Trainer:
 
     def _metrics(self) -> dict[str, float]:
         return {"steps": float(self._learner.steps)} | self._counted | self.summary
+
+
+def _sums(before: Mapping[str, Count], now: Mapping[str, Count]) -> dict[str, Count]:
+    return {name: before.get(name, 0) + one for name, one in now.items()}

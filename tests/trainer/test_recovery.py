@@ -60,6 +60,17 @@ def test_a_run_recovers_by_itself_and_learns_the_same_bytes(tmp_path: Path) -> N
     assert manifest.metrics["samples"] == Chain.find(store_of(whole), whole.app.name).manifest.metrics["samples"]
 
 
+def test_what_was_read_is_counted_through_recoveries(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "folder")
+    messages = written(folder)
+    report = run(folder, told=Failing(9))
+    rows = sum(len(batch) for _, batch in messages)
+    # From the first version on all of it was read again; what came before the failure was read too.
+    assert report.recoveries == 1
+    assert report.tally.counts["read"] >= rows + 9 * 64
+    assert report.tally.rows >= rows // 2 + 9 * 64
+
+
 def test_keys_leave_at_the_same_steps_whatever_is_learned_again(tmp_path: Path) -> None:
     staying = folder_of(tmp_path / "staying")
     whole = folder_of(tmp_path / "whole", LEAVING)
@@ -115,7 +126,7 @@ def test_strict_order_pulls_nothing_ahead_whatever_staleness_is_set(tmp_path: Pa
 def test_a_second_run_ends_the_first(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "folder", publish_interval_s=0.001)
     messages = written(folder)
-    second = []
+    second: list[object] = []
 
     def told(_: Done) -> None:
         if not second:
