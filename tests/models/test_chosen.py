@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import ConfigError, SpecError
 from streamlearn.models import READY_MADE, DeepFm, Model, model_of
+from streamlearn.settings import Settings, TrainerSettings
 from streamlearn.testing import small_app, small_folder
 
 _OWN = """
@@ -99,3 +101,11 @@ def test_examples_choose_models_that_can_be_built(example: str) -> None:
     model = model_of(found)
     names = [label.name for label in found.app.labels]
     assert model.build(found.app.features, names, 0)[-1].shape == (len(names),)
+
+
+def test_a_ready_made_model_computes_as_the_settings_say_and_an_own_one_decides_itself(tmp_path: Path) -> None:
+    settings = Settings(trainer=TrainerSettings(compute="bfloat16"))
+    chosen = model_of(small_folder(tmp_path, replace(small_app(), model="deepfm"), settings))
+    assert getattr(chosen, "compute", "") == "bfloat16"
+    with pytest.raises(SpecError, match="of the application's own"):
+        model_of(small_folder(tmp_path, replace(small_app(), model="own:Model"), settings))

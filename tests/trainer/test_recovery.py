@@ -11,6 +11,7 @@ import pytest
 from streamlearn.apps import AppFolder
 from streamlearn.errors import RunOver, ShardUnreachable
 from streamlearn.ps import PsClient
+from streamlearn.trainer import TrainReport
 from streamlearn.trainer.learning import Done
 from streamlearn.versions import Chain
 from tests.trainer.runs import known_of, run, state_of, store_of
@@ -126,7 +127,7 @@ def test_strict_order_pulls_nothing_ahead_whatever_staleness_is_set(tmp_path: Pa
 def test_a_second_run_ends_the_first(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "folder", publish_interval_s=0.001)
     messages = written(folder)
-    second: list[object] = []
+    second: list[TrainReport] = []
 
     def told(_: Done) -> None:
         if not second:
