@@ -203,7 +203,8 @@ NOUNS = (
     "_threads", "_counters", "_keys", "_calls_max", "_connections_max", "_clients_max", "_blocks_max", "_acks_max",
     "_notes_max", "_rows_min", "_versions_kept", "_versions_min", "_deltas_max", "_failures_max", "_ratio_max",
     "_moves_min", "_pushes_max", "_orders_max", "_exports_left_max", "_blobs_max",
-    "_slices", "_rows", "_steps", "_steps_max", "_messages_max", "_count", "_keys_max", "_impressions_max", "_actions_max", "_texts_max",
+    "_slices", "_rows", "_steps", "_steps_max", "_messages_max", "_count", "_keys_max",
+    "_impressions_max", "_actions_max", "_texts_max",
 )  # fmt: skip
 
 
