@@ -18,6 +18,7 @@ from streamlearn.errors import EpochOver, PushUnsure, ShardNotReady, ShardUnreac
 from streamlearn.models import Model
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.publisher import Judge, Lineage, Noted, Publisher, Resumed
+from streamlearn.publisher.bases import Compact
 from streamlearn.samples import SampleCodec
 from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
@@ -93,6 +94,7 @@ class Trainer:
         store: Where versions go.
         registry: Who is told of them.
         graph: Id of the graph that serves them.
+        compact: Writes the bases that stand for long chains; None writes none.
         begin_with: A version of another model, whose rows and weights the first version has as far as they fit.
         told: Told of each step that was learned, by the thread that pushes.
         scored: Told of scores of closed windows, by a thread of their own.
@@ -110,6 +112,7 @@ class Trainer:
         registry: Registry | None = None,
         graph: str | None = None,
         begin_with: Chain | None = None,
+        compact: Compact | None = None,
         told: Callable[[Done], None] = lambda done: None,
         scored: Callable[[Sequence[WindowScore]], None] = lambda scores: None,
         clock: Clock = SYSTEM_CLOCK,
@@ -129,7 +132,14 @@ class Trainer:
         scorer = VersionScorer(app.name, store, self._learner, self._rows, settings.trainer.step_rows)
         judge = Judge(settings.judge, scorer=scorer, samples=self._recent.closed, clock=clock)
         self.publisher = Publisher(
-            client, store, self._lineage, settings.publisher, judge=judge, registry=registry, clock=clock
+            client,
+            store,
+            self._lineage,
+            settings.publisher,
+            judge=judge,
+            registry=registry,
+            compact=compact,
+            clock=clock,
         )
         self._expiry = Expiring(client, settings.tables)
         longest_s = max(group.window_s for group in app.groups)

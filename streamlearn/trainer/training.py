@@ -13,6 +13,8 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import UsageError
 from streamlearn.models import Model, export_graphs, model_of
 from streamlearn.ps import PsClient, Shelf
+from streamlearn.publisher import compact_apart
+from streamlearn.publisher.bases import Compact
 from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.feed import Until
@@ -59,7 +61,7 @@ def train(
         trainer = Trainer(
             folder, model, topic, client, store,
             registry=registry, graph=_graph(folder, model, store), scored=log.append, clock=clock,
-            begin_with=source_of(store, begin_with) if begin_with else None,
+            begin_with=source_of(store, begin_with) if begin_with else None, compact=_compact(folder),
         )  # fmt: skip
         return trainer.run(stop, until=until(topic), show=show)
 
@@ -90,6 +92,12 @@ def _graph(folder: AppFolder, model: Model, store: Store) -> str:
         exported = Path(scratch, "graphs")
         export_graphs(model, app.features, [label.name for label in app.labels], exported, folder.settings.trainer.seed)
         return put_graph(store, app.name, exported)
+
+
+def _compact(folder: AppFolder) -> Compact | None:
+    """What writes bases beside training; a store in memory is no other process's."""
+    url = folder.store_url
+    return None if url.startswith("memory://") else compact_apart(url, folder.app.name)
 
 
 def _client(folder: AppFolder, store: Store, token: bytes | None) -> PsClient:

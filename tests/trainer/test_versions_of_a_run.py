@@ -110,3 +110,13 @@ def test_rows_that_were_dropped_are_not_judged_by() -> None:
     (closed,) = recent.closed()
     assert len(closed) == int(learn.sum())
     assert not closed.labels[1].settles.any()
+
+
+def test_bases_are_asked_for_while_training_goes_on(tmp_path: Path) -> None:
+    publisher = {"publish_interval_s": 0.001, "base_deltas_max": 1}
+    folder = learnable_folder(tmp_path, {"trainer": {"step_rows": 32}, "publisher": publisher})
+    write_messages(folder, messages_of(folder.app, 20))
+    asked: list[int] = []
+    report = run(folder, compact=asked.append)
+    assert asked
+    assert all(1 < version <= report.version for version in asked)
