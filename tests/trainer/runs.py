@@ -40,11 +40,13 @@ def until_end(topic: Topic) -> Until:
         return Until({partition: reader.end(partition) for partition in range(topic.partitions)})
 
 
-def run(folder: AppFolder, *, stop: threading.Event | None = None, **more: Any) -> TrainReport:
-    """Learn all there is."""
+def run(
+    folder: AppFolder, *, stop: threading.Event | None = None, client: PsClient | None = None, **more: Any
+) -> TrainReport:
+    """Learn all there is, on tables in this process where no others are given."""
     with ExitStack() as ends:
         topic = ends.enter_context(folder.open_topic("samples"))
-        client = ends.enter_context(local_client(folder))
+        client = ends.enter_context(client or local_client(folder))
         trainer = Trainer(folder, Toy(), topic, client, store_of(folder), **more)
         return trainer.run(stop or threading.Event(), until=until_end(topic))
 

@@ -73,7 +73,8 @@ def write_messages(folder: AppFolder, messages: list[tuple[int, SampleBatch]], *
     """Append messages to the application's samples; the topic is made where there is none."""
     url = folder.topic_url("samples")
     codec = SampleCodec(folder.app, folder.settings.samples)
-    with create_topic(url, TopicSettings(partitions=partitions), folder.access) as topic, topic.writer() as writer:
+    wanted = TopicSettings(partitions=partitions)
+    with create_topic(url, wanted, folder.access, exist_ok=True) as topic, topic.writer() as writer:
         for partition, batch in messages:
             writer.send(partition, codec.encode(batch))
         writer.flush()

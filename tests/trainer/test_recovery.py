@@ -13,6 +13,7 @@ from streamlearn.errors import RunOver, ShardUnreachable
 from streamlearn.ps import PsClient
 from streamlearn.trainer import TrainReport
 from streamlearn.trainer.learning import Done
+from streamlearn.trainer.trainer import TrainReport
 from streamlearn.versions import Chain
 from tests.trainer.runs import known_of, run, state_of, store_of
 from tests.trainer.stream import learnable_folder, messages_of, outcomes, write_messages

@@ -1,0 +1,124 @@
+"""`streamlearn train` as people call it: where it ends, what it prints, and what it says when it cannot begin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from streamlearn.apps import AppFolder
+from streamlearn.cli.main import cli
+from streamlearn.errors import ConfigError, SpecError, StreamlearnError, TopicMissing, UsageError
+from tests.trainer.processes import newest, write_app
+from tests.trainer.runs import known_of
+from tests.trainer.stream import messages_of, outcomes, write_messages
+
+_SETTINGS = {"trainer": {"step_rows": 64, "poll_s": 0.01}, "publisher": {"publish_interval_s": 3_600}}
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> AppFolder:
+    return write_app(tmp_path / "app", _SETTINGS)
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch, app: AppFolder) -> Callable[..., Any]:
+    """Runs the verb on the application, in this process; gives typer's result."""
+    monkeypatch.setenv("COLUMNS", "120")
+    return lambda *words: CliRunner().invoke(cli, ["train", str(app.folder), *words])
+
+
+def refused(result: Any, kind: type[StreamlearnError], *said: str) -> None:
+    assert type(result.exception) is kind, result.output
+    text = f"{result.exception.message}\n{result.exception.help}"
+    for one in said:
+        assert one in text, text
+
+
+def test_it_trains_to_the_end_there_is_and_says_what_it_did(app: AppFolder, train: Callable[..., Any]) -> None:
+    messages = messages_of(app.app, 12)
+    write_messages(app, messages)
+    result = train("--until-offset", "end", "--json")
+    assert result.exit_code == 0, result.output
+    report, manifest = json.loads(result.stdout), newest(app)
+    assert manifest is not None
+    assert (report["run"], report["version"]) == (1, manifest.version)
+    assert report["rows"] == manifest.metrics["samples"]
+    assert report["rows_read"] == sum(len(batch) for _, batch in messages)
+    assert report["rows_dropped"] > 0
+    assert (report["rows_refused"], report["rows_bad"], report["recoveries"], report["rewinds"]) == (0, 0, 0, 0)
+    assert report["steps"] >= report["rows"] / 64
+    assert 0 < report["loss"] < 5
+    assert {"seconds_read", "seconds_gather", "seconds_pull", "seconds_learn", "seconds_push"} <= set(report)
+    assert known_of(app, messages) == outcomes(messages)
+    # Without --json people read the same; and there is nothing left to be learned.
+    again = train("--until-offset", "end")
+    assert again.exit_code == 0, again.output
+    rows = dict(line.split() for line in again.stdout.splitlines() if len(line.split()) == 2)
+    assert (rows["run"], rows["rows"], rows["version"]) == ("2", "0", str(manifest.version))
+
+
+def test_it_ends_at_offsets_and_goes_on_from_there(app: AppFolder, train: Callable[..., Any]) -> None:
+    messages = messages_of(app.app, 10)
+    write_messages(app, messages)
+    of = {at: [batch for partition, batch in messages if partition == at] for at in (0, 1)}
+    first = json.loads(train("--until-offset", "0:2,1:3", "--json").stdout)
+    assert first["rows_read"] == sum(map(len, of[0][:2] + of[1][:3]))
+    # What is not named is read to where it ends now.
+    second = json.loads(train("--until-offset", "1:4", "--json").stdout)
+    assert second["rows_read"] == sum(map(len, of[0][2:] + of[1][3:4]))
+    third = json.loads(train("--until-offset", "end", "--json").stdout)
+    assert third["rows_read"] == sum(map(len, of[1][4:]))
+    assert known_of(app, messages) == outcomes(messages)
+
+
+def test_it_ends_when_nothing_new_has_come_for_a_while(app: AppFolder, train: Callable[..., Any]) -> None:
+    messages = messages_of(app.app, 6)
+    write_messages(app, messages)
+    result = train("--until-idle", "0.05", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["rows_read"] == sum(len(batch) for _, batch in messages)
+    assert known_of(app, messages) == outcomes(messages)
+
+
+@pytest.mark.parametrize("given", ["2:5", "0", "0:x", "0:-1", "end,0:1", "0:1,", ":1"])
+def test_offsets_that_are_none_are_refused_before_anything_is_learned(
+    app: AppFolder, train: Callable[..., Any], given: str
+) -> None:
+    write_messages(app, messages_of(app.app, 2))
+    refused(train("--until-offset", given), UsageError, "PARTITION:OFFSET", "2 partitions", "`end`")
+    assert newest(app) is None
+
+
+def test_without_samples_it_says_which_topic_is_missing(app: AppFolder, train: Callable[..., Any]) -> None:
+    result = train("--until-offset", "end")
+    refused(result, TopicMissing, "samples")
+    assert result.exception.help
+    assert newest(app) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "said"),
+    [
+        ("nonesuch", SpecError, ("'nonesuch'", "dcn_v2", "MODULE:CLASS")),
+        ("model:Nonesuch", SpecError, ("has no Nonesuch",)),
+        ("nonesuch:Toy", ConfigError, ("nonesuch",)),
+    ],
+)
+def test_a_model_there_is_none_of_is_refused_with_those_there_are(
+    tmp_path: Path, model: str, kind: type[StreamlearnError], said: tuple[str, ...]
+) -> None:
+    folder = write_app(tmp_path / "other", _SETTINGS, model)
+    refused(CliRunner().invoke(cli, ["train", str(folder.folder), "--until-offset", "end"]), kind, *said)
+
+
+def test_settings_of_a_call_lie_over_those_of_the_folder(app: AppFolder, train: Callable[..., Any]) -> None:
+    write_messages(app, messages_of(app.app, 6))
+    result = train("--until-offset", "end", "--json", "--set", "trainer.step_rows=16")
+    report = json.loads(result.stdout)
+    assert report["steps"] >= report["rows"] / 16
+    refused(train("--set", "trainer.step_rows=0"), ConfigError, "trainer.step_rows")
