@@ -295,7 +295,7 @@ def test_scoring_learns_nothing_and_takes_weights_of_another_time() -> None:
 def test_weights_of_another_model_or_optimizer_are_refused() -> None:
     one = learner(optimizer="adam")
     dense, state = one.dense(), one.optimizer_state()
-    with pytest.raises(UsageError, match="shapes"):
+    with pytest.raises(UsageError, match="is of shape"):
         one.load({name: part[:1] for name, part in dense.items()}, state)
     with pytest.raises(UsageError, match=r"2 slots, trainer\.optimizer has 1"):
         learner(optimizer="adagrad").load(dense, state)
@@ -303,11 +303,11 @@ def test_weights_of_another_model_or_optimizer_are_refused() -> None:
 
 def test_weights_of_the_same_shape_are_taken_over_and_the_optimizer_begins_anew() -> None:
     one, other = learner(seed=1), learner(seed=2)
-    begun, given = other.dense(), one.dense() | {"w0001": np.ones((1, 1), np.float32)}
+    begun, given = other.dense(), one.dense() | {"weight_1": np.ones((1, 1), np.float32)}
     other.begin_with(given)
     found = other.dense()
-    np.testing.assert_array_equal(found["w0000"], given["w0000"])
-    np.testing.assert_array_equal(found["w0001"], begun["w0001"])
-    np.testing.assert_array_equal(found["w0002"], given["w0002"])
+    np.testing.assert_array_equal(found["weight_0"], given["weight_0"])
+    np.testing.assert_array_equal(found["weight_1"], begun["weight_1"])
+    np.testing.assert_array_equal(found["weight_2"], given["weight_2"])
     assert other.steps == 0
     assert not any(part.any() for part in other.optimizer_state().values())

@@ -11,7 +11,6 @@ import pytest
 from streamlearn.apps import AppFolder
 from streamlearn.errors import RunOver, ShardUnreachable
 from streamlearn.ps import PsClient
-from streamlearn.trainer import TrainReport
 from streamlearn.trainer.learning import Done
 from streamlearn.trainer.trainer import TrainReport
 from streamlearn.versions import Chain

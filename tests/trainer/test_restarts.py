@@ -1,6 +1,6 @@
 """Training, whatever of it is killed: the next run goes on, each label is learned once, and strict order to the byte.
 
-`make test` kills the trainer four times; with TRAINER_KILLS it goes on for so many kills.
+`make test` kills the trainer twice; with TRAINER_KILLS it goes on for so many kills.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.trainer.processes import job, newest, said, store_files, write_app
 from tests.trainer.runs import known_of, run, state_of
 from tests.trainer.stream import messages_of, outcomes, write_messages
 
-_KILLS = int(os.environ.get("TRAINER_KILLS", "4"))
+_KILLS = int(os.environ.get("TRAINER_KILLS", "2"))
 _SHARD_KILLS = max(2, _KILLS // 8)
 _SEED = int(os.environ.get("TRAINER_SEED", "1"))
 _DEADLINE_S, _PIECE, _ROWS = 120.0, 30, 40

@@ -17,7 +17,10 @@ from tests.trainer.processes import newest, write_app
 from tests.trainer.runs import known_of
 from tests.trainer.stream import messages_of, outcomes, write_messages
 
-_SETTINGS = {"trainer": {"step_rows": 64, "poll_s": 0.01}, "publisher": {"publish_interval_s": 3_600}}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "trainer": {"step_rows": 64, "poll_s": 0.01},
+    "publisher": {"publish_interval_s": 3_600},
+}
 
 
 @pytest.fixture
