@@ -38,7 +38,7 @@ class DemoShards:
     def kill(self, number: int) -> None:
         """Kill one, as a machine that loses power does."""
         self._processes[number].kill()
-        self._processes[number].wait(_END_S_MAX)
+        _ended(self._processes[number])
 
     def start_again(self, number: int) -> None:
         """Start it where it was; it has no tables until it is restored."""
@@ -50,17 +50,23 @@ class DemoShards:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
-            try:
-                process.wait(_END_S_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(_END_S_MAX)
+            _ended(process)
 
     def _started(self, number: int, listen: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "streamlearn", "ps", "--app", str(self._app), "--listen", listen]
         command += ["--shard", f"{number}/{self._count}", "--set", f"versions.store={self._store}"]
         command += ["--set", "telemetry.log_level=warning"]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def _ended(process: subprocess.Popen[str]) -> None:
+    try:
+        process.wait(_END_S_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(_END_S_MAX)
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def _address(process: subprocess.Popen[str], count: int) -> str:
