@@ -57,10 +57,11 @@ test: setup fetch ## every test, on real services where they can be had (with CI
 	  echo "ok: make test, $$(($$(date +%s) - begin)) seconds"
 
 chaos: setup fetch ## the tests by chance for long: more kills, more lives, EXAMPLES_TIMES (20) as many examples; about an hour
-	@CHAOS_KILLS=$${CHAOS_KILLS:-1000} INGEST_KILLS=$${INGEST_KILLS:-60} KUAIRAND_DAYS=$${KUAIRAND_DAYS:-7} AWAY_S=$${AWAY_S:-60} \
+	@CHAOS_KILLS=$${CHAOS_KILLS:-1000} INGEST_KILLS=$${INGEST_KILLS:-60} TRAINER_KILLS=$${TRAINER_KILLS:-60} \
+	  KUAIRAND_DAYS=$${KUAIRAND_DAYS:-7} AWAY_S=$${AWAY_S:-60} \
 	  LIFE_SEEDS=$${LIFE_SEEDS:-30} LIFE_VERSIONS=$${LIFE_VERSIONS:-200} EXAMPLES_TIMES=$${EXAMPLES_TIMES:-20} \
 	  $(VENV)/bin/pytest -q tests/ps/test_chaos.py tests/ingest/test_restarts.py tests/ingest/test_broker_away.py \
-	  tests/examples/test_kuairand_equal.py tests/versions tests/publisher tests/table $(PYTEST)
+	  tests/examples/test_kuairand_equal.py tests/trainer tests/versions tests/publisher tests/table $(PYTEST)
 
 model: ## the model check of the table in full: every order of readers and writers with two preemptions
 	@LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} $(MODEL)

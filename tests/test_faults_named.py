@@ -1,4 +1,4 @@
-"""Every failure that ingest and versions must survive, and the tests that show it.
+"""Every failure that ingest, training and versions must survive, and the tests that show it.
 
 | fault | test |
 |---|---|
@@ -37,6 +37,10 @@
 | two runs racing on one store | publisher/test_publishing.py::test_of_two_trainers_the_older_one_ends_and_promotes_nothing_more |
 | two runs racing, a late version | publisher/test_publishing.py::test_a_newer_run_takes_over_from_versions_of_an_older_one_that_came_too_late |
 | kill -9 of ingest, of its worker, of its runner | ingest/test_restarts.py::test_whatever_is_killed_the_next_run_goes_on_and_all_is_learned_once |
+| kill -9 of the trainer, at any time | trainer/test_restarts.py::test_a_trainer_killed_at_any_time_is_followed_by_one_that_learns_the_same_bytes |
+| kill -9 of a shard under a trainer | trainer/test_restarts.py::test_a_trainer_goes_on_by_itself_when_shards_are_killed |
+| SIGTERM of the trainer | trainer/test_restarts.py::test_a_sigterm_ends_a_trainer_with_a_version_that_says_all_it_learned |
+| two trainers on the same shards | trainer/test_restarts.py::test_of_two_trainers_on_the_same_shards_the_older_one_ends |
 | all of it, by chance | versions/test_replica_property.py::test_nodes_answer_with_the_trainers_rows_at_every_version_they_are_moved_to |
 """  # noqa: E501
 
