@@ -178,7 +178,7 @@ class Trainer:
         _LOG.info("run %d goes on from %s", resumed.run, resumed.ref or "nothing")
         if self._begin_with is not None:
             resumed = self._begun_from(resumed, self._begin_with)
-        failures = 0
+        failures, failed_at = 0, None
         while True:
             try:
                 self._restore(resumed)
@@ -188,7 +188,9 @@ class Trainer:
                     continue
                 break
             except _RECOVERABLE as error:
-                failures += 1
+                # What failed counts from the newest version on: a run is never too old to recover.
+                failures = failures + 1 if self.publisher.committed == failed_at else 1
+                failed_at = self.publisher.committed
                 if failures > _RECOVERIES_MAX:
                     raise
                 _LOG.warning("%s; all shards go back to the newest version", error.message)

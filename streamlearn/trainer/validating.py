@@ -46,10 +46,16 @@ class Validating:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Score what has closed by now, and end."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Score what has closed by now, and end.
+
+        Raises:
+            StreamlearnError: What went wrong in the thread that scores, where nothing else did.
+        """
         self._has_ended.set()
         self._thread.join()
+        if kind is None and self._error is not None:
+            raise self._error
 
     def add(self, columns: StepColumns, learned: Learned) -> None:
         """A step that was learned: what it predicted, and up to when samples are complete.

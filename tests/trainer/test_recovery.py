@@ -6,16 +6,24 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from streamlearn.apps import AppFolder
+from streamlearn.apps import App, AppFolder
 from streamlearn.errors import RunOver, ShardUnreachable
 from streamlearn.ps import PsClient
+from streamlearn.settings import ValidationSettings
+from streamlearn.trainer.columns import columns_of
+from streamlearn.trainer.learner import Learned
 from streamlearn.trainer.learning import Done
+from streamlearn.trainer.message import Reached
+from streamlearn.trainer.step import Piece, Step
 from streamlearn.trainer.trainer import TrainReport
+from streamlearn.trainer.validating import Validating
+from streamlearn.trainer.validation import ProgressiveValidation
 from streamlearn.versions import Chain
 from tests.trainer.runs import known_of, run, state_of, store_of
-from tests.trainer.stream import learnable_folder, messages_of, outcomes, write_messages
+from tests.trainer.stream import T_MS, learnable_app, learnable_folder, messages_of, outcomes, write_messages
 
 STRICT = {"order": "strict", "step_rows": 64, "rate": 0.01}
 # Keys leave that come no more for four messages.
@@ -139,3 +147,54 @@ def test_a_second_run_ends_the_first(tmp_path: Path) -> None:
     # What the second one said stands, and nothing was added to it.
     assert Chain.find(store_of(folder), folder.app.name).manifest.run == 2
     assert known_of(folder, messages) == outcomes(messages)
+
+
+def test_recoveries_are_counted_from_the_newest_version_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamlearn.trainer.trainer._RECOVERIES_MAX", 1)
+    folder = folder_of(tmp_path / "folder", publish_interval_s=0.001)
+    messages = written(folder, 50)
+    failed_at: list[int] = []
+
+    def told(_: Done) -> None:
+        version = Chain.find(store_of(folder), folder.app.name).version
+        if version not in failed_at and len(failed_at) < 2:
+            failed_at.append(version)
+            message = f"no shard answers after version {version}"
+            raise ShardUnreachable(message, help="a test")
+
+    assert run(folder, told=told).recoveries == 2
+    assert known_of(folder, messages) == outcomes(messages)
+
+
+def test_a_run_that_comes_no_further_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamlearn.trainer.trainer._RECOVERIES_MAX", 2)
+    folder = folder_of(tmp_path / "folder")
+    written(folder)
+    failing = Failing(*range(1, 100))
+    with pytest.raises(ShardUnreachable, match="at step 3"):
+        run(folder, told=failing)
+
+
+@pytest.mark.parametrize("other", [None, KeyError("other")], ids=["alone", "beside another"])
+def test_what_goes_wrong_with_the_last_scores_is_said(other: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Exception):
+        pass
+
+    def close(self: ProgressiveValidation, watermark_ms: int) -> None:
+        raise Broken
+
+    monkeypatch.setattr(ProgressiveValidation, "close", close)
+    app = learnable_app()
+    batch = messages_of(app, 1)[0][1]
+    bits = np.full(len(batch), 3, np.uint32)
+    step = Step(1, (Piece(batch, np.arange(len(batch)), bits, 0 * bits),), Reached((1,), (T_MS,), T_MS), len(batch))
+    learned = Learned(np.zeros((len(batch), 2), np.float32), 1.0, (), True)
+    with pytest.raises(Broken if other is None else KeyError):
+        _validated(app, step, learned, other)
+
+
+def _validated(app: App, step: Step, learned: Learned, error: Exception | None) -> None:
+    with Validating(app, ValidationSettings(), told=lambda scores: None, learned_before_ms=None) as validating:
+        validating.add(columns_of(step), learned)
+        if error is not None:
+            raise error
