@@ -1,0 +1,199 @@
+"""Rows: what a step pulls and pushes, against a dict of keys and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from streamlearn.apps import AppFolder
+from streamlearn.features import PackSide
+from streamlearn.ps import Epoch, PsClient
+from streamlearn.samples import FeatureColumns
+from streamlearn.trainer.columns import StepColumns, columns_of
+from streamlearn.trainer.learner import Packed
+from streamlearn.trainer.loss import TARGETS
+from streamlearn.trainer.message import Reached
+from streamlearn.trainer.rows import Rows, ladder_of
+from streamlearn.trainer.step import Piece, Step
+from tests.trainer.plain import features_at
+from tests.trainer.runs import local_client
+from tests.trainer.stream import T_MS, learnable_folder, messages_of
+
+_STEP_ROWS, _RATE = 64, 0.5
+Floats = npt.NDArray[np.floating[Any]]
+
+
+class Plain:
+    """Tables as a dict: a row is what it was at first, less all it learned."""
+
+    def __init__(self, client: PsClient) -> None:
+        self._client = client
+        self.learned: dict[tuple[str, int], Floats] = {}
+
+    def row(self, table: str, key: int) -> Floats:
+        if (table, key) not in self.learned:
+            first = self._client.pull(table, np.array([key], np.uint64))[0]
+            self.learned[table, key] = first.astype(np.float64)
+        return self.learned[table, key]
+
+    def packed(self, side: PackSide, features: FeatureColumns, count: int) -> tuple[Floats, Floats]:
+        flat = np.zeros((count, side.flat_width))
+        block = np.zeros((count, side.sequence_length, side.sequence_width))
+        for at in range(count):
+            given = features_at(features, at)
+            for column in side.flat:
+                place = slice(column.at, column.at + column.width)
+                if column.pooling == "dense":
+                    flat[at, place] = given[column.name]
+                else:
+                    found = [self.row(column.table, key) for key in given[column.name][0]]
+                    total = np.sum(found, axis=0) if found else np.zeros(column.width)
+                    flat[at, place] = total / max(len(found), 1) if column.pooling == "mean" else total
+            for column in side.sequence:
+                for position, key in enumerate(given[column.name][0][-side.sequence_length :]):
+                    block[at, position, column.at : column.at + column.width] = self.row(column.table, key)
+                    block[at, position, -1] = 1
+        return flat, block
+
+    def learn(self, side: PackSide, features: FeatureColumns, of_flat: Floats, of_block: Floats, rate: float) -> None:
+        """Of the first rows of the gradients, as many as there are features; what is beyond them is nobody's."""
+        count = len(next(iter(features.dense.values())))
+        for at in range(count):
+            given = features_at(features, at)
+            for column in side.flat:
+                if column.pooling != "dense":
+                    keys = given[column.name][0]
+                    share = 1 / len(keys) if column.pooling == "mean" and keys else 1.0
+                    for key in keys:
+                        self._step(column.table, key, of_flat[at, column.at : column.at + column.width], rate * share)
+            for column in side.sequence:
+                for position, key in enumerate(given[column.name][0][-side.sequence_length :]):
+                    pulled = of_block[at, position, column.at : column.at + column.width]
+                    self._step(column.table, key, pulled, rate)
+
+    def _step(self, table: str, key: int, gradient: Floats, rate: float) -> None:
+        self.learned[table, key] = self.row(table, key) - rate * gradient
+
+
+@contextmanager
+def rows_of_tables(path: Path, **more: Any) -> Iterator[tuple[AppFolder, PsClient, Rows]]:
+    folder = learnable_folder(path, {"tables": {"optimizer": "sgd", "rate": _RATE, **more}})
+    with local_client(folder) as client:
+        client.restore(Epoch(1), None)
+        yield folder, client, Rows(folder.app, client, _STEP_ROWS, folder.settings.tables.admission_count)
+
+
+def steps_of(folder: AppFolder, count: int) -> list[StepColumns]:
+    """Steps of two pieces each, some rows of both."""
+    rng = np.random.default_rng(5)
+
+    def piece(batch: Any) -> Piece:
+        rows = np.flatnonzero(rng.random(len(batch)) < 0.7)
+        learn, correct = rng.integers(0, 4, (2, len(rows))).astype(np.uint32)
+        return Piece(batch, rows, learn & ~correct, correct)
+
+    batches = [batch for _, batch in messages_of(folder.app, 2 * count, 40)]
+    pairs = [(piece(batches[2 * at]), piece(batches[2 * at + 1])) for at in range(count)]
+    return [columns_of(Step(1, pair, Reached((), ()), 80)) for pair in pairs if sum(map(len, pair)) <= _STEP_ROWS]
+
+
+def gradients_like(packed: Packed, seed: int) -> tuple[Any, ...]:
+    rng = np.random.default_rng(seed)
+    return tuple(rng.normal(0, 1, one.shape).astype(np.float32) for one in packed.sides)
+
+
+def near(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_packed_and_pushed_is_what_a_dict_of_rows_says(tmp_path: Path) -> None:
+    with rows_of_tables(tmp_path) as (folder, client, rows):
+        plain, pack = Plain(client), folder.app.features.pack
+        steps = steps_of(folder, 5)
+        assert len(steps) >= 3
+        for number, columns in enumerate(steps):
+            found = rows.pack(columns)
+            user, item = (
+                plain.packed(pack.user, columns.user, columns.requests),
+                plain.packed(pack.item, columns.item, len(columns)),
+            )
+            for side, expected in zip(found.sides, (*user, *item), strict=True):
+                near(side[: len(expected)], expected)
+                # What fills a step up is of zeros, whatever the buffers held.
+                assert not side[len(expected) :].any()
+            assert len(found.item_flat) == len(found.user_index) == _STEP_ROWS
+            np.testing.assert_array_equal(found.user_index[: len(columns)], columns.request_index)
+            scale, given = 0.5**number, gradients_like(found, number)
+            pushed = rows.push(columns, given, T_MS, scale)
+            packed = set(plain.learned)
+            plain.learn(pack.user, columns.user, given[0], given[1], _RATE * scale)
+            plain.learn(pack.item, columns.item, given[2], given[3], _RATE * scale)
+            assert set(plain.learned) == packed
+            keys = {
+                (column.table, key)
+                for side, features, count in (
+                    (pack.user, columns.user, columns.requests),
+                    (pack.item, columns.item, len(columns)),
+                )
+                for column in (*side.flat, *side.sequence)
+                if column.pooling != "dense"
+                for at in range(count)
+                for key in _used(side, column, features, at)
+            }
+            assert pushed == len(keys)
+        for (table, key), row in plain.learned.items():
+            near(client.pull(table, np.array([key], np.uint64))[0], row)
+
+
+def _used(side: PackSide, column: Any, features: FeatureColumns, at: int) -> list[int]:
+    keys: list[int] = features_at(features, at)[column.name][0]
+    return keys[-side.sequence_length :] if column.pooling == "sequence" else keys
+
+
+def test_targets_say_what_of_each_label_is_learned_and_what_was_thinned(tmp_path: Path) -> None:
+    assert TARGETS == ("positive", "learn", "correct", "log_rate")
+    with rows_of_tables(tmp_path) as (folder, _, rows):
+        columns = steps_of(folder, 3)[0]
+        targets = rows.pack(columns).targets
+        assert targets.shape == (_STEP_ROWS, 2, 4)
+        assert not targets[len(columns) :].any()
+        for row in range(len(columns)):
+            for label in range(2):
+                positive, learn, correct, log_rate = targets[row, label]
+                assert positive == (columns.positive[row] >> label & 1)
+                assert learn == (columns.weights[row, label] if columns.learn[row] >> label & 1 else 0)
+                assert correct == (columns.weights[row, label] if columns.correct[row] >> label & 1 else 0)
+                assert log_rate == pytest.approx(np.log(columns.rates[row, label]))
+
+
+def test_keys_get_a_row_once_they_were_seen_as_often_as_is_set(tmp_path: Path) -> None:
+    admission = {"admission_window_ms": 3_600_000, "admission_count": 3}
+    with rows_of_tables(tmp_path, **admission) as (folder, client, rows):
+        columns = steps_of(folder, 3)[0]
+        # One key once a step: the video of the first row, unless others have it too.
+        keys, counts = np.unique(columns.item.slots["video_id"].keys, return_counts=True)
+        history = columns.user.slots["history"].keys
+        once = keys[(counts == 1) & ~np.isin(keys, history) & ~np.isin(keys, columns.user.slots["user_id"].keys)][:1]
+        first = client.pull("main", once).copy()
+        changed = []
+        for _ in range(4):
+            packed = rows.pack(columns)
+            rows.push(columns, tuple(np.ones_like(one) for one in packed.sides), T_MS, 1.0)
+            changed.append(bool((client.pull("main", once) != first).any()))
+        assert changed == [False, False, True, True]
+
+
+@pytest.mark.parametrize("rows_max", [1, 63, 64, 65, 4_096])
+def test_there_are_few_sizes_of_users_and_one_for_every_step(rows_max: int) -> None:
+    sizes = ladder_of(rows_max)
+    assert sizes[-1] == rows_max
+    assert list(sizes) == sorted(set(sizes))
+    assert all(after <= 1.5 * before for before, after in pairwise(sizes))
+    assert len(sizes) <= 12
