@@ -1,0 +1,70 @@
+"""The tutorial: its files and its commands as they stand, in order, from an empty folder to a scored request."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+_S_MAX = 300  # it only ends what hangs
+_AUC_LEAST = 0.68  # whoever knows nothing has 0.5
+
+
+def test_a_newcomer_gets_from_a_log_to_a_trained_model(tmp_path: Path) -> None:
+    said = _walk(tmp_path, _script((ROOT / "docs" / "tutorial.md").read_text()))
+    trained = re.findall(r"^trained +\n((?:[\w.]+ +[\d.,]+ *\n)+)", said, flags=re.M)
+    first, again, own = [dict(re.findall(r"^(\w+) +([\d.,]+) *$", one, flags=re.M)) for one in trained]
+    assert (first["version"], first["rows"]) == ("2", "20,000"), said
+    assert (again["version"], again["rows"]) == ("2", "0"), said
+    assert (own["version"], own["rows"]) == ("2", "20,000"), said
+    assert min(float(first["auc"]), float(own["auc"])) > _AUC_LEAST, said
+
+    listed = re.findall(r"^ +([12]) .* (base|delta) .* (passed|active) ", said, flags=re.M)
+    assert listed == [("1", "base", "passed"), ("2", "delta", "active")] * 2, said
+    [(auc, is_complete)] = re.findall(r"^click +1 h +\S+ \S+ +\S+ +(\S+) .* (yes|no) *$", said, flags=re.M)
+    assert (float(auc) > _AUC_LEAST, is_complete) == (True, "yes"), said
+
+    ranked = re.findall(r"^product +\d+ of (\w+) +(\d\.\d+)$", said, flags=re.M)
+    assert len(ranked) == 5, said
+    assert [brand for brand, _ in ranked].count("globex") >= 4, said
+
+
+def _script(page: str) -> str:
+    """The page as one program of the shell: a file where a block names one, else the commands."""
+    lines = []
+    for kind, block in re.findall(r"^```(python|toml|sh)\n(.*?)^```", page, flags=re.M | re.S):
+        if kind == "sh":
+            lines.append(block)
+        else:
+            lines.append(f"cat > {block.splitlines()[0].removeprefix('# ')} <<'END-OF-BLOCK'\n{block}END-OF-BLOCK\n")
+    return "".join(lines)
+
+
+def _walk(folder: Path, script: str) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    for name in ("STREAMLEARN_STORE", "STREAMLEARN_REGISTRY"):
+        env.pop(name, None)
+    log = folder / "log"
+    with log.open("w") as out:
+        # A session of its own, so that nothing it started outlives it.
+        walk = subprocess.Popen(
+            ["bash", "-eu", "-c", script], cwd=folder, env=env, start_new_session=True, stdout=out,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    ended = None
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            ended = walk.wait(_S_MAX)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(walk.pid, signal.SIGKILL)
+        walk.wait()
+    said = log.read_text()
+    assert ended == 0, said
+    return said
