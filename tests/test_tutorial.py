@@ -11,16 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-_S_MAX = 300  # it only ends what hangs
+_S_MAX = 600  # it only ends what hangs
 _AUC_LEAST = 0.68  # whoever knows nothing has 0.5
 
 
 def test_a_newcomer_gets_from_a_log_to_a_trained_model(tmp_path: Path) -> None:
     said = _walk(tmp_path, _script((ROOT / "docs" / "tutorial.md").read_text()))
     trained = re.findall(r"^trained +\n((?:[\w.]+ +[\d.,]+ *\n)+)", said, flags=re.M)
-    first, again, own = [dict(re.findall(r"^(\w+) +([\d.,]+) *$", one, flags=re.M)) for one in trained]
+    first, own = [dict(re.findall(r"^(\w+) +([\d.,]+) *$", one, flags=re.M)) for one in trained]
     assert (first["version"], first["rows"]) == ("2", "20,000"), said
-    assert (again["version"], again["rows"]) == ("2", "0"), said
     assert (own["version"], own["rows"]) == ("2", "20,000"), said
     assert min(float(first["auc"]), float(own["auc"])) > _AUC_LEAST, said
 
