@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.trainer import compared, taken_in_turn
+from benchmarks.trainer import compared, growth, named, taken_in_turn
 from streamlearn.errors import ServiceError
 
 __all__: list[str] = []
@@ -65,3 +65,25 @@ def test_there_is_no_ratio_of_losses_of_nothing_or_to_oneself() -> None:
     }
     assert compared("streamlearn", found) == {}
     assert compared("streamlearn", {"peer": {"learn_samples_per_s": 1.0}}) == {}
+
+
+def test_ratios_with_aims_go_by_the_names_of_the_aims() -> None:
+    found = {
+        "streamlearn": {"learn_samples_per_s": 6.0, "learn_bytes": 2.0, "to_dense_only": 0.8, "cpu_to_dense_only": 0.7},
+        "keras_static": {"learn_samples_per_s": 3.0, "learn_bytes": 6.0},
+        "tfra_dynamic": {"learn_samples_per_s": 1.5},
+    }
+    assert named(found) == {
+        "ratio_keras_static": 2.0,
+        "ratio_tfra": 4.0,
+        "learn_bytes_to_keras_static": 3.0,
+        "ratio_dense_only": 0.8,
+        "ratio_dense_only_cpu": 0.7,
+    }
+
+
+def test_growth_is_what_a_sample_costs_with_many_keys_over_what_it_costs_with_few() -> None:
+    few = {"learn_samples_per_s": 100.0, "learn_cpu_us_per_sample": 10.0}
+    many = {"learn_samples_per_s": 80.0, "learn_cpu_us_per_sample": 11.0}
+    assert growth([few, many]) == {"growth": 1.25, "growth_cpu": 1.1}
+    assert growth([few]) == growth([few, {}]) == {}
