@@ -9,7 +9,7 @@ import time
 
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 
-NAMES = ("wire", "table", "ps", "versions", "join", "ingest", "trainer")
+NAMES = ("wire", "table", "ps", "versions", "join", "ingest", "trainer", "freshness")
 
 
 def main() -> int:
