@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import tensorflow as tf
 
@@ -79,15 +80,23 @@ class DeepFm(ReadyModel):
         columns: Columns = getattr(self._known(), side)
         whole = columns.whole(inputs, self.dense_scale)
         linear = matmul(whole, weights[f"linear_{side}"], self.compute)
-        vectors = [
-            matmul(vector, weights[f"fm_{column.name}"], self.compute) if f"fm_{column.name}" in weights else vector
-            for column, vector in zip(_slots(columns), columns.vectors(inputs), strict=True)
-        ]
-        if vectors:
-            sums, squares = tf.add_n(vectors), tf.add_n([tf.square(vector) for vector in vectors])
-        else:
+        sums, squares = self._summed(weights, columns, inputs)
+        if sums is None:
             sums = squares = tf.zeros_like(whole[:, :1]) * weights["fm"][:, 0]
         return linear, self._tower.part(weights, side, whole), sums, squares
+
+    def _summed(self, weights: Mapping[str, Tensor], columns: Columns, inputs: PackedSide) -> tuple[Any, Any]:
+        """The sum of one side's vectors, and of their squares; nothing where it has none."""
+        slots = _slots(columns)
+        if slots and not columns.sequences and not any(f"fm_{column.name}" in weights for column in slots):
+            # Side by side and of one length: one operation, instead of one a slot with a gradient as wide as all.
+            side = tf.reshape(inputs.flat[:, : columns.slots_width], [-1, len(slots), slots[0].width])
+            return tf.reduce_sum(side, axis=1), tf.reduce_sum(tf.square(side), axis=1)
+        vectors = [
+            matmul(vector, weights[f"fm_{column.name}"], self.compute) if f"fm_{column.name}" in weights else vector
+            for column, vector in zip(slots, columns.vectors(inputs), strict=True)
+        ]
+        return (tf.add_n(vectors), tf.add_n([tf.square(vector) for vector in vectors])) if vectors else (None, None)
 
     @property
     def _tower(self) -> Tower:
