@@ -17,20 +17,20 @@ _MIX = tuple(np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 
 
 def identity_of(batch: SampleBatch, rows: npt.NDArray[np.int64]) -> Uint64s:
     """A hash of the identity of some rows."""
+    of = batch.request_index[rows]
     with np.errstate(over="ignore"):
         item = (batch.item_index[rows].astype(np.uint64) + np.uint64(1)) * _MIX[2]
-    return _mixed(_place(batch)[batch.request_index[rows]] + item)
+    return _mixed(_place(batch.requests.partition[of], batch.requests.offset[of]) + item)
 
 
 def request_identity(batch: SampleBatch) -> Uint64s:
     """A hash of the origin of each request."""
-    return _mixed(_place(batch))
+    return _mixed(_place(batch.requests.partition, batch.requests.offset))
 
 
-def _place(batch: SampleBatch) -> Uint64s:
+def _place(partition: npt.NDArray[np.int32], offset: npt.NDArray[np.int64]) -> Uint64s:
     with np.errstate(over="ignore"):
-        place = batch.requests.offset.astype(np.uint64) * _MIX[0]
-        return place ^ (batch.requests.partition.astype(np.uint64) * _MIX[1])
+        return (offset.astype(np.uint64) * _MIX[0]) ^ (partition.astype(np.uint64) * _MIX[1])
 
 
 def _mixed(numbers: Uint64s) -> Uint64s:
