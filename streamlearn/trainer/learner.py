@@ -102,7 +102,8 @@ class Learner:
             self._slots = [tf.Variable(tf.fill(tf.shape(whole), begin), trainable=False) for _ in slots]
         self.steps = 0
         compiled = is_compiled(settings, self._device)
-        self._learn = tf.function(self._step, jit_compile=compiled, autograph=False)
+        # XLA compiles each shape; without it one graph serves all, and is not traced anew where requests are more.
+        self._learn = tf.function(self._step, jit_compile=compiled, autograph=False, reduce_retracing=not compiled)
         self._answer = tf.function(self._scored, autograph=False, reduce_retracing=True)
 
     def learn(self, packed: Packed) -> Learned:
@@ -230,8 +231,8 @@ class Learner:
         share, rate = tf.unstack(numbers)
         gradient = of_whole * share + self._settings.l2 * whole
         length = tf.norm(gradient)
-        # A sum is a number only where all its parts are.
-        total = loss + length + tf.add_n([tf.reduce_sum(tf.abs(one)) for one in of_sides])
+        # A sum is a number only where all its parts are; infinities of both signs make none.
+        total = loss + length + tf.add_n([tf.reduce_sum(one) for one in of_sides])
         is_finite = tf.math.is_finite(total)
         if self._settings.clip_norm:
             gradient *= tf.minimum(1.0, self._settings.clip_norm / tf.maximum(length, 1e-30))
