@@ -35,6 +35,7 @@ from streamlearn.ingest.lots import LotCutter
 from streamlearn.ingest.offset_times import offset_times
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.prism import Prism
+from streamlearn.ingest.progress_keeper import partitions_of
 from streamlearn.ingest.runners import counters_of, require_job_server, runner_options
 from streamlearn.ingest.sample_maker import SampleMaker
 from streamlearn.ingest.sample_sink import SampleSink
@@ -392,14 +393,16 @@ def _stretches(
 
 
 def _say_end(folder: AppFolder, plan: ReadPlan, settled_ms: int) -> None:
-    """Say in every partition of samples how far all lots are, so that whoever merges them waits for none."""
+    """Say of every lot, in every partition, how far it is: whoever merges them waits for none."""
     lots_count = plan.lineage.lots_count
     with ExitStack() as stack:
         topic = stack.enter_context(folder.open_topic("samples"))
         writer = stack.enter_context(topic.writer(folder.writer_settings))
         maker, codec = SampleMaker(folder, plan.lineage, plan.run), SampleCodec(folder.app, folder.settings.samples)
-        for partition in range(topic.partitions):
-            writer.send(partition, codec.encode(maker.empty(partition % lots_count, settled_ms)))
+        for lot in range(lots_count):
+            message = codec.encode(maker.empty(lot, settled_ms))
+            for partition in partitions_of(lot, lots_count, topic.partitions):
+                writer.send(partition, message)
         writer.flush()
 
 

@@ -21,6 +21,7 @@ from streamlearn.ingest.joining import METRICS, JoinLots, MakerOf
 from streamlearn.ingest.lot_shelf import close_shelf
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.prism import Prism
+from streamlearn.ingest.progress_keeper import partitions_of
 from streamlearn.ingest.progress_log import ProgressLog
 from streamlearn.ingest.runners import counters_of, kind_of, require_job_server, runner_options
 from streamlearn.ingest.sample_maker import SampleMaker
@@ -244,8 +245,10 @@ class SamplesJob:
             maker = self._maker_of(folder, plan)
             stack.callback(maker.close)
             codec, lots_count = SampleCodec(folder.app, folder.settings.samples), plan.lineage.lots_count
-            for partition in range(topic.partitions):
-                writer.send(partition, codec.encode(maker.empty(partition % lots_count, max(own))))
+            for lot in range(lots_count):
+                message = codec.encode(maker.empty(lot, max(own)))
+                for partition in partitions_of(lot, lots_count, topic.partitions):
+                    writer.send(partition, message)
             writer.flush()
             log.write(plan.run, plan.lineage, dict.fromkeys(range(lots_count), max(own)))
 

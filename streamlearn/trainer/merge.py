@@ -32,7 +32,7 @@ class Merge:
         self._heads: list[deque[tuple[int, Message]]] = [deque() for _ in reached.offsets]
         self._offsets = list(reached.offsets)
         self._watermarks: list[int | None] = list(reached.watermarks_ms)
-        self._clock_ms = reached.clock_ms
+        self._clock_ms, self._lots = reached.clock_ms, list(reached.lots_ms)
         self._put_ms = [_BEFORE_ALL if one is None else one for one in reached.watermarks_ms]
         self._ended: set[int] = set()
         self.bytes = 0
@@ -73,14 +73,19 @@ class Merge:
         """All of a message was given to steps: what follows goes on after it."""
         partition = message.partition
         before = self._watermarks[partition]
-        mark = message.batch.header.watermark_ms
+        header = message.batch.header
+        mark, lot = header.watermark_ms, header.lot
         self._watermarks[partition] = mark if before is None else max(before, mark)
+        if len(self._lots) != header.lots_count:  # ingest began anew, with lots of its own
+            self._lots = [None] * header.lots_count
+        heard = self._lots[lot]
+        self._lots[lot] = mark if heard is None else max(heard, mark)
         self._offsets[partition] = message.offset + 1
 
     @property
     def reached(self) -> Reached:
         """Up to where messages were consumed."""
-        return Reached(tuple(self._offsets), tuple(self._watermarks), self._clock_ms)
+        return Reached(tuple(self._offsets), tuple(self._watermarks), self._clock_ms, tuple(self._lots))
 
     @property
     def waiting(self) -> Sequence[int]:

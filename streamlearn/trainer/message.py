@@ -34,14 +34,19 @@ class Reached:
         offsets: By partition, the first offset that is not wholly learned from.
         watermarks_ms: By partition, the highest watermark of the messages before it; None before any.
         clock_ms: The highest watermark in the order of messages; None before any. The time of tables.
+        lots_ms: By lot of ingest, the highest watermark of its messages; None for one that was not heard yet.
     """
 
     offsets: tuple[int, ...]
     watermarks_ms: tuple[int | None, ...]
     clock_ms: int | None = None
+    lots_ms: tuple[int | None, ...] = ()
 
     @property
     def watermark_ms(self) -> int | None:
-        """Event time up to which samples are complete: the lowest of all partitions; None before they have one."""
-        known = [one for one in self.watermarks_ms if one is not None]
-        return min(known) if len(known) == len(self.watermarks_ms) and known else None
+        """Event time up to which samples are complete: the lowest of all lots; None until all were heard.
+
+        A lot says how far it is itself alone: one that catches up may be hours ahead of the next in one partition.
+        """
+        known = [one for one in self.lots_ms if one is not None]
+        return min(known) if known and len(known) == len(self.lots_ms) else None

@@ -20,7 +20,8 @@ partitions = st.lists(st.lists(st.integers(0, 12), max_size=8), min_size=1, max_
 
 def messages_of(marks: Partitions) -> list[list[Message]]:
     def message(partition: int, offset: int, mark: int) -> Message:
-        batch = replace(_BATCH, header=replace(_BATCH.header, watermark_ms=mark))
+        header = replace(_BATCH.header, watermark_ms=mark, lot=partition, lots_count=len(marks))
+        batch = replace(_BATCH, header=header)
         # Offsets of a topic have gaps.
         return Message(partition, 3 * offset + partition, 10 + offset, batch)
 
@@ -147,3 +148,23 @@ def test_a_silent_partition_is_waited_for_until_it_has_ended() -> None:
     merge.put(first)
     merge.end(1)
     assert merge.take() is first
+
+
+def test_samples_are_complete_up_to_where_the_slowest_lot_is() -> None:
+    merge = Merge(beginning(1))
+
+    def hear(lot: int, mark: int, lots_count: int = 2) -> int | None:
+        header = replace(_BATCH.header, watermark_ms=mark, lot=lot, lots_count=lots_count)
+        merge.put(Message(0, merge.reached.offsets[0], 1, replace(_BATCH, header=header)))
+        taken = merge.take()
+        assert taken is not None
+        merge.consume(taken)
+        return merge.reached.watermark_ms
+
+    assert hear(0, 7_000) is None
+    assert hear(1, 10) == 10
+    assert hear(0, 7_500) == 10
+    assert hear(1, 7_200) == 7_200
+    assert hear(1, 7_100) == 7_200
+    # Ingest that began anew has lots of its own.
+    assert hear(0, 7_600, lots_count=3) is None

@@ -187,7 +187,9 @@ def test_what_goes_wrong_with_the_last_scores_is_said(other: Exception | None, m
     app = learnable_app()
     batch = messages_of(app, 1)[0][1]
     bits = np.full(len(batch), 3, np.uint32)
-    step = Step(1, (Piece(batch, np.arange(len(batch)), bits, 0 * bits),), Reached((1,), (T_MS,), T_MS), len(batch))
+    step = Step(
+        1, (Piece(batch, np.arange(len(batch)), bits, 0 * bits),), Reached((1,), (T_MS,), T_MS, (T_MS,)), len(batch)
+    )
     learned = Learned(np.zeros((len(batch), 2), np.float32), 1.0, (), True)
     with pytest.raises(Broken if other is None else KeyError):
         _validated(app, step, learned, other)

@@ -65,8 +65,8 @@ def plainly(case: Case) -> tuple[list[list[Row]], Counts]:
     known: dict[tuple[tuple[int, int, int], int], int] = {}
     steps: list[list[Row]] = [[]]
     counts, highest = Counts(), dict[int, int]()
-    for partition, batch in case.messages:
-        watermark_ms = min(highest.values()) if len(highest) == _PARTITIONS else None
+    for _, batch in case.messages:
+        watermark_ms = min(highest.values()) if len(highest) == batch.header.lots_count else None
         for row in range(len(batch)):
             request = int(batch.request_index[row])
             shown_ms = int(batch.requests.event_time_ms[request])
@@ -97,7 +97,8 @@ def plainly(case: Case) -> tuple[list[list[Row]], Counts]:
                     steps.append([])
             elif not is_skipped:
                 counts.dropped += 1
-        highest[partition] = max(highest.get(partition, 0), batch.header.watermark_ms)
+        lot = batch.header.lot
+        highest[lot] = max(highest.get(lot, 0), batch.header.watermark_ms)
     return [step for step in steps if step], counts
 
 
