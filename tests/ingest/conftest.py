@@ -1,4 +1,4 @@
-"""Fixtures of ingest: a place in memory, one in files, and a Flink that several tests share."""
+"""Fixtures of ingest: a place in memory, and one in files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.ingest.on_flink import cancel_jobs
 from tests.ingest.place import Place, memory_root
-from tools.services import FlinkJobServer
 
 Make = Callable[..., Place]
 
@@ -28,13 +26,6 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     yield new
     for place in made:
         place.close()
-
-
-@pytest.fixture
-def idle_flink(flink: FlinkJobServer) -> Iterator[FlinkJobServer]:
-    """The run's Flink job server, which runs no job before and after."""
-    yield flink
-    cancel_jobs(flink)
 
 
 @pytest.fixture

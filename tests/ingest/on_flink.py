@@ -6,14 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import grpc  # type: ignore[import-untyped]
-from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
 from streamlearn.apps import AppFolder
 from streamlearn.testing import wait_until
@@ -21,13 +17,10 @@ from tests.ingest.history import acknowledged_ms, fill
 from tools.services import FlinkJobServer, free_ports
 from tools.services.ports import is_taken
 
-__all__ = ["CHECKPOINT_S", "DEADLINE_S", "Feed", "cancel_jobs", "children", "ended", "log_of", "run_on", "worker_pool"]
+__all__ = ["CHECKPOINT_S", "DEADLINE_S", "Feed", "children", "ended", "log_of", "run_on", "worker_pool"]
 
 DEADLINE_S = 120.0
 CHECKPOINT_S = 0.5
-# As fast as events can be written, they would be most of what a slow machine has to do.
-_PACE_S = 0.25
-_OVER = {getattr(beam_job_api_pb2.JobState, state) for state in ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")}
 
 
 @contextmanager
@@ -73,21 +66,6 @@ def worker_pool(app: AppFolder) -> Iterator[tuple[subprocess.Popen[bytes], str]]
             process.wait()
 
 
-def cancel_jobs(flink: FlinkJobServer) -> None:
-    """End whatever jobs run there still."""
-    with grpc.insecure_channel(flink.job_endpoint, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        service = beam_job_api_pb2_grpc.JobServiceStub(channel)  # type: ignore[no-untyped-call]
-
-        def is_idle() -> bool:
-            found = service.GetJobs(beam_job_api_pb2.GetJobsRequest(), timeout=DEADLINE_S).job_info
-            left = [job.job_id for job in found if job.state not in _OVER]
-            for job_id in left:
-                service.Cancel(beam_job_api_pb2.CancelJobRequest(job_id=job_id), timeout=DEADLINE_S)
-            return not left
-
-        wait_until(is_idle, "no job runs", DEADLINE_S)
-
-
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
@@ -116,7 +94,6 @@ class Feed:
 
     def __init__(self, app: AppFolder) -> None:
         self._app = app
-        self._due_s = 0.0
         self.requests = 0
 
     def more(self, requests: int, *, end: bool = False) -> None:
@@ -129,9 +106,7 @@ class Feed:
 
         def look() -> bool:
             assert process.poll() is None, log_of(self._app)
-            if time.monotonic() >= self._due_s:
-                self.more(5)
-                self._due_s = time.monotonic() + _PACE_S
+            self.more(5)
             return is_so()
 
         wait_until(look, what, DEADLINE_S)

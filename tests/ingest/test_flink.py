@@ -29,12 +29,12 @@ def check_learned(app: AppFolder, *, restores: int = 0) -> None:
 
 
 def test_a_run_on_flink_that_is_told_to_stop_drains_and_another_runner_goes_on_from_t0(
-    idle_flink: FlinkJobServer, prism: Path, tmp_path: Path
+    own_flink: FlinkJobServer, prism: Path, tmp_path: Path
 ) -> None:
     app = write_app(tmp_path / "app", prism, lots=4)
     feed = Feed(app)
     feed.more(150)
-    with run_on(idle_flink, app) as told:
+    with run_on(own_flink, app) as told:
         feed.until_acknowledged(T_MS + 160 * STEP_MS, told)
         told.send_signal(signal.SIGTERM)
         report = ended(app, told)
@@ -70,15 +70,14 @@ def test_flink_killed_in_the_midst_ends_the_run_and_the_next_one_loses_nothing_a
 
 
 def test_a_worker_killed_in_the_midst_is_replaced_by_flink_and_goes_on_from_its_checkpoint(
-    idle_flink: FlinkJobServer, tmp_path: Path
+    own_flink: FlinkJobServer, tmp_path: Path
 ) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
     feed = Feed(app)
     feed.more(150)
-    logged = len(idle_flink.log.read_text())
     with worker_pool(app) as (pool, address):
         changes = ("ingest.environment=EXTERNAL", f"ingest.environment_config={address}")
-        with run_on(idle_flink, app, *changes) as process:
+        with run_on(own_flink, app, *changes) as process:
             feed.until_acknowledged(T_MS + 160 * STEP_MS, process)
             (worker,) = children(pool.pid)
             os.kill(worker, signal.SIGKILL)
@@ -88,8 +87,7 @@ def test_a_worker_killed_in_the_midst_is_replaced_by_flink_and_goes_on_from_its_
             feed.more(10, end=True)
             report = ended(app, process)
             # Each of a file: what Flink may keep in memory instead is not large, and a longer run than this has more.
-            said = idle_flink.log.read_text()[logged:]
-            restores = len(re.findall(r"Restoring job \w+ from .* located at file:", said))
+            restores = len(re.findall(r"Restoring job \w+ from .* located at file:", own_flink.log.read_text()))
     assert restores >= 1
     assert report["run"] == 1  # Flink restored its checkpoint, and no run was begun anew
     assert not report["stopped"]
@@ -97,10 +95,10 @@ def test_a_worker_killed_in_the_midst_is_replaced_by_flink_and_goes_on_from_its_
     assert len({batch.header.ingest_run for _, batch in messages(app)}) == 1
 
 
-def test_a_run_on_flink_ends_once_a_newer_one_has_begun(idle_flink: FlinkJobServer, tmp_path: Path) -> None:
+def test_a_run_on_flink_ends_once_a_newer_one_has_begun(own_flink: FlinkJobServer, tmp_path: Path) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
     Feed(app).more(50)
-    with run_on(idle_flink, app) as replaced:
+    with run_on(own_flink, app) as replaced:
         wait_for_progress(app, replaced, T_MS)
         begin_run(app)
         assert replaced.wait(DEADLINE_S) == 1
@@ -108,11 +106,11 @@ def test_a_run_on_flink_ends_once_a_newer_one_has_begun(idle_flink: FlinkJobServ
 
 
 def test_what_a_worker_raises_again_and_again_on_flink_ends_the_run_as_itself(
-    idle_flink: FlinkJobServer, tmp_path: Path
+    own_flink: FlinkJobServer, tmp_path: Path
 ) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
     Feed(app).more(50)
-    with run_on(idle_flink, app) as process:
+    with run_on(own_flink, app) as process:
         wait_until(lambda: "ingest reads from" in log_of(app), "the run begins", DEADLINE_S)
         shutil.rmtree(Path(app.topic_url("samples").removeprefix("file://")))
         assert process.wait(DEADLINE_S) == 1
@@ -120,12 +118,12 @@ def test_what_a_worker_raises_again_and_again_on_flink_ends_the_run_as_itself(
 
 
 def test_topics_of_a_broker_are_joined_on_flink_to_the_last_identity(
-    kafka: Kafka, idle_flink: FlinkJobServer, topic_name: str, tmp_path: Path
+    kafka: Kafka, own_flink: FlinkJobServer, topic_name: str, tmp_path: Path
 ) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4, prefix=f"kafka://{kafka.address}/{topic_name}-")
     feed = Feed(app)
     feed.more(150)
-    with run_on(idle_flink, app) as process:
+    with run_on(own_flink, app) as process:
         wait_for_progress(app, process, T_MS + 100 * STEP_MS)
         feed.more(20, end=True)  # after what was there when it began
         report = ended(app, process)
