@@ -14,8 +14,14 @@ def device_of(settings: TrainerSettings) -> str:
     """TensorFlow's name of the device.
 
     Raises:
-        UsageError: A GPU is asked for and TensorFlow sees none.
+        UsageError: A GPU is asked for and TensorFlow sees none, or threads that it cannot have any more.
     """
+    if settings.threads and tf.config.threading.get_intra_op_parallelism_threads() != settings.threads:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
+        except RuntimeError as error:
+            message = f"TensorFlow is in use in this process already, with other threads than {settings.threads}"
+            raise UsageError(message, help="leave trainer.threads out, or train in a process of its own") from error
     gpus = tf.config.list_physical_devices("GPU") if settings.device != "cpu" else []
     if settings.device == "gpu" and not gpus:
         message = "trainer.device is gpu, and TensorFlow sees none"

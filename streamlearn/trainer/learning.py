@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import TrainingFailed
+from streamlearn.marks import MarkedRows
 from streamlearn.samples import SampleCodec
 from streamlearn.trainer.columns import StepColumns, columns_of
 from streamlearn.trainer.extract import rows_of
@@ -20,7 +21,7 @@ from streamlearn.trainer.message import Reached
 from streamlearn.trainer.remembered import Remembered
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.stages import Stages, Work
-from streamlearn.trainer.step import Step
+from streamlearn.trainer.step import Piece, Step
 from streamlearn.trainer.stepping import marked_rows
 
 __all__ = ["Done", "Learning", "Tally"]
@@ -172,7 +173,7 @@ class Learning:
         self.tally.refused_rows += len(step)
         self._refused_in_a_row += 1
         for number, piece in enumerate(step.pieces):
-            self._remembered.refuse(step.number, marked_rows(piece.batch, piece.rows))
+            self._remembered.refuse(step.number, _refused(piece))
             name = f"step-{step.number}-{number}-{step.reached.clock_ms}.avro"
             self._kept.add(name, self._codec.encode(rows_of(piece.batch, piece.rows)))
         _LOG.error("step %d of %d rows gave no numbers, and is left out", step.number, len(step))
@@ -183,3 +184,9 @@ class Learning:
                 "as it was: `streamlearn rewind` goes back further"
             )
             raise TrainingFailed(message, help=help)
+
+
+def _refused(piece: Piece) -> MarkedRows:
+    """The labels of a piece that were to be learned; what earlier steps learned of its rows stays."""
+    rows, asked = marked_rows(piece.batch, piece.rows), piece.learn | piece.correct
+    return replace(rows, settles=asked, labels=rows.labels & asked)

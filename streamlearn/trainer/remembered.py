@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from streamlearn.errors import BadRecord
 from streamlearn.marks import MarkedRows, Marks, Settled
@@ -14,7 +17,7 @@ from streamlearn.trainer.message import Reached
 
 __all__ = ["Remembered"]
 
-_REACHED = "reached"
+_REACHED, _REFUSED = "reached", "refused-"
 
 
 class Remembered:
@@ -28,6 +31,8 @@ class Remembered:
     def __init__(self, labels: int, settings: MarksSettings) -> None:
         self._marks, self._lock = Marks(labels, settings), threading.Lock()
         self._newest = 0
+        # Refused rows, and the step whose acknowledgement brings them into a save.
+        self._refused: list[tuple[int, MarkedRows]] = []
 
     def settle(self, step: int, rows: MarkedRows) -> Settled:
         """See `Marks`."""
@@ -40,17 +45,20 @@ class Remembered:
         with self._lock:
             self._newest = max(step, self._newest)
             self._marks.refuse(self._newest, rows)
+            self._refused.append((self._newest, rows))
 
     def acknowledge(self, step: int) -> None:
         """See `Marks`."""
         with self._lock:
             self._marks.acknowledge(step)
+            self._refused = [(booked, rows) for booked, rows in self._refused if booked > step]
 
     def save(self, reached: Reached) -> dict[str, bytes]:
-        """All that was acknowledged, and where it ends; what is certainly not asked for again is let go of."""
+        """All that was acknowledged, where it ends, and what was refused, whatever step that is booked under."""
         with self._lock:
             entries = dict(self._marks.save().entries)
-        return entries | {_REACHED: msgspec.json.encode(reached)}
+            refused = {f"{_REFUSED}{at}": _bytes_of(rows) for at, (_, rows) in enumerate(self._refused)}
+        return entries | refused | {_REACHED: msgspec.json.encode(reached)}
 
     def forget(self, horizon_ms: int) -> None:
         """See `Marks`."""
@@ -73,8 +81,13 @@ class Remembered:
         except msgspec.DecodeError as error:
             message = f"where messages are learned cannot be read: {error}"
             raise BadRecord(message, help="go on from an older version") from error
+        of_marks = {name: bytes(one) for name, one in entries.items() if not name.startswith((_REACHED, _REFUSED))}
         with self._lock:
-            self._marks.load({name: bytes(one) for name, one in entries.items() if name != _REACHED})
+            self._marks.load(of_marks)
+            for name in sorted(entries):
+                if name.startswith(_REFUSED):
+                    self._marks.refuse(0, _rows_of(bytes(entries[name])))
+            self._marks.acknowledge(0)
         return reached
 
     @property
@@ -82,3 +95,16 @@ class Remembered:
         """Bytes that are held."""
         with self._lock:
             return self._marks.bytes
+
+
+def _bytes_of(rows: MarkedRows) -> bytes:
+    written = io.BytesIO()
+    columns: dict[str, Any] = {name: np.asarray(value) for name, value in vars(rows).items()}
+    np.savez(written, **columns)
+    return written.getvalue()
+
+
+def _rows_of(data: bytes) -> MarkedRows:
+    with np.load(io.BytesIO(data), allow_pickle=False) as found:
+        columns: dict[str, Any] = {name: found[name] for name in found.files}
+    return MarkedRows(**columns | {"topic_id": str(columns["topic_id"])})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from streamlearn.apps import App, AppFolder
 from streamlearn.errors import RunOver, ShardUnreachable
 from streamlearn.ps import PsClient
+from streamlearn.samples import SampleBatch
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.columns import columns_of
 from streamlearn.trainer.learner import Learned
@@ -200,3 +203,27 @@ def _validated(app: App, step: Step, learned: Learned, error: Exception | None) 
         validating.add(columns_of(step), learned)
         if error is not None:
             raise error
+
+
+def test_what_is_no_number_stays_refused_however_soon_training_ends(tmp_path: Path) -> None:
+    def bad(path: Path, interval_s: float) -> tuple[AppFolder, list[tuple[int, SampleBatch]]]:
+        folder = folder_of(path, publish_interval_s=interval_s)
+        messages = messages_of(folder.app, 12)
+        partition, batch = messages[3]
+        lengths = batch.item.dense["length"].copy()
+        lengths[:5] = np.nan
+        item = replace(batch.item, dense=dict(batch.item.dense) | {"length": lengths})
+        messages[3] = (partition, replace(batch, item=item))
+        write_messages(folder, messages)
+        return folder, messages
+
+    whole, messages = bad(tmp_path / "whole", 3_600)
+    assert run(whole).tally.refused_steps == 1
+    stopped, _ = bad(tmp_path / "stopped", 0.001)
+    while True:
+        stop = threading.Event()
+        run(stopped, stop=stop, told=lambda _, stop=stop: stop.set())
+        if not stop.is_set():
+            break
+    assert known_of(stopped, messages) == known_of(whole, messages)
+    assert state_of(stopped) == state_of(whole)
