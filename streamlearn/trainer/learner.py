@@ -201,7 +201,7 @@ class Learner:
         self.steps = int(state["steps"][0]) if "steps" in state else 0
 
     def begin_with(self, dense: Mapping[str, Float32s]) -> None:
-        """Take weights over, and begin the optimizer anew; those of another shape stay as they are."""
+        """Take weights over; those of another shape, and the optimizer's state, stay as they are."""
         whole, at = self.weights(), 0
         for name, shape in self.shapes.items():
             size, given = math.prod(shape), dense.get(name)

@@ -170,9 +170,7 @@ class Trainer:
         with ExitStack() as ends:
             return self._run(stop, until or Until(), show, ends)
 
-    def _run(
-        self, stop: threading.Event, until: Until, show: Callable[[Trainer], None], ends: ExitStack
-    ) -> TrainReport:
+    def _run(self, stop: threading.Event, until: Until, show: Show, ends: ExitStack) -> TrainReport:
         begin_s = self._clock.monotonic_s()
         resumed = self.publisher.start()
         _LOG.info("run %d goes on from %s", resumed.run, resumed.ref or "nothing")
