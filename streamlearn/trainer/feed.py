@@ -119,26 +119,27 @@ class Feed:
         return took
 
     def _learned(self, message: Message) -> Iterator[Step]:
-        if not self._stepping.held:
+        if not self._stepping.has_more:
             self._began_s = self._clock.monotonic_s()
         before = self._merge.reached
         self._merge.consume(message)
-        yield from self._stepping.add(message, before, self._merge.reached)
+        for step in self._stepping.add(message, before, self._merge.reached):
+            self._began_s = self._clock.monotonic_s()
+            yield step
 
     def _rest(self) -> Iterator[Step]:
         """What was read and waits for partitions that are silent, and then what fills no step."""
         while (message := self._merge.take(wait=False)) is not None:
             yield from self._learned(message)
-        if self._stepping.read:
+        if self._stepping.has_more:
             yield self._flush()
 
     def _flush(self) -> Step:
-        self._began_s = self._clock.monotonic_s()
         return self._stepping.flush(self._merge.reached)
 
     def _has_waited(self) -> bool:
         """Whether a step that is not full has waited for long enough."""
-        if self._is_strict or not self._stepping.read:
+        if self._is_strict or not self._stepping.has_more:
             return False
         return self._clock.monotonic_s() - self._began_s >= self._settings.step_wait_s
 

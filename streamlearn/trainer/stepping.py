@@ -68,16 +68,12 @@ class Stepping:
         self._number = 1
         self._pieces: list[Piece] = []
         self._held = self._read = 0
+        self._has_more = False
 
     @property
-    def held(self) -> int:
-        """Rows of the step that is being filled."""
-        return self._held
-
-    @property
-    def read(self) -> int:
-        """Rows that were read since the last step."""
-        return self._read
+    def has_more(self) -> bool:
+        """Whether messages, be they without rows, go further than the last step does."""
+        return self._has_more
 
     def add(self, message: Message, before: Reached, after: Reached) -> Iterator[Step]:
         """The steps that a message fills.
@@ -89,12 +85,15 @@ class Stepping:
         """
         batch = message.batch
         at, rows = 0, len(batch)
+        self._has_more = True
         while at < rows:
             end = min(rows, at + self._rows_max - self._held)
             self._settle(batch, at, end, before)
             at = end
             if self._held == self._rows_max:
-                yield self.flush(after if at == rows else before)
+                step = self.flush(after if at == rows else before)
+                self._has_more = at < rows
+                yield step
 
     def flush(self, reached: Reached) -> Step:
         """What there is so far, as a step.
@@ -104,7 +103,7 @@ class Stepping:
         """
         step = Step(self._number, tuple(self._pieces), reached, self._read)
         self._number += 1
-        self._pieces, self._held, self._read = [], 0, 0
+        self._pieces, self._held, self._read, self._has_more = [], 0, 0, False
         return step
 
     def _settle(self, batch: SampleBatch, begin: int, end: int, reached: Reached) -> None:

@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from streamlearn.apps import AppFolder
@@ -16,6 +17,7 @@ from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.settings import MarksSettings
 from streamlearn.testing import ManualClock, memory_topic
 from streamlearn.topics import Topic, TopicSettings
+from streamlearn.trainer.extract import rows_of
 from streamlearn.trainer.feed import Feed, Until, beginning_of
 from streamlearn.trainer.message import Reached
 from streamlearn.trainer.remembered import Remembered
@@ -73,6 +75,11 @@ def place_of(path: Path, partitions: int = 2, **trainer: Any) -> Iterator[Place]
 def ends(place: Place) -> Until:
     with place.topic.reader() as reader:
         return Until({at: reader.end(at) for at in range(place.topic.partitions)})
+
+
+def _ends_of_lots(messages: list[tuple[int, SampleBatch]]) -> list[tuple[int, SampleBatch]]:
+    """What ingest writes when it ends: how far each lot is, without a row."""
+    return [(partition, rows_of(batch, np.arange(0))) for partition, batch in messages]
 
 
 def steps_of(feed: Feed) -> list[Step]:
@@ -163,6 +170,51 @@ def test_arrival_learns_a_step_that_is_not_full_after_a_while(tmp_path: Path) ->
         step = next(step for step in steps if step is not None)
         assert step.read == 2 * _ROWS
         assert next(steps) is None
+
+
+def test_messages_without_rows_are_reached_too(tmp_path: Path) -> None:
+    with place_of(tmp_path, order="arrival", step_rows=2 * _ROWS, step_wait_s=5.0) as place:
+        messages = messages_of(place.folder.app, 2, _ROWS)
+        place.write(messages)
+        with place.feed() as feed:
+            steps = feed.steps()
+            full = next(step for step in steps if step is not None)
+            assert (len(full), full.reached.offsets) == (2 * _ROWS, (1, 1))
+            place.write(_ends_of_lots(messages))
+            assert next(steps) is None
+            place.clock.sleep(6.0)
+            last = next(steps)
+            assert last is not None
+            assert (len(last), last.reached.offsets) == (0, (2, 2))
+            place.clock.sleep(6.0)
+            assert next(steps) is None
+
+
+def test_messages_without_rows_are_reached_at_the_end_of_a_strict_run(tmp_path: Path) -> None:
+    with place_of(tmp_path, step_rows=2 * _ROWS) as place:
+        messages = messages_of(place.folder.app, 2, _ROWS)
+        place.write(messages + _ends_of_lots(messages))
+        with place.feed(ends(place)) as feed:
+            steps = steps_of(feed)
+        assert [len(step) for step in steps] == [2 * _ROWS, 0]
+        assert steps[-1].reached.offsets == (2, 2)
+
+
+def test_a_step_waits_for_no_longer_than_its_own_rows_did(tmp_path: Path) -> None:
+    with place_of(tmp_path, order="arrival", step_rows=15, step_wait_s=5.0) as place, place.feed() as feed:
+        steps = feed.steps()
+        messages = messages_of(place.folder.app, 3, _ROWS)
+        place.write(messages[:1])
+        assert next(steps) is None
+        place.clock.sleep(4.0)
+        place.write(messages[1:2])
+        full = next(step for step in steps if step is not None)
+        assert len(full) == 15
+        place.clock.sleep(4.0)  # the first row is older than a step may wait; those that are left are not
+        assert next(steps) is None
+        place.clock.sleep(2.0)
+        rest = next(step for step in steps if step is not None)
+        assert len(rest) == 5
 
 
 @pytest.mark.parametrize("order", ["strict", "arrival"])

@@ -136,7 +136,7 @@ def stepped(case: Case, stepping: Stepping, reached: Reached) -> Iterator[Step]:
         before = merge.reached
         merge.consume(message)
         yield from stepping.add(message, before, merge.reached)
-    if stepping.read:
+    if stepping.has_more:
         yield stepping.flush(merge.reached)
 
 
