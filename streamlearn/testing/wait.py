@@ -11,7 +11,7 @@ __all__ = ["wait_until"]
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], what: str, deadline_s: float = 20.0) -> T:
+def wait_until(condition: Callable[[], T], what: str, deadline_s: float = 60.0) -> T:
     """The condition's first truthy value.
 
     Args:

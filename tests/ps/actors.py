@@ -57,7 +57,7 @@ def listen_again(port: int) -> bool:
 
 def run_shard(place: str, port: int, store: str) -> None:
     """Be a shard, until killed."""
-    wait_until(lambda: listen_again(port), f"port {port} to be free", deadline_s=10)
+    wait_until(lambda: listen_again(port), f"port {port} to be free")
     settings = msgspec.structs.replace(_SETTINGS, listen=[f"127.0.0.1:{port}"])
     server_module._EXPORT_NICE = 0  # beside all else that runs here an export would be done when the tests are
     server = ShardServer(Place.parse(place), OPTIONS, Shelf(open_store(store), MODEL), settings)

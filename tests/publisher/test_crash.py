@@ -76,7 +76,7 @@ def test_a_shard_killed_in_the_midst_of_an_export_is_followed_by_one_that_loses_
     settings = msgspec.structs.replace(
         SETTINGS,
         addresses=[f"127.0.0.1:{port}" for port in ports],
-        export_wait_s_max=3.0,
+        export_wait_s_max=10.0,
         order_wait_s_max=5.0,
         retry_wait_ms_max=3_000,
     )
