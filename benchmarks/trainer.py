@@ -28,12 +28,18 @@ _ROUNDS, _QUICK_ROUNDS = 3, 1
 _WINDOW_STEPS, _QUICK_WINDOW_STEPS = 30, 8
 # `learn`: every key is there before the first step; `grow`: keys come as samples hold them; `dense`: our whole trainer
 # and its dense part alone, in turn.
-_GROUPS = {OURS: ("learn", "grow", "dense"), "keras_static": ("learn",), "tfra_dynamic": ("learn", "grow")}
+_GROUPS = {
+    OURS: ("learn", "grow", "dense"),
+    "keras_plain": ("learn",),
+    "keras_static": ("learn",),
+    "tfra_dynamic": ("learn", "grow"),
+}
 # Ours over theirs; of these, less is better.
 _LESS = ("_us_", "_ms", "_bytes")
 _NO_RATIO = ("_log_loss",)
 # Ratios that go by names of their own: those that there are aims for.
 _NAMES = {
+    "learn_samples_per_s_to_keras_plain": "ratio_keras_plain",
     "learn_samples_per_s_to_keras_static": "ratio_keras_static",
     "learn_samples_per_s_to_tfra_dynamic": "ratio_tfra",
     "to_dense_only": "ratio_dense_only",

@@ -60,6 +60,7 @@ def samples_folder(folder: Path, keys_count: int) -> AppFolder:
             step_wait_s=_STEP_WAIT_S,
             staleness_steps=STALENESS_STEPS,
             row_gradients="mean",  # as peers' are
+            xla="on",  # peers take it where it is faster
         ),
     )
     return AppFolder(app, folder, settings)

@@ -26,6 +26,7 @@ __all__ = [
     "ADAGRAD_EPSILON",
     "ADAGRAD_RATE",
     "ADAGRAD_START",
+    "HIDDEN",
     "ROW_BOUND",
     "DeepFm",
     "Faster",
@@ -38,7 +39,7 @@ __all__ = [
 ADAGRAD_RATE, ADAGRAD_START, ADAGRAD_EPSILON = 0.05, 0.1, 1e-7
 ROW_BOUND = 0.05  # rows begin uniform between minus this and this
 _ADAM_RATE = 1e-3
-_HIDDEN = (256, 128)
+HIDDEN = (256, 128)
 _USER_IDS = REQUESTS_PADDED * USER_SLOTS
 
 
@@ -143,13 +144,13 @@ class DeepFm:
         layer = keras.layers.Dense
         width = (USER_SLOTS + 1 + ITEM_SLOTS) * DIM + DENSE_COLUMNS
         # Of the first layers one half is the request's and the other the item's: sums of two, each begun as the whole.
-        bound = (6.0 / (width + _HIDDEN[0])) ** 0.5
+        bound = (6.0 / (width + HIDDEN[0])) ** 0.5
         whole = keras.initializers.RandomUniform(-bound, bound, seed=2)
-        self._user = layer(_HIDDEN[0] + 1, use_bias=False, kernel_initializer=whole)
-        self._item = layer(_HIDDEN[0] + 1, kernel_initializer=whole)
-        self._second, self._out = layer(_HIDDEN[1], activation="relu"), layer(1)
+        self._user = layer(HIDDEN[0] + 1, use_bias=False, kernel_initializer=whole)
+        self._item = layer(HIDDEN[0] + 1, kernel_initializer=whole)
+        self._second, self._out = layer(HIDDEN[1], activation="relu"), layer(1)
         self._pairs = layer(1, use_bias=False, kernel_initializer="ones")
-        shapes = ((USER_SLOTS + 1) * DIM, ITEM_SLOTS * DIM + DENSE_COLUMNS, _HIDDEN[0], _HIDDEN[1], DIM)
+        shapes = ((USER_SLOTS + 1) * DIM, ITEM_SLOTS * DIM + DENSE_COLUMNS, HIDDEN[0], HIDDEN[1], DIM)
         layers = (self._user, self._item, self._second, self._out, self._pairs)
         for one, inputs in zip(layers, shapes, strict=True):
             one.build((None, inputs))
@@ -192,7 +193,7 @@ class DeepFm:
         of_request = tf.concat([self._user(users), *_sums(users)], axis=1)
         of_item = tf.concat([self._item(tf.concat([items, dense], axis=1)), *_sums(items)], axis=1)
         both = of_item + tf.gather(of_request, request_index)
-        linear, first, sums, squares = tf.split(both, [1, _HIDDEN[0], DIM, DIM], axis=1)
+        linear, first, sums, squares = tf.split(both, [1, HIDDEN[0], DIM, DIM], axis=1)
         deep = self._out(self._second(tf.nn.relu(first)))
         return (linear + deep + self._pairs(0.5 * (tf.square(sums) - squares)))[:, 0]
 

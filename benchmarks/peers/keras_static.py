@@ -30,7 +30,7 @@ from benchmarks.peers.deepfm import (
 from benchmarks.peers.learning import learn, padded
 from benchmarks.trainer_samples import SLOTS, USER_SLOTS, StepSamples
 
-__all__ = ["StaticLearner"]
+__all__ = ["StaticLearner", "first_rows"]
 
 
 class StaticLearner:
@@ -43,7 +43,7 @@ class StaticLearner:
 
     def __init__(self, keys_count: int, *, stock: bool) -> None:
         self._each = keys_count // SLOTS
-        self._table = keras.layers.Embedding(keys_count, DIM, embeddings_initializer=_first_rows)
+        self._table = keras.layers.Embedding(keys_count, DIM, embeddings_initializer=first_rows)
         self._table.build()
         variable = self._table.embeddings.value
         self._model = DeepFm(keras)
@@ -95,7 +95,7 @@ class StaticLearner:
         return None
 
 
-def _first_rows(shape: tuple[int, ...], dtype: Any = None) -> NDArray[np.float32]:
+def first_rows(shape: tuple[int, ...], dtype: Any = None) -> NDArray[np.float32]:
     """By NumPy: Keras's own keep the memory of what they compute on the way, twice the table."""
     rows = np.random.default_rng(1).random(shape, np.float32)
     rows *= 2 * ROW_BOUND

@@ -57,6 +57,7 @@ PEERS: dict[str, Peer] = {
     "mutable_hash_table": Peer("benchmarks.peers.tensorflow_tables", _TENSORFLOW, ("fill", "latency")),
     "tensorflow_ps": Peer("benchmarks.peers.tensorflow_ps", _TENSORFLOW, ("remote",)),
     "keras_static": Peer("benchmarks.peers.keras_static", _TENSORFLOW, ("learn", "stock")),
+    "keras_plain": Peer("benchmarks.peers.keras_plain", _TENSORFLOW, ("learn",)),
     "tfra_dynamic": Peer("benchmarks.peers.tfra_dynamic", Environment("tfra"), ("learn", "grow")),
     "torch_static": Peer("benchmarks.peers.torch_static", Environment("torch"), ("fill", "train")),
 }

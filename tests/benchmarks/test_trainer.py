@@ -71,10 +71,12 @@ def test_ratios_with_aims_go_by_the_names_of_the_aims() -> None:
     found = {
         "streamlearn": {"learn_samples_per_s": 6.0, "learn_bytes": 2.0, "to_dense_only": 0.8, "cpu_to_dense_only": 0.7},
         "keras_static": {"learn_samples_per_s": 3.0, "learn_bytes": 6.0},
+        "keras_plain": {"learn_samples_per_s": 2.0},
         "tfra_dynamic": {"learn_samples_per_s": 1.5},
     }
     assert named(found) == {
         "ratio_keras_static": 2.0,
+        "ratio_keras_plain": 3.0,
         "ratio_tfra": 4.0,
         "learn_bytes_to_keras_static": 3.0,
         "ratio_dense_only": 0.8,
