@@ -101,7 +101,13 @@ class JudgeSettings(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 1_000
     scored_rows_max: Annotated[
-        int, Meta(ge=1, le=1 << 40, description="The most recent closed samples that are scored.")
+        int,
+        Meta(
+            ge=1,
+            le=1 << 40,
+            description="The most recent closed samples that are scored. They are held within their messages: plan the "
+            "memory of four times as many.",
+        ),
     ] = 50_000
     judge_s_max: Annotated[
         float, Meta(gt=0, le=86_400, description="How long judging may take; a version not judged by then is rejected.")

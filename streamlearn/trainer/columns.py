@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,14 @@ from streamlearn.samples import FeatureColumns, SampleBatch, SegmentColumns, Slo
 from streamlearn.trainer.identity import identity_of
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["StepColumns", "columns_of", "join_features", "take_features"]
+__all__ = ["StepColumns", "columns_of", "join_features", "requests_of", "take_features"]
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Uint32s = npt.NDArray[np.uint32]
 Uint64s = npt.NDArray[np.uint64]
 Float32s = npt.NDArray[np.float32]
+Rows: TypeAlias = "Int64s | slice"
 Number = TypeVar("Number", bound=np.generic)
 
 
@@ -63,7 +64,7 @@ class StepColumns:
 
 def columns_of(step: Step) -> StepColumns:
     """Bring the rows of a step together; its requests are those of its messages, each once a piece."""
-    chosen = [_requests_of(piece) for piece in step.pieces]
+    chosen = [requests_of(piece.batch, piece.rows) for piece in step.pieces]
     indexes, at = [], 0
     for requests, index in chosen:
         indexes.append(index + at)
@@ -74,9 +75,9 @@ def columns_of(step: Step) -> StepColumns:
         step=step,
         requests=at,
         user=join_features(
-            [take_features(one.batch.user, requests) for one, (requests, _) in zip(pieces, chosen, strict=True)]
+            [take_features(one.batch.user, _run_of(wanted)) for one, (wanted, _) in zip(pieces, chosen, strict=True)]
         ),
-        item=join_features([take_features(one.batch.item, one.rows) for one in pieces]),
+        item=join_features([take_features(one.batch.item, _run_of(one.rows)) for one in pieces]),
         request_index=np.concatenate([*indexes, np.zeros(0, np.int32)]).astype(np.int32),
         learn=_end_to_end([one.learn for one in pieces], np.uint32),
         correct=_end_to_end([one.correct for one in pieces], np.uint32),
@@ -89,43 +90,44 @@ def columns_of(step: Step) -> StepColumns:
     )
 
 
-def take_features(features: FeatureColumns, rows: Int64s) -> FeatureColumns:
-    """Some rows of a side's features; a view where they lie side by side."""
+def take_features(features: FeatureColumns, rows: Rows) -> FeatureColumns:
+    """Some rows of a side's features; of a slice, views."""
     return FeatureColumns(
         slots={name: _take_slot(slot, rows) for name, slot in features.slots.items()},
-        dense={name: _take(values, rows) for name, values in features.dense.items()},
+        dense={name: values[rows] for name, values in features.dense.items()},
     )
 
 
-def _requests_of(piece: Piece) -> tuple[Int64s, Int32s]:
-    """The requests of a piece in the order of its rows, and which of them each row is of."""
-    of = piece.batch.request_index[piece.rows]
-    if len(of) and (np.diff(of) >= 0).all():
+def requests_of(batch: SampleBatch, rows: Int64s) -> tuple[Int64s, Int32s]:
+    """The requests of some rows, growing, and which of them each row is of."""
+    of = batch.request_index[rows]
+    if len(of) and (of[1:] >= of[:-1]).all():
         is_new = np.concatenate(([True], of[1:] != of[:-1]))
-        return of[is_new].astype(np.int64), (np.cumsum(is_new) - 1).astype(np.int32)
+        return of[is_new].astype(np.int64), np.cumsum(is_new, dtype=np.int32) - np.int32(1)
     requests, index = np.unique(of, return_inverse=True)
     return requests.astype(np.int64), index.astype(np.int32)
 
 
-def _is_run(rows: Int64s) -> bool:
-    return len(rows) > 0 and int(rows[-1]) - int(rows[0]) == len(rows) - 1
+def _run_of(rows: Int64s) -> Rows:
+    """The same rows as a slice where they lie side by side."""
+    if not len(rows):
+        return rows
+    begin, end = int(rows[0]), int(rows[-1]) + 1
+    return slice(begin, end) if end - begin == len(rows) else rows
 
 
-def _take(values: npt.NDArray[np.float32], rows: Int64s) -> npt.NDArray[np.float32]:
-    return values[int(rows[0]) : int(rows[-1]) + 1] if _is_run(rows) else values[rows]
-
-
-def _take_slot(slot: SlotColumns, rows: Int64s) -> SlotColumns:
+def _take_slot(slot: SlotColumns, rows: Rows) -> SlotColumns:
     if slot.offsets is None:
-        keys = slot.keys[int(rows[0]) : int(rows[-1]) + 1] if _is_run(rows) else slot.keys[rows]
-        return SlotColumns(keys)
-    begins, lengths = slot.offsets[rows], np.diff(slot.offsets)[rows]
+        return SlotColumns(slot.keys[rows])
+    if isinstance(rows, slice):
+        ends = slot.offsets[rows.start : rows.stop + 1]
+        taken = slice(int(ends[0]), int(ends[-1]))
+        weights = None if slot.weights is None else slot.weights[taken]
+        return SlotColumns(slot.keys[taken], ends - ends[0], weights)
+    begins = slot.offsets[rows]
+    lengths = slot.offsets[rows + 1] - begins
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    if _is_run(rows):
-        begin, end = int(begins[0]), int(begins[-1] + lengths[-1])
-        weights = None if slot.weights is None else slot.weights[begin:end]
-        return SlotColumns(slot.keys[begin:end], offsets, weights)
     places = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
     return SlotColumns(slot.keys[places], offsets, None if slot.weights is None else slot.weights[places])
 

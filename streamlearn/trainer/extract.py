@@ -9,26 +9,25 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch
-from streamlearn.trainer.columns import join_features, take_features
+from streamlearn.trainer.columns import join_features, requests_of, take_features
 
 __all__ = ["joined_to", "rows_of"]
 
 
 def rows_of(batch: SampleBatch, rows: npt.NDArray[np.int64]) -> SampleBatch:
-    """Samples of some rows of others, with the requests that these are of.
+    """Samples of some rows of others, with the requests that these are of; a copy, so that the others can go.
 
     Args:
         batch: All of them.
         rows: int64[n], growing.
     """
-    found, index = np.unique(batch.request_index[rows], return_inverse=True)
-    requests = found.astype(np.int64)
+    requests, index = requests_of(batch, rows)
     columns = {name: getattr(batch.requests, name)[requests] for name in RequestColumns.__dataclass_fields__}
     return replace(
         batch,
         requests=RequestColumns(**columns),
         user=take_features(batch.user, requests),
-        request_index=index.astype(np.int32),
+        request_index=index,
         item_index=batch.item_index[rows],
         settle_time_ms=batch.settle_time_ms[rows],
         item=take_features(batch.item, rows),

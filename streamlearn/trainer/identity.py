@@ -18,8 +18,7 @@ _MIX = tuple(np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 
 def identity_of(batch: SampleBatch, rows: npt.NDArray[np.int64]) -> Uint64s:
     """A hash of the identity of some rows."""
     of = batch.request_index[rows]
-    with np.errstate(over="ignore"):
-        item = (batch.item_index[rows].astype(np.uint64) + np.uint64(1)) * _MIX[2]
+    item = (batch.item_index[rows].astype(np.uint64) + np.uint64(1)) * _MIX[2]
     return _mixed(_place(batch.requests.partition[of], batch.requests.offset[of]) + item)
 
 
@@ -29,12 +28,10 @@ def request_identity(batch: SampleBatch) -> Uint64s:
 
 
 def _place(partition: npt.NDArray[np.int32], offset: npt.NDArray[np.int64]) -> Uint64s:
-    with np.errstate(over="ignore"):
-        return (offset.astype(np.uint64) * _MIX[0]) ^ (partition.astype(np.uint64) * _MIX[1])
+    return (offset.astype(np.uint64) * _MIX[0]) ^ (partition.astype(np.uint64) * _MIX[1])
 
 
 def _mixed(numbers: Uint64s) -> Uint64s:
-    with np.errstate(over="ignore"):
-        numbers = (numbers ^ (numbers >> np.uint64(30))) * _MIX[1]
-        numbers = (numbers ^ (numbers >> np.uint64(27))) * _MIX[2]
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * _MIX[1]
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * _MIX[2]
     return numbers ^ (numbers >> np.uint64(31))

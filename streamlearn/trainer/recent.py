@@ -19,6 +19,9 @@ from streamlearn.trainer.step import Piece
 __all__ = ["Recent"]
 
 _ALL = (1 << 64) - 1
+# A message is held as it is while one row in so many of it is: so at most so many rows are in memory for one that is
+# held. Of fewer a copy is made, and the message can go.
+_WHOLE_ROWS_MAX = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,16 +29,29 @@ class _Held:
     """Rows of one message.
 
     Attributes:
-        batch: The rows.
-        identity: uint64[n].
+        batch: The message, or a copy of these rows.
+        rows: int64[n]. Which of its rows.
         learn: uint32[n]. A bit for every label that was learned from them.
         settled_ms: The newest of their settle times.
     """
 
     batch: SampleBatch
-    identity: npt.NDArray[np.uint64]
+    rows: npt.NDArray[np.int64]
     learn: npt.NDArray[np.uint32]
     settled_ms: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def identity(self) -> npt.NDArray[np.uint64]:
+        return identity_of(self.batch, self.rows)
+
+    def slim(self) -> _Held:
+        """The same rows, without a message that they are little of."""
+        if len(self) * _WHOLE_ROWS_MAX >= len(self.batch):
+            return self
+        return replace(self, batch=rows_of(self.batch, self.rows), rows=np.arange(len(self)))
 
 
 class Recent:
@@ -69,8 +85,9 @@ class Recent:
                 self._clock_ms = max(self._clock_ms, watermark_ms)
             for piece in pieces:
                 self._add(piece)
-            while self._rows > self._rows_max and not self._drop_closed():
-                self._halve()
+            while self._rows > self._rows_max and self._share_max:
+                if not self._drop_closed():
+                    self._halve()
 
     def closed(self) -> list[SampleBatch]:
         """Rows with the labels whose windows are closed, newest last; each settles just those."""
@@ -82,17 +99,27 @@ class Recent:
 
     def _add(self, piece: Piece) -> None:
         batch = piece.batch
-        is_held = (request_identity(batch) <= np.uint64(self._share_max))[batch.request_index[piece.rows]]
+        is_held = self._is_held(batch, piece.rows)
         for label, known in enumerate(self._corrected):
             is_corrected = is_held & ((piece.correct & np.uint32(1 << label)) != 0)
-            known.update(identity_of(batch, piece.rows[is_corrected]).tolist())
+            if is_corrected.any():
+                known.update(identity_of(batch, piece.rows[is_corrected]).tolist())
         learned = is_held & (piece.learn != 0)
-        rows = piece.rows[learned]
-        if len(rows):
+        if learned.any():
+            rows = piece.rows[learned]
             newest_ms = int(batch.settle_time_ms[rows].max())
-            held = _Held(rows_of(batch, rows), identity_of(batch, rows), piece.learn[learned], newest_ms)
-            self._held.append(held)
-            self._rows += len(rows)
+            self._hold(_Held(batch, rows, piece.learn[learned], newest_ms))
+
+    def _is_held(self, batch: SampleBatch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether the requests of some rows are among those that are held."""
+        if self._share_max == _ALL:
+            return np.ones(len(rows), np.bool_)
+        found: npt.NDArray[np.bool_] = request_identity(batch) <= np.uint64(self._share_max)
+        return found[batch.request_index[rows]]
+
+    def _hold(self, held: _Held) -> None:
+        self._held.append(held.slim())
+        self._rows += len(held)
 
     def _drop_closed(self) -> bool:
         """Let the oldest go, if that leaves enough that is closed; whether it did."""
@@ -106,33 +133,39 @@ class Recent:
         self._share_max //= 2
         held, self._held, self._rows = self._held, deque(), 0
         for one in held:
-            kept = (request_identity(one.batch) <= np.uint64(self._share_max))[one.batch.request_index]
-            rows = np.flatnonzero(kept)
-            if len(rows):
-                self._held.append(_Held(rows_of(one.batch, rows), one.identity[rows], one.learn[rows], one.settled_ms))
-                self._rows += len(rows)
-        there = {number for one in self._held for number in one.identity.tolist()}
-        self._corrected = [known & there for known in self._corrected]
+            kept = self._is_held(one.batch, one.rows)
+            if kept.any():
+                self._hold(replace(one, rows=one.rows[kept], learn=one.learn[kept]))
+        if any(self._corrected):
+            there = {number for one in self._held for number in one.identity.tolist()}
+            self._corrected = [known & there for known in self._corrected]
 
     def _forget(self, gone: _Held) -> None:
-        self._rows -= len(gone.batch)
+        self._rows -= len(gone)
         for known in self._corrected:
-            known.difference_update(gone.identity.tolist())
+            if known:
+                known.difference_update(gone.identity.tolist())
 
 
 def _closed(
     held: _Held, windows_ms: Sequence[int], corrected: Sequence[npt.NDArray[np.uint64]], clock_ms: int
 ) -> SampleBatch | None:
     """The rows of a message with labels whose windows are closed; None without any."""
-    batch = held.batch
-    shown_ms = batch.requests.event_time_ms[batch.request_index]
-    labels: list[LabelColumns] = []
-    any_closed = np.zeros(len(batch), np.bool_)
-    for number, (label, window_ms, known) in enumerate(zip(batch.labels, windows_ms, corrected, strict=True)):
-        is_closed = ((held.learn & np.uint32(1 << number)) != 0) & (shown_ms + window_ms <= clock_ms)
-        is_positive = is_closed & ((label.value != 0) | np.isin(held.identity, known))
-        labels.append(replace(label, settles=is_closed.astype(np.uint8), value=is_positive.astype(np.uint8)))
-        any_closed |= is_closed
-    if not any_closed.any():
+    batch, rows = held.batch, held.rows
+    shown_ms = batch.requests.event_time_ms[batch.request_index[rows]]
+    is_closed = [
+        ((held.learn & np.uint32(1 << number)) != 0) & (shown_ms + window_ms <= clock_ms)
+        for number, window_ms in enumerate(windows_ms)
+    ]
+    mine = np.flatnonzero(np.logical_or.reduce(is_closed))
+    if not len(mine):
         return None
-    return rows_of(replace(batch, labels=tuple(labels)), np.flatnonzero(any_closed))
+    found = rows_of(batch, rows[mine])
+    labels: list[LabelColumns] = []
+    for label, settles, known in zip(found.labels, is_closed, corrected, strict=True):
+        is_positive = label.value != 0
+        if len(known):
+            is_positive |= np.isin(held.identity[mine], known)
+        closed = settles[mine]
+        labels.append(replace(label, settles=closed.astype(np.uint8), value=(closed & is_positive).astype(np.uint8)))
+    return replace(found, labels=tuple(labels))
