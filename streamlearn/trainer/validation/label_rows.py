@@ -5,19 +5,19 @@ It knows no other label, no score and no thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.trainer.validation.rows import OpenRows, SettledRows
+from streamlearn.trainer.validation.open_rows import DueRows, OpenRows
+from streamlearn.trainer.validation.rows import SettledRows
 from streamlearn.trainer.validation.score import Window
 
 __all__ = ["LabelRows"]
 
-Rows = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
 
 
@@ -32,47 +32,44 @@ class LabelRows:
         kind: `row_type`.
 
     Attributes:
-        open: Rows of windows that are not closed, by when the window begins.
-        settled: Rows of closed windows that a longer window or the summary needs, likewise.
+        open: Rows of windows that are not closed.
+        settled: Rows of closed windows that a longer window or the summary needs, by when the window begins.
         closed_ms: Impressions before here are closed; None before the first watermark.
     """
 
     def __init__(self, name: str, wait_ms: int, widths_ms: Sequence[int], summary_ms: int, kind: np.dtype[Any]) -> None:
         self.name = name
-        self._wait_ms, self._widths_ms, self._summary_ms, self._kind = wait_ms, tuple(widths_ms), summary_ms, kind
+        self._wait_ms, self._widths_ms, self._summary_ms = wait_ms, tuple(widths_ms), summary_ms
         self._watermark_ms: int | None = None
-        self.open: dict[int, OpenRows] = {}
+        self.open = OpenRows(kind)
         self.settled: dict[int, SettledRows] = {}
         self.closed_ms: int | None = None
 
-    def rows_of(self, begins: Int64s) -> Iterator[tuple[OpenRows | None, npt.NDArray[np.int64] | slice]]:
-        """The open windows that some rows belong to, with the indexes of their rows; None for closed ones."""
-        if not len(begins):
-            return
-        if begins[0] == begins[-1] and bool((begins == begins[0]).all()):
-            yield self._open(int(begins[0])), slice(None)
-            return
-        order = np.argsort(begins, kind="stable")
-        ranked = begins[order]
-        cuts = np.flatnonzero(np.diff(ranked)) + 1
-        for at, mine in zip(np.concatenate(([0], cuts)), np.split(order, cuts), strict=True):
-            yield self._open(int(ranked[at])), mine
-
-    def begins(self, event_time_ms: Int64s) -> Int64s:
-        """When the shortest windows begin that hold some times."""
-        found: Int64s = event_time_ms - event_time_ms % self._widths_ms[0]
+    def windows_of(self, event_time_ms: Int64s) -> Int64s:
+        """The numbers of the shortest windows that hold some times."""
+        found: Int64s = event_time_ms // self._widths_ms[0]
         return found
+
+    def are_open(self, windows: Int64s) -> npt.NDArray[np.bool_]:
+        """Whether windows are not closed."""
+        if self.closed_ms is None:
+            return np.ones(len(windows), np.bool_)
+        return windows >= self.closed_ms // self._widths_ms[0]
 
     def is_due(self, watermark_ms: int) -> bool:
         """Whether a watermark closes any window, of whatever width."""
         return self.closed_ms is None or self._due_ms(watermark_ms, self._widths_ms[0]) > self.closed_ms
 
-    def due(self, watermark_ms: int) -> list[tuple[int, OpenRows]]:
-        """Take the open windows that a watermark closes, oldest first; rows that come for them later are late."""
+    def due(self, watermark_ms: int) -> DueRows:
+        """Take the rows of windows that a watermark closes; rows that come for them later are late."""
         assert self.is_due(watermark_ms)
         self.closed_ms = self._due_ms(watermark_ms, self._widths_ms[0])
-        begins = sorted(begin for begin in self.open if begin < self.closed_ms)
-        return [(begin, self.open.pop(begin)) for begin in begins]
+        return self.open.take(self.closed_ms // self._widths_ms[0])
+
+    def settle(self, window: int, rows: SettledRows) -> None:
+        """Have the rows of a window that was due, if any."""
+        if len(rows):
+            self.settled[window * self._widths_ms[0]] = rows
 
     def closed(self, watermark_ms: int) -> list[tuple[Window, list[SettledRows]]]:
         """The windows of all widths that close by a watermark and hold rows, once each, with their rows of now.
@@ -106,17 +103,10 @@ class LabelRows:
         begins = [begin for begin in sorted(self.settled) if begin >= end - self._summary_ms]
         return Window(self.name, end - self._summary_ms, end), [replace(self.settled[begin]) for begin in begins]
 
-    def holdings(self) -> Iterable[OpenRows | SettledRows]:
-        """Everything that is held."""
-        yield from self.open.values()
-        yield from self.settled.values()
-
-    def _open(self, begin: int) -> OpenRows | None:
-        if self.closed_ms is not None and begin < self.closed_ms:
-            return None
-        if begin not in self.open:
-            self.open[begin] = OpenRows(self._kind)
-        return self.open[begin]
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of everything that is held."""
+        return self.open.nbytes + sum(one.nbytes for one in self.settled.values())
 
     def _due_ms(self, watermark_ms: int, width_ms: int) -> int:
         """The end of the newest window of a width in which all labels are final."""

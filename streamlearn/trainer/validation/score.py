@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.publisher.scoring import auc_of, chances_of, losses_of
-from streamlearn.trainer.validation.rows import SettledRows
+from streamlearn.trainer.validation.rows import SettledRows, joined
 
 __all__ = ["Window", "WindowScore", "scores_of"]
 
@@ -101,7 +101,7 @@ def scores_of(
     """
     if not sum(map(len, settled)):
         return
-    rows = np.concatenate([one.rows.view(np.void) for one in settled]).view(settled[0].rows.dtype)
+    rows = joined([one.rows for one in settled])
     stand = [(len(one), 2.0**one.halvings) for one in settled]
     kept = len(rows) / sum(count * factor for count, factor in stand)
     is_complete = is_whole and kept == 1.0 and all(one.is_whole for one in settled)

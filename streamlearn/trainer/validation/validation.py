@@ -6,7 +6,6 @@ Rows come by step, as arrays; what is done for one of them alone is done by NumP
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,7 +18,7 @@ from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.validation.label_rows import LabelRows
 from streamlearn.trainer.validation.meters import Meters
 from streamlearn.trainer.validation.predicted import Predicted
-from streamlearn.trainer.validation.rows import HALVINGS_MAX, OpenRows, SettledRows, row_type, taken
+from streamlearn.trainer.validation.rows import HALVINGS_MAX, SettledRows, row_type
 from streamlearn.trainer.validation.score import Window, WindowScore, scores_of
 from streamlearn.trainer.validation.texts import Texts
 
@@ -86,7 +85,7 @@ class ProgressiveValidation:
     def held_bytes(self) -> int:
         """Bytes of memory they take."""
         with self._lock:
-            return sum(one.nbytes for label in self._labels for one in label.holdings())
+            return sum(label.nbytes for label in self._labels)
 
     @property
     def late_rows(self) -> dict[str, int]:
@@ -168,13 +167,11 @@ class ProgressiveValidation:
             return []
         with self._lock:
             due = label.due(watermark_ms)
-        for begin, rows in due:
-            settled, unmatched = rows.settled()
-            self._lose(label, lost, "unmatched_corrections", unmatched)
+        for one in due.settled():
+            self._lose(label, lost, "unmatched_corrections", one.unmatched)
             with self._lock:
-                self._held += len(settled) - len(rows)
-                if len(settled):
-                    label.settled[begin] = settled
+                self._held += len(one.rows) - one.held
+                label.settle(one.window, one.rows)
         with self._lock:
             closed = label.closed(watermark_ms)
             before = sum(map(len, label.settled.values()))
@@ -183,56 +180,76 @@ class ProgressiveValidation:
         return closed
 
     def _learn(self, rows: Predicted, at: int, codes: npt.NDArray[np.uint8]) -> None:
-        label, lost = self._labels[at], self._lost[at]
+        label = self._labels[at]
         mine = np.flatnonzero(rows.learn >> np.uint32(at) & np.uint32(1))
+        windows = label.windows_of(rows.event_time_ms[mine])
+        good = self._takeable(label, self._lost[at], windows, rows.logits[mine, at])
+        if not good.all():
+            mine, windows = mine[good], windows[good]
         if not len(mine):
             return
+        which = mine if len(mine) < len(rows) else slice(None)
         found = np.empty(len(mine), self._kind)
-        found["identity"] = rows.identity[mine]
+        found["identity"] = rows.identity[which]
         for name, column in (("logit", rows.logits), ("weight", rows.weights), ("rate", rows.rates)):
-            found[name] = column[mine, at]
-        found["positive"] = rows.positive[mine] >> np.uint32(at) & np.uint32(1)
-        found["codes"] = codes[mine]
-        is_finite = np.isfinite(found["logit"])
-        for window, which in label.rows_of(label.begins(rows.event_time_ms[mine])):
-            good = is_finite[which]
-            if window is None:
-                self._lose(label, lost, "late_rows", len(good))
-                continue
-            some = taken(found, which)
-            if not good.all():
-                window.dropped += (bad := int(np.count_nonzero(~good)))
-                self._lose(label, lost, "not_finite", bad)
-                some = taken(some, good)
-            self._held += window.add(some)
+            found[name] = column[which, at]
+        found["positive"] = rows.positive[which] >> np.uint32(at) & np.uint32(1)
+        found["codes"] = codes[which]
+        self._held += label.open.add(found, windows)
+
+    def _takeable(
+        self, label: LabelRows, lost: _Lost, windows: npt.NDArray[np.int64], logits: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.bool_]:
+        """Whether rows are of windows that are open, and their logits numbers; others are counted."""
+        is_open, is_finite = label.are_open(windows), np.isfinite(logits)
+        self._lose(label, lost, "late_rows", len(windows) - int(np.count_nonzero(is_open)))
+        if not is_finite.all():
+            bad = is_open & ~is_finite
+            self._lose(label, lost, "not_finite", int(np.count_nonzero(bad)))
+            label.open.lack(windows[bad])
+        return is_open & is_finite
 
     def _correct(self, rows: Predicted, at: int) -> None:
         label = self._labels[at]
         mine = np.flatnonzero(rows.correct >> np.uint32(at) & np.uint32(1))
-        identity = rows.identity[mine]
-        for window, which in label.rows_of(label.begins(rows.event_time_ms[mine])):
-            if window is None:
-                self._lose(label, self._lost[at], "late_corrections", len(identity[which]))
-            else:
-                self._held += window.correct(identity[which])
+        if not len(mine):
+            return
+        windows = label.windows_of(rows.event_time_ms[mine])
+        is_open = label.are_open(windows)
+        self._lose(label, self._lost[at], "late_corrections", len(mine) - int(np.count_nonzero(is_open)))
+        self._held += label.open.correct(rows.identity[mine[is_open]], windows[is_open])
 
     def _make_room(self) -> None:
         """Halve what was halved least, until there is room."""
         most = int(self._settings.rows_max * (1 - _ROOM_SHARE))
-        while self._held > most:
-            thinned: list[OpenRows | SettledRows] = _thinnable(
-                one for label in self._labels for one in label.settled.values()
-            )
-            if sum(map(len, thinned)) * 2 <= self._held:
-                thinned = _thinnable(one for label in self._labels for one in label.open.values()) or thinned
-            if not thinned:  # what is left is being settled now
-                return
-            least = min(one.halvings for one in thinned)
-            for one in thinned:
-                if one.halvings == least:
-                    before = len(one)
-                    one.halve()
-                    self._held += len(one) - before
+        while self._held > most and (self._halve_closed(is_most=True) or self._halve_open() or self._halve_closed()):
+            pass  # what is left is being settled now
+
+    def _halve_closed(self, *, is_most: bool = False) -> bool:
+        """Halve closed windows, if there are any; with `is_most` only while they are more than half of all."""
+        settled = [one for label in self._labels for one in label.settled.values()]
+        thinned = [one for one in settled if len(one) and one.halvings < HALVINGS_MAX]
+        before = sum(map(len, thinned))
+        if not thinned or (is_most and before * 2 <= self._held):
+            return False
+        least = min(one.halvings for one in thinned)
+        for one in thinned:
+            if one.halvings == least:
+                one.halve()
+        self._held += sum(map(len, thinned)) - before
+        return True
+
+    def _halve_open(self) -> bool:
+        """Halve open windows, if there are any."""
+        halvings = [label.open.halvings_least for label in self._labels]
+        least = min((one for one in halvings if one is not None), default=None)
+        if least is None:
+            return False
+        for label in self._labels:
+            before = len(label.open)
+            label.open.halve(least)
+            self._held += len(label.open) - before
+        return True
 
     def _is_whole(self, window: Window) -> bool:
         return self._learned_before_ms is None or window.begin_ms > self._learned_before_ms
@@ -247,10 +264,6 @@ class ProgressiveValidation:
 
     def _lost_by(self, reason: str) -> dict[str, int]:
         return {label.name: getattr(lost, reason) for label, lost in zip(self._labels, self._lost, strict=True)}
-
-
-def _thinnable(held: Iterable[OpenRows | SettledRows]) -> list[OpenRows | SettledRows]:
-    return [one for one in held if len(one) and one.halvings < HALVINGS_MAX]
 
 
 def _checked(widths_s: list[int]) -> list[int]:
