@@ -14,6 +14,7 @@ from streamlearn.cli.backfill import backfill
 from streamlearn.cli.compact import compact, gc
 from streamlearn.cli.demo import demo
 from streamlearn.cli.doctor import doctor
+from streamlearn.cli.evaluate import evaluate
 from streamlearn.cli.exchange import export, import_
 from streamlearn.cli.ingest import ingest
 from streamlearn.cli.peek import peek
@@ -61,8 +62,8 @@ def _options(
 
 
 for verb in (
-    backfill, compact, demo, diff, doctor, export, gc, import_, ingest, peek, promote, release, replay, report,
-    rewind, rollback, schema, settings, show, topics, train, verify, versions,
+    backfill, compact, demo, diff, doctor, evaluate, export, gc, import_, ingest, peek, promote, release, replay,
+    report, rewind, rollback, schema, settings, show, topics, train, verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_"))(verb)
 cli.add_typer(ps, name="ps")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
@@ -15,9 +16,8 @@ from streamlearn.topics import Position, Reader, Topic
 from streamlearn.trainer.merge import Merge
 from streamlearn.trainer.message import Message, Reached
 from streamlearn.trainer.step import Step
-from streamlearn.trainer.stepping import Stepping
 
-__all__ = ["Feed", "Until", "beginning_of"]
+__all__ = ["Feed", "MakesSteps", "Until", "beginning_of"]
 
 _LOG = logging.getLogger("streamlearn.trainer.Feed")
 _RECORDS, _RECORDS_BYTES = 64, 4 << 20
@@ -35,6 +35,23 @@ class Until:
 
     offsets: Mapping[int, int] | None = None
     idle_s: float | None = None
+
+
+class MakesSteps(Protocol):
+    """What makes steps of messages; see `Stepping`."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether messages go further than the last step does."""
+        ...
+
+    def add(self, message: Message, before: Reached, after: Reached) -> Iterator[Step]:
+        """The steps that a message fills."""
+        ...
+
+    def flush(self, reached: Reached) -> Step:
+        """What there is so far, as a step."""
+        ...
 
 
 class Feed:
@@ -58,7 +75,7 @@ class Feed:
         folder: AppFolder,
         topic: Topic,
         reached: Reached,
-        stepping: Stepping,
+        stepping: MakesSteps,
         *,
         until: Until | None = None,
         keep_aside: Callable[[str, bytes], None],

@@ -88,6 +88,7 @@ class Learning:
         kept: Takes what cannot be learned from.
         tally: What is counted.
         learned: Told of each step that was learned, by the thread that pushes.
+        ahead_ms: How far the time of tables is ahead of the samples'.
         clock: How long stages take.
     """
 
@@ -102,13 +103,14 @@ class Learning:
         kept: Kept,
         tally: Tally,
         learned: Callable[[Done], None],
+        ahead_ms: int = 0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         settings = folder.settings.trainer
         self._settings, self._feed, self._learner, self._rows = settings, feed, learner, rows
         self._codec = SampleCodec(folder.app, folder.settings.samples)
         self._remembered, self._kept, self.tally, self._told = remembered, kept, tally, learned
-        self._refused_in_a_row = 0
+        self._ahead_ms, self._refused_in_a_row = ahead_ms, 0
         self._stop: threading.Event | None = None
         work = Work(self._steps(), columns_of, self._pull, self._learn, self._push)
         # Whatever is pulled ahead, what it finds hangs on how fast others push.
@@ -157,7 +159,9 @@ class Learning:
         if learned is not None and learned.is_finite:
             now_ms = step.reached.clock_ms
             assert now_ms is not None  # there was a message
-            self.tally.keys += self._rows.push(done.columns, learned.gradients, now_ms, done.rate_scale)
+            self.tally.keys += self._rows.push(
+                done.columns, learned.gradients, now_ms + self._ahead_ms, done.rate_scale
+            )
             self._refused_in_a_row = 0
             self.tally.steps += 1
             self.tally.rows += len(step)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from streamlearn.apps import App
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Learned
 from streamlearn.trainer.validation import Predicted, ProgressiveValidation, WindowScore
 
-__all__ = ["Validating"]
+__all__ = ["Validating", "predicted_of"]
 
 _LOOK_S = 0.25
 
@@ -65,19 +68,7 @@ class Validating:
         """
         if self._error is not None:
             raise self._error
-        self._validation.add(
-            Predicted(
-                identity=columns.identity,
-                event_time_ms=columns.event_time_ms,
-                logits=learned.logits,
-                learn=columns.learn,
-                correct=columns.correct,
-                positive=columns.positive,
-                rates=columns.rates,
-                weights=columns.weights,
-                segments=columns.segments,
-            )
-        )
+        self._validation.add(predicted_of(columns, learned.logits))
         self._watermark_ms = columns.step.reached.watermark_ms
 
     def catch_up(self) -> None:
@@ -111,3 +102,18 @@ class Validating:
         if scores:
             self._summary = self._validation.summary()
             self._told(scores)
+
+
+def predicted_of(columns: StepColumns, logits: npt.NDArray[np.float32]) -> Predicted:
+    """A step with what was predicted of it, as validation takes it."""
+    return Predicted(
+        identity=columns.identity,
+        event_time_ms=columns.event_time_ms,
+        logits=logits,
+        learn=columns.learn,
+        correct=columns.correct,
+        positive=columns.positive,
+        rates=columns.rates,
+        weights=columns.weights,
+        segments=columns.segments,
+    )
