@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 __all__ = ["TableSettings"]
 
@@ -54,6 +54,13 @@ class TableSettings(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=1, le=15, description="How often a key is seen within the window before it gets a row; 1 at once."),
     ] = 1
+    admission_counts: Annotated[
+        dict[str, Annotated[int, Meta(ge=1, le=15)]],
+        Meta(
+            description="The same by slot, in place of `admission_count`, such as `{ tags = 3 }`; slots that share "
+            "keys (`keys_of`) go by the one whose keys they are. May be changed from run to run."
+        ),
+    ] = field(default_factory=dict)
     idle_s: Annotated[
         float, Meta(ge=0, le=1e9, description="Keys not used for longer than this leave; 0 keeps them.")
     ] = 0.0

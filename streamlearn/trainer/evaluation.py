@@ -96,7 +96,7 @@ class Evaluation:
         settings = folder.settings
         self._folder, self._topic, self._split, self._clock = folder, topic, split, clock
         self.learner = Learner(folder.app, model, settings.trainer)
-        self._rows = Rows(folder.app, client, settings.trainer.step_rows, settings.tables.admission_count)
+        self._rows = Rows(folder.app, client, settings.trainer.step_rows, settings.tables)
         self._expiry = Expiring(client, settings.tables)
         self._kept = _kept(folder)
         self._held_out = HeldOut(folder, topic, split, self.learner, self._rows, keep_aside=self._kept.add, clock=clock)

@@ -7,9 +7,11 @@ import numpy.typing as npt
 
 from streamlearn.apps import App
 from streamlearn.ps import PsClient
+from streamlearn.settings import TableSettings
 from streamlearn.table import At, Packing, Scatter
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Packed
+from streamlearn.trainer.thresholds import Thresholds
 
 __all__ = ["Rows", "ladder_of"]
 
@@ -27,11 +29,15 @@ class Rows:
         app: Whose features.
         client: Where its rows are.
         step_rows: The most rows of a step; every step is padded to it, so that all are of one shape.
-        admission_count: How often a key is seen before it gets a row.
+        tables: How often a key is seen before it gets a row; at once by default.
+
+    Raises:
+        ConfigError: See `Thresholds`.
     """
 
-    def __init__(self, app: App, client: PsClient, step_rows: int, admission_count: int = 1) -> None:
-        self._client, self._step_rows, self._admission_count = client, step_rows, admission_count
+    def __init__(self, app: App, client: PsClient, step_rows: int, tables: TableSettings | None = None) -> None:
+        self._client, self._step_rows = client, step_rows
+        self._thresholds = Thresholds(app.features, tables or TableSettings())
         self._user, self._item = (Packing(side, client) for side in (app.features.pack.user, app.features.pack.item))
         self._scatter = Scatter(client, keys_max=_KEYS_MAX)
         self._ladder = ladder_of(step_rows)
@@ -82,7 +88,7 @@ class Rows:
         for table in self._client.dims:
             keys, sums, counts = scatter.gradients(table)
             if len(keys):
-                admit = [(len(keys), self._admission_count)] if self._admission_count > 1 else []
+                admit = self._thresholds.runs(table, keys, columns)
                 self._client.push(table, keys, sums, now_ms=now_ms, counts=counts, admit=admit, rate_scale=rate_scale)
                 pushed += len(keys)
         return pushed

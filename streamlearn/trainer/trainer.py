@@ -126,7 +126,7 @@ class Trainer:
         self._carried: Carried | None = None
         self._codec = SampleCodec(app, settings.samples)
         self._learner = Learner(app, model, settings.trainer)
-        self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables.admission_count)
+        self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables)
         self._kept = Kept(folder.folder / _KEPT, settings.trainer.kept_bytes_max)
         self._recent = Recent(app, settings.judge.scored_rows_max, settings.trainer.step_rows)
         scorer = VersionScorer(app.name, store, self._learner, self._rows, settings.trainer.step_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from streamlearn.apps import AppFolder
+from streamlearn.errors import ConfigError
 from streamlearn.features import PackSide
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.samples import FeatureColumns
@@ -87,7 +89,7 @@ def rows_of_tables(path: Path, **more: Any) -> Iterator[tuple[AppFolder, PsClien
     folder = learnable_folder(path, {"tables": {"optimizer": "sgd", "rate": _RATE, **more}})
     with local_client(folder) as client:
         client.restore(Epoch(1), None)
-        yield folder, client, Rows(folder.app, client, _STEP_ROWS, folder.settings.tables.admission_count)
+        yield folder, client, Rows(folder.app, client, _STEP_ROWS, folder.settings.tables)
 
 
 def steps_of(folder: AppFolder, count: int) -> list[StepColumns]:
@@ -188,6 +190,66 @@ def test_keys_get_a_row_once_they_were_seen_as_often_as_is_set(tmp_path: Path) -
             rows.push(columns, tuple(np.ones_like(one) for one in packed.sides), T_MS, 1.0)
             changed.append(bool((client.pull("main", once) != first).any()))
         assert changed == [False, False, True, True]
+
+
+def with_users_apart(columns: StepColumns) -> StepColumns:
+    """A step whose users' keys are no video's, as when they are hashed."""
+    slots = dict(columns.user.slots)
+    slots["user_id"] = replace(slots["user_id"], keys=slots["user_id"].keys + np.uint64(1 << 40))
+    return replace(columns, user=replace(columns.user, slots=slots))
+
+
+def keys_with_rows(client: PsClient) -> dict[str, int]:
+    return {name: table.keys for name, table in client.stats()[0].tables.items()}
+
+
+@pytest.mark.parametrize(
+    ("tables", "main", "tags"),
+    [
+        ({"admission_counts": {"tags": 15}}, {"user_id", "video_id", "history"}, set()),
+        ({"admission_counts": {"user_id": 15}}, {"video_id", "history"}, {"tags"}),
+        ({"admission_counts": {"video_id": 15}}, {"user_id"}, {"tags"}),
+        ({"admission_count": 15, "admission_counts": {"video_id": 1}}, {"video_id", "history"}, set()),
+        ({"admission_count": 15, "admission_counts": {"tags": 1, "user_id": 1}}, {"user_id"}, {"tags"}),
+    ],
+)
+def test_a_threshold_may_be_of_one_slot_whose_keys_alone_wait(
+    tmp_path: Path, tables: dict[str, Any], main: set[str], tags: set[str]
+) -> None:
+    """In a table of its own, in one that it shares; and a history goes by the slot whose keys it has."""
+    with rows_of_tables(tmp_path, admission_window_ms=3_600_000, **tables) as (folder, client, rows):
+        columns = with_users_apart(steps_of(folder, 3)[0])
+        slots = {**columns.user.slots, **columns.item.slots}
+        every = {name: np.unique(slots[name].keys) for name in slots}
+        assert np.isin(every["tags"], every["video_id"]).any()  # one key in both tables, for each has its own rows
+        for table, of in (("main", ("user_id", "video_id", "history")), ("tags", ("tags",))):
+            assert np.unique(np.concatenate([slots[name].keys for name in of]), return_counts=True)[1].max() < 15, table
+        packed = rows.pack(columns)
+        rows.push(columns, tuple(np.ones_like(one) for one in packed.sides), T_MS, 1.0)
+        expected = {
+            table: len(np.unique(np.concatenate([np.zeros(0, np.uint64), *(every[name] for name in names)])))
+            for table, names in (("main", main), ("tags", tags))
+        }
+        assert keys_with_rows(client) == expected
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"admission_counts": {"vide_id": 2}}, r"'vide_id' is no slot[\s\S]*user_id, video_id, tags"),
+        ({"admission_counts": {"history": 2}}, r"'history' is no slot[\s\S]*keys_of"),
+        ({"admission_counts": {"tags": 2}, "admission_window_ms": 0}, r"admission_window_ms is 0[\s\S]*86400000"),
+        ({"admission_count": 2, "admission_window_ms": 0}, r"admission_window_ms is 0"),
+    ],
+)
+def test_thresholds_that_cannot_be_are_refused_before_anything_is_learned(
+    tmp_path: Path, tables: dict[str, Any], said: str
+) -> None:
+    with (
+        pytest.raises(ConfigError, match=said),
+        rows_of_tables(tmp_path, **{"admission_window_ms": 1_000, **tables}),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("rows_max", [1, 63, 64, 65, 4_096])

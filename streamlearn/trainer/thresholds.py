@@ -1,0 +1,64 @@
+"""Thresholds: how often a key is seen before it gets a row, by the slot whose key it is. It counts nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.errors import ConfigError
+from streamlearn.features import FeatureSpec
+from streamlearn.settings import TableSettings
+from streamlearn.trainer.columns import StepColumns
+
+__all__ = ["Thresholds"]
+
+Uint64s = npt.NDArray[np.uint64]
+
+
+class Thresholds:
+    """The thresholds of an application's slots.
+
+    Args:
+        features: Its slots.
+        settings: Its section `tables`.
+
+    Raises:
+        ConfigError: A threshold is of no slot, or of one that shares another's keys; or keys are not counted at all.
+    """
+
+    def __init__(self, features: FeatureSpec, settings: TableSettings) -> None:
+        self._all, counts = settings.admission_count, settings.admission_counts
+        sources = [slot.name for slot in features.slots if slot.keys_of is None]
+        for name in counts:
+            if name not in sources:
+                message = f"tables.admission_counts: {name!r} is no slot with keys of its own"
+                raise ConfigError(
+                    message, help=f"those are {', '.join(sources)}; a slot with keys_of goes by that one's"
+                )
+        if max((self._all, *counts.values())) > 1 and not settings.admission_window_ms:
+            message = "keys are to be seen several times before they get a row, and tables.admission_window_ms is 0"
+            raise ConfigError(message, help="say how long keys without a row are counted, such as 86400000 for a day")
+        # By table: those of its slots whose keys have a threshold of their own.
+        self._own: dict[str, list[tuple[str, str, int]]] = {}
+        for slot in features.slots:
+            if slot.salt_name in counts:
+                self._own.setdefault(slot.table, []).append((slot.side, slot.name, counts[slot.salt_name]))
+
+    def runs(self, table: str, keys: Uint64s, columns: StepColumns) -> list[tuple[int, int]]:
+        """The thresholds of a step's keys as `PsClient.push` takes them: pairs of where a run ends, and its threshold.
+
+        Args:
+            table: Whose keys.
+            keys: uint64[n], each once.
+            columns: The step.
+        """
+        own = self._own.get(table, [])
+        if max((self._all, *(count for _, _, count in own))) == 1 or not len(keys):
+            return []
+        least = np.full(len(keys), self._all, np.int64)
+        for side, name, count in own:
+            features = columns.user if side == "user" else columns.item
+            least[np.isin(keys, features.slots[name].keys)] = count
+        # Keys come by column, so that there are about as many runs as slots.
+        ends = np.append(np.flatnonzero(np.diff(least)) + 1, len(keys))
+        return list(zip(ends.tolist(), least[ends - 1].tolist(), strict=True))
