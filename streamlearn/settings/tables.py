@@ -26,6 +26,15 @@ class TableSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="How rows learn. `rowwise_adagrad` takes half the memory and traffic of `adagrad`."),
     ] = "adagrad"
     rate: Annotated[float, Meta(gt=0, le=1_000, description="The optimizer's learning rate.")] = 0.05
+    weight_decay: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1e3,
+            description="The share of a row, times the rate, that is taken off it in every step that it learns in, "
+            "which pulls rows to 0. Not for `ftrl`. As the rate, it is part of a model and cannot be changed for it.",
+        ),
+    ] = 0.0
     seed: Annotated[
         int, Meta(ge=0, le=(1 << 63) - 1, description="Of rows that were never stored. Never change it for a model.")
     ] = 0

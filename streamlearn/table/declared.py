@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from streamlearn.errors import ConfigError
 from streamlearn.features import FeatureSpec
 from streamlearn.settings import TableSettings
 from streamlearn.table.options import (
@@ -34,10 +35,16 @@ def declared_tables(features: FeatureSpec, settings: TableSettings) -> tuple[Tab
     Args:
         features: The application's.
         settings: The section `tables` of its settings.
+
+    Raises:
+        ConfigError: A weight decay is asked for of an optimizer that has none.
     """
+    if settings.weight_decay and settings.optimizer == "ftrl":
+        message = f"tables.weight_decay is {settings.weight_decay}, and tables.optimizer is ftrl, which has none"
+        raise ConfigError(message, help="choose another optimizer for rows, or leave tables.weight_decay out")
     window_ms, width = settings.admission_window_ms, settings.admission_width_counters
     admission = Admission(window_ms=window_ms, width_counters=width) if window_ms else None
-    optimizer = _OPTIMIZERS[settings.optimizer](rate=settings.rate)
+    optimizer = _OPTIMIZERS[settings.optimizer](rate=settings.rate, weight_decay=settings.weight_decay)
     return tuple(
         TableOptions(
             spec,

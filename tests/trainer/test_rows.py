@@ -18,6 +18,7 @@ from streamlearn.errors import ConfigError
 from streamlearn.features import PackSide
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.samples import FeatureColumns
+from streamlearn.table import TableOptions, declared_tables
 from streamlearn.trainer.columns import StepColumns, columns_of
 from streamlearn.trainer.learner import Packed
 from streamlearn.trainer.loss import TARGETS
@@ -26,7 +27,7 @@ from streamlearn.trainer.rows import Rows, ladder_of
 from streamlearn.trainer.step import Piece, Step
 from tests.trainer.plain import features_at
 from tests.trainer.runs import local_client
-from tests.trainer.stream import T_MS, learnable_folder, messages_of
+from tests.trainer.stream import T_MS, VOCABULARY, learnable_folder, messages_of
 
 _STEP_ROWS, _RATE = 64, 0.5
 Floats = npt.NDArray[np.floating[Any]]
@@ -250,6 +251,58 @@ def test_thresholds_that_cannot_be_are_refused_before_anything_is_learned(
         rows_of_tables(tmp_path, **{"admission_window_ms": 1_000, **tables}),
     ):
         pass
+
+
+_SCALES = (1.0, 0.5)
+
+
+def rows_over_steps(path: Path, **tables: Any) -> list[dict[str, Floats]]:
+    """Rows of all keys there may be, at first and after each of two steps, whose gradients hang on no row."""
+    path.mkdir()
+    vocabulary = np.arange(VOCABULARY, dtype=np.uint64)
+    with rows_of_tables(path, **tables) as (folder, client, rows):
+
+        def now() -> dict[str, Floats]:
+            return {table: client.pull(table, vocabulary).astype(np.float64) for table in client.dims}
+
+        found = [now()]
+        for number, (columns, scale) in enumerate(zip(steps_of(folder, 4), _SCALES, strict=False)):
+            rows.push(columns, gradients_like(rows.pack(columns), number), T_MS, scale)
+            found.append(now())
+        assert len(found) == 1 + len(_SCALES)
+        return found
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
+def test_weight_decay_pulls_rows_of_a_step_and_no_others_to_zero(tmp_path: Path, optimizer: str) -> None:
+    """By rate * decay * row beside what gradients teach: with sgd, descent on the loss and decay / 2 * row ** 2."""
+    decay = 0.3
+    free = rows_over_steps(tmp_path / "free", optimizer=optimizer)
+    decayed = rows_over_steps(tmp_path / "decayed", optimizer=optimizer, weight_decay=decay)
+    expected = dict(free[0])
+    for number, scale in enumerate(_SCALES):
+        for table, before in expected.items():
+            taught = free[number + 1][table] - free[number][table]
+            is_in_step = (taught != 0).any(axis=1)
+            assert 0 < is_in_step.sum() < VOCABULARY
+            expected[table] = before + taught - is_in_step[:, None] * (_RATE * scale * decay) * before
+            near(decayed[number + 1][table], expected[table])
+            was = decayed[number][table]
+            np.testing.assert_array_equal(decayed[number + 1][table][~is_in_step], was[~is_in_step])
+    # What it does is no rounding.
+    assert np.abs(decayed[-1]["main"] - free[-1]["main"]).max() > 1e-2
+
+
+def test_rows_do_not_decay_where_nothing_is_said_and_ftrl_has_no_decay(tmp_path: Path) -> None:
+    assert {one.optimizer.weight_decay for one in declared(tmp_path) if one.optimizer is not None} == {0.0}
+    assert {one.optimizer.weight_decay for one in declared(tmp_path, weight_decay=0.2) if one.optimizer} == {0.2}
+    with pytest.raises(ConfigError, match=r"weight_decay is 0\.2[\s\S]*another optimizer"):
+        declared(tmp_path, weight_decay=0.2, optimizer="ftrl")
+
+
+def declared(path: Path, **tables: Any) -> tuple[TableOptions, ...]:
+    folder = learnable_folder(path, {"tables": tables})
+    return declared_tables(folder.app.features, folder.settings.tables)
 
 
 @pytest.mark.parametrize("rows_max", [1, 63, 64, 65, 4_096])

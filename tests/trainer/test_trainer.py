@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streamlearn.clock import SYSTEM_CLOCK
-from streamlearn.errors import TrainingFailed
+from streamlearn.errors import TrainingFailed, UsageError
 from streamlearn.trainer.learning import Done
 from streamlearn.versions import Chain, Request, Requests, TimeSkip
 from tests.trainer.runs import known_of, run, state_of, store_of
@@ -97,6 +97,14 @@ def test_what_was_not_published_is_learned_again_as_it_was(tmp_path: Path) -> No
     run(broken)
     assert known_of(broken, messages) == outcomes(messages)
     assert state_of(broken) == state_of(whole)
+
+
+def test_a_model_keeps_the_weight_decay_it_began_with(tmp_path: Path) -> None:
+    write_messages(strict_folder(tmp_path), messages_of(strict_folder(tmp_path).app, 4))
+    run(strict_folder(tmp_path))
+    changed = learnable_folder(tmp_path, {"trainer": STRICT, "tables": {"weight_decay": 0.1}})
+    with pytest.raises(UsageError, match="name the changed application anew"):
+        run(changed)
 
 
 def test_staleness_changes_what_is_learned_and_not_which_labels(tmp_path: Path) -> None:
