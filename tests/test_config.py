@@ -185,7 +185,8 @@ def test_every_setting_says_what_it_is_for(field: object) -> None:
 # What a number counts, where it is neither a duration nor a size: the noun is the unit.
 COUNTS = {
     "ingest.lots", "ingest.parallelism", "join.logged_share", "replay.partitions", "telemetry.metrics_port",
-    "tables.rate", "tables.seed", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate", "trainer.seed",
+    "tables.rate", "tables.seed", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",
+    "trainer.seed",
 }  # fmt: skip
 UNITS = (
     "_s",
