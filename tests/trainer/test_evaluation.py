@@ -280,10 +280,27 @@ def test_the_verb_says_each_pass_and_leaves_everything_live_as_it_was(
     assert again["passes"][0]["loss"] == said["passes"][0]["loss"]
 
 
-def test_no_store_is_needed(app: AppFolder, evaluate: Callable[..., Any]) -> None:
-    result = evaluate("--set", f"versions.store=file://{app.folder}/app.toml/no-folder")
+def test_neither_store_nor_registry_nor_shards_are_needed(app: AppFolder, evaluate: Callable[..., Any]) -> None:
+    nowhere = f"file://{app.folder}/app.toml/no-folder"
+    away = (f"versions.store={nowhere}", "registry.url=redis://127.0.0.1:1/0", 'ps.addresses=["127.0.0.1:1"]')
+    result = evaluate(*(word for one in away for word in ("--set", one)))
     assert result.exit_code == 0, result.output
     assert not (app.folder / "store").exists()
+
+
+def test_one_that_is_stopped_ends_with_status_3_and_says_how_far_it_came(
+    monkeypatch: pytest.MonkeyPatch, evaluate: Callable[..., Any]
+) -> None:
+    @contextmanager
+    def stopped() -> Iterator[threading.Event]:
+        stop = threading.Event()
+        stop.set()
+        yield stop
+
+    monkeypatch.setattr("streamlearn.replay.stop_on_signals", stopped)
+    result = evaluate("--passes", "2")
+    assert result.exit_code == 3
+    assert "stopped after 0 of 2 passes" in result.output
 
 
 def refused(result: Any, kind: type[StreamlearnError], *said: str) -> None:
