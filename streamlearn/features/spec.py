@@ -145,15 +145,24 @@ class FeatureSpec:
 
     def slots_of(self, side: Side) -> tuple[Slot, ...]:
         """The slots of one side, as declared."""
-        return tuple(slot for slot in self.slots if slot.side == side)
+        return self._slots_by_side[side]
 
     def dense_of(self, side: Side) -> tuple[Dense, ...]:
         """The dense columns of one side, as declared."""
-        return tuple(column for column in self.dense if column.side == side)
+        return self._dense_by_side[side]
 
     def segments_of(self, side: Side) -> tuple[Segment, ...]:
         """The segments of one side, as declared."""
         return tuple(segment for segment in self.segments if segment.side == side)
+
+    @cached_property
+    def _slots_by_side(self) -> dict[Side, tuple[Slot, ...]]:
+        """Asked for with every message."""
+        return {side: tuple(one for one in self.slots if one.side == side) for side in ("user", "item")}
+
+    @cached_property
+    def _dense_by_side(self) -> dict[Side, tuple[Dense, ...]]:
+        return {side: tuple(one for one in self.dense if one.side == side) for side in ("user", "item")}
 
     @cached_property
     def tables(self) -> tuple[TableSpec, ...]:

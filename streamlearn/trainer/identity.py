@@ -17,9 +17,8 @@ _MIX = tuple(np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 
 
 def identity_of(batch: SampleBatch, rows: npt.NDArray[np.int64]) -> Uint64s:
     """A hash of the identity of some rows."""
-    of = batch.request_index[rows]
-    item = (batch.item_index[rows].astype(np.uint64) + np.uint64(1)) * _MIX[2]
-    return _mixed(_place(batch.requests.partition[of], batch.requests.offset[of]) + item)
+    place = _place(batch.requests.partition, batch.requests.offset)[batch.request_index[rows]]
+    return _mixed(place + (batch.item_index[rows].astype(np.uint64) + np.uint64(1)) * _MIX[2])
 
 
 def request_identity(batch: SampleBatch) -> Uint64s:
