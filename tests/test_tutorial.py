@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tests.pages import ROOT, walk
+
 _S_MAX = 600  # it only ends what hangs
 _AUC_LEAST = 0.68  # whoever knows nothing has 0.5
 
 
 def test_a_newcomer_gets_from_a_log_to_a_trained_model(tmp_path: Path) -> None:
-    said = _walk(tmp_path, _script((ROOT / "docs" / "tutorial.md").read_text()))
+    said = walk(tmp_path, _script((ROOT / "docs" / "tutorial.md").read_text()), s_max=_S_MAX)
     trained = re.findall(r"^trained +\n((?:[\w.]+ +[\d.,]+ *\n)+)", said, flags=re.M)
     first, own = [dict(re.findall(r"^(\w+) +([\d.,]+) *$", one, flags=re.M)) for one in trained]
     assert (first["version"], first["rows"]) == ("2", "20,000"), said
@@ -42,28 +38,3 @@ def _script(page: str) -> str:
         else:
             lines.append(f"cat > {block.splitlines()[0].removeprefix('# ')} <<'END-OF-BLOCK'\n{block}END-OF-BLOCK\n")
     return "".join(lines)
-
-
-def _walk(folder: Path, script: str) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-    for name in ("STREAMLEARN_STORE", "STREAMLEARN_REGISTRY"):
-        env.pop(name, None)
-    log = folder / "log"
-    with log.open("w") as out:
-        # A session of its own, so that nothing it started outlives it.
-        walk = subprocess.Popen(
-            ["bash", "-eu", "-c", script], cwd=folder, env=env, start_new_session=True, stdout=out,
-            stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    ended = None
-    try:
-        with suppress(subprocess.TimeoutExpired):
-            ended = walk.wait(_S_MAX)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(walk.pid, signal.SIGKILL)
-        walk.wait()
-    said = log.read_text()
-    assert ended == 0, said
-    return said

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.pages import ROOT, walk
+
 _S_MAX = 300  # it only ends what hangs
 
 
@@ -21,27 +17,7 @@ def test_a_newcomer_gets_through_the_page(tmp_path: Path) -> None:
     assert len(shell) == 10
     (tmp_path / "trainer.py").write_text(trainer)
     (tmp_path / "node.py").write_text(node)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
-    for name in ("STREAMLEARN_STORE", "STREAMLEARN_REGISTRY"):
-        env.pop(name, None)
-    log = tmp_path / "log"
-    with log.open("w") as out:
-        # A session of its own, so that nothing it started outlives it.
-        walk = subprocess.Popen(
-            ["bash", "-eu", "-c", "".join(shell)], cwd=tmp_path, env=env, start_new_session=True,
-            stdout=out, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    ended = None
-    try:
-        with suppress(subprocess.TimeoutExpired):
-            ended = walk.wait(_S_MAX)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(walk.pid, signal.SIGKILL)
-        walk.wait()
-    said = log.read_text()
-    assert ended == 0, said
+    said = walk(tmp_path, "".join(shell), s_max=_S_MAX, PYTHONWARNINGS="error")
     assert len(re.findall(r"^node-[12] +acted", said, flags=re.M)) == 14, said
     assert "exit status 1" in said
     assert "a base of" in said
