@@ -6,6 +6,7 @@ reading, decoding, marks, gathering, pulling, learning, pushing, first predictio
 
 from __future__ import annotations
 
+import gc
 import statistics
 import tempfile
 import threading
@@ -227,4 +228,5 @@ def _trial(prefix: str, *, filled: bool) -> Callable[[Order], dict[str, float]]:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # as `streamlearn train` does
     answer({"learn": _trial("learn", filled=True), "grow": _trial("grow", filled=False), "dense": _dense})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,6 +64,8 @@ def train(
     def until(topic: Topic) -> Until:
         return Until(ends_of(topic, until_offset) if until_offset else None, until_idle)
 
+    # What is loaded by now is never let go of: each full collection went through all of it, and held every stage up.
+    gc.freeze()
     server = serve_metrics(folder.settings.telemetry)
     try:
         with stop_on_signals() as stop, show_training() as show:

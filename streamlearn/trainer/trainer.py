@@ -287,6 +287,12 @@ class Trainer:
                 self._folder, feed, self._learner, self._rows, self._remembered,
                 kept=self._kept, tally=self.tally, learned=self._pushed, clock=self._clock,
             )  # fmt: skip
+
+            def count() -> None:
+                self.tally.counts = _sums(counts, msgspec.to_builtins(stepping.counts) | {"bad": feed.bad})
+                self.tally.seconds = _sums(seconds, learning.seconds)
+
+            ends.callback(count)
             for _ in ends.enter_context(closing(learning.run(stop))):
                 self._reached = learning.reached or self._reached
                 if self.publisher.is_due:
@@ -296,8 +302,7 @@ class Trainer:
                     learning.drain()
                     self.publisher.settle()
                     return True
-                self.tally.counts = _sums(counts, msgspec.to_builtins(stepping.counts) | {"bad": feed.bad})
-                self.tally.seconds = _sums(seconds, learning.seconds)
+                count()
                 self._measure()
                 show(self)
             self._reached = learning.reached or self._reached

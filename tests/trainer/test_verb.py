@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ def app(tmp_path: Path) -> AppFolder:
 
 
 @pytest.fixture
-def train(monkeypatch: pytest.MonkeyPatch, app: AppFolder) -> Callable[..., Any]:
+def train(monkeypatch: pytest.MonkeyPatch, app: AppFolder) -> Iterator[Callable[..., Any]]:
     """Runs the verb on the application, in this process; gives typer's result."""
     monkeypatch.setenv("COLUMNS", "120")
-    return lambda *words: CliRunner().invoke(cli, ["train", str(app.folder), *words])
+    yield lambda *words: CliRunner().invoke(cli, ["train", str(app.folder), *words])
+    gc.unfreeze()
 
 
 def refused(result: Any, kind: type[StreamlearnError], *said: str) -> None:
@@ -63,6 +65,15 @@ def test_it_trains_to_the_end_there_is_and_says_what_it_did(app: AppFolder, trai
     assert again.exit_code == 0, again.output
     rows = dict(line.split() for line in again.stdout.splitlines() if len(line.split()) == 2)
     assert (rows["run"], rows["rows"], rows["version"]) == ("2", "0", str(manifest.version))
+    assert {rows[f"rows_{name}"] for name in ("read", "dropped", "old", "skipped", "bad", "refused")} == {"0"}
+
+
+def test_what_was_loaded_is_left_out_of_collections(app: AppFolder, train: Callable[..., Any]) -> None:
+    """A collection that goes through all that TensorFlow loaded holds every stage up."""
+    write_messages(app, messages_of(app.app, 1))
+    before = gc.get_freeze_count()
+    assert train("--until-offset", "end").exit_code == 0
+    assert gc.get_freeze_count() > before + 100_000
 
 
 def test_it_ends_at_offsets_and_goes_on_from_there(app: AppFolder, train: Callable[..., Any]) -> None:
