@@ -16,6 +16,7 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import (
     CutFailed,
     EpochOver,
+    FileMissing,
     PushUnsure,
     RunOver,
     ShardNotReady,
@@ -159,12 +160,17 @@ class Publisher:
         Raises:
             RunOver: A newer run has taken over.
             VersionDefect: The newest version cannot be read.
+            FileMissing: The newest version is not in the store any more.
         """
         self._join()
         self._fence.check(self.run)
         chain = _newest(self._store, self._lineage.model)
         if chain is not None:
             self._lineage.check(chain.manifest)
+        if self.committed is not None and (chain is None or chain.version < self.committed.version):
+            left = "none is" if chain is None else f"the newest is {chain.version}"
+            message = f"version {self.committed.version} of {self._lineage.model!r} was in the store, and now {left}"
+            raise FileMissing(message, help="give the store back what it had; training never begins anew by itself")
         self.committed = None if chain is None else chain.ref
         self._obeyed = 0.0 if chain is None else chain.manifest.metrics.get(OBEYED, 0.0)
         self._numbered = max(self._numbered, _numbered(self._store, self._lineage.model))

@@ -6,13 +6,14 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
 import pytest
 
 from streamlearn.apps import App, AppFolder
-from streamlearn.errors import RunOver, ShardUnreachable
+from streamlearn.errors import FileMissing, RunOver, ShardUnreachable
 from streamlearn.ps import PsClient
 from streamlearn.samples import SampleBatch
 from streamlearn.settings import ValidationSettings
@@ -133,6 +134,22 @@ def test_strict_order_pulls_nothing_ahead_whatever_staleness_is_set(tmp_path: Pa
         written(one)
         run(one)
     assert state_of(folder) == state_of(whole)
+
+
+def test_a_run_whose_versions_are_gone_ends_and_does_not_begin_anew(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "app")
+    written(folder)
+    failing = Failing(3)
+
+    def told(done: Done) -> None:
+        if done.step.number == 3:
+            for kind in ("deltas", "bases"):
+                rmtree(folder.folder / "store" / folder.app.name / kind, ignore_errors=True)
+        failing(done)
+
+    with pytest.raises(FileMissing, match="version 1 of 'learnable' was in the store, and now none is"):
+        run(folder, told=told)
+    assert failing.learned == 3
 
 
 def test_a_second_run_ends_the_first(tmp_path: Path) -> None:
