@@ -172,7 +172,7 @@ def test_a_second_run_ends_the_first(tmp_path: Path) -> None:
 def test_recoveries_are_counted_from_the_newest_version_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamlearn.trainer.trainer._RECOVERIES_MAX", 1)
     folder = folder_of(tmp_path / "folder", publish_interval_s=0.001)
-    messages = written(folder, 50)
+    messages = written(folder, 200)  # enough that a version is committed among them, however slowly
     failed_at: list[int] = []
 
     def told(_: Done) -> None:
