@@ -61,11 +61,13 @@ class Predicted:
     Attributes:
         logits: float32[n, labels] by interval, and of the version after which nothing was learned; NaN where nothing
             was predicted.
-        seconds: How long it took.
+        wall_s: How long it took.
+        cpu_s: Processor time of it, of all threads.
     """
 
     logits: Mapping[str, npt.NDArray[np.float32]]
-    seconds: float
+    wall_s: float
+    cpu_s: float
 
 
 class Predicts(Protocol):
@@ -128,7 +130,7 @@ def scored(fresh: Predicts, week: Week, days: tuple[int, int], learned_days: int
         days: The first and the last day that are predicted; the first whole day is 1.
         learned_days: The day after which the frozen version learns nothing.
     """
-    begun_s = time.perf_counter()
+    begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
     labels = len(week.batch.labels)
     names = (*INTERVALS, _FROZEN)
     logits = {name: np.full((len(week.shown_ms), labels), np.nan, np.float32) for name in names}
@@ -143,7 +145,7 @@ def scored(fresh: Predicts, week: Week, days: tuple[int, int], learned_days: int
         for name, interval_ms in INTERVALS.items() if now_ms >= first_ms else ():
             if (now_ms + _ZONE_MS) % interval_ms == 0:
                 fresh.predict(*_shown(week, now_ms, now_ms + interval_ms), logits[name])
-    return Predicted(logits, time.perf_counter() - begun_s)
+    return Predicted(logits, time.perf_counter() - begun_s, time.process_time() - begun_cpu_s)
 
 
 def run(quick: bool, note: Note) -> Result:
@@ -154,10 +156,11 @@ def run(quick: bool, note: Note) -> Result:
     note(f"{len(week.shown_ms):,} rows")
     days, learned_days = (_QUICK_DAYS, _QUICK_LEARNED_DAYS) if quick else (_DAYS, _LEARNED_DAYS)
     for name in _MODELS[:1] if quick else _MODELS:
-        chosen = replace(folder, app=replace(folder.app, model=name))
+        chosen = replace(folder, app=replace(folder.app, model=f"model:{name}"))
         found = scored(Fresh(chosen, week), week, days, learned_days)
-        note(f"{name}: {found.seconds:.0f} s")
-        result.figures |= {f"{name}.{figure}": value for figure, value in figures_of(week, found, days).items()}
+        note(f"{name}: {found.wall_s:.0f} s")
+        figures = figures_of(week, found, days) | {"wall_s": found.wall_s, "cpu_s": found.cpu_s}
+        result.figures |= {f"{name}.{figure}": value for figure, value in figures.items()}
     return result
 
 

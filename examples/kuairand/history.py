@@ -14,7 +14,7 @@ from streamlearn.errors import ConfigError
 from streamlearn.events import rows_of, texts_of
 from streamlearn.replay import HistoryBlock
 
-from .log import Int64s, Log, Order, order_of, read_log
+from .log import Int64s, Log, Order, order_of, pauses_of, read_log
 from .side import UserTable, VideoTable
 
 __all__ = ["KuaiRandHistory", "history"]
@@ -23,10 +23,7 @@ __all__ = ["KuaiRandHistory", "history"]
 CLICK_MS = 7_000
 LONG_VIEW_MS = 18_000
 ACTIONS = ("click", "long_view")
-# The days of the data are China's.
-ZONE_MS = 8 * 3_600_000
-HOUR_MS = 3_600_000
-DAY_MS = 86_400_000
+MINUTE_MS = 60_000
 # Within the window of the labels, and long after their wait.
 DELAY_MS = 120_000
 
@@ -117,10 +114,13 @@ def _impressions(log: Log, order: Order, request_ids: Any) -> Arrays:
 def _user_columns(log: Log, rows: Int64s) -> Arrays:
     users = UserTable()
     row = users.row_of[log.user_id[rows]]
+    minutes = pauses_of(log)[rows] / MINUTE_MS
+    octaves = np.floor(np.log2(np.maximum(minutes, 0) + 1)).astype(np.int64)
     columns: Arrays = {
         "user.user_id": log.user_id[rows],
         "user.tab": log.tab[rows],
-        "user.hour": (log.time_ms[rows] + ZONE_MS) // HOUR_MS % 24,
+        # Octaves: 0, 1, 3, 7, ... minutes; -1 for whom nothing was shown before.
+        "user.pause": np.where(minutes < 0, -1, octaves),
     }
     for name, (codes, texts) in users.texts.items():
         columns[f"user.{name}"], columns[f"user.{name}$"] = texts_of(codes[row], texts)
@@ -140,7 +140,6 @@ def _item_columns(log: Log, rows: Int64s) -> Arrays:
         "items.author_id": log.author_id[rows],
         # Half octaves: 1, 1.4, 2, 2.8, 4, ... seconds.
         "items.duration_bucket": np.floor(2 * np.log2(np.maximum(seconds, 0.5))).astype(np.int64),
-        "items.age_days": (log.time_ms[rows] - _day_begin_ms(log.upload_date[rows])) // DAY_MS,
         "items.duration": (np.log1p(seconds) / 10).astype(np.float32),
     }
     columns["items.tags"], columns["items.tags[]"] = _tags(log.tags[rows])
@@ -188,13 +187,3 @@ def _tags(tags: npt.NDArray[np.object_]) -> tuple[Int64s, npt.NDArray[np.int32]]
         padded[row, : len(one)] = one
     offsets = np.concatenate(([0], np.cumsum(count[codes]))).astype(np.int32)
     return padded[codes][np.arange(padded.shape[1]) < count[codes][:, None]], offsets
-
-
-def _day_begin_ms(date: Int64s) -> Int64s:
-    """When a day such as 20220409 begins in China."""
-    days, of_row = np.unique(date, return_inverse=True)
-    begins = np.array(
-        [f"{day // 10_000:04}-{day // 100 % 100:02}-{day % 100:02}" for day in days.tolist()],
-        "datetime64[ms]",
-    )
-    return begins.astype(np.int64)[of_row] - ZONE_MS

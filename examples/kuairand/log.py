@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pyarrow import csv
 
-__all__ = ["Log", "Order", "order_of", "read_log"]
+__all__ = ["Log", "Order", "order_of", "pauses_of", "read_log"]
 
 DATA = Path(__file__).resolve().parent / "data"
 COLUMNS = (
@@ -24,7 +24,6 @@ COLUMNS = (
     "tab",
     "tag",
     "duration_ms",
-    "upload_date",
     "is_click",
     "long_view",
 )
@@ -44,7 +43,6 @@ class Log:
         tab: On which page of the app.
         tags: Its tags, as texts like "62,4".
         duration_ms: How long it is.
-        upload_date: When it was uploaded, as 20220409.
         is_click: Whether it was played for 7 s, or to its end.
         long_view: Whether it was played for 18 s, or to its end.
     """
@@ -56,7 +54,6 @@ class Log:
     tab: Int64s
     tags: npt.NDArray[np.object_]
     duration_ms: Int64s
-    upload_date: Int64s
     is_click: npt.NDArray[np.bool_]
     long_view: npt.NDArray[np.bool_]
 
@@ -109,6 +106,19 @@ def order_of(log: Log) -> Order:
     within = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
     rows = items_of[np.repeat(begins, counts) + within]
     return Order(rows, np.concatenate(([0], ends)), copy[first])
+
+
+def pauses_of(log: Log) -> Int64s:
+    """For how many milliseconds each row's user had been shown nothing; -1 where nothing was shown before."""
+    order = np.lexsort((log.time_ms, log.user_id))
+    user, time_ms = log.user_id[order], log.time_ms[order]
+    # Rows of one request share what came before it.
+    begins = np.flatnonzero((np.diff(user, prepend=-1) != 0) | (np.diff(time_ms, prepend=-1) != 0))
+    pauses = np.diff(time_ms[begins], prepend=0)
+    pauses[np.diff(user[begins], prepend=-1) != 0] = -1
+    found = np.empty_like(pauses, shape=len(log))
+    found[order] = np.repeat(pauses, np.diff(np.append(begins, len(log))))
+    return found
 
 
 def _group(left: Int64s, right: Int64s) -> Int64s:

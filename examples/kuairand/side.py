@@ -20,18 +20,16 @@ Texts: TypeAlias = tuple[npt.NDArray[np.int32], list[str]]
 
 USER_TEXTS = {
     "active_degree": "user_active_degree",
-    "register_days": "register_days_range",
     "follows": "follow_user_num_range",
-    "fans": "fans_user_num_range",
     "friends": "friend_user_num_range",
 }
 USER_NUMBERS = {
     "is_author": "is_video_author",
     "is_streamer": "is_live_streamer",
-    **{f"onehot_feat{at}": f"onehot_feat{at}" for at in (1, 2, 3, 7, 8)},
+    **{f"onehot_feat{at}": f"onehot_feat{at}" for at in (1, 2)},
 }
 USER_COUNTS = ("follow_user_num", "fans_user_num", "friend_user_num", "register_days")
-VIDEO_TEXTS = ("video_type", "upload_type")
+VIDEO_TEXTS = ("video_type",)
 VIDEO_NUMBERS = ("music_id", "music_type")
 
 

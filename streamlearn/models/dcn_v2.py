@@ -31,11 +31,13 @@ class DcnV2(ReadyModel):
         rank: Channels between the two matrices of a cross layer; None takes square ones, and so does a rank that
             would have no fewer weights.
         hidden: Widths of the perceptron's layers.
+        first_order: As `DeepFm.first_order`: rows begin with numbers of their key's own, added to the logits.
     """
 
     cross: int = 3
     rank: int | None = 64
     hidden: tuple[int, ...] = (256, 128)
+    first_order: bool = False
 
     def __post_init__(self) -> None:
         """Refuse arguments that are none.
@@ -49,6 +51,7 @@ class DcnV2(ReadyModel):
         if self.rank is not None:
             self._require_width("rank")
         self._require_widths("hidden")
+        self._require("first_order", isinstance(self.first_order, bool), "it is True or False")
 
     def _weights(self, built: Built) -> Iterator[Weight]:
         widths = {"user": built.user.width, "item": built.item.width}
@@ -71,14 +74,17 @@ class DcnV2(ReadyModel):
 
     def _score(self, weights: Mapping[str, Tensor], user: PackedSide, inputs: PackedSide) -> Tensor:
         built = self._known()
-        whole, crossed, hidden = self._parts(weights, "item", inputs)
+        whole, *sums = self._parts(weights, "item", inputs)
         if user.flat is not None:
-            parts = tf.split(user.flat, [built.user.width, self._between(built), self.hidden[0]], axis=1)
-            whole, crossed, hidden = tf.concat([parts[0], whole], axis=1), crossed + parts[1], hidden + parts[2]
+            sizes = [built.user.width, self._between(built), self.hidden[0], built.user.own]
+            of_user, *others = tf.split(user.flat, sizes[: 1 + len(sums)], axis=1)
+            whole = tf.concat([of_user, whole], axis=1)
+            sums = [one + two for one, two in zip(sums, others, strict=True)]
+        crossed, hidden, *numbers = sums
         found = self._crossed(weights, whole, crossed)
         deep = self._tower.rest(weights, hidden)
         logits = matmul(found, weights["out_cross"], self.compute) + matmul(deep, weights["out_mlp"], self.compute)
-        return logits + weights["bias"]
+        return sum(numbers, logits + weights["bias"])
 
     def _crossed(self, weights: Mapping[str, Tensor], whole: Tensor, crossed: Tensor) -> Tensor:
         """The last cross layer's outputs, of what the first has of its first matrix."""
@@ -91,12 +97,17 @@ class DcnV2(ReadyModel):
             found = whole * (product + weights[f"cross_{layer}_bias"]) + found
         return found
 
-    def _parts(self, weights: Mapping[str, Tensor], side: str, inputs: PackedSide) -> tuple[Tensor, Tensor, Tensor]:
-        """Of one side: all there is, and what it adds to the first cross layer and to the perceptron's."""
+    def _parts(self, weights: Mapping[str, Tensor], side: str, inputs: PackedSide) -> list[Tensor]:
+        """Of one side: all there is, and what it adds to the first cross layer, to the perceptron's, to the logits."""
         columns: Columns = getattr(self._known(), side)
         whole = columns.whole(inputs, self.dense_scale)
         crossed = matmul(whole, weights[f"cross_0_{side}"], self.compute)
-        return whole, crossed, self._tower.part(weights, side, whole)
+        numbers = [columns.numbers(inputs)] if self.first_order else []
+        return [whole, crossed, self._tower.part(weights, side, whole), *numbers]
+
+    @property
+    def _has_own(self) -> bool:
+        return self.first_order
 
     @property
     def _tower(self) -> Tower:

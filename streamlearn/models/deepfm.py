@@ -30,11 +30,15 @@ class DeepFm(ReadyModel):
 
     Attributes:
         hidden: Widths of the perceptron's layers.
-        fm_dim: Length of the vectors that are multiplied in pairs; None takes the greatest dim of all slots.
+        fm_dim: Length of the vectors that are multiplied in pairs; None takes the longest vector of all slots.
+        first_order: Whether the first channels of each row, one a label, are its key's own numbers, which are added to
+            the logits as `Logistic` adds them. The vector is what comes after them; a slot whose `dim` is the number
+            of labels has none.
     """
 
     hidden: tuple[int, ...] = (256, 128)
     fm_dim: int | None = None
+    first_order: bool = False
 
     def __post_init__(self) -> None:
         """Refuse arguments that are none.
@@ -46,6 +50,7 @@ class DeepFm(ReadyModel):
         self._require_widths("hidden")
         if self.fm_dim is not None:
             self._require_width("fm_dim")
+        self._require("first_order", isinstance(self.first_order, bool), "it is True or False")
 
     def _weights(self, built: Built) -> Iterator[Weight]:
         inputs, dim = built.user.width + built.item.width, self._dim(built)
@@ -53,8 +58,8 @@ class DeepFm(ReadyModel):
             if columns.width:
                 yield glorot(f"linear_{side}", (columns.width, built.labels), inputs)
         for column in _slots(built.user, built.item):
-            if column.width != dim:
-                yield glorot(f"fm_{column.name}", (column.width, dim))
+            if column.width - built.user.own != dim:
+                yield glorot(f"fm_{column.name}", (column.width - built.user.own, dim))
         yield same("fm", (dim, built.labels), 1.0)
         yield from self._tower.weights({"user": built.user.width, "item": built.item.width})
         yield glorot("out", (self.hidden[-1], built.labels))
@@ -80,17 +85,22 @@ class DeepFm(ReadyModel):
         columns: Columns = getattr(self._known(), side)
         whole = columns.whole(inputs, self.dense_scale)
         linear = matmul(whole, weights[f"linear_{side}"], self.compute)
-        sums, squares = self._summed(weights, columns, inputs)
+        if self.first_order:
+            linear += columns.numbers(inputs)
+        sums, squares = self._summed(weights, columns, inputs, whole)
         if sums is None:
             sums = squares = tf.zeros_like(whole[:, :1]) * weights["fm"][:, 0]
         return linear, self._tower.part(weights, side, whole), sums, squares
 
-    def _summed(self, weights: Mapping[str, Tensor], columns: Columns, inputs: PackedSide) -> tuple[Any, Any]:
+    def _summed(
+        self, weights: Mapping[str, Tensor], columns: Columns, inputs: PackedSide, whole: Tensor
+    ) -> tuple[Any, Any]:
         """The sum of one side's vectors, and of their squares; nothing where it has none."""
         slots = _slots(columns)
         if slots and not columns.sequences and not any(f"fm_{column.name}" in weights for column in slots):
             # Side by side and of one length: one operation, instead of one a slot with a gradient as wide as all.
-            side = tf.reshape(inputs.flat[:, : columns.slots_width], [-1, len(slots), slots[0].width])
+            width = slots[0].width - columns.own
+            side = tf.reshape(whole[:, : width * len(slots)], [-1, len(slots), width])
             return tf.reduce_sum(side, axis=1), tf.reduce_sum(tf.square(side), axis=1)
         vectors = [
             matmul(vector, weights[f"fm_{column.name}"], self.compute) if f"fm_{column.name}" in weights else vector
@@ -102,9 +112,19 @@ class DeepFm(ReadyModel):
     def _tower(self) -> Tower:
         return Tower("mlp", self.hidden, self.compute)
 
+    @property
+    def _has_own(self) -> bool:
+        return self.first_order
+
     def _dim(self, built: Built) -> int:
-        return self.fm_dim or max(column.width for column in _slots(built.user, built.item))
+        own = built.user.own
+        return self.fm_dim or max((column.width - own for column in _slots(built.user, built.item)), default=1)
 
 
 def _slots(*sides: Columns) -> tuple[PackColumn, ...]:
-    return tuple(chain.from_iterable((*side.slots, *side.sequences) for side in sides))
+    """The columns that have vectors."""
+    return tuple(
+        column
+        for column in chain.from_iterable((*side.slots, *side.sequences) for side in sides)
+        if column.width > sides[0].own
+    )

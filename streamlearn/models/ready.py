@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, get_args
 
 import tensorflow as tf
 
-from streamlearn.errors import UsageError
+from streamlearn.errors import SpecError, UsageError
 from streamlearn.features import FeatureSpec
 from streamlearn.models.columns import Columns, DenseScale, columns_of
 from streamlearn.models.protocol import PackedSide, Tensor
@@ -78,11 +78,18 @@ class ReadyModel(ABC):
         Raises:
             SpecError: The model cannot work with such features.
         """
-        built = Built(features, columns_of(features.pack.user), columns_of(features.pack.item), len(labels))
+        own = len(labels) if self._has_own else 0
+        built = Built(features, columns_of(features.pack.user, own), columns_of(features.pack.item, own), len(labels))
+        if own:
+            _check_own(built, type(self).__name__)
         self._check(built)
-        weights = tuple(self._weights(built))
-        self._built = Built(features, built.user, built.item, len(labels), weights)
-        return initial(weights, seed)
+        self._built = replace(built, weights=tuple(self._weights(built)))
+        return initial(self._built.weights, seed)
+
+    @property
+    def _has_own(self) -> bool:
+        """Whether each row begins with numbers of its key's own, one a label."""
+        return False
 
     @property
     def weight_names(self) -> tuple[str, ...]:
@@ -136,6 +143,20 @@ class ReadyModel(ABC):
 
     def _require_width(self, name: str) -> None:
         self._require(name, _is_width(getattr(self, name)), f"it is a whole number from 1 to {WIDTH_MAX}")
+
+
+def _check_own(built: Built, model: str) -> None:
+    """Refuse rows that have no place for a number a label, and a side that has nothing else."""
+    for slot in built.features.slots:
+        if slot.dim < built.labels:
+            message = f"slot {slot.name!r} has dim {slot.dim}, and there are {built.labels} labels"
+            hint = f"with first_order=True {model} keeps a number a label in a row: set dim={built.labels} or more"
+            raise SpecError(message, help=hint)
+    for name, side in (("user", built.user), ("item", built.item)):
+        if not side.width and (side.slots or side.sequences):
+            message = f"no slot of the {name} side has a vector beside its {built.labels} own numbers"
+            hint = f"set dim={built.labels + 8} for one of them; or first_order=False, or model='logistic'"
+            raise SpecError(message, help=hint)
 
 
 def _is_width(found: Any) -> bool:

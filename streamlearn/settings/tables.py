@@ -8,6 +8,8 @@ from msgspec import Meta, Struct, field
 
 __all__ = ["TableSettings"]
 
+_Rate = Annotated[float, Meta(gt=0, le=1_000)]
+
 
 class TableSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """What the tables of the features are made of. Trainer and shards must agree on all of it."""
@@ -25,7 +27,7 @@ class TableSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"],
         Meta(description="How rows learn. `rowwise_adagrad` takes half the memory and traffic of `adagrad`."),
     ] = "adagrad"
-    rate: Annotated[float, Meta(gt=0, le=1_000, description="The optimizer's learning rate.")] = 0.05
+    rate: Annotated[_Rate, Meta(description="The optimizer's learning rate.")] = 0.05
     weight_decay: Annotated[
         float,
         Meta(
@@ -35,6 +37,13 @@ class TableSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "which pulls rows to 0. Not for `ftrl`. As the rate, it is part of a model and cannot be changed for it.",
         ),
     ] = 0.0
+    rates: Annotated[
+        dict[str, _Rate],
+        Meta(
+            description="The rate of some tables by their names, such as `{users = 0.3}`; `rate` is that of all "
+            "others. Keys that are met a few times each learn faster than those of every step."
+        ),
+    ] = field(default_factory=dict)
     seed: Annotated[
         int, Meta(ge=0, le=(1 << 63) - 1, description="Of rows that were never stored. Never change it for a model.")
     ] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from streamlearn.errors import ConfigError
 from streamlearn.features import FeatureSpec
@@ -37,19 +38,24 @@ def declared_tables(features: FeatureSpec, settings: TableSettings) -> tuple[Tab
         settings: The section `tables` of its settings.
 
     Raises:
-        ConfigError: A weight decay is asked for of an optimizer that has none.
+        ConfigError: A weight decay is asked for of an optimizer that has none, or a rate of a table that no slot has.
     """
     if settings.weight_decay and settings.optimizer == "ftrl":
         message = f"tables.weight_decay is {settings.weight_decay}, and tables.optimizer is ftrl, which has none"
         raise ConfigError(message, help="choose another optimizer for rows, or leave tables.weight_decay out")
+    names = [spec.name for spec in features.tables]
+    for name in settings.rates:
+        if name not in names:
+            message = f"tables.rates names table {name!r}, and no slot has it"
+            raise ConfigError(message, help=f"the tables of the features are {', '.join(names)}")
     window_ms, width = settings.admission_window_ms, settings.admission_width_counters
     admission = Admission(window_ms=window_ms, width_counters=width) if window_ms else None
-    optimizer = _OPTIMIZERS[settings.optimizer](rate=settings.rate, weight_decay=settings.weight_decay)
+    decayed = partial(_OPTIMIZERS[settings.optimizer], weight_decay=settings.weight_decay)
     return tuple(
         TableOptions(
             spec,
             rows_max=settings.rows_max,
-            optimizer=optimizer,
+            optimizer=decayed(rate=settings.rates.get(spec.name, settings.rate)),
             seed=settings.seed,
             tick_ms=settings.tick_ms,
             admission=admission,

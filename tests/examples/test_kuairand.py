@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-import time
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -141,7 +141,7 @@ def test_features_are_those_of_the_files(rows: list[Row], folder: AppFolder, who
         first_row.setdefault((_request_id(row), int(row["video_id"])), row)
     texts = {
         path: _texts(whole.impressions, path)
-        for path in ("request_id", "segments.tab", "user.active_degree", "user.fans", "items.upload_type")
+        for path in ("request_id", "segments.tab", "user.active_degree", "user.friends", "items.video_type")
     }
     chosen = np.random.default_rng(3).choice(whole.impressions_rows, 400, replace=False).tolist()
     several = np.flatnonzero(np.diff(whole.impressions["items[]"]) > 1)[:50].tolist()
@@ -149,15 +149,14 @@ def test_features_are_those_of_the_files(rows: list[Row], folder: AppFolder, who
         request_id = texts["request_id"][number]
         first = _check_items(whole.impressions, texts, number, first_row, videos)
         user = users[int(first["user_id"])]
-        columns = {name: whole.impressions[f"user.{name}"][number] for name in ("user_id", "tab", "hour")}
+        columns = {name: whole.impressions[f"user.{name}"][number] for name in ("user_id", "tab")}
         assert request_id == _request_id(first)
         assert columns["user_id"] == int(first["user_id"])
         assert str(columns["tab"]) == texts["segments.tab"][number] == first["tab"]
-        assert columns["hour"] == time.gmtime(int(first["time_ms"]) / 1000 + 8 * 3600).tm_hour
         assert texts["user.active_degree"][number] == user["user_active_degree"]
-        assert texts["user.fans"][number] == user["fans_user_num_range"]
+        assert texts["user.friends"][number] == user["friend_user_num_range"]
         assert whole.impressions["user.is_streamer"][number] == (user["is_live_streamer"] == 1)
-        assert whole.impressions["user.onehot_feat3"][number] == user["onehot_feat3"]
+        assert whole.impressions["user.onehot_feat2"][number] == user["onehot_feat2"]
         counts = [user[name] for name in ("follow_user_num", "fans_user_num", "friend_user_num", "register_days")]
         found = whole.impressions["user.counts"].reshape(-1, 4)[number]
         np.testing.assert_allclose(found, np.log1p(counts) / 10, rtol=1e-6)
@@ -175,15 +174,28 @@ def _check_items(
         assert columns["items.author_id"][at] == int(row["author_id"])
         assert columns["items.music_id"][at] == int(video["music_id"])
         assert columns["items.music_type"][at] == int(float(video["music_type"] or -1))
-        assert texts["items.upload_type"][at] == video["upload_type"]
+        assert texts["items.video_type"][at] == video["video_type"]
         seconds = int(row["duration_ms"]) / 1000
         assert columns["items.duration"][at] == np.float32(np.log1p(seconds) / 10)
         assert 2 ** (columns["items.duration_bucket"][at] / 2) <= max(seconds, 0.5) * (1 + 1e-9)
         assert 2 ** ((columns["items.duration_bucket"][at] + 1) / 2) > seconds
-        uploaded_s = time.mktime(time.strptime(row["upload_date"] + "+0000", "%Y%m%d%z")) - time.timezone
-        age_days = (int(row["time_ms"]) / 1000 + 8 * 3600 - uploaded_s) // 86_400
-        assert columns["items.age_days"][at] == age_days
     return first_row[texts["request_id"][number], int(columns["items.video_id"][begin])]
+
+
+def test_a_pause_is_since_what_the_user_was_shown_before(rows: list[Row], whole: HistoryBlock) -> None:
+    times: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        times[row["user_id"]].add(int(row["time_ms"]))
+    sorted_times = {user: sorted(found) for user, found in times.items()}
+    pauses = whole.impressions["user.pause"].tolist()
+    for pause, request_id in zip(pauses, _texts(whole.impressions, "request_id"), strict=True):
+        user, time_ms = request_id.split("-")
+        before = bisect_left(sorted_times[user], int(time_ms))
+        if not before:
+            assert pause == -1
+            continue
+        minutes = (int(time_ms) - sorted_times[user][before - 1]) / 60_000
+        assert 2**pause - 1 <= minutes < 2 ** (pause + 1) - 1
 
 
 def test_nothing_known_of_the_whole_period_is_a_feature(folder: AppFolder) -> None:
@@ -210,7 +222,7 @@ def test_all_of_it_is_valid_and_reads_back(folder: AppFolder, whole: HistoryBloc
     ]
     events = EventDecoder(folder.app, folder.settings.events).decode(records)
     assert (len(events.impressions), len(events.actions), events.failures) == (2000, 2000, ())
-    for name in ("user.counts", "items.tags", "user.fans", "segments.tab"):
+    for name in ("user.counts", "items.tags", "user.friends", "segments.tab"):
         found = events.impressions.columns[name]
         assert (found == whole.impressions[name][: len(found)]).all()
         assert len(found) > 0

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.features import FeatureSpec
+from streamlearn.features import FeatureSpec, PackColumn, PackSide
+from streamlearn.models import PackedSide
 from tests.models.packed import Packed
 
-__all__ = ["dcn_v2", "deepfm", "din", "logistic"]
+__all__ = ["dcn_v2", "dcn_v2_own", "deepfm", "deepfm_own", "din", "logistic"]
 
 # In float64, whatever the model's numbers are.
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -63,6 +65,16 @@ def dcn_v2(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: i
     return z
 
 
+def deepfm_own(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int) -> Numbers:
+    """DeepFM of what is left of rows, and keys' own numbers."""
+    return _own(deepfm, features, weights, inputs, candidate)
+
+
+def dcn_v2_own(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int) -> Numbers:
+    """DCN-v2 of what is left of rows, and keys' own numbers."""
+    return _own(dcn_v2, features, weights, inputs, candidate)
+
+
 def din(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int, softmax: bool = False) -> Numbers:
     """Attention of `video_id` over `watched`, beside which `watched_how` stands."""
     history = inputs.user.sequence[inputs.user_index[candidate]]
@@ -82,6 +94,35 @@ def din(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int,
     kernel = np.concatenate([weights[f"mlp_0_{part}"] for part in ("user", "item", "history")])
     z: Numbers = weights["bias"] + _tower(weights, "mlp", np.concatenate(x) @ kernel) @ weights["out"]
     return z
+
+
+def _own(
+    of: Callable[..., Numbers], features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int
+) -> Numbers:
+    """The scores of a spec whose rows lack their first channels, and the sum of those."""
+    labels = len(weights["bias"])
+    own = sum(vector[:labels] for vector in _vectors(features, inputs, candidate).values())
+    slots = [replace(slot, dim=slot.dim - labels) for slot in features.slots if slot.dim > labels]
+    left = replace(features, slots=tuple(slots))
+    user, item = _cut(features.pack.user, inputs.user, labels), _cut(features.pack.item, inputs.item, labels)
+    found: Numbers = of(left, weights, Packed(user, inputs.user_index, item), candidate)
+    return found + own
+
+
+def _cut(side: PackSide, block: PackedSide, labels: int) -> PackedSide:
+    """A side's channels but for the first of each row."""
+
+    def left(columns: Sequence[PackColumn]) -> list[int]:
+        skips = [0 if column.pooling == "dense" else labels for column in columns]
+        return [
+            channel
+            for column, skip in zip(columns, skips, strict=True)
+            for channel in range(column.at + skip, column.at + column.width)
+        ]
+
+    flat = None if block.flat is None else block.flat[:, left(side.flat)]
+    sequence = None if block.sequence is None else block.sequence[..., [*left(side.sequence), -1]]
+    return PackedSide(flat, sequence)
 
 
 def _tower(weights: Weights, name: str, first: Numbers) -> Numbers:

@@ -32,6 +32,8 @@ KINDS: dict[str, Callable[..., ReadyModel]] = {
     "logistic": Logistic,
     "deepfm": lambda **more: DeepFm(hidden=(12, 8), **more),
     "dcn_v2": lambda **more: DcnV2(hidden=(12, 8), cross=2, rank=3, **more),
+    "deepfm_own": lambda **more: DeepFm(hidden=(12, 8), first_order=True, **more),
+    "dcn_v2_own": lambda **more: DcnV2(hidden=(12, 8), cross=2, rank=3, first_order=True, **more),
     "din": lambda **more: Din(hidden=(12, 8), attention=(6, 4), **more),
 }
 REFERENCES = {name: getattr(reference, name) for name in KINDS}
@@ -248,6 +250,8 @@ def test_counts_of_any_size_come_near_to_one() -> None:
         (lambda: DeepFm(hidden=[3]), "hidden is [3]"),  # type: ignore[arg-type]
         (lambda: DeepFm(fm_dim=0), "fm_dim is 0"),
         (lambda: DcnV2(cross=0), "cross is 0"),
+        (lambda: DcnV2(first_order=1), "first_order is 1"),  # type: ignore[arg-type]
+        (lambda: DeepFm(first_order=None), "first_order is None"),  # type: ignore[arg-type]
         (lambda: DcnV2(rank=True), "rank is True"),
         (lambda: Din(attention=()), "attention is ()"),
         (lambda: Din(softmax=1), "softmax is 1"),  # type: ignore[arg-type]
@@ -266,6 +270,26 @@ def test_logistic_needs_a_number_a_label() -> None:
     with pytest.raises(SpecError, match="slot 'user_id' has dim 3, and there are 4 labels") as refused:
         Logistic().build(no_sequence(), ["a", "b", "c", "d"], 0)
     assert "set dim=4" in refused.value.help
+
+
+@pytest.mark.parametrize("make", [DeepFm, DcnV2])
+def test_keys_with_numbers_of_their_own_need_a_number_a_label_and_each_side_a_vector(make: Any) -> None:
+    with pytest.raises(SpecError, match="slot 'user_id' has dim 3, and there are 4 labels") as refused:
+        make(first_order=True).build(no_sequence(), ["a", "b", "c", "d"], 0)
+    assert "set dim=4 or more" in refused.value.help
+    with pytest.raises(SpecError, match="no slot of the user side has a vector beside its 3 own numbers") as refused:
+        make(first_order=True).build(no_sequence(), ["a", "b", "c"], 0)
+    assert "set dim=11" in refused.value.help
+
+
+def test_own_numbers_of_a_side_without_slots_are_none() -> None:
+    slots = (Slot("video_id", "item", dim=5),)
+    features = FeatureSpec(slots, dense=(Dense("age", "user"),), item_id="video_id")
+    for kind in ("deepfm_own", "dcn_v2_own"):
+        model, inputs = KINDS[kind](), packed(features)
+        weights = filled(model.build(features, LABELS, 0))
+        wanted = expected(kind, features, model, weights, inputs)
+        np.testing.assert_allclose(scores_of(model, weights, inputs), wanted, rtol=2e-5, atol=2e-5)
 
 
 def test_din_needs_a_history_and_a_candidate_that_is_of_its_kind() -> None:
