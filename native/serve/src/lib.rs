@@ -1,0 +1,7 @@
+//! The front end of a serving node: requests of many callers, decoded, merged into TensorBatches, answered. No Python.
+
+pub mod answer;
+pub mod inputs;
+pub mod protocol;
+pub mod request;
+pub mod scheduler;
