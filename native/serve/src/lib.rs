@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod inputs;
+pub mod ladder;
 pub mod protocol;
 pub mod request;
 pub mod scheduler;

@@ -1,0 +1,80 @@
+//! A ladder is chosen as well as any could be, and says itself how much it pads.
+
+use proptest::prelude::*;
+use streamlearn_serve::ladder::{Choice, Ladder};
+
+/// What a histogram costs, each size padded to its bucket and cut at the top.
+fn cost(sizes: &[usize], histogram: &[(usize, u64)], of: impl Fn(usize) -> f64) -> f64 {
+    let top = sizes[sizes.len() - 1];
+    let padded = |size: usize| sizes.iter().find(|bucket| **bucket >= size).copied();
+    let each = |size: usize| {
+        let rest = padded(size % top).filter(|_| size % top != 0).map_or(0.0, &of);
+        (size / top) as f64 * of(top) + rest
+    };
+    histogram.iter().map(|(size, count)| *count as f64 * each(*size)).sum()
+}
+
+/// The least that any ladder of so many buckets costs, tried one by one.
+fn least(histogram: &[(usize, u64)], choice: Choice, of: impl Fn(usize) -> f64) -> f64 {
+    let open: Vec<usize> = (1..choice.top).filter(|size| size % choice.multiple == 0).collect();
+    let ladders = (0..1_u32 << open.len()).filter(|set| (set.count_ones() as usize) < choice.buckets_max);
+    let costs = ladders.map(|set| {
+        let mut sizes: Vec<usize> =
+            open.iter().enumerate().filter(|(at, _)| set >> at & 1 == 1).map(|(_, size)| *size).collect();
+        sizes.push(choice.top);
+        cost(&sizes, histogram, &of)
+    });
+    costs.fold(f64::INFINITY, f64::min)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn no_ladder_of_as_many_buckets_costs_less(
+        histogram in prop::collection::vec((1_usize..40, 0_u64..1000), 0..12),
+        top in 1_usize..12, buckets_max in 1_usize..6, multiple in 1_usize..4,
+        fixed in 0.0_f64..200.0, each in 0.0_f64..20.0,
+    ) {
+        let choice = Choice { top, buckets_max, multiple };
+        let of = |size: usize| fixed + each * size as f64;
+        let ladder = Ladder::choose(&histogram, choice, of);
+        prop_assert_eq!(ladder.top(), top);
+        prop_assert!(ladder.sizes().len() <= buckets_max);
+        prop_assert!(ladder.sizes().iter().all(|size| *size == top || size % multiple == 0));
+        let (chosen, best) = (cost(ladder.sizes(), &histogram, of), least(&histogram, choice, of));
+        prop_assert!((chosen - best).abs() <= 1e-9 * best.max(1.0), "{:?} costs {chosen}, and could {best}", ladder);
+    }
+
+    #[test]
+    fn a_size_is_held_by_the_smallest_bucket_that_can(sizes in prop::collection::btree_set(1_usize..500, 1..9), size in 0_usize..600) {
+        let ladder = Ladder::new(sizes.iter().copied().collect()).unwrap();
+        let smallest = sizes.iter().position(|bucket| *bucket >= size);
+        prop_assert_eq!(ladder.holds(size), smallest);
+    }
+}
+
+#[test]
+fn sizes_that_are_no_ladder_are_refused() {
+    for sizes in [vec![], vec![0, 4], vec![4, 4], vec![8, 4]] {
+        let error = Ladder::new(sizes.clone()).unwrap_err().to_string();
+        assert!(error.contains(&format!("{sizes:?}")), "{error}");
+    }
+}
+
+#[test]
+fn more_buckets_than_pay_are_not_taken() {
+    let choice = Choice { top: 64, buckets_max: 9, multiple: 1 };
+    let ladder = Ladder::choose(&[(10, 5), (64, 1)], choice, |size| size as f64);
+    assert_eq!(ladder.sizes(), [10, 64]);
+    let flat = Ladder::choose(&[(10, 5), (64, 1)], choice, |_| 1.0);
+    assert_eq!(flat.sizes(), [64]);
+}
+
+#[test]
+fn waste_is_the_share_of_padding() {
+    let ladder = Ladder::new(vec![4, 10]).unwrap();
+    assert!((ladder.waste(&[(3, 1), (8, 1)]) - 3.0 / 14.0).abs() < 1e-12);
+    assert!((ladder.waste(&[(23, 2)]) - 1.0 / 24.0).abs() < 1e-12, "two tops and a piece of three");
+    assert!(ladder.waste(&[]).abs() < 1e-12);
+}
