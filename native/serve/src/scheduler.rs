@@ -1,1 +1,349 @@
 //! TensorBatch: which requests a free lane takes together. A pure state machine; it has no clock, no thread and no queue of its own.
+//!
+//! Requests are offered, and admitted or refused at once. A lane that is free asks for the `next` plan and says `done`. A
+//! request may be cut into pieces that several plans hold; it is complete when all are done. Each request that was
+//! admitted ends once: complete, late, shed, failed or cancelled. All times are microseconds of a clock of the caller's.
+
+mod admission;
+mod arrivals;
+mod costs;
+mod demand;
+mod lanes;
+mod limits;
+mod merge;
+mod offer;
+mod plan;
+mod queue;
+mod tickets;
+
+pub use costs::{Costs, Took};
+pub use limits::{LENGTHS_MAX, Limits, PRIORITIES, Shapes};
+pub use offer::{Admitted, Offer, Reason, Refused};
+pub use plan::{Next, Piece, Plan};
+pub use tickets::Ticket;
+
+use admission::Asked;
+use arrivals::Arrivals;
+use demand::{Demand, Load};
+use lanes::Lanes;
+use limits::Key;
+use merge::{Group, Merge};
+use queue::{Queues, Waiting};
+use tickets::{Held, Tickets};
+
+/// How far one full TensorBatch moves the pace, and how far one that was not full moves it back.
+const PACE_WEIGHT: f64 = 1.0 / 16.0;
+const PACE_BACK_WEIGHT: f64 = 1.0 / 128.0;
+const PACE_MAX: f64 = 8.0;
+
+/// Everything that waits and runs on one device.
+#[derive(Debug)]
+pub struct Scheduler {
+    limits: Limits,
+    shapes: Shapes,
+    costs: Costs,
+    tickets: Tickets,
+    queues: Queues,
+    demand: Demand,
+    arrivals: Arrivals,
+    lanes: Lanes,
+    /// How many times longer than in TensorBatches without padding the work that waits takes; learned.
+    pace: f64,
+    admitted: u64,
+    planned: u64,
+    /// Room to work in.
+    groups: Vec<Group>,
+    free_in: Vec<u64>,
+}
+
+/// What waits and runs, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figures {
+    /// Requests of which something waits.
+    pub requests: usize,
+    /// Candidates that wait.
+    pub candidates: usize,
+    /// Requests that wait or run.
+    pub held: usize,
+    /// Lanes that execute.
+    pub lanes_busy: usize,
+    /// Lanes that are there.
+    pub lanes: usize,
+    /// In how many microseconds all that waits and runs should be done.
+    pub backlog_us: f64,
+}
+
+impl Scheduler {
+    /// Nothing waits, and no lane is there until it first asks for work.
+    ///
+    /// # Panics
+    /// When a bound is zero, or there are more lengths than `LENGTHS_MAX`.
+    pub fn new(limits: Limits, shapes: Shapes, costs: Costs) -> Self {
+        let bounds = [limits.lanes, limits.requests_max, limits.candidates_max];
+        assert!(
+            bounds.iter().all(|bound| *bound > 0) && limits.wait_us_max > 0,
+            "a bound is above 0: {limits:?}"
+        );
+        assert!(limits.degraded_candidates != Some(0), "an answer has a score at least");
+        assert!(shapes.lengths.sizes().len() <= LENGTHS_MAX, "there are {LENGTHS_MAX} lengths at most");
+        Self {
+            limits,
+            shapes,
+            costs,
+            tickets: Tickets::default(),
+            queues: Queues::default(),
+            demand: Demand::new(limits.wait_us_max),
+            arrivals: Arrivals::new(limits.wait_us_max),
+            lanes: Lanes::new(limits.lanes),
+            pace: 1.0,
+            admitted: 0,
+            planned: 0,
+            groups: Vec::new(),
+            free_in: Vec::new(),
+        }
+    }
+
+    /// Ask for a request to be admitted. It is refused at once where it could not be answered in time, or where too
+    /// much waits; requests of lower priority make room for it.
+    ///
+    /// # Errors
+    /// `Refused`, with the reason and when to ask again.
+    ///
+    /// # Panics
+    /// When it has no candidates.
+    pub fn offer(&mut self, now_us: u64, offer: &Offer) -> Result<Admitted, Refused> {
+        let asked = self.admit(now_us, offer)?;
+        let shed = self.shed_for(&asked);
+        let Asked { key, priority, deadline_us, candidates } = asked;
+        let order = self.admitted;
+        self.admitted += 1;
+        let (given, running, is_gone) = (0, 0, false);
+        let held = Held { key, priority, deadline_us, order, candidates, given, running, is_gone };
+        let ticket = self.tickets.put(held);
+        self.queues.push(key, priority, Waiting { deadline_us, order, ticket, left: candidates });
+        let load = Load::one(candidates, key.length);
+        self.demand.add(priority, deadline_us, &load);
+        self.arrivals.add(now_us, priority, self.work_us(&load));
+        Ok(Admitted { ticket, candidates, shed })
+    }
+
+    /// What a lane that is free executes next. There is always work where anything waits: nothing is held back to
+    /// be merged with what may come. A lane that asks for the first time is there from now on.
+    ///
+    /// What cannot meet its deadline any more is late, and is not executed unless nothing else waits: then the lane has
+    /// nothing better to do, and a cost that was predicted too high is corrected.
+    ///
+    /// # Panics
+    /// When the lane is not one, or has not said that it is done.
+    pub fn next(&mut self, now_us: u64, lane: usize) -> Next {
+        self.lanes.come(lane);
+        let mut late = self.late(now_us);
+        while let Some(queue) = self.queues.first() {
+            let key = self.queues.at(queue).key;
+            let head = *self.queues.at(queue).head().expect("no queue is empty").1;
+            if self.demand.sum().requests() > 1 && !self.is_in_time(now_us, &head, key) {
+                late.push(head.ticket);
+                self.give_up(head.ticket);
+                continue;
+            }
+            let plan = self.plan(now_us, queue);
+            let until_us = now_us + plan.cost_us as u64;
+            self.lanes.start(lane, plan.clone(), until_us);
+            return Next { plan: Some(plan), late };
+        }
+        Next { plan: None, late }
+    }
+
+    /// A lane has executed its plan, in so long: all that it did for it counts, so that both figures together are
+    /// the time for which it could take nothing else. Which requests are complete now, in the plan's order.
+    ///
+    /// # Panics
+    /// When the lane has no plan.
+    pub fn done(&mut self, lane: usize, took: Took) -> Vec<Ticket> {
+        let plan = self.lanes.end(lane).expect("a lane that is done had work");
+        let places = plan.places;
+        self.costs.learn(places.users, places.candidates, places.length, took);
+        let mut complete = Vec::with_capacity(plan.pieces.len());
+        for piece in &plan.pieces {
+            let held = self.tickets.at(piece.ticket);
+            held.running -= 1;
+            if !held.is_gone && held.running == 0 && held.left() == 0 {
+                complete.push(piece.ticket);
+            }
+            self.tickets.drop_ended(piece.ticket);
+        }
+        complete
+    }
+
+    /// A lane could not execute its plan. Which requests have no answer because of it; nothing else of them is executed.
+    ///
+    /// # Panics
+    /// When the lane has no plan.
+    pub fn failed(&mut self, lane: usize) -> Vec<Ticket> {
+        let plan = self.lanes.end(lane).expect("a lane that failed had work");
+        self.fail(&plan)
+    }
+
+    /// A lane is gone, with its plan if it had one, until it asks for work again. Which requests fail because of it.
+    pub fn leave(&mut self, lane: usize) -> Vec<Ticket> {
+        self.lanes.leave(lane).map_or_else(Vec::new, |plan| self.fail(&plan))
+    }
+
+    /// The caller of a request is gone: nothing more of it is executed. Whether it had not ended before.
+    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        let is_here = self.tickets.find(ticket).is_some_and(|held| !held.is_gone);
+        if is_here {
+            self.give_up(ticket);
+        }
+        is_here
+    }
+
+    /// Which requests that wait have had their deadline; they will have no answer. `next` looks too: this is for when
+    /// no lane is free.
+    pub fn late(&mut self, now_us: u64) -> Vec<Ticket> {
+        let late: Vec<Ticket> = self.queues.expired(now_us).collect();
+        late.iter().for_each(|ticket| self.give_up(*ticket));
+        late
+    }
+
+    /// When to look for what is late: the next deadline of what waits.
+    pub fn deadline_us(&self) -> Option<u64> {
+        self.queues.deadline_us()
+    }
+
+    /// What waits and runs.
+    pub fn figures(&mut self, now_us: u64) -> Figures {
+        let load = self.demand.sum();
+        self.lanes.free_in(now_us, &mut self.free_in);
+        let running = self.free_in.last().copied().unwrap_or(0) as f64;
+        Figures {
+            requests: load.requests(),
+            candidates: load.candidates(),
+            held: self.tickets.len(),
+            lanes_busy: self.lanes.busy(),
+            lanes: self.lanes.present(),
+            backlog_us: lanes::done_in(&self.free_in, self.work_us(&load)).max(running),
+        }
+    }
+
+    /// The costs as they are known now.
+    pub fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
+    /// How long it takes one lane.
+    fn work_us(&self, load: &Load) -> f64 {
+        load.us(&self.costs, self.shapes.lengths.sizes().len()) * self.pace
+    }
+
+    fn alone_us(&self, candidates: usize, length: usize) -> f64 {
+        merge::alone_us(&self.shapes, &self.costs, candidates, length, self.lanes.present())
+    }
+
+    fn is_in_time(&self, now_us: u64, waiting: &Waiting, key: Key) -> bool {
+        now_us as f64 + self.alone_us(waiting.left, key.length) <= waiting.deadline_us as f64
+    }
+
+    /// Merge what a queue holds and take it out.
+    fn plan(&mut self, now_us: u64, queue: usize) -> Plan {
+        let key = self.queues.at(queue).key;
+        let until_us = self.until_us(now_us, queue);
+        let mut groups = std::mem::take(&mut self.groups);
+        let merge = Merge { shapes: &self.shapes, costs: &self.costs, now_us, length: key.length, until_us };
+        let group = merge.choose(self.queues.at(queue).waiting(), &mut groups);
+        self.groups = groups;
+        let mut pieces = Vec::with_capacity(group.requests);
+        let mut room = group.candidates;
+        let mut ideal = Load::default();
+        for _ in 0..group.requests {
+            let piece = self.take(queue, room, &mut ideal);
+            room -= piece.upto - piece.from;
+            pieces.push(piece);
+        }
+        self.queues.forget_if_empty(queue);
+        self.learn_pace(&group, &ideal);
+        let id = self.planned;
+        self.planned += 1;
+        Plan {
+            id,
+            version: key.version,
+            users_bucket: self.shapes.users.sizes()[group.places.users],
+            candidates_bucket: self.shapes.candidates.sizes()[group.places.candidates],
+            length: self.shapes.lengths.sizes()[key.length],
+            pieces,
+            cost_us: group.cost_us,
+            places: group.places,
+        }
+    }
+
+    /// By when a lane must be free again for what is as urgent in other queues as what is served now: a large TensorBatch of
+    /// one version must not make another version's requests late. What is late anyway counts for nothing.
+    fn until_us(&self, now_us: u64, queue: usize) -> f64 {
+        let key = self.queues.at(queue).key;
+        let (priority, head) = self.queues.at(queue).head().expect("no queue is empty");
+        let free_us = now_us as f64 + self.alone_us(head.left, key.length);
+        if self.lanes.busy() + 1 < self.lanes.present() {
+            return f64::INFINITY;
+        }
+        let others = self.queues.iter().filter(|other| other.key != key).filter_map(|other| {
+            let (of_other, head) = other.head()?;
+            let start_us = head.deadline_us as f64 - self.alone_us(head.left, other.key.length);
+            (of_other <= priority && start_us >= free_us).then_some(start_us)
+        });
+        others.fold(f64::INFINITY, f64::min)
+    }
+
+    /// Take from what is served first, and no more than there is room for.
+    fn take(&mut self, queue: usize, room: usize, taken: &mut Load) -> Piece {
+        let queue = self.queues.at_mut(queue);
+        let (priority, head) = queue.head().expect("a group is of what waits");
+        let candidates = head.left.min(room);
+        let (_, rest) = queue.take_from_head(candidates);
+        let load = Load::part(candidates, rest.left == 0, queue.key.length);
+        self.demand.take(priority, rest.deadline_us, &load);
+        taken.add(&load);
+        let held = self.tickets.at(rest.ticket);
+        let from = held.given;
+        held.given += candidates;
+        held.running += 1;
+        Piece { ticket: rest.ticket, from, upto: held.given }
+    }
+
+    /// Only full TensorBatches say how fast a backlog is worked off. Others move the pace back a little, or one that was
+    /// learned too slow would refuse what would make TensorBatches full, and stay.
+    fn learn_pace(&mut self, group: &Group, taken: &Load) {
+        if group.is_full {
+            let ideal_us = taken.us(&self.costs, self.shapes.lengths.sizes().len());
+            self.pace += PACE_WEIGHT * ((group.cost_us / ideal_us).clamp(1.0, PACE_MAX) - self.pace);
+        } else {
+            self.pace += PACE_BACK_WEIGHT * (1.0 - self.pace);
+        }
+    }
+
+    /// A request will have no answer: nothing of it waits any more, and what runs of it is for nobody.
+    fn give_up(&mut self, ticket: Ticket) {
+        let held = self.tickets.at(ticket);
+        if held.left() > 0 {
+            self.queues.remove(held);
+            let load = Load::one(held.left(), held.key.length);
+            self.demand.take(held.priority, held.deadline_us, &load);
+        }
+        held.is_gone = true;
+        self.tickets.drop_ended(ticket);
+    }
+
+    fn fail(&mut self, plan: &Plan) -> Vec<Ticket> {
+        let mut failed = Vec::with_capacity(plan.pieces.len());
+        for piece in &plan.pieces {
+            let held = self.tickets.at(piece.ticket);
+            held.running -= 1;
+            if held.is_gone {
+                self.tickets.drop_ended(piece.ticket);
+            } else {
+                failed.push(piece.ticket);
+                self.give_up(piece.ticket);
+            }
+        }
+        failed
+    }
+}

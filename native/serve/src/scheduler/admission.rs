@@ -1,0 +1,118 @@
+//! Admission: whether a request that is offered can be answered in time, and what makes room for it.
+
+use super::Scheduler;
+use super::demand::Load;
+use super::lanes::done_in;
+use super::limits::{Key, PRIORITIES};
+use super::merge::full_us;
+use super::offer::{Offer, Reason, Refused};
+use super::tickets::Ticket;
+
+/// A full TensorBatch that takes more than this share of a request's time is not waited for: it will be a smaller one.
+const FULL_SHARE: f64 = 0.25;
+
+/// What a request asks, in the scheduler's own words.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub key: Key,
+    pub priority: usize,
+    pub deadline_us: u64,
+    pub candidates: usize,
+}
+
+impl Scheduler {
+    /// The request as it is admitted, cut down where that is allowed and nothing else helps.
+    pub(super) fn admit(&mut self, now_us: u64, offer: &Offer) -> Result<Asked, Refused> {
+        assert!(offer.candidates > 0, "a request has a candidate at least");
+        let deadline_us = offer.deadline_us.min(now_us.saturating_add(self.limits.wait_us_max));
+        if deadline_us <= now_us {
+            return Err(Refused::never(Reason::Expired));
+        }
+        let length = self.shapes.lengths.holds(offer.length).ok_or(Refused::never(Reason::Length))?;
+        let key = Key { version: offer.version, length };
+        let priority = usize::from(offer.priority).min(PRIORITIES - 1);
+        let asked = Asked { key, priority, deadline_us, candidates: offer.candidates };
+        let Err(refused) = self.judge(now_us, &asked) else { return Ok(asked) };
+        match self.limits.degraded_candidates {
+            Some(candidates) if candidates < asked.candidates => {
+                let asked = Asked { candidates, ..asked };
+                self.judge(now_us, &asked).map(|()| asked).map_err(|_| refused)
+            }
+            _ => Err(refused),
+        }
+    }
+
+    fn judge(&mut self, now_us: u64, asked: &Asked) -> Result<(), Refused> {
+        self.lanes.free_in(now_us, &mut self.free_in);
+        if self.free_in.is_empty() {
+            return Err(Refused::after(Reason::Lanes, self.limits.wait_us_max as f64));
+        }
+        self.has_room(asked)?;
+        self.has_time(now_us, asked)
+    }
+
+    /// Whether the bounds hold, once what is of lower priority was shed.
+    fn has_room(&self, asked: &Asked) -> Result<(), Refused> {
+        let (all, lower) = (self.demand.sum(), self.demand.below(asked.priority + 1));
+        let (requests_max, candidates_max) = self.open_to(asked.priority);
+        let reason = if all.requests() - lower.requests() + 1 > requests_max {
+            Reason::Requests
+        } else if all.candidates() - lower.candidates() + asked.candidates > candidates_max {
+            Reason::Candidates
+        } else {
+            return Ok(());
+        };
+        Err(Refused::after(reason, done_in(&self.free_in, self.work_us(&all))))
+    }
+
+    /// Whether it would be done by its deadline, and all of its priority that are served after it by theirs: who was
+    /// admitted is not made late by who comes later, unless that one has a better priority.
+    fn has_time(&self, now_us: u64, asked: &Asked) -> Result<(), Refused> {
+        if self.demand.sum().requests() == 0 && self.lanes.busy() == 0 {
+            return Ok(()); // the node is idle: it tries, or costs predicted too high would never be corrected
+        }
+        let left_us = (asked.deadline_us - now_us) as f64;
+        let length = asked.key.length;
+        let alone_us = self.alone_us(asked.candidates, length);
+        let mut work_us = self.work_us(&self.demand.ahead(asked.priority, asked.deadline_us));
+        // Behind others it runs in a full TensorBatch, and may be the first in it.
+        let full_us = full_us(&self.shapes, &self.costs, length, left_us * FULL_SHARE);
+        let own_us = if work_us > 0.0 { alone_us.max(full_us) } else { alone_us };
+        // While it waits more comes that is served before it, as much as lately.
+        let left = self.arrivals.left_by_better(now_us, asked.priority, self.free_in.len());
+        let starts_us = done_in(&self.free_in, work_us) / left;
+        let over_us = starts_us + own_us + self.limits.slack_us as f64 - left_us;
+        if over_us > 0.0 {
+            return Err(Refused::after(Reason::Backlog, over_us));
+        }
+        work_us += self.work_us(&Load::one(asked.candidates, length));
+        for (until_us, load) in self.demand.behind(asked.priority, asked.deadline_us) {
+            work_us += self.work_us(load);
+            let over_us = done_in(&self.free_in, work_us) / left - until_us.saturating_sub(now_us) as f64;
+            if over_us > 0.0 {
+                return Err(Refused::after(Reason::Backlog, over_us));
+            }
+        }
+        Ok(())
+    }
+
+    /// Shed what waits with the lowest priority and the latest deadline until the bounds hold with what was asked.
+    pub(super) fn shed_for(&mut self, asked: &Asked) -> Vec<Ticket> {
+        let (requests_max, candidates_max) = self.open_to(asked.priority);
+        let mut shed = Vec::new();
+        loop {
+            let all = self.demand.sum();
+            if all.requests() < requests_max && all.candidates() + asked.candidates <= candidates_max {
+                return shed;
+            }
+            let last = self.queues.last().expect("what is over a bound waits");
+            shed.push(last);
+            self.give_up(last);
+        }
+    }
+
+    fn open_to(&self, priority: usize) -> (usize, usize) {
+        let limits = &self.limits;
+        (limits.open_to(priority, limits.requests_max), limits.open_to(priority, limits.candidates_max))
+    }
+}

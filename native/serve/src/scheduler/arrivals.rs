@@ -1,0 +1,39 @@
+//! Arrivals: how much work each priority brings lately, so that who is served later knows what will overtake it. They know no request.
+
+use super::limits::PRIORITIES;
+
+/// What is urgent never takes all of the lanes by prediction: what it takes is known roughly.
+const SHARE_MAX: f64 = 0.95;
+
+/// Work that was admitted, by priority; what is long ago weighs little.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    /// After how long work weighs 1/e of what it did.
+    span_us: f64,
+    at_us: u64,
+    work_us: [f64; PRIORITIES],
+}
+
+impl Arrivals {
+    pub fn new(span_us: u64) -> Self {
+        Self { span_us: span_us as f64, at_us: 0, work_us: [0.0; PRIORITIES] }
+    }
+
+    pub fn add(&mut self, now_us: u64, priority: usize, work_us: f64) {
+        let faded = self.faded(now_us);
+        self.work_us.iter_mut().for_each(|sum| *sum *= faded);
+        self.at_us = self.at_us.max(now_us);
+        self.work_us[priority] += work_us;
+    }
+
+    /// Which share of so many lanes is left by what is served before this priority.
+    pub fn left_by_better(&self, now_us: u64, priority: usize, lanes: usize) -> f64 {
+        let work_us: f64 = self.work_us[..priority].iter().sum();
+        let lanes_busy = work_us * self.faded(now_us) / self.span_us;
+        1.0 - (lanes_busy / lanes.max(1) as f64).min(SHARE_MAX)
+    }
+
+    fn faded(&self, now_us: u64) -> f64 {
+        (-(now_us.saturating_sub(self.at_us) as f64) / self.span_us).exp()
+    }
+}

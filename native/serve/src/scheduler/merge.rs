@@ -1,0 +1,126 @@
+//! Merging: how many of a queue's requests are worth one TensorBatch. Pure: it sees sizes, deadlines and costs, and takes nothing.
+
+use super::costs::Costs;
+use super::limits::Shapes;
+use super::plan::Places;
+use super::queue::Waiting;
+
+/// The first so many requests of a queue, taken together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Group {
+    pub requests: usize,
+    /// Fewer than these requests have left where the last one is cut at the top bucket.
+    pub candidates: usize,
+    pub places: Places,
+    pub cost_us: f64,
+    /// More waits than one TensorBatch can take.
+    pub is_full: bool,
+}
+
+/// What a merge depends on beside what waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Merge<'a> {
+    pub shapes: &'a Shapes,
+    pub costs: &'a Costs,
+    pub now_us: u64,
+    pub length: usize,
+    /// By when a lane must be free again for what is urgent in other queues.
+    pub until_us: f64,
+}
+
+impl Merge<'_> {
+    /// The group that is best executed next; its first request is always in it. `groups` is room to work in.
+    ///
+    /// Requests join in their order while all meet their deadlines. Where more waits than fits, the group whose
+    /// candidates cost least each is taken: what is left over finds company. Where all that waits fits, nothing may come
+    /// after it, so it is taken whole unless two executions, padded less, together cost less than one.
+    pub fn choose<'w>(&self, waiting: impl Iterator<Item = &'w Waiting>, groups: &mut Vec<Group>) -> Group {
+        let is_full = self.grow(waiting, groups);
+        let all = groups[groups.len() - 1];
+        let weigh = |group: &Group| {
+            if is_full {
+                group.cost_us / group.candidates as f64
+            } else {
+                group.cost_us + self.rest_us(&all, group)
+            }
+        };
+        let mut best = (weigh(&all), all);
+        for group in groups.iter().rev().skip(1) {
+            let weight = weigh(group);
+            if weight < best.0 {
+                best = (weight, *group);
+            }
+        }
+        Group { is_full, ..best.1 }
+    }
+
+    /// Every group that starts with the first request and meets all deadlines; whether more waits than the last holds.
+    fn grow<'w>(&self, waiting: impl Iterator<Item = &'w Waiting>, groups: &mut Vec<Group>) -> bool {
+        groups.clear();
+        let (users_max, top) = (self.shapes.users.top(), self.shapes.candidates.top());
+        let (mut candidates, mut until_us) = (0, self.until_us);
+        for (index, one) in waiting.enumerate() {
+            if index == users_max || candidates == top {
+                return true;
+            }
+            let taken = one.left.min(top - candidates);
+            let group = self.group(index + 1, candidates + taken);
+            let done_us = self.now_us as f64 + group.cost_us;
+            if index > 0 && done_us > until_us.min(one.deadline_us as f64) {
+                return true;
+            }
+            // Nobody waits for the first where it is too late for it even alone.
+            if index > 0 || done_us <= one.deadline_us as f64 {
+                until_us = until_us.min(one.deadline_us as f64);
+            }
+            candidates += taken;
+            groups.push(group);
+            if taken < one.left {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn group(&self, requests: usize, candidates: usize) -> Group {
+        let users = self.shapes.users.holds(requests).expect("a group has users_max requests at most");
+        let of_candidates =
+            self.shapes.candidates.holds(candidates).expect("a group is cut at the top bucket");
+        let places = Places { users, candidates: of_candidates, length: self.length };
+        let cost_us = self.costs.us(users, of_candidates, self.length);
+        Group { requests, candidates, places, cost_us, is_full: false }
+    }
+
+    /// What it costs to execute, after `group`, what else is in `all`.
+    fn rest_us(&self, all: &Group, group: &Group) -> f64 {
+        if all.requests == group.requests {
+            return 0.0;
+        }
+        self.group(all.requests - group.requests, all.candidates - group.candidates).cost_us
+    }
+}
+
+/// What a request costs that runs alone, its pieces side by side on so many lanes; at least that.
+pub(super) fn alone_us(
+    shapes: &Shapes,
+    costs: &Costs,
+    candidates: usize,
+    length: usize,
+    lanes: usize,
+) -> f64 {
+    let ladder = &shapes.candidates;
+    let cost = |bucket: usize| costs.us(0, bucket, length);
+    let (tops, rest) = (candidates / ladder.top(), candidates % ladder.top());
+    let last = if rest == 0 { 0.0 } else { ladder.holds(rest).map_or(0.0, cost) };
+    if tops == 0 {
+        return last;
+    }
+    let top = cost(ladder.sizes().len() - 1);
+    top.max(tops as f64 * top / lanes.max(1) as f64 + last)
+}
+
+/// What a full TensorBatch costs, of the buckets that take no more than so long; 0 where none does.
+pub(super) fn full_us(shapes: &Shapes, costs: &Costs, length: usize, us_max: f64) -> f64 {
+    let cost = |bucket: usize| costs.us(0, bucket, length);
+    (0..shapes.candidates.sizes().len()).rev().map(cost).find(|us| *us <= us_max).unwrap_or(0.0)
+}
