@@ -11,6 +11,9 @@ use super::tickets::Ticket;
 /// A full TensorBatch that takes more than this share of a request's time is not waited for: it will be a smaller one.
 const FULL_SHARE: f64 = 0.25;
 
+/// A request that would wait longer than this share of its time is cut down, where requests may be.
+const PRESSED_SHARE: f64 = 0.5;
+
 /// What a request asks, in the scheduler's own words.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
@@ -32,17 +35,18 @@ impl Scheduler {
         let key = Key { version: offer.version, length };
         let priority = usize::from(offer.priority).min(PRIORITIES - 1);
         let asked = Asked { key, priority, deadline_us, candidates: offer.candidates };
-        let Err(refused) = self.judge(now_us, &asked) else { return Ok(asked) };
-        match self.limits.degraded_candidates {
-            Some(candidates) if candidates < asked.candidates => {
-                let asked = Asked { candidates, ..asked };
-                self.judge(now_us, &asked).map(|()| asked).map_err(|_| refused)
-            }
-            _ => Err(refused),
+        let judged = self.judge(now_us, &asked);
+        let is_pressed = !judged.as_ref().is_ok_and(|waits| *waits <= PRESSED_SHARE);
+        let cut = self.limits.degraded_candidates.filter(|most| is_pressed && *most < asked.candidates);
+        let cut = cut.map(|candidates| Asked { candidates, ..asked });
+        match cut {
+            Some(cut) => self.judge(now_us, &cut).and(Ok(cut)),
+            None => judged.and(Ok(asked)),
         }
     }
 
-    fn judge(&mut self, now_us: u64, asked: &Asked) -> Result<(), Refused> {
+    /// Which share of its time it would wait, or why it is not admitted.
+    fn judge(&mut self, now_us: u64, asked: &Asked) -> Result<f64, Refused> {
         self.lanes.free_in(now_us, &mut self.free_in);
         if self.free_in.is_empty() {
             return Err(Refused::after(Reason::Lanes, self.limits.wait_us_max as f64));
@@ -67,9 +71,9 @@ impl Scheduler {
 
     /// Whether it would be done by its deadline, and all of its priority that are served after it by theirs: who was
     /// admitted is not made late by who comes later, unless that one has a better priority.
-    fn has_time(&self, now_us: u64, asked: &Asked) -> Result<(), Refused> {
+    fn has_time(&self, now_us: u64, asked: &Asked) -> Result<f64, Refused> {
         if self.demand.sum().requests() == 0 && self.lanes.busy() == 0 {
-            return Ok(()); // the node is idle: it tries, or costs predicted too high would never be corrected
+            return Ok(0.0); // the node is idle: it tries, or costs predicted too high would never be corrected
         }
         let left_us = (asked.deadline_us - now_us) as f64;
         let length = asked.key.length;
@@ -93,7 +97,7 @@ impl Scheduler {
                 return Err(Refused::after(Reason::Backlog, over_us));
             }
         }
-        Ok(())
+        Ok(starts_us / left_us)
     }
 
     /// Shed what waits with the lowest priority and the latest deadline until the bounds hold with what was asked.

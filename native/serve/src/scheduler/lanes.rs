@@ -90,3 +90,25 @@ pub(super) fn done_in(free_in: &[u64], work_us: f64) -> f64 {
     }
     done
 }
+
+#[cfg(test)]
+mod tests {
+    use super::done_in;
+
+    #[test]
+    fn work_is_shared_so_that_it_is_done_soonest() {
+        let close = |free: &[u64], work: f64, done: f64| {
+            assert!(
+                (done_in(free, work) - done).abs() < 1e-9,
+                "{free:?} do {work} in {}",
+                done_in(free, work)
+            );
+        };
+        close(&[30], 0.0, 30.0);
+        close(&[30], 12.0, 42.0);
+        close(&[0, 0], 12.0, 6.0);
+        close(&[0, 100], 12.0, 12.0);
+        close(&[0, 10], 30.0, 20.0);
+        assert!(done_in(&[], 0.0).is_infinite(), "no lane is ever done");
+    }
+}

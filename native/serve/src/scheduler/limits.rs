@@ -24,8 +24,8 @@ pub struct Limits {
     /// How long before its deadline a request should be done by prediction to be admitted, in microseconds: room for
     /// executions that take longer than predicted, and for the way back of the answer.
     pub slack_us: u64,
-    /// A request that would be refused because there is too much to do is cut down to its first so many candidates
-    /// if it can be admitted so; its caller is told how many are left. Off by default: scores would be missing.
+    /// Under pressure, which is where a request would wait for more than half of its time or be refused, it is cut down to
+    /// its first so many candidates; its caller is told how many are left. Off by default: scores would be missing.
     pub degraded_candidates: Option<usize>,
 }
 

@@ -1,0 +1,377 @@
+//! A serving node that is simulated: requests come by chance, lanes take as long as their buckets cost, and whatever the
+//! scheduler says is held against what it was asked. Every run is made by its seed alone.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use streamlearn_serve::ladder::Ladder;
+use streamlearn_serve::scheduler::{
+    Costs, Limits, Next, Offer, Reason, Refused, Scheduler, Shapes, Ticket, Took,
+};
+
+/// Chance from a seed.
+pub struct Chance(u64);
+
+impl Chance {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        bits ^ (bits >> 31)
+    }
+
+    /// Above 0, at most 1.
+    pub fn share(&mut self) -> f64 {
+        ((self.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+
+    pub fn normal(&mut self) -> f64 {
+        (-2.0 * self.share().ln()).sqrt() * (std::f64::consts::TAU * self.share()).cos()
+    }
+
+    /// Lognormal with this mean.
+    pub fn lognormal(&mut self, mean: f64, sigma: f64) -> f64 {
+        mean * (sigma * self.normal() - sigma * sigma / 2.0).exp()
+    }
+
+    /// The time to the next of what comes so often a second, in microseconds.
+    pub fn gap_us(&mut self, rate: f64) -> f64 {
+        -self.share().ln() / rate * 1e6
+    }
+}
+
+/// How many candidates requests have: lognormal, with a mean of 36.
+pub fn candidates(chance: &mut Chance) -> usize {
+    (chance.lognormal(36.0, 0.8).round() as usize).clamp(1, 2000)
+}
+
+/// What a graph costs: a fixed part, and a part for each unit of its bucket.
+#[derive(Clone, Copy)]
+pub struct Model {
+    pub user_us: (f64, f64),
+    pub score_us: (f64, f64),
+}
+
+/// 180 us and 18 us for a candidate.
+pub const DIN: Model = Model { user_us: (35.0, 0.5), score_us: (145.0, 18.0) };
+/// 60 us and half a microsecond for a candidate.
+pub const SMALL: Model = Model { user_us: (15.0, 0.2), score_us: (45.0, 0.5) };
+
+impl Model {
+    pub fn user(&self, users: usize) -> f64 {
+        self.user_us.0 + self.user_us.1 * users as f64
+    }
+
+    pub fn score(&self, candidates: usize) -> f64 {
+        self.score_us.0 + self.score_us.1 * candidates as f64
+    }
+
+    pub fn costs(&self, shapes: &Shapes) -> Costs {
+        Costs::measured(shapes, |users, _| self.user(users), |candidates, _| self.score(candidates))
+    }
+}
+
+pub fn shapes(users: &[usize], candidates: &[usize]) -> Shapes {
+    let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
+    Shapes { users: ladder(users), candidates: ladder(candidates), lengths: ladder(&[1]) }
+}
+
+pub fn limits(lanes: usize) -> Limits {
+    Limits {
+        lanes,
+        requests_max: 4096,
+        candidates_max: 200_000,
+        reserved_percent: 10,
+        wait_us_max: 100_000,
+        slack_us: 1000,
+        degraded_candidates: None,
+    }
+}
+
+/// A kind of caller: how often a second, for which version, how urgent, and within how long.
+#[derive(Clone, Copy)]
+pub struct Callers {
+    pub rate: f64,
+    pub version: u64,
+    pub priority: u8,
+    pub within_us: u64,
+}
+
+pub struct Node {
+    pub model: Model,
+    pub shapes: Shapes,
+    pub limits: Limits,
+    /// How much executions vary around what they cost.
+    pub sigma: f64,
+    /// How many times more the executions cost than warm-up said.
+    pub slower: f64,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// After so many microseconds.
+    Answered(u64),
+    Late(u64),
+    Shed,
+    Refused(Reason),
+}
+
+/// One request and what became of it.
+pub struct Case {
+    pub callers: usize,
+    pub at_us: u64,
+    pub candidates: usize,
+    /// How many of them were to have scores.
+    pub kept: usize,
+    pub deadline_us: u64,
+    /// How many are scored.
+    covered: Vec<(usize, usize)>,
+    pub end: Option<End>,
+}
+
+impl Case {
+    pub fn is_good(&self) -> bool {
+        matches!(self.end, Some(End::Answered(after_us)) if self.at_us + after_us <= self.deadline_us)
+    }
+}
+
+/// What a run showed.
+pub struct Run {
+    pub cases: Vec<Case>,
+    pub seconds: f64,
+    pub plans: usize,
+    /// TensorBatches by how many candidates they hold.
+    pub sizes: BTreeMap<usize, u64>,
+    pub scored: usize,
+    pub padded: usize,
+    pub busy_us: f64,
+}
+
+impl Run {
+    pub fn good_of(&self, callers: Option<usize>) -> usize {
+        self.cases
+            .iter()
+            .filter(|case| case.is_good() && callers.is_none_or(|one| case.callers == one))
+            .count()
+    }
+
+    /// Requests answered in time, a second.
+    pub fn goodput(&self) -> f64 {
+        self.good_of(None) as f64 / self.seconds
+    }
+
+    pub fn count(&self, is: impl Fn(&End) -> bool) -> usize {
+        self.cases.iter().filter(|case| case.end.as_ref().is_some_and(&is)).count()
+    }
+
+    pub fn waste(&self) -> f64 {
+        1.0 - self.scored as f64 / self.padded as f64
+    }
+
+    /// The latency that this share of the answers stays below.
+    pub fn latency_us(&self, share: f64) -> u64 {
+        let answered = self.cases.iter().filter_map(|case| match case.end {
+            Some(End::Answered(after_us)) => Some(after_us),
+            _ => None,
+        });
+        let mut sorted: Vec<u64> = answered.collect();
+        sorted.sort_unstable();
+        sorted
+            .get(((sorted.len() as f64 * share) as usize).min(sorted.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or(0)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Done(usize),
+    Comes(usize),
+    /// A deadline of what waits, in case no lane asks by then.
+    Look,
+}
+
+struct Sim<'a> {
+    node: &'a Node,
+    scheduler: Scheduler,
+    events: BinaryHeap<Reverse<(u64, Event)>>,
+    /// Which case a ticket names, by its place.
+    named: Vec<usize>,
+    idle: Vec<usize>,
+    running: Vec<Option<(streamlearn_serve::scheduler::Plan, Took)>>,
+    chance: Chance,
+    callers: Vec<Callers>,
+    run: Run,
+}
+
+impl Node {
+    /// Callers ask for so many seconds, then what is left is worked off.
+    pub fn run(&self, callers: &[Callers], seconds: f64, seed: u64) -> Run {
+        let lanes = self.limits.lanes;
+        let scheduler = Scheduler::new(self.limits, self.shapes.clone(), self.model.costs(&self.shapes));
+        let mut sim = Sim {
+            node: self,
+            scheduler,
+            events: BinaryHeap::new(),
+            named: Vec::new(),
+            idle: Vec::new(),
+            running: vec![None; lanes],
+            chance: Chance::new(seed),
+            callers: callers.to_vec(),
+            run: Run {
+                cases: Vec::new(),
+                seconds,
+                plans: 0,
+                sizes: BTreeMap::new(),
+                scored: 0,
+                padded: 0,
+                busy_us: 0.0,
+            },
+        };
+        sim.arrange();
+        for lane in 0..lanes {
+            sim.ask(0, lane);
+        }
+        while let Some(Reverse((now_us, event))) = sim.events.pop() {
+            sim.step(now_us, event);
+        }
+        sim.check();
+        sim.run
+    }
+}
+
+impl Sim<'_> {
+    fn arrange(&mut self) {
+        for (index, callers) in self.callers.clone().into_iter().enumerate() {
+            let mut at = self.chance.gap_us(callers.rate);
+            while at < self.run.seconds * 1e6 {
+                let candidates = candidates(&mut self.chance);
+                let (at_us, kept) = (at as u64, 0);
+                let deadline_us = at_us + callers.within_us;
+                let case = Case {
+                    callers: index,
+                    at_us,
+                    candidates,
+                    kept,
+                    deadline_us,
+                    covered: Vec::new(),
+                    end: None,
+                };
+                self.events.push(Reverse((at_us, Event::Comes(self.run.cases.len()))));
+                self.run.cases.push(case);
+                at += self.chance.gap_us(callers.rate);
+            }
+        }
+    }
+
+    fn step(&mut self, now_us: u64, event: Event) {
+        match event {
+            Event::Comes(case) => self.offer(now_us, case),
+            Event::Done(lane) => {
+                let (plan, took) = self.running[lane].take().unwrap();
+                for piece in &plan.pieces {
+                    let case = self.named[piece.ticket.place()];
+                    self.run.cases[case].covered.push((piece.from, piece.upto));
+                }
+                for ticket in self.scheduler.done(lane, took) {
+                    let at_us = self.case(ticket).at_us;
+                    self.end(ticket, End::Answered(now_us - at_us));
+                }
+                self.ask(now_us, lane);
+            }
+            Event::Look => {
+                let late = self.scheduler.late(now_us);
+                self.late(now_us, late);
+            }
+        }
+    }
+
+    fn offer(&mut self, now_us: u64, case: usize) {
+        let (asked, callers) = (&self.run.cases[case], &self.callers[self.run.cases[case].callers]);
+        let (version, priority) = (callers.version, callers.priority);
+        let (candidates, deadline_us) = (asked.candidates, asked.deadline_us);
+        match self.scheduler.offer(now_us, &Offer { version, candidates, length: 1, deadline_us, priority }) {
+            Ok(admitted) => {
+                for ticket in admitted.shed {
+                    self.end(ticket, End::Shed);
+                }
+                let place = admitted.ticket.place();
+                self.named.resize(self.named.len().max(place + 1), usize::MAX);
+                self.named[place] = case;
+                self.run.cases[case].kept = admitted.candidates;
+                self.events.push(Reverse((deadline_us, Event::Look)));
+                if let Some(lane) = self.idle.pop() {
+                    self.ask(now_us, lane);
+                }
+            }
+            Err(Refused { reason, .. }) => self.run.cases[case].end = Some(End::Refused(reason)),
+        }
+    }
+
+    fn ask(&mut self, now_us: u64, lane: usize) {
+        let Next { plan, late } = self.scheduler.next(now_us, lane);
+        self.late(now_us, late);
+        let Some(plan) = plan else {
+            assert_eq!(self.scheduler.figures(now_us).requests, 0, "a lane is idle while something waits");
+            self.idle.push(lane);
+            return;
+        };
+        let scored = plan.candidates();
+        assert!(scored <= plan.candidates_bucket && plan.pieces.len() <= plan.users_bucket);
+        for piece in &plan.pieces {
+            let case = self.case(piece.ticket);
+            assert_eq!(self.callers[case.callers].version, plan.version, "versions never mix");
+            assert!(case.end.is_none() && now_us < case.deadline_us, "nothing is executed in vain");
+        }
+        let vary = |chance: &mut Chance| self.node.slower * chance.lognormal(1.0, self.node.sigma);
+        let user_us = self.node.model.user(plan.users_bucket) * vary(&mut self.chance);
+        let score_us = self.node.model.score(plan.candidates_bucket) * vary(&mut self.chance);
+        let run = &mut self.run;
+        run.plans += 1;
+        *run.sizes.entry(scored).or_default() += 1;
+        (run.scored, run.padded) = (run.scored + scored, run.padded + plan.candidates_bucket);
+        run.busy_us += user_us + score_us;
+        self.events.push(Reverse((now_us + (user_us + score_us) as u64, Event::Done(lane))));
+        self.running[lane] = Some((plan, Took { user_us, score_us }));
+    }
+
+    fn case(&self, ticket: Ticket) -> &Case {
+        &self.run.cases[self.named[ticket.place()]]
+    }
+
+    fn late(&mut self, now_us: u64, tickets: Vec<Ticket>) {
+        for ticket in tickets {
+            let after_us = now_us - self.case(ticket).at_us;
+            self.end(ticket, End::Late(after_us));
+        }
+    }
+
+    fn end(&mut self, ticket: Ticket, end: End) {
+        let case = &mut self.run.cases[self.named[ticket.place()]];
+        assert!(case.end.is_none(), "a request ends once: {:?}, then {end:?}", case.end);
+        case.end = Some(end);
+    }
+
+    /// Nothing is lost, and what was answered was scored from its first candidate to its last.
+    fn check(&mut self) {
+        let figures = self.scheduler.figures(u64::MAX / 2);
+        assert_eq!((figures.held, figures.requests, figures.candidates, figures.lanes_busy), (0, 0, 0, 0));
+        for case in &mut self.run.cases {
+            let end = case.end.expect("every request ends");
+            if matches!(end, End::Answered(_)) {
+                case.covered.sort_unstable();
+                let upto = case.covered.iter().fold(0, |upto, (from, next)| {
+                    assert_eq!(*from, upto, "pieces cover every candidate once");
+                    *next
+                });
+                assert_eq!(upto, case.kept);
+            }
+        }
+    }
+}
