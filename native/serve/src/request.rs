@@ -19,6 +19,8 @@ pub struct Request {
     pub user: Vec<Values>,
     /// The columns of its candidates, in the order of `Inputs::item`; one example for each.
     pub item: Vec<Values>,
+    /// Which of its candidates are going to be shown, where the caller says so; all otherwise.
+    pub shown: Option<Vec<u32>>,
     /// How it is to be answered.
     pub wishes: Wishes,
 }

@@ -1,0 +1,361 @@
+//! Columns: the tensors of a request, each at its place, made into the columns of both sides. It knows no protocol.
+
+use std::fmt::Write;
+
+use super::naming::{Naming, PARTS, Part, Place, Side};
+use super::tensor::{Datatype, Shape, Tensor};
+use crate::answer::Refusal;
+use crate::inputs::{Count, Input, Kind, Limits};
+use crate::request::Values;
+
+/// The tensors that a request has given so far.
+pub struct Given<'a, 'n> {
+    naming: &'n Naming,
+    tensors: Vec<Option<Tensor<'a>>>,
+}
+
+/// Both sides of a request.
+#[derive(Debug, PartialEq)]
+pub struct Sides {
+    /// How many candidates there are.
+    pub candidates: usize,
+    /// Columns of the user.
+    pub user: Vec<Values>,
+    /// Columns of the candidates.
+    pub item: Vec<Values>,
+}
+
+/// The histories of a side, which are as long as each other.
+#[derive(Default)]
+pub struct History {
+    first: Option<(String, Vec<i32>)>,
+}
+
+fn bad<T>(said: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::Bad(said.into()))
+}
+
+/// The name of a part of a column.
+fn name_of(input: &Input, part: Part) -> String {
+    let suffix = ["", ".lengths", ".weights"][part as usize];
+    format!("{}{suffix}", input.name)
+}
+
+impl<'a, 'n> Given<'a, 'n> {
+    /// Nothing yet.
+    pub fn new(naming: &'n Naming) -> Self {
+        Self { naming, tensors: vec![None; naming.columns() * PARTS] }
+    }
+
+    /// One input more.
+    pub fn add(
+        &mut self,
+        name: &str,
+        tensor: impl FnOnce() -> Result<Tensor<'a>, Refusal>,
+    ) -> Result<(), Refusal> {
+        let Some(Place { column, part }) = self.naming.place(name) else {
+            let cut: String = name.chars().take(80).collect();
+            return bad(format!("{cut:?} is no input; help: {}", self.naming.known()));
+        };
+        let place = &mut self.tensors[column * PARTS + part as usize];
+        if place.is_some() {
+            return bad(format!("input {name:?} is given twice"));
+        }
+        *place = Some(tensor()?);
+        Ok(())
+    }
+
+    fn part(&self, column: usize, part: Part) -> Option<&Tensor<'a>> {
+        self.tensors[column * PARTS + part as usize].as_ref()
+    }
+
+    /// How many candidates the inputs of that side agree on.
+    fn candidates(&self) -> Result<usize, Refusal> {
+        let mut agreed: Option<(u64, String)> = None;
+        for column in self.naming.inputs().user.len()..self.naming.columns() {
+            let (_, input) = self.naming.input(column);
+            let lengths = self.part(column, Part::Lengths);
+            let (part, tensor) = match (lengths, self.part(column, Part::Values)) {
+                (Some(tensor), _) => (Part::Lengths, tensor),
+                (None, Some(tensor)) => (Part::Values, tensor),
+                (None, None) => continue,
+            };
+            check_shape(Side::Item, input, part, tensor.shape, lengths.is_some())
+                .map_err(|wrong| wrong.of(input))?;
+            let rows = tensor.shape.dims().and_then(|dims| dims.first()).copied().unwrap_or(0);
+            match &agreed {
+                None => agreed = Some((rows, name_of(input, part))),
+                Some((first, name)) if *first != rows => {
+                    return bad(format!(
+                        "input {:?} is of {rows} candidates and {name:?} of {first}; \
+                         help: the first dimension of every input of candidates is their number",
+                        name_of(input, part)
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        let Some((rows, name)) = agreed else {
+            return bad(format!(
+                "no input of candidates is given, so their number is not known; help: {}",
+                self.naming.known()
+            ));
+        };
+        check_candidates(rows, &name, &self.naming.inputs().limits)
+    }
+
+    /// The columns of both sides, all checked.
+    pub fn into_sides(self) -> Result<Sides, Refusal> {
+        let inputs = self.naming.inputs();
+        let candidates = self.candidates()?;
+        let (mut user, mut item) =
+            (Vec::with_capacity(inputs.user.len()), Vec::with_capacity(inputs.item.len()));
+        let mut histories = [History::default(), History::default()];
+        for column in 0..self.naming.columns() {
+            let (side, input) = self.naming.input(column);
+            let (rows, to) = match side {
+                Side::User => (1, &mut user),
+                Side::Item => (candidates, &mut item),
+            };
+            let history = &mut histories[side as usize];
+            to.push(self.column(column, side, rows, history).map_err(|wrong| wrong.of(input))?);
+        }
+        Ok(Sides { candidates, user, item })
+    }
+
+    fn column(&self, column: usize, side: Side, rows: usize, history: &mut History) -> Result<Values, Wrong> {
+        let (_, input) = self.naming.input(column);
+        let limits = self.naming.inputs().limits;
+        let (values, lengths) = (self.part(column, Part::Values), self.part(column, Part::Lengths));
+        let weights = self.part(column, Part::Weights);
+        let Some(tensor) = values else {
+            if let Some(part) = lengths.map(|_| Part::Lengths).or(weights.map(|_| Part::Weights)) {
+                return Err(Wrong { part, said: format!("it is given and {:?} is not", input.name) });
+            }
+            return missing(input, rows, &limits, history);
+        };
+        if side == Side::User || lengths.is_some() {
+            check_shape(side, input, Part::Values, tensor.shape, lengths.is_some())?;
+        }
+        check_type(input, Part::Values, tensor.datatype)?;
+        let count = tensor.count(limits.values_max).map_err(Wrong::values)?;
+        match &input.kind {
+            Kind::Dense { .. } => tensor.floats(count).map(Values::Numbers).map_err(Wrong::values),
+            Kind::Slot { salt, is_text, values, .. } => {
+                let keys =
+                    if *is_text { tensor.text_keys(count, *salt) } else { tensor.int_keys(count, *salt) };
+                let keys = keys.map_err(Wrong::values)?;
+                if *values == Count::One {
+                    return Ok(Values::Keys(keys));
+                }
+                let weights = given_weights(*values == Count::Weighted, tensor, weights, count)?;
+                let offsets = match lengths {
+                    None => even_offsets(rows, count),
+                    Some(lengths) => {
+                        check_type(input, Part::Lengths, lengths.datatype)?;
+                        lengths.offsets(rows, count).map_err(|said| Wrong { part: Part::Lengths, said })?
+                    }
+                };
+                lists(input, keys, offsets, weights, history).map_err(Wrong::values)
+            }
+        }
+    }
+}
+
+/// What is wrong with a part of a column.
+pub struct Wrong {
+    part: Part,
+    said: String,
+}
+
+impl Wrong {
+    fn values(said: String) -> Self {
+        Self { part: Part::Values, said }
+    }
+
+    /// The refusal of a request whose input it is.
+    pub fn of(self, input: &Input) -> Refusal {
+        Refusal::Bad(format!("input {:?}: {}", name_of(input, self.part), self.said))
+    }
+}
+
+/// Whether so many candidates can be.
+pub fn check_candidates(rows: u64, name: &str, limits: &Limits) -> Result<usize, Refusal> {
+    match usize::try_from(rows) {
+        Ok(0) => bad(format!("input {name:?} is of no candidates, expected at least 1")),
+        Ok(rows) if rows <= limits.candidates_max => Ok(rows),
+        _ => bad(format!(
+            "input {name:?} is of {rows} candidates, expected at most {}; help: ask in several requests",
+            limits.candidates_max
+        )),
+    }
+}
+
+/// What a column holds where none of it is given.
+pub fn missing(input: &Input, rows: usize, limits: &Limits, history: &mut History) -> Result<Values, Wrong> {
+    let required = || Wrong::values("it is missing and has no default".to_owned());
+    match &input.kind {
+        Kind::Slot { values: Count::One, default, .. } => {
+            default.map(|key| Values::Keys(vec![key; rows])).ok_or_else(required)
+        }
+        Kind::Slot { values, .. } => {
+            let weights = (*values == Count::Weighted).then(Vec::new);
+            lists(input, Vec::new(), vec![0; rows + 1], weights, history).map_err(Wrong::values)
+        }
+        Kind::Dense { width, default } => {
+            let bits = default.ok_or_else(required)?;
+            let count = rows.checked_mul(*width).filter(|&count| count <= limits.values_max);
+            let count = count.ok_or_else(|| {
+                let said = format!("its defaults for {rows} candidates are more than {}", limits.values_max);
+                Wrong::values(said)
+            })?;
+            Ok(Values::Numbers(vec![f32::from_bits(bits); count]))
+        }
+    }
+}
+
+/// The lists of a slot of many values; of histories the newest values are kept, and they are as long as each other.
+pub fn lists(
+    input: &Input,
+    mut keys: Vec<u64>,
+    mut offsets: Vec<i32>,
+    weights: Option<Vec<f32>>,
+    history: &mut History,
+) -> Result<Values, String> {
+    if let Kind::Slot { values: Count::Newest(most), .. } = input.kind {
+        if let Some((name, first)) = &history.first {
+            if *first != offsets {
+                let count = |offsets: &[i32]| offsets.last().copied().unwrap_or(0);
+                return Err(format!(
+                    "it has {} values and {name:?} {}; help: columns of one history are as long as each other",
+                    count(&offsets),
+                    count(first)
+                ));
+            }
+        } else {
+            history.first = Some((input.name.clone(), offsets.clone()));
+        }
+        keep_newest(&mut keys, &mut offsets, most);
+    }
+    Ok(Values::Lists { keys, offsets, weights })
+}
+
+fn keep_newest(keys: &mut Vec<u64>, offsets: &mut [i32], most: usize) {
+    let (mut end, mut begin) = (0, 0);
+    for offset in offsets.iter_mut().skip(1) {
+        let next = *offset as usize;
+        let from = begin.max(next.saturating_sub(most));
+        keys.copy_within(from..next, end);
+        end += next - from;
+        begin = next;
+        *offset = end as i32;
+    }
+    keys.truncate(end);
+}
+
+fn even_offsets(rows: usize, count: usize) -> Vec<i32> {
+    let each = count / rows;
+    // Not more than values, which an offset can count.
+    (0..=rows).map(|row| (row * each) as i32).collect()
+}
+
+fn given_weights(
+    is_weighted: bool,
+    values: &Tensor<'_>,
+    weights: Option<&Tensor<'_>>,
+    count: usize,
+) -> Result<Option<Vec<f32>>, Wrong> {
+    let wrong = |said| Wrong { part: Part::Weights, said };
+    if !is_weighted {
+        return Ok(None);
+    }
+    let Some(tensor) = weights else {
+        if count == 0 {
+            return Ok(Some(Vec::new()));
+        }
+        return Err(wrong(format!("it is missing, expected FP32 of shape {}", values.shape)));
+    };
+    if !tensor.datatype.is_float() {
+        return Err(wrong(format!("datatype {}, expected FP32 or FP64", tensor.datatype.name())));
+    }
+    if tensor.shape != values.shape {
+        return Err(wrong(format!("shape {}, expected {} as its values have", tensor.shape, values.shape)));
+    }
+    tensor.floats(count).map(Some).map_err(wrong)
+}
+
+fn check_type(input: &Input, part: Part, datatype: Datatype) -> Result<(), Wrong> {
+    let (is_right, expected) = match (&input.kind, part) {
+        (_, Part::Lengths) => (matches!(datatype, Datatype::Int32 | Datatype::Int64), "INT32 or INT64"),
+        (Kind::Slot { is_text: true, .. }, _) => {
+            (datatype == Datatype::Bytes, "BYTES, for its values are texts")
+        }
+        (Kind::Slot { .. }, _) => {
+            (datatype.is_whole(), "INT64 (or INT32, UINT32, UINT64), for its values are whole numbers")
+        }
+        (Kind::Dense { .. }, _) => (datatype.is_float(), "FP32 or FP64"),
+    };
+    if is_right {
+        return Ok(());
+    }
+    Err(Wrong { part, said: format!("datatype {}, expected {expected}", datatype.name()) })
+}
+
+/// Whether a shape is one that the input may have.
+fn check_shape(side: Side, input: &Input, part: Part, shape: Shape, has_lengths: bool) -> Result<(), Wrong> {
+    let dims = shape.dims();
+    let is_right = match (side, part, &input.kind, dims) {
+        (_, _, _, None) => false,
+        (Side::Item, Part::Lengths | Part::Weights, _, Some(dims)) => dims.len() == 1,
+        (Side::User, _, Kind::Slot { values: Count::One, .. }, Some(dims)) => matches!(dims, [] | [1]),
+        (Side::User, _, Kind::Slot { .. }, Some(dims)) => matches!(dims, [_] | [1, _]),
+        (Side::User, _, Kind::Dense { width, .. }, Some(dims)) => match dims {
+            [] => *width == 1,
+            [of] | [1, of] => *of == *width as u64,
+            _ => false,
+        },
+        (Side::Item, _, Kind::Slot { values: Count::One, .. }, Some(dims)) => dims.len() == 1,
+        (Side::Item, _, Kind::Slot { .. }, Some(dims)) => dims.len() == if has_lengths { 1 } else { 2 },
+        (Side::Item, _, Kind::Dense { width, .. }, Some(dims)) => match dims {
+            [_] => *width == 1,
+            [_, of] => *of == *width as u64,
+            _ => false,
+        },
+    };
+    if is_right {
+        return Ok(());
+    }
+    let mut expected = expected_shape(side, input, part, has_lengths);
+    if side == Side::Item
+        && part == Part::Values
+        && matches!(dims, Some([_]))
+        && expected.starts_with("[n, k]")
+    {
+        let _ = write!(
+            expected,
+            "; help: with {:?} of shape [n] its values may be of shape [total]",
+            name_of(input, Part::Lengths)
+        );
+    }
+    Err(Wrong { part, said: format!("shape {shape}, expected {expected}") })
+}
+
+fn expected_shape(side: Side, input: &Input, part: Part, has_lengths: bool) -> String {
+    match (side, part, &input.kind) {
+        (_, Part::Lengths | Part::Weights, _) => "[n], one for each candidate".to_owned(),
+        (Side::User, _, Kind::Slot { values: Count::One, .. }) => "[1]".to_owned(),
+        (Side::User, _, Kind::Slot { .. }) => "[k], its values".to_owned(),
+        (Side::User, _, Kind::Dense { width, .. }) => format!("[{width}] or [1, {width}]"),
+        (Side::Item, _, Kind::Slot { values: Count::One, .. }) => {
+            "[n], one value for each candidate".to_owned()
+        }
+        (Side::Item, _, Kind::Slot { .. }) if has_lengths => {
+            "[total], the values of all candidates end to end, as its lengths are given".to_owned()
+        }
+        (Side::Item, _, Kind::Slot { .. }) => "[n, k], k values for each candidate".to_owned(),
+        (Side::Item, _, Kind::Dense { width: 1, .. }) => "[n] or [n, 1], n candidates".to_owned(),
+        (Side::Item, _, Kind::Dense { width, .. }) => {
+            format!("[n, {width}], {width} numbers for each candidate")
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Describing: what a model takes and gives, which versions there are and what they did, as the protocol says it.
+
+use super::messages::{
+    ConfigInput, ConfigOutput, ConfigText, Duration, Index, InferStatistics, ModelConfig, ModelIndex,
+    ModelMetadata, ModelStatistics, ServerMetadata, SpecificVersions, TensorMetadata, VersionPolicy,
+    VersionStatistics,
+};
+use super::naming::{Naming, Side};
+use super::outputs::{LOGIT, Output};
+use super::scoring::{Span, State, Statistics};
+use super::wishes::version_of;
+use crate::answer::Refusal;
+use crate::inputs::{Count, Input, Kind};
+
+/// What runs the model, wherever the protocol asks for it.
+const PLATFORM: &str = "streamlearn";
+/// Numbers of datatypes in a configuration.
+const DATA_TYPES: [(&str, i32); 4] = [("INT32", 8), ("INT64", 9), ("FP32", 11), ("BYTES", 13)];
+
+/// One input or output.
+struct Described {
+    name: String,
+    datatype: &'static str,
+    shape: Vec<i64>,
+    is_optional: bool,
+}
+
+fn describe(side: Side, input: &Input, to: &mut Vec<Described>) {
+    let any = |width: usize| i64::try_from(width).unwrap_or(i64::MAX);
+    let mut add = |suffix: &str, datatype, shape, is_optional| {
+        to.push(Described { name: format!("{}{suffix}", input.name), datatype, shape, is_optional });
+    };
+    match &input.kind {
+        Kind::Dense { width, default } => {
+            let shape = match (side, width) {
+                (Side::User, _) => vec![any(*width)],
+                (Side::Item, 1) => vec![-1],
+                (Side::Item, _) => vec![-1, any(*width)],
+            };
+            add("", "FP32", shape, default.is_some());
+        }
+        Kind::Slot { is_text, values, default, .. } => {
+            let datatype = if *is_text { "BYTES" } else { "INT64" };
+            let is_one = *values == Count::One;
+            let shape = if is_one && side == Side::User { vec![1] } else { vec![-1] };
+            add("", datatype, shape, !is_one || default.is_some());
+            if !is_one && side == Side::Item {
+                add(".lengths", "INT32", vec![-1], true);
+            }
+            if *values == Count::Weighted {
+                add(".weights", "FP32", vec![-1], true);
+            }
+        }
+    }
+}
+
+fn inputs(naming: &Naming) -> Vec<Described> {
+    let mut described = Vec::new();
+    for column in 0..naming.columns() {
+        let (side, input) = naming.input(column);
+        describe(side, input, &mut described);
+    }
+    described
+}
+
+fn outputs(naming: &Naming) -> Vec<String> {
+    let labels = &naming.inputs().labels;
+    let forms = [false, true].into_iter();
+    forms
+        .flat_map(|is_logit| (0..labels.len()).map(move |label| Output { label, is_logit }))
+        .map(|output| output.name(labels))
+        .collect()
+}
+
+fn data_type(name: &str) -> i32 {
+    DATA_TYPES.iter().find(|(known, _)| *known == name).map_or(0, |(_, number)| *number)
+}
+
+/// What the server is.
+pub fn server() -> ServerMetadata {
+    ServerMetadata {
+        name: PLATFORM.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        extensions: ["model_configuration", "model_repository(index)", "statistics", "parameters"]
+            .map(str::to_owned)
+            .into(),
+    }
+}
+
+/// What the model takes and gives.
+pub fn metadata(naming: &Naming, state: &State) -> ModelMetadata {
+    let tensor = |name, datatype: &str, shape| TensorMetadata { name, datatype: datatype.to_owned(), shape };
+    ModelMetadata {
+        name: naming.model().to_owned(),
+        versions: state.kept.iter().map(u64::to_string).collect(),
+        platform: PLATFORM.to_owned(),
+        inputs: inputs(naming).into_iter().map(|one| tensor(one.name, one.datatype, one.shape)).collect(),
+        outputs: outputs(naming).into_iter().map(|name| tensor(name, "FP32", vec![-1])).collect(),
+    }
+}
+
+/// The model's configuration, as far as anything here is configured.
+pub fn config(naming: &Naming, state: &State) -> ModelConfig {
+    let names = |inputs: &[Input]| {
+        let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
+        ConfigText { string_value: names.join(",") }
+    };
+    let of = naming.inputs();
+    let versions = state.kept.iter().filter_map(|&version| version.try_into().ok()).collect();
+    let input = |one: Described| ConfigInput {
+        name: one.name,
+        data_type: data_type(one.datatype),
+        dims: one.shape,
+        optional: one.is_optional,
+    };
+    let output = |name| ConfigOutput { name, data_type: data_type("FP32"), dims: vec![-1] };
+    let limit = |value: usize| ConfigText { string_value: value.to_string() };
+    let parameters = [
+        ("inputs_of_user", names(&of.user)),
+        ("inputs_of_candidates", names(&of.item)),
+        ("logits", ConfigText { string_value: format!("outputs that end with {LOGIT}") }),
+        ("candidates_max", limit(of.limits.candidates_max)),
+        ("values_max", limit(of.limits.values_max)),
+        ("message_bytes_max", limit(of.limits.message_bytes_max)),
+    ];
+    ModelConfig {
+        name: naming.model().to_owned(),
+        platform: PLATFORM.to_owned(),
+        version_policy: Some(VersionPolicy { specific: Some(SpecificVersions { versions }) }),
+        max_batch_size: 0,
+        input: inputs(naming).into_iter().map(input).collect(),
+        output: outputs(naming).into_iter().map(output).collect(),
+        parameters: parameters.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
+        backend: PLATFORM.to_owned(),
+    }
+}
+
+/// The versions there are; of a node that is not ready, none is.
+pub fn index(naming: &Naming, state: &State, is_ready_only: bool) -> Index {
+    let entry = |&version: &u64| {
+        let reason = match (&state.stale, state.active == Some(version)) {
+            (Some(stale), true) => format!("stale: {stale}"),
+            (None, true) => "active".to_owned(),
+            (_, false) => String::new(),
+        };
+        ModelIndex {
+            name: naming.model().to_owned(),
+            version: version.to_string(),
+            state: if state.is_ready { "READY" } else { "UNAVAILABLE" }.to_owned(),
+            reason,
+        }
+    };
+    let is_wanted = state.is_ready || !is_ready_only;
+    Index { models: state.kept.iter().filter(|_| is_wanted).map(entry).collect() }
+}
+
+/// Figures of the versions, or of the one that is named.
+///
+/// # Errors
+/// When the version that is named has none.
+pub fn statistics(naming: &Naming, state: &State, version: &str) -> Result<ModelStatistics, Refusal> {
+    let named = version_of(version)?;
+    let span = |span: Span| Some(Duration { count: span.count, ns: span.ns });
+    let figures = |of: &Statistics| VersionStatistics {
+        name: naming.model().to_owned(),
+        version: of.version.to_string(),
+        last_inference: of.last_ms,
+        inference_count: of.candidates,
+        execution_count: of.batches,
+        inference_stats: Some(InferStatistics {
+            success: span(of.answered),
+            fail: span(of.refused),
+            queue: span(of.waiting),
+            compute_input: span(of.gathering),
+            compute_infer: span(of.executing),
+            compute_output: span(of.replying),
+        }),
+    };
+    let of_named = |of: &&Statistics| named.is_none_or(|version| of.version == version);
+    let model_stats: Vec<_> = state.statistics.iter().filter(of_named).map(figures).collect();
+    if model_stats.is_empty() && named.is_some() {
+        return Err(unkept(version, state));
+    }
+    Ok(ModelStatistics { model_stats })
+}
+
+/// Whether the version that is named can be asked for.
+///
+/// # Errors
+/// When it is not kept.
+pub fn check_version(state: &State, version: &str) -> Result<(), Refusal> {
+    match version_of(version)? {
+        Some(named) if !state.has(Some(named)) => Err(unkept(version, state)),
+        _ => Ok(()),
+    }
+}
+
+fn unkept(version: &str, state: &State) -> Refusal {
+    let kept: Vec<String> = state.kept.iter().map(u64::to_string).collect();
+    let kept = if kept.is_empty() { "none".to_owned() } else { kept.join(", ") };
+    Refusal::NotKept(format!("version {version} is not kept here; help: kept are {kept}"))
+}

@@ -1,0 +1,192 @@
+//! The door: who may come in, how many at once, and how it is counted. It knows no protocol.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::secret::Secret;
+use super::tls::TlsFiles;
+use crate::answer::Refusal;
+
+/// When to come again to a node that has as many requests as it may have, in milliseconds.
+const RETRY_MS: u64 = 50;
+
+/// Who may come, and bounds.
+#[derive(Debug, Clone, Default)]
+pub struct DoorSettings {
+    /// What callers must say; must be there when another machine can reach the address, which is the caller's to see to.
+    pub token: Option<Secret>,
+    /// What makes connections private.
+    pub tls: Option<TlsFiles>,
+    /// Bounds.
+    pub limits: DoorLimits,
+}
+
+/// Bounds of what comes in. Every one is met by refusing or closing, as each says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DoorLimits {
+    /// Connections at once; one more is closed.
+    pub connections_max: usize,
+    /// Requests of one gRPC connection at once; its client keeps others back. HTTP/1.1 has one.
+    pub streams_max: u32,
+    /// Requests at once; one more is refused as busy. Each may hold a message of the largest size.
+    pub requests_max: usize,
+    /// Bytes of a request's headers; one with more is refused.
+    pub header_bytes_max: u32,
+    /// Bytes of a body of HTTP, if the model's own limit is not lower; one with more is refused.
+    pub http_bytes_max: usize,
+    /// How long TLS may take to begin; then the connection is closed.
+    pub hello_wait_ms_max: u64,
+    /// How long a request may take to arrive whole; then it is refused.
+    pub arrival_wait_ms_max: u64,
+    /// How long a connection may have no request; then it is closed.
+    pub idle_ms_max: u64,
+    /// After how long a gRPC client is asked whether it is still there.
+    pub alive_ms: u64,
+    /// How long it may take to say so; then its connection is closed.
+    pub alive_wait_ms_max: u64,
+    /// How long whoever says a wrong token waits for its refusal.
+    pub token_wait_ms: u64,
+    /// How long requests may take that were begun before the end; then their connections are closed.
+    pub drain_ms_max: u64,
+}
+
+impl Default for DoorLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: 1024,
+            streams_max: 128,
+            requests_max: 512,
+            header_bytes_max: 16 << 10,
+            http_bytes_max: 1 << 20,
+            hello_wait_ms_max: 5_000,
+            arrival_wait_ms_max: 10_000,
+            idle_ms_max: 300_000,
+            alive_ms: 20_000,
+            alive_wait_ms_max: 10_000,
+            token_wait_ms: 100,
+            drain_ms_max: 10_000,
+        }
+    }
+}
+
+/// A door. Several servers may share one, and its bounds then hold for all of them together.
+#[derive(Debug)]
+pub struct Door {
+    token: Option<Secret>,
+    pub(super) tls: Option<TlsFiles>,
+    pub(super) limits: DoorLimits,
+    pub(super) connections: Arc<Semaphore>,
+    requests: Arc<Semaphore>,
+    connections_refused: AtomicU64,
+    requests_refused: AtomicU64,
+    tokens_refused: AtomicU64,
+}
+
+/// Figures of a door since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DoorStats {
+    /// Connections now.
+    pub connections: usize,
+    /// Requests now.
+    pub requests: usize,
+    /// Connections that were one too many.
+    pub connections_refused: u64,
+    /// Requests that were one too many.
+    pub requests_refused: u64,
+    /// Requests with a wrong token or none.
+    pub tokens_refused: u64,
+}
+
+impl Door {
+    /// A door.
+    ///
+    /// # Errors
+    /// When a bound is none.
+    pub fn new(settings: DoorSettings) -> Result<Self, String> {
+        let DoorSettings { token, tls, limits } = settings;
+        let counts = [
+            ("connections_max", limits.connections_max),
+            ("streams_max", limits.streams_max as usize),
+            ("requests_max", limits.requests_max),
+            ("header_bytes_max", limits.header_bytes_max as usize),
+            ("http_bytes_max", limits.http_bytes_max),
+        ];
+        for (name, count) in counts {
+            if count == 0 || count > Semaphore::MAX_PERMITS {
+                return Err(format!("{name} is {count}: 1 to {}", Semaphore::MAX_PERMITS));
+            }
+        }
+        if (limits.header_bytes_max as usize) < HEADER_BYTES_LEAST {
+            return Err(format!(
+                "header_bytes_max is {}: at least {HEADER_BYTES_LEAST}",
+                limits.header_bytes_max
+            ));
+        }
+        Ok(Self {
+            token,
+            tls,
+            connections: Arc::new(Semaphore::new(limits.connections_max)),
+            requests: Arc::new(Semaphore::new(limits.requests_max)),
+            limits,
+            connections_refused: AtomicU64::new(0),
+            requests_refused: AtomicU64::new(0),
+            tokens_refused: AtomicU64::new(0),
+        })
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> DoorStats {
+        DoorStats {
+            connections: self.limits.connections_max - self.connections.available_permits(),
+            requests: self.limits.requests_max - self.requests.available_permits(),
+            connections_refused: self.connections_refused.load(Ordering::Relaxed),
+            requests_refused: self.requests_refused.load(Ordering::Relaxed),
+            tokens_refused: self.tokens_refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A place for a connection, if there is one.
+    pub(super) fn connection(&self) -> Option<OwnedSemaphorePermit> {
+        let place = self.connections.clone().try_acquire_owned().ok();
+        if place.is_none() {
+            self.connections_refused.fetch_add(1, Ordering::Relaxed);
+        }
+        place
+    }
+
+    /// A place for a request, if there is one.
+    pub(super) fn request(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.requests.clone().try_acquire_owned().map_err(|_| {
+            self.requests_refused.fetch_add(1, Ordering::Relaxed);
+            let said = format!("{} requests at once, the most there may be", self.limits.requests_max);
+            Refusal::Busy { retry_ms: RETRY_MS, said }
+        })
+    }
+
+    /// Whether a request says the token, if there is one; that it does not is told after a while.
+    pub(super) async fn knows(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = &self.token else { return true };
+        let given = headers.get(AUTHORIZATION).and_then(|header| {
+            let (scheme, given) = header.as_bytes().split_at_checked(7)?;
+            scheme.eq_ignore_ascii_case(b"bearer ").then_some(given)
+        });
+        if token.is(given.unwrap_or_default()) {
+            return true;
+        }
+        self.tokens_refused.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(self.limits.token_wait_ms)).await;
+        false
+    }
+}
+
+/// What hyper needs at least to read headers into.
+const HEADER_BYTES_LEAST: usize = 8 << 10;
+
+/// What is said to whoever does not say the token.
+pub const NO_TOKEN: &str =
+    "the token is missing or wrong; help: send the header `authorization: Bearer TOKEN`";

@@ -1,0 +1,266 @@
+//! gRPC: the service of the Open Inference Protocol. It answers itself what is asked of the node, and hands on what is to be scored.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use prost::Message;
+use tokio::net::TcpListener;
+use tonic::body::Body;
+use tonic::server::{Grpc, UnaryService};
+use tonic::{Code, Status};
+
+use super::arriving::Arriving;
+use super::codec::Plain;
+use super::connections::{self, Leave, Peer};
+use super::door::{Door, DoorLimits, NO_TOKEN};
+use super::messages::{IndexAsk, Is, ModelConfigReply, Which};
+use super::scoring::Scoring;
+use super::wishes::{Said, grpc_timeout_us, version_of};
+use super::{describe, infer};
+use crate::answer::Refusal;
+
+/// What paths of the service begin with.
+const SERVICE: &str = "/inference.GRPCInferenceService/";
+/// Bytes of a message at most that asks of the node, and has nothing scored.
+const ASK_BYTES_MAX: usize = 64 << 10;
+/// Bytes that a connection or a request may send before they are taken in.
+const WINDOW_BYTES: u32 = 1 << 20;
+
+/// What can be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    ServerLive,
+    ServerReady,
+    ModelReady,
+    ServerMetadata,
+    ModelMetadata,
+    ModelConfig,
+    ModelStatistics,
+    RepositoryIndex,
+    ModelInfer,
+}
+
+impl Verb {
+    fn from_path(path: &str) -> Result<Self, Status> {
+        let unknown =
+            || Status::unimplemented(format!("{path:?} is not served here; help: {SERVICE}ModelInfer is"));
+        Ok(match path.strip_prefix(SERVICE).ok_or_else(unknown)? {
+            "ServerLive" => Self::ServerLive,
+            "ServerReady" => Self::ServerReady,
+            "ModelReady" => Self::ModelReady,
+            "ServerMetadata" => Self::ServerMetadata,
+            "ModelMetadata" => Self::ModelMetadata,
+            "ModelConfig" => Self::ModelConfig,
+            "ModelStatistics" => Self::ModelStatistics,
+            "RepositoryIndex" => Self::RepositoryIndex,
+            "ModelInfer" => Self::ModelInfer,
+            "ModelStreamInfer" => {
+                return Err(Status::unimplemented(
+                    "requests do not come in streams here; help: call ModelInfer for each, many at once on one channel",
+                ));
+            }
+            "RepositoryModelLoad" | "RepositoryModelUnload" => {
+                return Err(Status::unimplemented(
+                    "models are not loaded by callers here; help: `streamlearn promote` and `rollback` choose the version",
+                ));
+            }
+            name if name.contains("SharedMemory") => {
+                return Err(Status::unimplemented(
+                    "memory is not shared with callers here; help: send tensors in ModelInfer",
+                ));
+            }
+            _ => return Err(unknown()),
+        })
+    }
+
+    /// Whether anybody may ask, and at any time: they say no more than yes or no.
+    fn is_open(self) -> bool {
+        matches!(self, Self::ServerLive | Self::ServerReady)
+    }
+}
+
+/// Serve gRPC until `shutdown`, then finish what was begun.
+///
+/// # Errors
+/// When the certificate and key of TLS cannot be used.
+pub async fn serve_grpc<S: Scoring>(
+    listener: TcpListener,
+    scoring: Arc<S>,
+    door: Arc<Door>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
+    let builder = builder(&door.limits);
+    let front = Arc::new(Front { scoring, door: door.clone() });
+    let talk = move |peer: Peer, leave: Leave| {
+        let (front, builder, activity) = (front.clone(), builder.clone(), leave.activity.clone());
+        async move {
+            let service = service_fn(|request| {
+                let (front, active) = (front.clone(), activity.enter());
+                async move {
+                    let response = front.answer(request).await;
+                    drop(active);
+                    Ok::<_, Infallible>(response)
+                }
+            });
+            leave.ride(builder.serve_connection(peer, service), |it| it.graceful_shutdown()).await;
+        }
+    };
+    connections::serve(listener, door, b"h2", shutdown, talk).await
+}
+
+fn builder(limits: &DoorLimits) -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams_max)
+        .max_header_list_size(limits.header_bytes_max)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .keep_alive_interval(Duration::from_millis(limits.alive_ms))
+        .keep_alive_timeout(Duration::from_millis(limits.alive_wait_ms_max));
+    builder
+}
+
+struct Front<S> {
+    scoring: Arc<S>,
+    door: Arc<Door>,
+}
+
+impl<S: Scoring> Front<S> {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+        let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
+        if !request.headers().get(CONTENT_TYPE).is_some_and(is_grpc) {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return response;
+        }
+        self.call(request).await.unwrap_or_else(Status::into_http)
+    }
+
+    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Status> {
+        let arrived = Instant::now();
+        let verb = Verb::from_path(request.uri().path())?;
+        let mut place = None;
+        if !verb.is_open() {
+            if !self.door.knows(request.headers()).await {
+                return Err(Status::new(Code::Unauthenticated, NO_TOKEN));
+            }
+            place = Some(self.door.request()?);
+        }
+        let mut said = Said::default();
+        if let Some(timeout) = request.headers().get("grpc-timeout") {
+            said.within_us(grpc_timeout_us(timeout.as_bytes())?);
+        }
+        let bytes_max = match verb {
+            Verb::ModelInfer => self.scoring.naming().inputs().limits.message_bytes_max,
+            _ => ASK_BYTES_MAX,
+        };
+        let wait = Duration::from_millis(self.door.limits.arrival_wait_ms_max);
+        let request = request.map(|body| Arriving::new(body, wait));
+        let call = Call { front: self, verb, arrived, said: Some(said) };
+        let response = Grpc::new(Plain).max_decoding_message_size(bytes_max).unary(call, request).await;
+        drop(place);
+        Ok(response)
+    }
+
+    async fn infer(&self, bytes: Bytes, said: Said, arrived: Instant) -> Result<Bytes, Refusal> {
+        let naming = self.scoring.naming();
+        let (mut request, form) = infer::decode(&bytes, &naming, said)?;
+        drop(bytes);
+        request.wishes.deadline_us = left_us(request.wishes.deadline_us, arrived)?;
+        let answer = self.scoring.score(request).await?;
+        infer::encode(&form, &answer, &naming)
+    }
+
+    fn tell(&self, verb: Verb, bytes: &Bytes) -> Result<Bytes, Status> {
+        let (naming, state) = (self.scoring.naming(), self.scoring.state());
+        let written = match verb {
+            Verb::ServerLive => Is { is: state.is_live }.encode_to_vec(),
+            Verb::ServerReady => Is { is: state.is_ready }.encode_to_vec(),
+            Verb::ServerMetadata => describe::server().encode_to_vec(),
+            Verb::ModelReady => {
+                let which: Which = message(bytes)?;
+                let has = which.name == naming.model() && state.has(version_of(&which.version)?);
+                Is { is: state.is_ready && has }.encode_to_vec()
+            }
+            Verb::RepositoryIndex => {
+                let ask: IndexAsk = message(bytes)?;
+                describe::index(&naming, &state, ask.ready).encode_to_vec()
+            }
+            Verb::ModelStatistics => {
+                let which: Which = message(bytes)?;
+                if !which.name.is_empty() {
+                    infer::check_model(&which.name, &naming)?;
+                }
+                describe::statistics(&naming, &state, &which.version)?.encode_to_vec()
+            }
+            Verb::ModelMetadata | Verb::ModelConfig | Verb::ModelInfer => {
+                let which: Which = message(bytes)?;
+                infer::check_model(&which.name, &naming)?;
+                describe::check_version(&state, &which.version)?;
+                if verb == Verb::ModelMetadata {
+                    describe::metadata(&naming, &state).encode_to_vec()
+                } else {
+                    ModelConfigReply { config: Some(describe::config(&naming, &state)) }.encode_to_vec()
+                }
+            }
+        };
+        Ok(written.into())
+    }
+}
+
+/// What is left of a deadline that counts from when a request's headers came.
+///
+/// # Errors
+/// When nothing is.
+pub fn left_us(deadline_us: Option<u64>, arrived: Instant) -> Result<Option<u64>, Refusal> {
+    let Some(deadline_us) = deadline_us else { return Ok(None) };
+    let spent_us = u64::try_from(arrived.elapsed().as_micros()).unwrap_or(u64::MAX);
+    match deadline_us.checked_sub(spent_us).filter(|&left| left > 0) {
+        Some(left) => Ok(Some(left)),
+        None => {
+            Err(Refusal::Late(format!("the deadline was {deadline_us} us, and arriving took {spent_us}")))
+        }
+    }
+}
+
+fn message<M: Message + Default>(bytes: &Bytes) -> Result<M, Status> {
+    M::decode(bytes.clone())
+        .map_err(|error| Status::invalid_argument(format!("the bytes are no such message: {error}")))
+}
+
+/// One call, as tonic makes it.
+struct Call<S> {
+    front: Arc<Front<S>>,
+    verb: Verb,
+    arrived: Instant,
+    said: Option<Said>,
+}
+
+impl<S: Scoring> UnaryService<Bytes> for Call<S> {
+    type Response = Bytes;
+    type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<Bytes>, Status>> + Send>>;
+
+    fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
+        let (front, verb, arrived) = (self.front.clone(), self.verb, self.arrived);
+        let said = self.said.take().unwrap_or_default();
+        Box::pin(async move {
+            let bytes = request.into_inner();
+            let reply = match verb {
+                Verb::ModelInfer => front.infer(bytes, said, arrived).await?,
+                _ => front.tell(verb, &bytes)?,
+            };
+            Ok(tonic::Response::new(reply))
+        })
+    }
+}

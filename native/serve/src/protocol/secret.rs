@@ -1,0 +1,70 @@
+//! A secret: a token that is compared in constant time and that nothing prints.
+
+use std::fmt;
+
+use subtle::ConstantTimeEq;
+
+/// Bytes of a token at most.
+pub const TOKEN_BYTES_MAX: usize = 1024;
+
+/// A token.
+#[derive(Clone)]
+pub struct Secret(Vec<u8>);
+
+fn wide(bytes: &[u8]) -> [u8; TOKEN_BYTES_MAX] {
+    let mut wide = [0; TOKEN_BYTES_MAX];
+    let count = bytes.len().min(TOKEN_BYTES_MAX);
+    wide[..count].copy_from_slice(&bytes[..count]);
+    wide
+}
+
+impl Secret {
+    /// A token of 1 to 1,024 visible characters, which a header can carry.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn new(token: impl Into<Vec<u8>>) -> Result<Self, String> {
+        let token = token.into();
+        if token.is_empty() || token.len() > TOKEN_BYTES_MAX || !token.iter().all(u8::is_ascii_graphic) {
+            let bytes = token.len();
+            return Err(format!(
+                "a token of {bytes} bytes: 1 to {TOKEN_BYTES_MAX}, all of them visible characters"
+            ));
+        }
+        Ok(Self(token))
+    }
+
+    /// Whether these bytes are the token; takes as long whatever they are.
+    pub fn is(&self, given: &[u8]) -> bool {
+        let is_as_long = (self.0.len() as u64).ct_eq(&(given.len() as u64));
+        (wide(&self.0).ct_eq(&wide(given)) & is_as_long).into()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_token_itself_is_the_token() {
+        let secret = Secret::new("open-sesame").unwrap();
+        assert!(secret.is(b"open-sesame"));
+        for wrong in [&b""[..], b"open", b"open-sesame\0", b"open-sesamf", &[0; 2000]] {
+            assert!(!secret.is(wrong));
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_printed_and_has_bounds() {
+        assert_eq!(format!("{:?}", Secret::new("open-sesame").unwrap()), "Secret(..)");
+        assert!(
+            Secret::new("").is_err() && Secret::new([b'a'; 1025]).is_err() && Secret::new("a b").is_err()
+        );
+    }
+}

@@ -1,0 +1,294 @@
+//! Wishes: what a caller says beside the features, by name, whatever protocol it came by.
+
+use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
+
+use super::fields::{Field, Fields, Torn};
+use super::tensor::text;
+use crate::answer::Refusal;
+use crate::request::Wishes;
+
+/// The value of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Parameter<'a> {
+    /// Yes or no.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A whole number, not negative.
+    Uint(u64),
+    /// A number.
+    Double(f64),
+    /// A text.
+    Text(&'a str),
+}
+
+/// Names of the parameters there are.
+pub const KNOWN: &str = "deadline_ms, timeout (microseconds), priority, route_key, shown";
+
+impl<'a> Parameter<'a> {
+    /// The value in a parameter's message, which has none if it is empty.
+    fn read(bytes: &'a [u8]) -> Result<Option<Self>, Torn> {
+        let mut value = None;
+        for field in Fields(bytes) {
+            value = Some(match field? {
+                (1, Field::Varint(found)) => Self::Bool(found != 0),
+                (2, Field::Varint(found)) => Self::Int(found as i64),
+                (3, Field::Bytes(found)) => Self::Text(text(found)?),
+                (4, Field::Eight(found)) => Self::Double(f64::from_le_bytes(found)),
+                (5, Field::Varint(found)) => Self::Uint(found),
+                (1..=5, _) => return Err(Torn),
+                _ => continue,
+            });
+        }
+        Ok(value)
+    }
+
+    /// A name and its value, as an entry of a map holds them.
+    pub fn entry(bytes: &'a [u8]) -> Result<(&'a str, Option<Self>), Torn> {
+        let (mut name, mut value) = ("", None);
+        for field in Fields(bytes) {
+            match field? {
+                (1, Field::Bytes(found)) => name = text(found)?,
+                (2, Field::Bytes(found)) => value = Self::read(found)?,
+                _ => {}
+            }
+        }
+        Ok((name, value))
+    }
+
+    fn whole(self) -> Option<i128> {
+        match self {
+            Self::Int(value) => Some(value.into()),
+            Self::Uint(value) => Some(value.into()),
+            _ => None,
+        }
+    }
+}
+
+/// What was said so far.
+#[derive(Debug, Default, PartialEq)]
+pub struct Said {
+    /// How the request is to be answered.
+    pub wishes: Wishes,
+    /// Which candidates are going to be shown.
+    pub shown: Option<Vec<u32>>,
+}
+
+fn bad<T>(name: &str, found: Parameter<'_>, expected: &str) -> Result<T, Refusal> {
+    let found: String = format!("{found:?}").chars().take(80).collect();
+    Err(Refusal::Bad(format!("parameter {name:?} is {found}, expected {expected}")))
+}
+
+impl Said {
+    /// One parameter more.
+    pub fn parameter(
+        &mut self,
+        name: &str,
+        value: Parameter<'_>,
+        candidates_max: usize,
+    ) -> Result<(), Refusal> {
+        match name {
+            "deadline_ms" | "timeout" => {
+                let Some(found) = value.whole().filter(|&found| found > 0) else {
+                    return bad(name, value, "a whole number of at least 1");
+                };
+                let us = if name == "timeout" { found } else { found * 1000 };
+                self.within_us(u64::try_from(us).unwrap_or(u64::MAX));
+            }
+            "priority" => match value.whole().map(u8::try_from) {
+                Some(Ok(priority)) => self.wishes.priority = priority,
+                _ => return bad(name, value, "a whole number from 0 (first) to 255"),
+            },
+            "route_key" => self.wishes.route = Some(route(value)?),
+            "shown" => match value {
+                Parameter::Text(text) => self.shown = Some(indices(text, candidates_max)?),
+                Parameter::Int(_) | Parameter::Uint(_) => match value.whole().map(u32::try_from) {
+                    Some(Ok(index)) => self.shown = Some(vec![index]),
+                    _ => return bad(name, value, "indices of candidates"),
+                },
+                _ => return bad(name, value, "indices of candidates with commas between, as \"0,3\""),
+            },
+            _ => {
+                let cut: String = name.chars().take(80).collect();
+                return Err(Refusal::Bad(format!("{cut:?} is no parameter; help: they are {KNOWN}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// A deadline; the earliest counts.
+    pub fn within_us(&mut self, us: u64) {
+        self.wishes.deadline_us = Some(self.wishes.deadline_us.map_or(us, |earlier| earlier.min(us)));
+    }
+
+    /// The version that is to answer; empty where any may.
+    pub fn pin(&mut self, version: &str) -> Result<(), Refusal> {
+        self.wishes.pin = version_of(version)?;
+        Ok(())
+    }
+
+    /// Whether the candidates that are going to be shown are there, each once.
+    pub fn check_shown(&self, candidates: usize) -> Result<(), Refusal> {
+        let Some(shown) = &self.shown else { return Ok(()) };
+        let mut seen = vec![false; candidates];
+        for &index in shown {
+            match seen.get_mut(index as usize) {
+                Some(seen) if !*seen => *seen = true,
+                Some(_) => return Err(Refusal::Bad(format!("\"shown\" names candidate {index} twice"))),
+                None => {
+                    let said =
+                        format!("\"shown\" names candidate {index}, and there are {candidates}, from 0");
+                    return Err(Refusal::Bad(said));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A version, as a caller writes it; none where it writes nothing.
+pub fn version_of(text: &str) -> Result<Option<u64>, Refusal> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse().ok().filter(|_| is_number) {
+        Some(version) => Ok(Some(version)),
+        None => {
+            let cut: String = text.chars().take(80).collect();
+            Err(Refusal::Bad(format!(
+                "version {cut:?} is no number; help: leave it empty for the version that is promoted"
+            )))
+        }
+    }
+}
+
+/// The share of traffic that a key belongs to.
+pub fn route(key: Parameter<'_>) -> Result<u64, Refusal> {
+    let salt = slot_salt("route_key");
+    match (key, key.whole().map(i64::try_from)) {
+        (Parameter::Text(text), _) => Ok(key_of_bytes(text.as_bytes(), salt)),
+        (_, Some(Ok(value))) => Ok(key_of_int(value, salt)),
+        _ => bad("route_key", key, "a text, or a whole number of 64 bits with a sign"),
+    }
+}
+
+fn indices(text: &str, candidates_max: usize) -> Result<Vec<u32>, Refusal> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut indices = Vec::new();
+    for one in text.split(',') {
+        if indices.len() == candidates_max {
+            return Err(Refusal::Bad(format!("\"shown\" names more than {candidates_max} candidates")));
+        }
+        match one.trim().parse() {
+            Ok(index) => indices.push(index),
+            Err(_) => {
+                return bad(
+                    "shown",
+                    Parameter::Text(text),
+                    "indices of candidates with commas between, as \"0,3\"",
+                );
+            }
+        }
+    }
+    Ok(indices)
+}
+
+/// How long a `grpc-timeout` is, in microseconds; at least one, for a caller that waits no time asks nothing.
+pub fn grpc_timeout_us(header: &[u8]) -> Result<u64, Refusal> {
+    let parsed = header.split_last().and_then(|(unit, digits)| {
+        let is_number = (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+        let count: u64 = std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()?;
+        Some(match unit {
+            b'H' => count * 3_600_000_000,
+            b'M' => count * 60_000_000,
+            b'S' => count * 1_000_000,
+            b'm' => count * 1_000,
+            b'u' => count,
+            b'n' => count / 1_000,
+            _ => return None,
+        })
+    });
+    match parsed {
+        Some(us) => Ok(us),
+        None => {
+            let found = String::from_utf8_lossy(&header[..header.len().min(80)]).into_owned();
+            Err(Refusal::Bad(format!(
+                "grpc-timeout is {found:?}, expected 1 to 8 digits and one of H M S m u n"
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_earliest_deadline_counts() {
+        let mut said = Said::default();
+        said.parameter("deadline_ms", Parameter::Int(20), 8).unwrap();
+        said.within_us(30_000);
+        assert_eq!(said.wishes.deadline_us, Some(20_000));
+        said.parameter("timeout", Parameter::Int(7), 8).unwrap();
+        assert_eq!(said.wishes.deadline_us, Some(7));
+    }
+
+    #[test]
+    fn parameters_that_cannot_be_are_refused_with_what_is_expected() {
+        let mut said = Said::default();
+        for (name, value, says) in [
+            ("deadline_ms", Parameter::Int(0), "at least 1"),
+            ("deadline_ms", Parameter::Text("5"), "at least 1"),
+            ("priority", Parameter::Int(256), "0 (first) to 255"),
+            ("priority", Parameter::Int(-1), "0 (first) to 255"),
+            ("route_key", Parameter::Bool(true), "a text"),
+            ("route_key", Parameter::Uint(u64::MAX), "64 bits"),
+            ("shown", Parameter::Text("1,x"), "commas"),
+            ("shown", Parameter::Text("0,1,2,3"), "more than 3"),
+            ("shown", Parameter::Int(-1), "indices"),
+            ("deadline", Parameter::Int(5), "they are deadline_ms"),
+        ] {
+            let refusal = said.parameter(name, value, 3).unwrap_err();
+            assert!(matches!(&refusal, Refusal::Bad(said) if said.contains(says)), "{name}: {refusal}");
+        }
+        assert_eq!(said, Said::default());
+    }
+
+    #[test]
+    fn candidates_that_are_shown_are_there_once_each() {
+        let mut said = Said::default();
+        said.parameter("shown", Parameter::Text("2, 0"), 3).unwrap();
+        assert_eq!((said.shown.clone(), said.check_shown(3)), (Some(vec![2, 0]), Ok(())));
+        assert!(said.check_shown(2).unwrap_err().to_string().contains("candidate 2"));
+        said.parameter("shown", Parameter::Text("1,1"), 3).unwrap();
+        assert!(said.check_shown(2).unwrap_err().to_string().contains("twice"));
+    }
+
+    #[test]
+    fn timeouts_of_grpc_are_read_in_every_unit() {
+        for (header, us) in [
+            ("1H", 3_600_000_000),
+            ("2M", 120_000_000),
+            ("3S", 3_000_000),
+            ("4m", 4_000),
+            ("5u", 5),
+            ("6000n", 6),
+        ] {
+            assert_eq!(grpc_timeout_us(header.as_bytes()), Ok(us));
+        }
+        for wrong in ["", "S", "5", "123456789S", "5s", "-1S"] {
+            assert!(grpc_timeout_us(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn versions_are_decimal_numbers() {
+        assert_eq!((version_of(""), version_of("18")), (Ok(None), Ok(Some(18))));
+        for wrong in ["+1", "-1", "1.0", "latest", "99999999999999999999"] {
+            assert!(version_of(wrong).is_err(), "{wrong}");
+        }
+    }
+}
