@@ -180,7 +180,12 @@ impl<'de, T: Take> Visitor<'de> for Data<'_, T> {
 
 fn each(text: &RawValue, shape: Shape, mut take: impl Take) -> Result<(), String> {
     let mut from = serde_json::Deserializer::from_str(text.get());
-    from.deserialize_any(Data { take: &mut take, shape }).map_err(|error| error.to_string())
+    let read = from.deserialize_any(Data { take: &mut take, shape });
+    read.map_err(|error| {
+        // Where it stands counts from the data's begin, which would mislead.
+        let said = error.to_string();
+        said.rsplit_once(" at line ").map_or(said.clone(), |(said, _)| said.to_owned())
+    })
 }
 
 /// Every whole number of a tensor's data, of which there are as many as its shape says.

@@ -1,0 +1,94 @@
+//! A model that is none: its logits say what it was asked, so that a reader can tell.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use streamlearn_serve::answer::{Answer, Refusal};
+use streamlearn_serve::protocol::{Naming, Scoring, Span, State, Statistics};
+use streamlearn_serve::request::{Request, Values};
+use tokio::sync::Semaphore;
+
+/// A model that answers at once, or as it is told.
+pub struct Fake {
+    pub naming: Arc<Naming>,
+    pub state: Mutex<State>,
+    /// What it says next instead of an answer.
+    pub refusal: Mutex<Option<Refusal>>,
+    /// The last request it got.
+    pub last: Mutex<Option<Request>>,
+    /// A request waits until there is one.
+    pub gate: Semaphore,
+    pub began: AtomicU64,
+}
+
+impl Fake {
+    pub fn new(naming: Naming) -> Self {
+        let statistics = Statistics {
+            version: 18,
+            candidates: 72,
+            batches: 2,
+            answered: Span { count: 2, ns: 5000 },
+            ..Statistics::default()
+        };
+        let state = State {
+            is_live: true,
+            is_ready: true,
+            stale: None,
+            active: Some(18),
+            kept: vec![17, 18],
+            statistics: vec![statistics],
+        };
+        Self {
+            naming: Arc::new(naming),
+            state: Mutex::new(state),
+            refusal: Mutex::default(),
+            last: Mutex::default(),
+            gate: Semaphore::new(1 << 20),
+            began: AtomicU64::new(0),
+        }
+    }
+}
+
+/// The logit of a candidate: of its first single-valued slot, and one more for each label.
+pub fn logit(request: &Request, candidate: usize, label: usize) -> f32 {
+    let first = request.item.iter().find_map(|values| match values {
+        Values::Keys(keys) => Some(keys[candidate]),
+        _ => None,
+    });
+    (first.unwrap_or(0) % 1000) as f32 / 250.0 - 2.0 + label as f32
+}
+
+impl Scoring for Fake {
+    fn naming(&self) -> Arc<Naming> {
+        self.naming.clone()
+    }
+
+    async fn score(&self, request: Request) -> Result<Answer, Refusal> {
+        self.began.fetch_add(1, Ordering::SeqCst);
+        let _turn = self.gate.acquire().await.map_err(|error| Refusal::Broken(error.to_string()))?;
+        if let Some(refusal) = self.refusal.lock().unwrap().clone() {
+            return Err(refusal);
+        }
+        let kept = self.state.lock().unwrap().kept.clone();
+        let version = request.wishes.pin.unwrap_or(18);
+        if !kept.contains(&version) {
+            return Err(Refusal::NotKept(format!("version {version} is not kept here")));
+        }
+        let labels = request.inputs.labels.len();
+        let of = |candidate| (0..labels).map(move |label| (candidate, label));
+        let scores = (0..request.candidates)
+            .flat_map(of)
+            .map(|(candidate, label)| logit(&request, candidate, label))
+            .collect();
+        *self.last.lock().unwrap() = Some(request);
+        Ok(Answer { version, scores })
+    }
+
+    fn state(&self) -> State {
+        self.state.lock().unwrap().clone()
+    }
+
+    fn metrics(&self) -> String {
+        format!("streamlearn_serving_requests_total {}\n", self.began.load(Ordering::SeqCst))
+    }
+}
