@@ -5,8 +5,8 @@
 mod asks;
 
 use asks::*;
-use prost::Message;
 use proptest::prelude::*;
+use prost::Message;
 use streamlearn_serve::answer::Refusal;
 use streamlearn_serve::inputs::{Inputs as ModelInputs, Limits};
 use streamlearn_serve::protocol::{Form, Naming, Said, check, decode, every_kind};
@@ -81,16 +81,16 @@ fn what_is_left_out_takes_its_default() {
 fn single_values_come_in_every_datatype_that_holds_them() {
     let of = |data| good(&vec![("user_id", vec![], data), least()[1].clone()]).user[0].clone();
     let five = Values::Keys(ints("user_id", &[5]));
-    for data in
-        [Data::Int32(vec![5]), Data::Int64(vec![5]), Data::Uint32(vec![5]), Data::Uint64(vec![5])]
-    {
+    for data in [Data::Int32(vec![5]), Data::Int64(vec![5]), Data::Uint32(vec![5]), Data::Uint64(vec![5])] {
         assert_eq!(of(data), five);
     }
     assert_eq!(of(Data::Int32(vec![-5])), Values::Keys(ints("user_id", &[-5])));
     let word = |inputs| good(&inputs).item[1].clone();
     let expected = Values::Keys(texts("item_word", &["a", "", "zé"]));
     assert_eq!(word(with("item_word", &[3], Data::texts(&["a", "", "zé"]))), expected);
-    assert!(said(&with("item_word", &[3], Data::Bytes(vec![vec![0xff], vec![], vec![]]))).contains("no UTF-8"));
+    assert!(
+        said(&with("item_word", &[3], Data::Bytes(vec![vec![0xff], vec![], vec![]]))).contains("no UTF-8")
+    );
     let large = vec![("user_id", vec![1], Data::Uint64(vec![1 << 63])), least()[1].clone()];
     assert!(said(&large).contains("9223372036854775808 does not fit"));
 }
@@ -131,11 +131,17 @@ fn lengths_that_lie_are_refused() {
     assert!(of(Data::Int32(vec![1, -1, 3]), 3).contains("one of its lengths is -1"));
     assert!(of(Data::Fp32(vec![1.0, 1.0, 1.0]), 3).contains("datatype FP32, expected INT32 or INT64"));
     let said_of_two = of(Data::Int32(vec![1, 2]), 2);
-    assert!(said_of_two.contains("\"item_tags.lengths\" is of 2 candidates and \"item_id\" of 3"), "{said_of_two}");
+    assert!(
+        said_of_two.contains("\"item_tags.lengths\" is of 2 candidates and \"item_id\" of 3"),
+        "{said_of_two}"
+    );
     let alone = said(&with("item_tags.lengths", &[3], Data::Int32(vec![0, 0, 0])));
     assert!(alone.contains("\"item_tags.lengths\": it is given and \"item_tags\" is not"), "{alone}");
     let flat = said(&with("item_tags", &[3], Data::texts(&["a", "b", "c"])));
-    assert!(flat.contains("expected [n, k]") && flat.contains("\"item_tags.lengths\" of shape [n]"), "{flat}");
+    assert!(
+        flat.contains("expected [n, k]") && flat.contains("\"item_tags.lengths\" of shape [n]"),
+        "{flat}"
+    );
 }
 
 #[test]
@@ -145,7 +151,8 @@ fn weights_are_as_many_as_values() {
         inputs.extend(weights);
         inputs
     };
-    let user = of("user_likes", &[1, 2], &[2], Some(("user_likes.weights", vec![2], Data::Fp32(vec![0.5, 2.0]))));
+    let user =
+        of("user_likes", &[1, 2], &[2], Some(("user_likes.weights", vec![2], Data::Fp32(vec![0.5, 2.0]))));
     assert_eq!(good(&user).user[3], lists(ints("user_likes", &[1, 2]), &[0, 2], Some(&[0.5, 2.0])));
     let weights = ("item_likes.weights", vec![3, 1], Data::Fp64(vec![1.0, 2.0, 3.0]));
     let item = of("item_likes", &[1, 2, 3], &[3, 1], Some(weights));
@@ -175,7 +182,10 @@ fn of_histories_the_newest_are_kept_and_they_are_as_long_as_each_other() {
     assert_eq!(request.user[4], lists(ints("user_seen", &[3, 4, 5]), &[0, 3], None));
     assert_eq!(request.user[5], lists(texts("user_seen_where", &["c", "d", "e"]), &[0, 3], None));
     let other = said(&of(&[1, 2, 3, 4, 5], &["a", "b", "c", "d"]));
-    assert!(other.contains("\"user_seen_where\"") && other.contains("4 values and \"user_seen\" 5"), "{other}");
+    assert!(
+        other.contains("\"user_seen_where\"") && other.contains("4 values and \"user_seen\" 5"),
+        "{other}"
+    );
     assert!(said(&with("user_seen", &[1], Data::Int64(vec![1]))).contains("as long as each other"));
     let mut items = with("item_seen", &[5], Data::Int64(vec![1, 2, 3, 4, 5]));
     items.push(("item_seen.lengths", vec![3], Data::Int32(vec![0, 4, 1])));
@@ -212,18 +222,36 @@ fn what_is_no_input_or_not_as_it_must_be_is_refused_by_name() {
     let mut twice = least();
     twice.push(least()[0].clone());
     for (inputs, says) in [
-        (with("nope", &[1], Data::Int64(vec![1])), "\"nope\" is no input; help: inputs of the user are user_id"),
+        (
+            with("nope", &[1], Data::Int64(vec![1])),
+            "\"nope\" is no input; help: inputs of the user are user_id",
+        ),
         (with("user_tags.lengths", &[1], Data::Int64(vec![1])), "is no input"),
         (twice, "\"user_id\" is given twice"),
         (vec![least()[1].clone()], "\"user_id\": it is missing and has no default"),
         (vec![least()[0].clone()], "no input of candidates is given"),
         (vec![], "no input of candidates is given"),
-        (with("item_word", &[2], Data::texts(&["a", "b"])), "\"item_word\" is of 2 candidates and \"item_id\" of 3"),
-        (with("item_word", &[3], Data::Int64(vec![1, 2, 3])), "datatype INT64, expected BYTES, for its values are texts"),
-        (with("user_likes", &[1], Data::texts(&["1"])), "datatype BYTES, expected INT64 (or INT32, UINT32, UINT64)"),
+        (
+            with("item_word", &[2], Data::texts(&["a", "b"])),
+            "\"item_word\" is of 2 candidates and \"item_id\" of 3",
+        ),
+        (
+            with("item_word", &[3], Data::Int64(vec![1, 2, 3])),
+            "datatype INT64, expected BYTES, for its values are texts",
+        ),
+        (
+            with("user_likes", &[1], Data::texts(&["1"])),
+            "datatype BYTES, expected INT64 (or INT32, UINT32, UINT64)",
+        ),
         (with("user_age", &[1], Data::Int64(vec![1])), "datatype INT64, expected FP32 or FP64"),
-        (vec![least()[0].clone(), ("item_id", vec![0], Data::Int64(vec![]))], "of no candidates, expected at least 1"),
-        (vec![least()[0].clone(), ("item_id", vec![65], Data::Int64(vec![1; 65]))], "65 candidates, expected at most 64"),
+        (
+            vec![least()[0].clone(), ("item_id", vec![0], Data::Int64(vec![]))],
+            "of no candidates, expected at least 1",
+        ),
+        (
+            vec![least()[0].clone(), ("item_id", vec![65], Data::Int64(vec![1; 65]))],
+            "65 candidates, expected at most 64",
+        ),
         (with("user_tags", &[257], Data::texts(&["a"; 257])), "shape [257] is of more values than 256"),
         (with("user_tags", &[-1], Data::texts(&["a"])), "a dimension of its shape is -1"),
     ] {

@@ -19,6 +19,8 @@ use super::tls;
 
 /// How long accepting rests after it failed, for what it lacks then does not come at once.
 const REST: Duration = Duration::from_millis(20);
+/// How long a connection that is to be left and has no request may take to end by itself.
+const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// A peer, whatever carries its bytes.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -93,8 +95,17 @@ impl Leave {
             () = self.time() => {}
         }
         tell(connection.as_mut());
-        // At its end, whoever is still there is left alone.
-        let _ = timeout(self.drain, connection).await;
+        let activity = self.activity;
+        let is_over = async {
+            sleep(LAST_WAIT).await;
+            activity.idle(LAST_WAIT).await;
+        };
+        tokio::select! {
+            _ = connection => {}
+            // Whoever is still there is left alone.
+            () = is_over => {}
+            () = sleep(self.drain) => {}
+        }
     }
 }
 

@@ -174,10 +174,7 @@ pub type Inputs = Vec<(&'static str, Vec<i64>, Data)>;
 
 /// The smallest good request: a user, and three candidates.
 pub fn least() -> Inputs {
-    vec![
-        ("user_id", vec![1], Data::Int64(vec![5])),
-        ("item_id", vec![3], Data::Int64(vec![7, -8, i64::MAX])),
-    ]
+    vec![("user_id", vec![1], Data::Int64(vec![5])), ("item_id", vec![3], Data::Int64(vec![7, -8, i64::MAX]))]
 }
 
 /// The least, and one input more.

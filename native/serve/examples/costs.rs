@@ -1,0 +1,83 @@
+//! What a request costs here: bytes to keys and columns, and scores to bytes. Prints microseconds of one core.
+
+#[path = "../tests/rig/asks.rs"]
+#[allow(dead_code)]
+mod asks;
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use asks::{Data, Inputs as Given, ask};
+use prost::Message;
+use streamlearn_serve::answer::Answer;
+use streamlearn_serve::inputs::{Count, Input, Inputs, Kind, Limits};
+use streamlearn_serve::protocol::{Naming, Said, decode, encode};
+
+const CANDIDATES: usize = 36;
+const ROUNDS: usize = 15;
+const TIMES: usize = 2000;
+
+fn slot(name: &str, is_text: bool, values: Count) -> Input {
+    let salt = streamlearn_wire::keys::slot_salt(name);
+    Input { name: name.to_owned(), kind: Kind::Slot { salt, is_text, values, default: None } }
+}
+
+/// 20 slots: of the user 6 numbers, 2 texts and 2 histories of 50; of candidates 6 numbers, 2 texts, 2 lists.
+fn model() -> (Naming, Given) {
+    let names: Vec<&'static str> = (0..20).map(|at| &*format!("feature_{at:02}").leak()).collect();
+    let (mut user, mut item, mut given) = (Vec::new(), Vec::new(), Given::new());
+    let ints = |count: usize| Data::Int64((0..count as i64).map(|value| value * 7919).collect());
+    let texts = |count: usize| Data::Bytes((0..count).map(|at| format!("word-{at}").into_bytes()).collect());
+    let n = CANDIDATES as i64;
+    for (at, &name) in names.iter().enumerate() {
+        let (input, shape, data) = match at {
+            0..6 => (slot(name, false, Count::One), vec![1], ints(1)),
+            6..8 => (slot(name, true, Count::One), vec![1], texts(1)),
+            8..10 => (slot(name, false, Count::Newest(50)), vec![50], ints(50)),
+            10..16 => (slot(name, false, Count::One), vec![n], ints(CANDIDATES)),
+            16..18 => (slot(name, true, Count::One), vec![n], texts(CANDIDATES)),
+            _ => (slot(name, false, Count::Many), vec![n, 3], ints(3 * CANDIDATES)),
+        };
+        if at < 10 {
+            user.push(input)
+        } else {
+            item.push(input)
+        }
+        given.push((name, shape, data));
+    }
+    let labels = ["click", "like", "share"].map(str::to_owned).to_vec();
+    let limits = Limits { candidates_max: 1024, values_max: 1 << 20, message_bytes_max: 4 << 20 };
+    let inputs = Inputs { user, item, labels, limits };
+    (Naming::new("ctr", Arc::new(inputs)).expect("names that differ"), given)
+}
+
+/// The median over rounds of one turn's microseconds.
+fn median_us(mut turn: impl FnMut()) -> f64 {
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let begin = Instant::now();
+            (0..TIMES).for_each(|_| turn());
+            begin.elapsed().as_secs_f64() * 1e6 / TIMES as f64
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[ROUNDS / 2]
+}
+
+fn main() {
+    let (naming, given) = model();
+    for (form, is_raw) in [("raw", true), ("typed", false)] {
+        let bytes = ask(&given, is_raw).encode_to_vec();
+        let read = || decode(black_box(&bytes), &naming, Said::default()).expect("a good request");
+        let answer = Answer { version: 18, scores: vec![0.25; 3 * CANDIDATES] };
+        let (_, form_of) = read();
+        let decode_us = median_us(|| drop(black_box(read())));
+        let write = || encode(&form_of, black_box(&answer), &naming).expect("an answer to it");
+        let encode_us = median_us(|| drop(black_box(write())));
+        println!(
+            "{form}: {} bytes in, decode and hash {decode_us:.2} us, encode {encode_us:.2} us",
+            bytes.len()
+        );
+    }
+}

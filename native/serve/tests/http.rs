@@ -1,0 +1,264 @@
+//! HTTP as people and programs without gRPC meet it: every path, every status, and bounds.
+
+mod rig;
+
+use rig::*;
+use serde_json::{Value, json};
+use streamlearn_serve::answer::Refusal;
+use streamlearn_serve::protocol::{DoorLimits, DoorSettings, Secret};
+use streamlearn_serve::request::Values;
+use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
+
+fn tensor(name: &str, datatype: &str, shape: &Value, data: &Value) -> Value {
+    json!({ "name": name, "datatype": datatype, "shape": shape, "data": data })
+}
+
+fn least() -> Vec<Value> {
+    vec![
+        tensor("user_id", "INT64", &json!([1]), &json!([5])),
+        tensor("item_id", "INT64", &json!([2]), &json!([7, -8])),
+    ]
+}
+
+const ROWS: &str = r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}, {"item_id": -8}]}"#;
+
+fn key(name: &str, value: i64) -> u64 {
+    key_of_int(value, slot_salt(name))
+}
+
+fn word(name: &str, value: &str) -> u64 {
+    key_of_bytes(value.as_bytes(), slot_salt(name))
+}
+
+#[tokio::test]
+async fn both_forms_of_a_request_come_to_the_same_columns() {
+    let node = node().await;
+    let mut inputs = least();
+    inputs.push(tensor("user_word", "BYTES", &json!([1]), &json!(["h\u{e9}\"llo"])));
+    inputs.push(tensor("user_likes", "INT64", &json!([2]), &json!([1, 2])));
+    inputs.push(tensor("user_likes.weights", "FP32", &json!([2]), &json!([0.5, 2])));
+    inputs.push(tensor("user_seen", "UINT32", &json!([4]), &json!([1, 2, 3, 4])));
+    inputs.push(tensor("user_seen_where", "BYTES", &json!([4]), &json!(["a", "b", "c", "d"])));
+    inputs.push(tensor("item_tags", "BYTES", &json!([3]), &json!(["a", "b", "c"])));
+    inputs.push(tensor("item_tags.lengths", "INT32", &json!([2]), &json!([0, 3])));
+    inputs.push(tensor("item_place", "FP64", &json!([2, 2]), &json!([[1, 2.5], [0.25, 0.25]])));
+    let body = json!({
+        "id": "mine", "inputs": inputs, "outputs": [{ "name": "like" }],
+        "parameters": { "deadline_ms": 60_000, "route_key": "u5", "shown": [1], "binary_data_output": false },
+    });
+    let heard = post(node.http, "/v2/models/ctr/versions/17/infer", &body.to_string()).await;
+    assert_eq!(heard.status, 200, "{heard:?}");
+    let mut first = node.fake.last.lock().unwrap().take().unwrap();
+    let rows = json!({
+        "user": {
+            "user_id": 5, "user_word": "h\u{e9}\"llo", "user_likes": [1, 2], "user_likes_weights": [0.5, 2],
+            "user_seen": [1, 2, 3, 4], "user_seen_where": ["a", "b", "c", "d"],
+        },
+        "items": [
+            { "item_id": 7, "item_tags": [], "item_place": [1, 2.5], "item_word": null },
+            { "item_tags": ["a", "b", "c"], "item_id": -8 },
+        ],
+        "id": "mine", "version": 17, "outputs": ["like"], "deadline_ms": 60_000, "route_key": "u5", "shown": "1",
+    });
+    let answer = post(node.http, "/score", &rows.to_string()).await.json();
+    let mut second = node.fake.last.lock().unwrap().take().unwrap();
+    assert!(first.wishes.deadline_us.take().is_some() && second.wishes.deadline_us.take().is_some());
+    assert_eq!(first, second);
+    assert_eq!(
+        first.user[3],
+        Values::Lists {
+            keys: vec![key("user_likes", 1), key("user_likes", 2)],
+            offsets: vec![0, 2],
+            weights: Some(vec![0.5, 2.0]),
+        }
+    );
+    assert_eq!(first.user[1], Values::Keys(vec![word("user_word", "h\u{e9}\"llo")]));
+    assert_eq!((&first.shown, first.wishes.pin), (&Some(vec![1]), Some(17)));
+    let reply = heard.json();
+    assert_eq!((&reply["model_version"], &reply["id"]), (&json!("17"), &json!("mine")));
+    let output = &reply["outputs"][0];
+    assert_eq!(
+        (&output["name"], &output["shape"], &output["datatype"]),
+        (&json!("like"), &json!([2]), &json!("FP32"))
+    );
+    assert_eq!(answer, json!({ "id": "mine", "version": 17, "scores": { "like": output["data"] } }));
+}
+
+#[tokio::test]
+async fn tensors_that_are_not_as_they_must_be_are_refused_by_name() {
+    let node = node().await;
+    let with = |name: &str, datatype: &str, shape: Value, data: Value| {
+        let mut inputs = least();
+        inputs.push(tensor(name, datatype, &shape, &data));
+        json!({ "inputs": inputs })
+    };
+    for (body, says) in [
+        (with("nope", "INT64", json!([1]), json!([1])), "\"nope\" is no input"),
+        (
+            with("user_word", "BYTES", json!([1]), json!([1])),
+            "input \"user_word\": 1 where a text is expected",
+        ),
+        (
+            with("user_tags", "BYTES", json!([2]), json!(["a"])),
+            "input \"user_tags\": data is not of shape [2]",
+        ),
+        (with("user_tags", "BYTES", json!([1]), json!(["a", "b"])), "more data than shape [1]"),
+        (with("item_place", "FP32", json!([2, 2]), json!([[1], [2, 3, 4]])), "data is not of shape [2, 2]"),
+        (with("item_place", "FP32", json!([2, 2]), json!([[1, 2], 3, 4])), "data is not of shape [2, 2]"),
+        (
+            with("item_place", "FP32", json!([2, 2]), json!([[1, 2], [3, [4]]])),
+            "a list where a number is expected",
+        ),
+        (with("item_age", "FP32", json!([2]), json!([1, null])), "data is not of shape"),
+        (with("item_age", "FP32", json!([2]), json!([1, 1e300])), "not finite as float32"),
+        (with("item_likes", "INT64", json!([2, 1]), json!([1, 1.5])), "1.5 where a whole number is expected"),
+        (with("item_likes", "INT32", json!([2, 1]), json!([1, 3_000_000_000_i64])), "3000000000 is no INT32"),
+        (with("item_likes", "UINT64", json!([2, 1]), json!([1, -1])), "-1 is no UINT64"),
+        (
+            with("item_likes", "INT64", json!([2, 1]), json!([1, u64::MAX])),
+            "where a whole number is expected",
+        ),
+        (with("item_age", "FP16", json!([2]), json!([1, 2])), "datatype \"FP16\", expected"),
+        (json!({ "inputs": least(), "parameters": { "binary_data_output": true } }), "use gRPC"),
+        (json!({ "inputs": least(), "parameters": { "sequence_id": 1 } }), "is no parameter"),
+        (json!({ "inputs": least(), "outputs": [{ "name": "clack" }] }), "\"clack\" is no output"),
+        (json!({ "inputs": least(), "output": [] }), "unknown field `output`"),
+        (json!({ "outputs": [] }), "missing field `inputs`"),
+    ] {
+        let heard = post(node.http, "/v2/models/ctr/infer", &body.to_string()).await;
+        assert!(heard.status == 400 && heard.error().contains(says), "{says}: {heard:?}");
+    }
+    let binary = [("inference-header-content-length", "9")];
+    let heard = http(node.http, "POST", "/v2/models/ctr/infer", &binary, "{}").await;
+    assert!(heard.status == 400 && heard.error().contains("gRPC"));
+}
+
+#[tokio::test]
+async fn rows_that_are_not_as_they_must_be_are_refused_by_place() {
+    let node = node().await;
+    let items = |item: &str| format!(r#"{{"user": {{"user_id": 5}}, "items": [{{"item_id": 7}}, {item}]}}"#);
+    let user =
+        |fields: &str| format!(r#"{{"user": {{"user_id": 5, {fields}}}, "items": [{{"item_id": 7}}]}}"#);
+    let many =
+        format!(r#"{{"user": {{"user_id": 5}}, "items": [{}]}}"#, vec![r#"{"item_id":1}"#; 65].join(","));
+    for (body, says) in [
+        (items("{}"), "items[1].item_id: it is missing and has no default"),
+        (items(r#"{"item_id": "x"}"#), "items[1].item_id: the text \"x\" where a whole number is expected"),
+        (items(r#"{"item_id": 1, "item_id": 2}"#), "items[1].item_id: it is given twice"),
+        (items(r#"{"item_id": [1]}"#), "items[1].item_id: a list where a whole number is expected"),
+        (items(r#"{"item_id": 1, "user_id": 2}"#), "\"user_id\" is no input"),
+        (items(r#"{"item_id": 1, "item_tags.lengths": [2]}"#), "is no input"),
+        (items(r#"{"item_id": 1, "item_tags": "a"}"#), "items[1].item_tags: One, expected a list"),
+        (items(r#"{"item_id": 1, "item_tags": [null]}"#), "null where a text is expected"),
+        (
+            items(r#"{"item_id": 1, "item_likes": [1, 2], "item_likes_weights": [1]}"#),
+            "not as many values as weights",
+        ),
+        (items(r#"{"item_id": 1, "item_likes": [1]}"#), "items[1].item_likes: not as many values as weights"),
+        (
+            items(r#"{"item_id": 1, "item_place": [1]}"#),
+            "items[1].item_place: List(1), expected a list of 2 numbers",
+        ),
+        (items(r#"{"item_id": 1, "item_place": 1}"#), "expected a list of 2 numbers"),
+        (items(r#"{"item_id": 1, "item_age": 1e39}"#), "is not finite as float32"),
+        (user(r#""user_seen": [1, 2], "user_seen_where": ["a"]"#), "as long as each other"),
+        (user(&format!(r#""user_tags": {:?}"#, vec!["a"; 257])), "user.user_tags: more values than 256"),
+        (many, "more items than 64; help: ask in several requests"),
+        (r#"{"user": {"user_id": 5}, "items": []}"#.to_owned(), "expected at least 1"),
+        (r#"{"user": {"user_id": 5}}"#.to_owned(), "\"items\" is missing"),
+        (r#"{"items": [{"item_id": 7}]}"#.to_owned(), "user.user_id: it is missing"),
+        (
+            r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}], "shown": [1]}"#.to_owned(),
+            "candidate 1, and there are 1",
+        ),
+        (
+            r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}], "version": "x"}"#.to_owned(),
+            "version \"x\" is no number",
+        ),
+        (
+            r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}], "deadline": 3}"#.to_owned(),
+            "\"deadline\" is no parameter",
+        ),
+        (r#"{"user": {"user_id": 5}, "user": {"user_id": 5}}"#.to_owned(), "\"user\" is given twice"),
+        (r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}]} x"#.to_owned(), "trailing characters"),
+        ("[".repeat(5000), "invalid type: sequence"),
+    ] {
+        let heard = post(node.http, "/score", &body).await;
+        assert!(heard.status == 400 && heard.error().contains(says), "{says}: {heard:?}");
+    }
+    assert_eq!(post(node.http, "/score", ROWS).await.status, 200);
+}
+
+#[tokio::test]
+async fn every_refusal_has_its_status() {
+    let node = node().await;
+    let text = "what happened".to_owned();
+    for (refusal, status) in [
+        (Refusal::Bad(text.clone()), 400),
+        (Refusal::Unknown(text.clone()), 404),
+        (Refusal::NotKept(text.clone()), 409),
+        (Refusal::Busy { retry_ms: 1200, said: text.clone() }, 429),
+        (Refusal::Late(text.clone()), 504),
+        (Refusal::Away(text.clone()), 503),
+        (Refusal::Broken(text.clone()), 500),
+    ] {
+        *node.fake.refusal.lock().unwrap() = Some(refusal);
+        let heard = post(node.http, "/score", ROWS).await;
+        assert_eq!((heard.status, heard.json()), (status, json!({ "error": "what happened" })));
+        let header = |name| heard.headers.get(name).map(|value| value.to_str().unwrap());
+        assert_eq!(header("retry-after"), (status == 429).then_some("2"));
+        assert_eq!(header("retry-after-ms"), (status == 429).then_some("1200"));
+    }
+}
+
+#[tokio::test]
+async fn the_node_says_how_it_stands() {
+    let node = node().await;
+    let at = node.http;
+    assert_eq!(get(at, "/v2").await.json()["name"], "streamlearn");
+    assert_eq!(get(at, "/v2/health/live").await.json(), json!({ "live": true }));
+    assert_eq!(get(at, "/v2/health/ready").await.json(), json!({ "ready": true }));
+    assert_eq!(get(at, "/v2/models/ctr").await.json()["versions"], json!(["17", "18"]));
+    assert_eq!(get(at, "/v2/models/ctr/ready").await.status, 200);
+    assert_eq!(get(at, "/v2/models/ctr/versions/17/ready").await.status, 200);
+    assert_eq!(get(at, "/v2/models/ctr/versions/16/ready").await.status, 503);
+    assert_eq!(get(at, "/v2/models/ctr/versions/16").await.status, 409);
+    assert_eq!(get(at, "/v2/models/other").await.status, 404);
+    let versions = json!({ "model": "ctr", "active": 18, "kept": [17, 18], "stale": null });
+    assert_eq!(get(at, "/versions").await.json(), versions);
+    let metrics = get(at, "/metrics").await;
+    assert!(metrics.text.starts_with("streamlearn_serving_requests_total 0"), "{metrics:?}");
+    {
+        let mut state = node.fake.state.lock().unwrap();
+        (state.is_ready, state.stale) = (false, Some("nothing new for 90 s".to_owned()));
+    }
+    let ready = get(at, "/v2/health/ready").await;
+    assert_eq!((ready.status, &ready.json()["stale"]), (503, &json!("nothing new for 90 s")));
+    assert_eq!(get(at, "/v2/models/ctr/ready").await.status, 503);
+    let nothing = get(at, "/nothing").await;
+    assert!(nothing.status == 404 && nothing.error().contains("GET /v2"));
+    assert_eq!(get(at, "/score").await.status, 405);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn bodies_and_headers_have_bounds_and_the_token_is_asked_for() {
+    let token = Some(Secret::new("open-sesame").unwrap());
+    let limits = DoorLimits { token_wait_ms: 1, header_bytes_max: 8 << 10, ..DoorLimits::default() };
+    let node = node_of(DoorSettings { token, limits, ..DoorSettings::default() }).await;
+    let right = [("authorization", "Bearer open-sesame")];
+    let wrong = post(node.http, "/score", ROWS).await;
+    assert_eq!(
+        (wrong.status, wrong.headers.get("www-authenticate").unwrap().to_str().unwrap()),
+        (401, "Bearer")
+    );
+    assert_eq!(get(node.http, "/metrics").await.status, 401);
+    assert_eq!(get(node.http, "/v2/health/ready").await.status, 200);
+    assert_eq!(http(node.http, "POST", "/score", &right, ROWS).await.status, 200);
+    let large = http(node.http, "POST", "/score", &right, &" ".repeat(17 << 10)).await;
+    assert!(large.status == 413 && large.error().contains("16384 bytes"), "{large:?}");
+    let wide = "x".repeat(9 << 10);
+    let heard = http(node.http, "GET", "/v2", &[right[0], ("x-wide", &wide)], "").await;
+    assert_eq!(heard.status, 431);
+    assert_eq!(http(node.http, "POST", "/score", &right, ROWS).await.status, 200);
+}

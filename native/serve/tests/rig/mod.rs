@@ -1,0 +1,228 @@
+//! What live tests stand on: both servers on loopback, and clients that say what no good client would.
+
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+pub mod asks;
+pub mod fake;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fake::Fake;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::{http1, http2};
+use hyper::{HeaderMap, Request};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use streamlearn_serve::inputs::Limits;
+use streamlearn_serve::protocol::{Door, DoorLimits, DoorSettings, every_kind, serve_grpc, serve_http};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 16 << 10 };
+/// How long anything may take that is waited for.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Both servers, of one model and one door.
+pub struct Node {
+    pub fake: Arc<Fake>,
+    pub door: Arc<Door>,
+    pub grpc: SocketAddr,
+    pub http: SocketAddr,
+    pub stop: watch::Sender<bool>,
+    pub servers: Vec<JoinHandle<std::io::Result<()>>>,
+}
+
+pub async fn node() -> Node {
+    node_of(DoorSettings::default()).await
+}
+
+pub async fn node_with(limits: DoorLimits) -> Node {
+    node_of(DoorSettings { limits, ..DoorSettings::default() }).await
+}
+
+pub async fn node_of(settings: DoorSettings) -> Node {
+    let fake = Arc::new(Fake::new(every_kind(LIMITS)));
+    let door = Arc::new(Door::new(settings).unwrap());
+    let (stop, stopped) = watch::channel(false);
+    let until = |mut stopped: watch::Receiver<bool>| async move {
+        let _ = stopped.wait_for(|&is| is).await;
+    };
+    let (one, other) = (listener().await, listener().await);
+    let (grpc, http) = (one.local_addr().unwrap(), other.local_addr().unwrap());
+    let servers = vec![
+        tokio::spawn(serve_grpc(one, fake.clone(), door.clone(), until(stopped.clone()))),
+        tokio::spawn(serve_http(other, fake.clone(), door.clone(), until(stopped))),
+    ];
+    Node { fake, door, grpc, http, stop, servers }
+}
+
+async fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+impl Node {
+    /// Tell both servers to end, and wait until they have.
+    pub async fn end(self) {
+        self.stop.send_replace(true);
+        for server in self.servers {
+            tokio::time::timeout(DEADLINE, server).await.unwrap().unwrap().unwrap();
+        }
+    }
+}
+
+/// Wait until something holds.
+pub async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = tokio::time::Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(tokio::time::Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// What gRPC answered.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    /// The code of gRPC.
+    pub code: Option<i32>,
+    pub text: String,
+    /// Headers and trailers.
+    pub metadata: HeaderMap,
+    pub message: Bytes,
+}
+
+impl Reply {
+    pub fn read<M: Message + Default>(&self) -> M {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        M::decode(self.message.clone()).unwrap()
+    }
+}
+
+/// A client of gRPC with one connection.
+#[derive(Clone)]
+pub struct Client(http2::SendRequest<Full<Bytes>>);
+
+pub fn framed(message: &[u8]) -> Bytes {
+    [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat().into()
+}
+
+impl Client {
+    pub async fn connect(at: SocketAddr) -> Self {
+        Self::over(TcpStream::connect(at).await.unwrap()).await
+    }
+
+    pub async fn over<S>(stream: S) -> Self
+    where
+        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    {
+        let shaken = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+        let (client, connection) = shaken.unwrap();
+        tokio::spawn(connection);
+        Self(client)
+    }
+
+    pub async fn call(&mut self, verb: &str, message: &impl Message) -> Reply {
+        self.say(verb, &[], framed(&message.encode_to_vec())).await.unwrap()
+    }
+
+    /// Say a body that need not be a message.
+    pub async fn say(&mut self, verb: &str, headers: &[(&str, &str)], body: Bytes) -> hyper::Result<Reply> {
+        let uri = format!("http://node/inference.GRPCInferenceService/{verb}");
+        let mut request =
+            Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let sent = self.0.send_request(request.body(Full::new(body)).unwrap());
+        let response = tokio::time::timeout(DEADLINE, sent).await.unwrap()?;
+        let (head, body) = response.into_parts();
+        let collected = body.collect().await?;
+        let mut metadata = head.headers;
+        metadata.extend(collected.trailers().cloned().unwrap_or_default());
+        let body = collected.to_bytes();
+        let code = metadata.get("grpc-status").map(|code| code.to_str().unwrap().parse().unwrap());
+        let text = metadata.get("grpc-message").map_or("", |text| text.to_str().unwrap()).to_owned();
+        let message = if body.len() < 5 { Bytes::new() } else { body.slice(5..) };
+        Ok(Reply { status: head.status.as_u16(), code, text: unescaped(&text), metadata, message })
+    }
+}
+
+fn unescaped(text: &str) -> String {
+    let mut bytes = text.as_bytes().iter();
+    let mut out = Vec::new();
+    while let Some(&byte) = bytes.next() {
+        let hex = (byte == b'%').then(|| [*bytes.next().unwrap(), *bytes.next().unwrap()]);
+        out.push(hex.map_or(byte, |hex| u8::from_str_radix(std::str::from_utf8(&hex).unwrap(), 16).unwrap()));
+    }
+    String::from_utf8(out).unwrap()
+}
+
+/// What HTTP answered.
+#[derive(Debug)]
+pub struct Heard {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Heard {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.text).unwrap()
+    }
+
+    pub fn error(&self) -> String {
+        self.json()["error"].as_str().unwrap().to_owned()
+    }
+}
+
+pub async fn get(at: SocketAddr, path: &str) -> Heard {
+    http(at, "GET", path, &[], "").await
+}
+
+pub async fn post(at: SocketAddr, path: &str, body: &str) -> Heard {
+    http(at, "POST", path, &[], body).await
+}
+
+pub async fn http(at: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Heard {
+    let stream = TcpStream::connect(at).await.unwrap();
+    let (mut client, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let mut request = Request::builder().method(method).uri(path).header("host", "node");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let sent = client.send_request(request.body(Full::new(Bytes::from(body.to_owned()))).unwrap());
+    let response = tokio::time::timeout(DEADLINE, sent).await.unwrap().unwrap();
+    let (head, body) = response.into_parts();
+    let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+    Heard { status: head.status.as_u16(), headers: head.headers, text }
+}
+
+/// A certificate for "localhost" and its key, in files that are removed at the end.
+pub struct Certificate {
+    pub folder: PathBuf,
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Drop for Certificate {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+pub fn certificate(name: &str) -> Certificate {
+    let folder = std::env::temp_dir().join(format!("streamlearn-serve-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    Certificate { folder, cert, key }
+}
