@@ -1,6 +1,7 @@
 """Samples: rows of requests and items with some of their labels settled, as columns."""
 
 from streamlearn.samples.codec import SampleCodec
+from streamlearn.samples.golden import golden_bytes, read_golden
 from streamlearn.samples.sample import (
     FeatureColumns,
     LabelColumns,
@@ -20,4 +21,6 @@ __all__ = [
     "SampleHeader",
     "SegmentColumns",
     "SlotColumns",
+    "golden_bytes",
+    "read_golden",
 ]

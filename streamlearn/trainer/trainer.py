@@ -19,12 +19,12 @@ from streamlearn.models import Model
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.publisher import Judge, Lineage, Noted, Publisher, Resumed
 from streamlearn.publisher.bases import Compact
-from streamlearn.samples import SampleCodec
+from streamlearn.samples import SampleCodec, golden_bytes
 from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.expiring import Expiring
 from streamlearn.trainer.feed import Feed, Until
-from streamlearn.trainer.golden import golden_bytes, golden_rows
+from streamlearn.trainer.golden import golden_rows
 from streamlearn.trainer.kept import Kept
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.learning import Done, Learning, Tally

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from streamlearn.ps import Epoch
-from streamlearn.samples import SampleCodec
-from streamlearn.trainer.golden import read_golden
+from streamlearn.samples import SampleCodec, read_golden
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.recent import Recent
 from streamlearn.trainer.rows import Rows
