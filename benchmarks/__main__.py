@@ -9,7 +9,7 @@ import time
 
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 
-NAMES = ("wire", "table", "ps", "versions", "join", "ingest", "trainer", "freshness")
+NAMES = ("wire", "table", "ps", "versions", "join", "ingest", "trainer", "freshness", "executables")
 
 
 def main() -> int:

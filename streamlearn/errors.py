@@ -35,6 +35,7 @@
     │   ├── EpochOver                        another run or recovery has taken over
     │   ├── PushUnsure                       a push may have been learned in part: all shards are to be restored
     │   └── CutFailed                        a version could not be cut on every shard; the next one says it all
+    ├── ExecutionFailed                      TensorFlow could not run a graph on some inputs
     ├── NodeNotReady                         a serving node has no version to answer with, now
     ├── RegistryUnreachable                  the registry did not answer; the store's pointer stays the truth
     │   └── RegistryDefect                   it answered with what cannot be read: it is to be made anew
@@ -64,6 +65,7 @@ __all__ = [
     "CutFailed",
     "DataError",
     "EpochOver",
+    "ExecutionFailed",
     "FileMissing",
     "FileTaken",
     "IngestOver",
@@ -331,6 +333,10 @@ class MoveRefused(StoreError):
 
 class NodeNotReady(StreamlearnError):
     """A serving node has no version to answer with: it starts, or gives its tables up to build others."""
+
+
+class ExecutionFailed(StreamlearnError):
+    """TensorFlow could not run a graph on some inputs; others are not touched by it."""
 
 
 class RegistryUnreachable(StreamlearnError):

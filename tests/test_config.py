@@ -184,7 +184,8 @@ def test_every_setting_says_what_it_is_for(field: object) -> None:
 
 # What a number counts, where it is neither a duration nor a size: the noun is the unit.
 COUNTS = {
-    "ingest.lots", "ingest.parallelism", "join.logged_share", "replay.partitions", "telemetry.metrics_port",
+    "ingest.lots", "ingest.parallelism", "join.logged_share", "replay.partitions", "serving.golden_difference_max",
+    "serving.lanes", "telemetry.metrics_port",
     "tables.rate", "tables.seed", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",
     "trainer.seed",
 }  # fmt: skip
@@ -205,7 +206,7 @@ NOUNS = (
     "_notes_max", "_rows_min", "_versions_kept", "_versions_min", "_deltas_max", "_failures_max", "_ratio_max",
     "_moves_min", "_pushes_max", "_orders_max", "_exports_left_max", "_blobs_max",
     "_slices", "_rows", "_steps", "_steps_max", "_messages_max", "_count", "_keys_max",
-    "_impressions_max", "_actions_max", "_texts_max",
+    "_impressions_max", "_actions_max", "_texts_max", "_compiles_max", "_queue_max", "_calls_min", "_runs",
 )  # fmt: skip
 
 

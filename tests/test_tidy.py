@@ -44,6 +44,7 @@ WALLS = {
         "benchmarks/peers/",
         "tests/trainer/",
         "tests/models/",
+        "tests/serving/",
         "tests/versions/saved_models.py",
     ),
     "keras": ("streamlearn/trainer/", "streamlearn/models/", "tests/models/", "benchmarks/peers/"),

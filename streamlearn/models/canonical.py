@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from tensorflow.core.protobuf import saved_model_pb2
 
-__all__ = ["digest_of", "make_canonical"]
+__all__ = ["Proto", "canonical_functions", "digest_of", "make_canonical"]
 
 # Messages of TensorFlow's own protocol buffers.
 Proto: TypeAlias = Any
@@ -62,6 +62,20 @@ def digest_of(graph: Proto) -> str:
     _rename_nodes(found.node, {}, library)
     _set_functions(found.library, library)
     return _hash(found)
+
+
+def canonical_functions(functions: Iterable[Proto], named: Mapping[str, str]) -> tuple[list[str], list[Proto]]:
+    """Functions in their canonical form, each named by the hash of its definition.
+
+    Args:
+        functions: FunctionDefs, with all that they call.
+        named: Those that are wanted, each with the readable beginning its name is to have; their arguments keep names.
+
+    Returns:
+        The new names of those that are wanted, and their definitions with all that they call.
+    """
+    library = _Library(functions, named)
+    return [library.named(name) for name in named], list(library.canonical.values())
 
 
 class _Library:

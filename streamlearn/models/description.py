@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
-from streamlearn.errors import BadRecord
+from streamlearn.errors import BadRecord, UsageError
 
 __all__ = ["DESCRIPTION_FILE", "Description", "GraphNote", "TensorNote", "read_description", "write_description"]
 
@@ -69,6 +72,24 @@ class Description(Struct, frozen=True, forbid_unknown_fields=True):
     def weights_bytes(self) -> int:
         """How large the weights are."""
         return sum(4 * math.prod(size or 0 for size in one.shape) for one in self.weights)
+
+    def in_order(self, named: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[np.float32]]:
+        """The dense weights of a version in the order both graphs take them.
+
+        Args:
+            named: The weights by name, as versions keep them.
+
+        Raises:
+            UsageError: One is missing, too many or of another shape.
+        """
+        wanted = {one.name: one.shape for one in self.weights}
+        found = {name: tuple(tensor.shape) for name, tensor in named.items()}
+        if found != wanted:
+            odd = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+            said = f"{odd[0]!r} of shape {found.get(odd[0], 'none')}, and the graphs take {wanted.get(odd[0], 'none')}"
+            message = f"{len(odd)} weights are not those of the graphs: {said}"
+            raise UsageError(message, help="weights go with the graph id in their version's manifest")
+        return [np.asarray(named[name], np.float32) for name in wanted]
 
 
 def write_description(folder: Path, description: Description) -> None:

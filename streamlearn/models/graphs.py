@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from streamlearn.errors import BadRecord, UsageError
+from streamlearn.errors import BadRecord
 from streamlearn.models.description import Description, read_description
 from streamlearn.models.protocol import PackedSide, Tensor
 
@@ -44,14 +43,7 @@ class Graphs:
         Raises:
             UsageError: One is missing, too many or of another shape.
         """
-        wanted = {one.name: one.shape for one in self.described.weights}
-        found = {name: tuple(tensor.shape) for name, tensor in named.items()}
-        if found != wanted:
-            odd = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
-            said = f"{odd[0]!r} of shape {found.get(odd[0], 'none')}, and the graphs take {wanted.get(odd[0], 'none')}"
-            message = f"{len(odd)} weights are not those of the graphs: {said}"
-            raise UsageError(message, help="weights go with the graph id in their version's manifest")
-        return [tf.constant(np.asarray(named[name]), tf.float32) for name in wanted]
+        return [tf.constant(one) for one in self.described.in_order(named)]
 
     def user(self, weights: Sequence[Tensor], inputs: PackedSide) -> PackedSide:
         """Once a request: what `score` takes of the user."""

@@ -8,6 +8,7 @@ from streamlearn.settings.ingest import IngestSettings
 from streamlearn.settings.join import JoinSettings, MarksSettings
 from streamlearn.settings.ps import PsSettings
 from streamlearn.settings.publisher import JudgeSettings, PublisherSettings, RetentionSettings
+from streamlearn.settings.serving import ServingSettings
 from streamlearn.settings.tables import TableSettings
 from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.settings.topics import KafkaSettings, TopicsSettings
@@ -29,6 +30,7 @@ __all__ = [
     "ReplicaSettings",
     "RetentionSettings",
     "SampleSettings",
+    "ServingSettings",
     "Settings",
     "TableSettings",
     "TelemetrySettings",

@@ -9,6 +9,7 @@ from streamlearn.settings.ingest import IngestSettings
 from streamlearn.settings.join import JoinSettings, MarksSettings
 from streamlearn.settings.ps import PsSettings
 from streamlearn.settings.publisher import JudgeSettings, PublisherSettings, RetentionSettings
+from streamlearn.settings.serving import ServingSettings
 from streamlearn.settings.tables import TableSettings
 from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.settings.topics import KafkaSettings, TopicsSettings
@@ -39,4 +40,5 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     judge: JudgeSettings = JudgeSettings()
     retention: RetentionSettings = RetentionSettings()
     ps: PsSettings = PsSettings()
+    serving: ServingSettings = ServingSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
