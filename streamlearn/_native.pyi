@@ -573,3 +573,60 @@ class Marks:
 
     def counters(self) -> list[tuple[str, int]]:
         """What was counted."""
+
+# Load.
+
+_AskAnswer: TypeAlias = tuple[str | None, str, bytes | None]
+
+class Load:
+    """Connections to a serving node, and messages for it.
+
+    Args:
+        address: HOST:PORT.
+        messages: Requests of the Open Inference Protocol, encoded; at least one.
+        token: What the node wants to be told to let a caller in.
+        numbers: `(connections, threads, connect_wait_ms_max, answer_bytes_max)`.
+
+    Raises:
+        ServiceError: Nobody answers there.
+    """
+
+    def __init__(
+        self, address: str, messages: Sequence[bytes], token: str | None, numbers: tuple[int, int, int, int]
+    ) -> None: ...
+    def ask(self, message: int, wait_ms: int) -> _AskAnswer:
+        """The code, what was said with it, and the answer to one message; no code where nothing came."""
+
+    def start(
+        self,
+        pace: tuple[str, float, int],
+        bursts: tuple[float, float, float],
+        times: tuple[int, int, int | None, int],
+        outstanding_max: int,
+    ) -> LoadRun:
+        """Begin to send.
+
+        Args:
+            pace: `("poisson" | "constant" | "bursts", rate, seed)`, or `("closed", callers, seed)`.
+            bursts: `(factor, lasts_s, every_s)`.
+            times: `(seconds, warmup_ms, deadline_ms, answer_wait_ms_max)`.
+            outstanding_max: How many requests may be without an answer.
+
+        Raises:
+            UsageError: A number cannot be.
+        """
+
+class LoadRun:
+    """A run that goes on, or has ended; it ends when it is let go."""
+
+    def wait(self, wait_ms: int) -> bool:
+        """Whether it has ended, within that time."""
+
+    def stop(self) -> None:
+        """End it."""
+
+    def progress(self) -> tuple[int, int, int, int]:
+        """Requests that were due, were answered, failed, and are under way."""
+
+    def outcome(self) -> dict[str, Any] | None:
+        """What came of it, once it has ended."""

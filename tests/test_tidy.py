@@ -339,7 +339,7 @@ def _verbs() -> set[str]:
     from streamlearn.cli.main import cli
 
     groups = {group.name for group in cli.registered_groups if group.name}
-    return groups | {command.callback.__name__ for command in cli.registered_commands if command.callback}
+    return groups | {command.name for command in cli.registered_commands if command.name}
 
 
 def _exists(line: str, targets: set[str], verbs: set[str]) -> bool:

@@ -11,6 +11,7 @@ import typer
 
 import streamlearn
 from streamlearn.cli.backfill import backfill
+from streamlearn.cli.bench_serve import bench_serve
 from streamlearn.cli.compact import compact, gc
 from streamlearn.cli.demo import demo
 from streamlearn.cli.doctor import doctor
@@ -62,10 +63,10 @@ def _options(
 
 
 for verb in (
-    backfill, compact, demo, diff, doctor, evaluate, export, gc, import_, ingest, peek, promote, release, replay,
-    report, rewind, rollback, schema, settings, show, topics, train, verify, versions,
+    backfill, bench_serve, compact, demo, diff, doctor, evaluate, export, gc, import_, ingest, peek, promote, release,
+    replay, report, rewind, rollback, schema, settings, show, topics, train, verify, versions,
 ):  # fmt: skip
-    cli.command(verb.__name__.rstrip("_"))(verb)
+    cli.command(verb.__name__.rstrip("_").replace("_", "-"))(verb)
 cli.add_typer(ps, name="ps")
 
 

@@ -8,7 +8,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = ["AcceptLostOption", "AppArgument", "BeamOption", "JsonOption", "SetOption", "one_of"]
+from streamlearn.errors import ConfigError
+
+__all__ = ["AcceptLostOption", "AppArgument", "BeamOption", "JsonOption", "SetOption", "named_values", "one_of"]
 
 AppArgument: TypeAlias = Annotated[
     Path, typer.Argument(metavar="APP", help="The folder of an application, such as examples/kuairand.")
@@ -25,6 +27,22 @@ BeamOption: TypeAlias = Annotated[
     typer.Option("--beam", metavar="FLAG", help="A further option of Beam's, such as --beam=--job_name=x."),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+
+
+def named_values(given: Sequence[str] | None) -> dict[str, str]:
+    """What `--option NAME=VALUE` says, by name.
+
+    Raises:
+        ConfigError: A text is not of that form.
+    """
+    options: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            message = f"--option {text!r} is not NAME=VALUE"
+            raise ConfigError(message, help="for example --option seed=7")
+        options[name.strip()] = value.strip()
+    return options
 
 
 def one_of(names: Sequence[str]) -> Callable[[str | None], str | None]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.options import AppArgument, JsonOption, SetOption, named_values
 from streamlearn.cli.replay_progress import show_progress
 from streamlearn.cli.table import print_json, print_table
 from streamlearn.cli.units import counted, time_text
-from streamlearn.errors import EXIT_PARTLY, ConfigError
+from streamlearn.errors import EXIT_PARTLY
 
 if TYPE_CHECKING:
     from streamlearn.replay import ReplayReport
@@ -38,7 +37,7 @@ def replay(
     from streamlearn.replay import Replayer, load_history, open_replay_topics, stop_on_signals
 
     folder = load_app(app, set_ or ())
-    history = load_history(app, _options(option or ()))
+    history = load_history(app, named_values(option))
     events = history.events_count
     if limit_events is not None:
         events = limit_events if events is None else min(events, limit_events)
@@ -60,17 +59,6 @@ def replay(
         hint = "start anew in another place (--set topics.root=...) or on top of what is there with --append"
         typer.echo(f"{reached}\nhelp: {hint}", err=True)
         raise typer.Exit(EXIT_PARTLY)
-
-
-def _options(given: Sequence[str]) -> Mapping[str, str]:
-    options: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            message = f"--option {text!r} is not NAME=VALUE"
-            raise ConfigError(message, help="for example --option seed=7")
-        options[name.strip()] = value.strip()
-    return options
 
 
 def _summary(report: ReplayReport) -> dict[str, Any]:

@@ -8,6 +8,7 @@ mod avro;
 mod frame;
 mod join;
 mod keys;
+mod load;
 mod marks;
 mod pack;
 mod parts;
@@ -27,5 +28,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     pack::register(module)?;
     ps::register(module)?;
     join::register(module)?;
-    marks::register(module)
+    marks::register(module)?;
+    load::register(module)
 }

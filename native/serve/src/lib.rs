@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod inputs;
 pub mod ladder;
+pub mod load;
 pub mod protocol;
 pub mod request;
 pub mod scheduler;

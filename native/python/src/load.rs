@@ -1,0 +1,211 @@
+//! Bindings of `streamlearn_serve::load`: connections to a node, and runs that put requests on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use streamlearn_serve::load::{
+    Answered, Arrivals, Bursts, Calls, CallsSettings, Histogram, LoadError, Pace, Plan, Progress, Run, Shape,
+    Tally,
+};
+use tokio::runtime::{Builder, Runtime};
+use tonic::Code;
+
+use crate::table::raise;
+
+/// The codes of gRPC, by number.
+const CODES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)];
+
+fn refuse(py: Python<'_>, error: &LoadError) -> PyErr {
+    let (class, help) = match error {
+        LoadError::Plan(_) => ("UsageError", "correct what is named"),
+        LoadError::Unreachable(_) => ("ServiceError", "see whether a node runs there and speaks gRPC"),
+        LoadError::Machine(_) => ("ServiceError", "allow the process more threads and open files"),
+    };
+    raise(py, class, &error.to_string(), help)
+}
+
+#[pyclass(frozen, name = "Load", module = "streamlearn._native")]
+struct NativeLoad {
+    runtime: Runtime,
+    calls: Calls,
+    messages: Arc<[bytes::Bytes]>,
+}
+
+/// `(seconds, warmup_ms, deadline_ms, answer_wait_ms_max)`.
+type Times = (u32, u64, Option<u64>, u64);
+
+fn pace_of(name: &str, amount: f64, seed: u64, bursts: (f64, f64, f64)) -> PyResult<Pace> {
+    let shape = match name {
+        "poisson" => Shape::Poisson,
+        "constant" => Shape::Constant,
+        "bursts" => Shape::Bursts(Bursts { times: bursts.0, lasts_s: bursts.1, every_s: bursts.2 }),
+        "closed" => return Ok(Pace::Closed { callers: amount as usize, seed }),
+        other => return Err(PyValueError::new_err(format!("there is no pace {other:?}"))),
+    };
+    Ok(Pace::Open(Arrivals { shape, rate: amount, seed }))
+}
+
+#[pymethods]
+impl NativeLoad {
+    /// `numbers` is `(connections, threads, connect_wait_ms_max, answer_bytes_max)`.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        address: String,
+        messages: Vec<Vec<u8>>,
+        token: Option<String>,
+        numbers: (usize, usize, u64, usize),
+    ) -> PyResult<Self> {
+        let (connections, threads, connect_wait_ms, answer_bytes_max) = numbers;
+        if connections == 0 || threads == 0 || messages.is_empty() {
+            return Err(PyValueError::new_err(
+                "connections, threads and messages: expected at least 1 of each",
+            ));
+        }
+        let connect_wait_max = Duration::from_millis(connect_wait_ms);
+        let settings = CallsSettings { address, connections, token, connect_wait_max, answer_bytes_max };
+        let connected = py.detach(|| {
+            let mut builder = Builder::new_multi_thread();
+            let runtime = builder.worker_threads(threads).thread_name("load").enable_all().build();
+            let runtime = runtime.map_err(|error| LoadError::Machine(format!("no threads: {error}")))?;
+            let calls = runtime.block_on(Calls::connect(&settings));
+            let calls =
+                calls.map_err(|said| LoadError::Unreachable(format!("{}: {said}", settings.address)))?;
+            Ok((runtime, calls))
+        });
+        let (runtime, calls) = connected.map_err(|error| refuse(py, &error))?;
+        Ok(Self { runtime, calls, messages: messages.into_iter().map(bytes::Bytes::from).collect() })
+    }
+
+    /// `(code, said, answer)` of one message, asked once; code and answer are None where nothing came.
+    #[allow(clippy::type_complexity)] // what a Python tuple is here
+    fn ask<'py>(
+        &self,
+        py: Python<'py>,
+        message: usize,
+        wait_ms: u64,
+    ) -> PyResult<(Option<&'static str>, String, Option<Bound<'py, PyBytes>>)> {
+        let sent = self.messages.get(message).cloned().ok_or_else(|| PyIndexError::new_err(message))?;
+        let wait = Duration::from_millis(wait_ms);
+        let answered = py.detach(|| self.runtime.block_on(self.calls.call(message, sent, None, wait)));
+        Ok(match answered {
+            Answered::With(bytes) => (Some(CODES[0]), String::new(), Some(PyBytes::new(py, &bytes))),
+            Answered::Refused(code, said) => (Some(CODES[code as usize]), said, None),
+            Answered::Nothing => (None, String::new(), None),
+        })
+    }
+
+    /// `amount` is a rate, or a number of callers; `times` are `(seconds, warmup_ms, deadline_ms, answer_wait_ms_max)`.
+    fn start(
+        &self,
+        py: Python<'_>,
+        pace: (String, f64, u64),
+        bursts: (f64, f64, f64),
+        times: Times,
+        outstanding_max: usize,
+    ) -> PyResult<NativeRun> {
+        let (seconds, warmup_ms, deadline_ms, answer_wait_ms) = times;
+        let plan = Plan {
+            pace: pace_of(&pace.0, pace.1, pace.2, bursts)?,
+            seconds,
+            warmup: Duration::from_millis(warmup_ms),
+            deadline: deadline_ms.map(Duration::from_millis),
+            answer_wait_max: Duration::from_millis(answer_wait_ms),
+            outstanding_max,
+        };
+        let run =
+            Run::start(plan, self.calls.clone(), Arc::clone(&self.messages), self.runtime.handle().clone());
+        Ok(NativeRun { run: run.map_err(|error| refuse(py, &error))? })
+    }
+}
+
+#[pyclass(frozen, name = "LoadRun", module = "streamlearn._native")]
+struct NativeRun {
+    run: Run,
+}
+
+#[pymethods]
+impl NativeRun {
+    fn wait(&self, py: Python<'_>, wait_ms: u64) -> bool {
+        py.detach(|| self.run.wait(Duration::from_millis(wait_ms)))
+    }
+
+    fn stop(&self) {
+        self.run.stop();
+    }
+
+    /// `(due, ok, failed, outstanding)`.
+    fn progress(&self) -> (u64, u64, u64, usize) {
+        let Progress { due, ok, failed, outstanding } = self.run.progress();
+        (due, ok, failed, outstanding)
+    }
+
+    /// What came of it, once it has ended.
+    fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        self.run.outcome().map(|(seconds, tally)| told(py, seconds, &tally)).transpose()
+    }
+}
+
+fn told<'py>(py: Python<'py>, seconds: f64, tally: &Tally) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("seconds", seconds)?;
+    found.set_item("warmup", tally.warmup)?;
+    found.set_item("due", tally.due)?;
+    found.set_item("ok", tally.ok())?;
+    found.set_item("in_time", tally.in_time)?;
+    found.set_item("overrun", tally.overrun)?;
+    found.set_item("unanswered", tally.unanswered)?;
+    found.set_item("answer_bytes", tally.answer_bytes)?;
+    let (refused, said) = (PyDict::new(py), PyDict::new(py));
+    for (at, name) in CODES.iter().enumerate().skip(Code::Ok as usize + 1) {
+        if tally.codes[at] > 0 {
+            refused.set_item(name, tally.codes[at])?;
+            said.set_item(name, &tally.said[at])?;
+        }
+    }
+    found.set_item("refused", refused)?;
+    found.set_item("said", said)?;
+    found.set_item("latency_ns", quantiles(py, &tally.latency)?)?;
+    found.set_item("lag_ns", quantiles(py, &tally.lag)?)?;
+    let line: Vec<_> =
+        tally.seconds.iter().map(|one| (one.due, one.latency.count(), one.latency.quantile(0.99))).collect();
+    found.set_item("time_line", line)?;
+    Ok(found)
+}
+
+fn quantiles<'py>(py: Python<'py>, of: &Histogram) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("mean", of.mean())?;
+    for (name, share) in QUANTILES {
+        found.set_item(name, of.quantile(share))?;
+    }
+    found.set_item("max", of.quantile(1.0))?;
+    Ok(found)
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<NativeLoad>()?;
+    module.add_class::<NativeRun>()
+}

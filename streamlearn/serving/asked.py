@@ -1,0 +1,96 @@
+"""What is asked of a model: users and their candidates as columns of features, and the messages that carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.events.event import Columns
+from streamlearn.features import Dense, FeatureSpec, Slot
+from streamlearn.serving.infer import InferRequest, Tensor, numbers_tensor, texts_tensor
+
+__all__ = ["Asked"]
+
+_Rows = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Requests, each of one user and some candidates.
+
+    Attributes:
+        user: Their features, a row a request; columns are named as those of events, without the `user.` there.
+        item: Features of all candidates, those of one request after those of another, likewise.
+        offsets: Where the candidates of each request begin, and where the last one's end.
+    """
+
+    user: Columns
+    item: Columns
+    offsets: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def candidates(self) -> npt.NDArray[np.int64]:
+        """How many each request has."""
+        return np.diff(self.offsets)
+
+    def messages(self, features: FeatureSpec, model: str, version: str = "") -> list[bytes]:
+        """Each request as the bytes of a ModelInferRequest.
+
+        Args:
+            features: What the columns are. Those that are not there are left out: they have defaults.
+            model: The model that is asked.
+            version: The version that is to answer; empty: the one that is served.
+        """
+        asked = (self._inputs(features, row) for row in range(len(self)))
+        return [InferRequest(model, tuple(inputs), version, f"load-{row}").encode() for row, inputs in enumerate(asked)]
+
+    def _inputs(self, features: FeatureSpec, row: int) -> Iterator[Tensor]:
+        items = int(self.offsets[row]), int(self.offsets[row + 1])
+        for slot in features.slots:
+            if slot.side == "user" and slot.name in self.user:
+                yield from _slot(self.user, slot, (row, row + 1))
+            elif slot.side == "item" and slot.name in self.item:
+                yield from _slot(self.item, slot, items)
+        for column in features.dense:
+            columns, rows = (self.user, (row, row + 1)) if column.side == "user" else (self.item, items)
+            if column.name in columns:
+                yield _numbers(columns, column, rows)
+
+
+def _slot(columns: Columns, slot: Slot, rows: _Rows) -> Iterator[Tensor]:
+    """Its values; where candidates have many of them, how many each has; where values have weights, these."""
+    values = rows
+    if slot.multi:
+        offsets = columns[f"{slot.name}[]"]
+        values = int(offsets[rows[0]]), int(offsets[rows[1]])
+        if slot.side == "item":
+            lengths = np.diff(offsets[rows[0] : rows[1] + 1]).astype(np.int32)
+            yield numbers_tensor(f"{slot.name}.lengths", lengths)
+        if slot.pooling == "weighted":
+            weights = columns[f"{slot.name}_weights"][slice(*values)]
+            yield numbers_tensor(f"{slot.name}.weights", weights.astype(np.float32, copy=False))
+    if slot.value == "str":
+        yield texts_tensor(slot.name, _texts(columns, slot.name, values))
+    else:
+        yield numbers_tensor(slot.name, columns[slot.name][slice(*values)].astype(np.int64, copy=False))
+
+
+def _texts(columns: Columns, name: str, values: _Rows) -> list[bytes]:
+    places = columns[f"{name}$"][values[0] : values[1] + 1].tolist()
+    raw: npt.NDArray[Any] = columns[name]
+    return [raw[begin:end].tobytes() for begin, end in pairwise(places)]
+
+
+def _numbers(columns: Columns, column: Dense, rows: _Rows) -> Tensor:
+    width = column.width
+    found = columns[column.name].astype(np.float32, copy=False)[rows[0] * width : rows[1] * width]
+    shape = (width,) if column.side == "user" else (rows[1] - rows[0], width)
+    return numbers_tensor(column.name, found, shape)
