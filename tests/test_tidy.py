@@ -42,6 +42,7 @@ WALLS = {
         "streamlearn/serving/",
         "streamlearn/models/",
         "benchmarks/peers/",
+        "examples/synthetic/model.py",
         "tests/trainer/",
         "tests/models/",
         "tests/serving/",

@@ -1,30 +1,52 @@
 """The synthetic application: twenty slots and some dense columns, as `world` and `traffic` fill them."""
 
+from typing import Any, Literal
+
 from streamlearn.apps import App
 from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Segment, Slot
 
+# Rows begin with a number a label of their key's own, and that is all there is of most; the vectors of what is
+# multiplied come after. Groups begin at random, so that what multiplies them learns at once.
+OWN = 2
+WIDE = OWN + 30
+
+
+def _own(name: str, side: Literal["user", "item"], **others: Any) -> Slot:
+    return Slot(name, side, dim=OWN, initial_range=0.0, **others)
+
+
+def _group(name: str) -> Slot:
+    return Slot(name, "user", table="groups", dim=WIDE, initial_range=0.6)
+
+
+def _kind(name: str, side: Literal["user", "item"], **others: Any) -> Slot:
+    return Slot(name, side, table="kinds", dim=WIDE, **others)
+
+
+_HISTORY = {"multi": True, "pooling": "sequence", "length": 8}
+
 features = FeatureSpec(
     slots=(
-        Slot("user_id", "user"),
-        Slot("cohort", "user"),
-        Slot("country", "user", value="str"),
-        Slot("device", "user"),
-        Slot("age_band", "user"),
-        Slot("language", "user"),
-        Slot("page", "user"),
-        Slot("hour", "user"),
-        Slot("recent_items", "user", multi=True, pooling="sequence", length=8, keys_of="item_id"),
-        Slot("recent_categories", "user", multi=True, pooling="sequence", length=8, keys_of="category"),
-        Slot("item_id", "item"),
-        Slot("author_id", "item"),
-        Slot("category", "item"),
-        Slot("brand", "item"),
-        Slot("length_band", "item"),
-        Slot("price_band", "item"),
-        Slot("origin", "item"),
-        Slot("fresh_band", "item"),
-        Slot("position", "item"),
-        Slot("topics", "item", multi=True, pooling="mean"),
+        _own("user_id", "user", table="users"),
+        _group("cohort"),
+        _own("country", "user", value="str"),
+        _group("device"),
+        _own("age_band", "user"),
+        _own("language", "user"),
+        _own("page", "user"),
+        _own("hour", "user"),
+        _own("recent_items", "user", table="items", keys_of="item_id", **_HISTORY),
+        _kind("recent_categories", "user", keys_of="category", **_HISTORY),
+        _own("item_id", "item", table="items"),
+        _own("author_id", "item"),
+        _kind("category", "item"),
+        _own("brand", "item"),
+        _kind("length_band", "item"),
+        _own("price_band", "item"),
+        _own("origin", "item"),
+        _own("fresh_band", "item"),
+        _own("position", "item"),
+        _own("topics", "item", multi=True, pooling="mean"),
     ),
     dense=(Dense("taste", "user", width=16), Dense("quality", "item", width=16), Dense("age", "item")),
     item_id="item_id",
@@ -36,5 +58,5 @@ app = App(
     features=features,
     groups=(LabelGroup("fast", wait_s=60, window_s=600),),
     labels=(Label("click", "click", "fast"), Label("long_view", "long_view", "fast")),
-    model="dcn_v2",
+    model="model:Insider",
 )
