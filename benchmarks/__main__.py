@@ -9,7 +9,7 @@ import time
 
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 
-NAMES = ("wire", "table", "ps", "versions", "join", "ingest", "trainer", "freshness", "executables")
+NAMES = ("wire", "table", "ps", "versions", "join", "ingest", "trainer", "learning", "freshness", "executables")
 
 
 def main() -> int:

@@ -1,0 +1,78 @@
+"""The synthetic history as samples in memory, with the truth beside them: every item shown once, its labels drawn anew.
+
+What ingest would make of it, without topics, jobs and waiting: a sample's labels are there at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from examples.synthetic.history import SyntheticHistory, Truth
+from examples.synthetic.options import options_of
+from streamlearn.apps import App
+from streamlearn.ingest.sample_features import features_of
+from streamlearn.replay import HistoryBlock
+from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, SampleHeader
+
+__all__ = ["truths"]
+
+# Items to an event, and to spare: histories end with actions.
+_EVENTS_BY_SAMPLE = 0.85
+_SPAN_MS, _SEED = 10_000, 7
+Truths = npt.NDArray[np.float32]
+
+
+def truths(app: App, samples: int) -> Iterator[tuple[SampleBatch, Truths]]:
+    """So many samples or somewhat more, in the order of time, and float32[n, labels]: the truth about their labels.
+
+    Args:
+        app: Whose features they have; its events are those of the synthetic application.
+        samples: How many at least.
+    """
+    chance = np.random.default_rng(_SEED)
+    history = SyntheticHistory(options_of({"events": str(int(samples * _EVENTS_BY_SAMPLE) + 1_000)}))
+    made = 0
+    for block, truth in history.blocks_with_truth(_SPAN_MS):
+        if made < samples and block.impressions_rows:
+            batch = _batch(app, block, truth, chance)
+            made += len(batch)
+            yield batch, np.stack([truth.click, truth.long_view], axis=1)
+
+
+def _batch(app: App, block: HistoryBlock, truth: Truth, chance: np.random.Generator) -> SampleBatch:
+    shown, requests = block.impressions, block.impressions_rows
+    counts = np.diff(shown["items[]"])
+    request_index = np.repeat(np.arange(requests, dtype=np.int32), counts)
+    begins = np.repeat(np.cumsum(counts) - counts, counts)
+    shown_ms = np.asarray(shown["event_time_ms"], np.int64)
+    return SampleBatch(
+        header=SampleHeader(app.features.fingerprint, app.window_settings, "truth", 0, 1, 1, int(shown_ms[-1])),
+        requests=RequestColumns(
+            partition=np.zeros(requests, np.int32),
+            offset=np.arange(requests, dtype=np.int64),
+            event_time_ms=shown_ms,
+            shown_wall_ms=shown_ms,
+            served_version=np.full(requests, -1, np.int64),
+        ),
+        user=features_of(app.features, "user", shown),
+        request_index=request_index,
+        item_index=(np.arange(len(request_index)) - begins).astype(np.int32),
+        settle_time_ms=shown_ms[request_index],
+        item=features_of(app.features, "item", shown),
+        labels=_labels(app, truth, chance),
+        segments=(),
+    )
+
+
+def _labels(app: App, truth: Truth, chance: np.random.Generator) -> tuple[LabelColumns, ...]:
+    """One draw decides both, so that a long view is a click, too."""
+    drawn, rows = chance.random(len(truth.click)), len(truth.click)
+    ones, known = np.ones(rows, np.float32), np.ones(rows, np.uint8)
+    values = (drawn < truth.click, drawn < truth.long_view)
+    return tuple(
+        LabelColumns(label.name, value.astype(np.uint8), known, ones, ones, np.full(rows, np.nan, np.float32))
+        for label, value in zip(app.labels, values, strict=True)
+    )
