@@ -45,7 +45,9 @@ def run(argv: Sequence[str]) -> BackfillReport:
 
 if __name__ == "__main__":
     try:
-        print(run(sys.argv[1:]))
+        report = run(sys.argv[1:])
+        print(report)
+        report.written.check("APP")
     except StreamlearnError as error:
         print(f"error: {error}", file=sys.stderr)
         leave(error.exit_code)

@@ -37,7 +37,10 @@ def run(argv: Sequence[str]) -> SamplesReport:
 
 if __name__ == "__main__":
     try:
-        print(run(sys.argv[1:]))
+        report = run(sys.argv[1:])
+        print(report)
+        if report.written is not None:
+            report.written.check("APP")
     except StreamlearnError as error:
         print(f"error: {error}", file=sys.stderr)
         leave(error.exit_code)

@@ -27,6 +27,7 @@ def test_a_newcomer_gets_from_a_log_to_a_trained_model(tmp_path: Path) -> None:
     ranked = re.findall(r"^product +\d+ of (\w+) +(\d\.\d+)$", said, flags=re.M)
     assert len(ranked) == 5, said
     assert [brand for brand, _ in ranked].count("globex") >= 4, said
+    assert re.search(r"^[1-9]\d* golden rows, at most \d\.\de[-+]\d+ apart$", said, flags=re.M), said
 
 
 def _script(page: str) -> str:

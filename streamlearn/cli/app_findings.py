@@ -16,6 +16,7 @@ __all__ = ["app_findings"]
 
 # Shorter than a component's own patience: whoever asks is waiting, and an answer is wanted even if it is no.
 REACH_S = 3.0
+_MAKES = "streamlearn topics APP --create PARTITIONS makes all that are missing"
 
 
 def app_findings(app: Path, overrides: list[str]) -> Iterator[Finding]:
@@ -54,6 +55,7 @@ def _topics(folder: AppFolder) -> Iterator[Finding]:
     access = replace(folder.access, request_timeout_ms=folder.access.unreachable_after_ms)
     silent: set[str] = set()
     partitions: dict[str, int] = {}
+    missing: list[str] = []
     for name in TOPICS:
         what, place = f"topic {name}", folder.topic_url(name).rpartition("/")[0]
         if place in silent:
@@ -64,11 +66,15 @@ def _topics(folder: AppFolder) -> Iterator[Finding]:
                 partitions[name] = topic.partitions
                 yield Finding(what, "ok", f"{topic.url}, {topic.partitions} partitions")
         except TopicMissing as error:
-            yield Finding(what, "missing", error.message, "streamlearn topics APP --create PARTITIONS makes it")
+            missing.append(name)
+            yield Finding(what, "missing", error.message, _MAKES)
         except StreamlearnError as error:
             if isinstance(error, TopicUnreachable):
                 silent.add(place)
             yield _wrong(what, error)
+    if missing and partitions:
+        detail = f"there is {', '.join(partitions)}, and not {', '.join(missing)}: nothing runs without all of them"
+        yield Finding("topics", "wrong", detail, _MAKES)
     shown, done = partitions.get("impressions"), partitions.get("actions")
     if shown and done and shown != done:
         detail = f"impressions has {shown}, actions has {done}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.ingest import load_for_beam
+from streamlearn.cli.ingest import load_for_beam, say_letters, written_rows
 from streamlearn.cli.options import AcceptLostOption, AppArgument, BeamOption, JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
 from streamlearn.cli.units import time_text
@@ -57,6 +57,7 @@ def backfill(
     print_json(asdict(report)) if json else print_table(
         [{"backfilled": name, "": value} for name, value in _summary(report).items()]
     )
+    say_letters(report.written, app)
 
 
 def _summary(report: BackfillReport) -> dict[str, Any]:
@@ -65,5 +66,6 @@ def _summary(report: BackfillReport) -> dict[str, Any]:
         "to": time_text(report.end_ms),
         "stretches": report.stretches,
         "seconds": round(report.seconds, 1),
-        **{name.replace("_", " "): count for name, count in report.counts.items()},
+        **written_rows(report.written),
+        **{name.replace("_", " "): count for name, count in report.counts.items() if name != "letters"},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +28,10 @@ def doctor(
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check versions, the native build, services and the GPU; exit 1 when something must be mended."""
+    """Check versions, the native build, services and the GPU; exit 1 when something is wrong.
+
+    What is missing is needed by some alone, or not made yet, and does not change the status.
+    """
     if set_ and app is None:
         message = "--set without --app: it is an application's settings that it changes"
         raise UsageError(message, help="name the application with --app")
@@ -39,8 +42,16 @@ def doctor(
             _print(finding)  # at once: the next check may wait for something that does not answer
     if json:
         print_json([asdict(finding) for finding in findings])
-    if any(finding.state == "wrong" for finding in findings):
+    wrong, missing = ([one.what for one in findings if one.state == state] for state in ("wrong", "missing"))
+    if not json:
+        typer.echo(_summary(wrong, missing))
+    if wrong:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _summary(wrong: Sequence[str], missing: Sequence[str]) -> str:
+    said = f"{', '.join(wrong)} must be mended" if wrong else "nothing is wrong"
+    return f"{said}; {', '.join(missing)} may be missing" if missing else said
 
 
 def _findings(app: Path | None, overrides: list[str]) -> Iterator[Finding]:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from streamlearn.apps import AppFolder
     from streamlearn.ingest import SamplesReport
+    from streamlearn.ingest.written import Written
 
-__all__ = ["ingest", "load_for_beam"]
+__all__ = ["ingest", "load_for_beam", "say_letters", "written_rows"]
 
 
 def ingest(
@@ -51,6 +52,27 @@ def ingest(
     print_json(asdict(report)) if json else print_table(
         [{"joined": name, "": value} for name, value in _summary(report).items()]
     )
+    if report.written is not None:
+        say_letters(report.written, app)
+
+
+def say_letters(written: Written, app: Path) -> None:
+    """Say on stderr what became dead letters.
+
+    Raises:
+        StreamlearnError: All there was.
+    """
+    written.check(str(app))
+    if warning := written.warning(str(app)):
+        typer.echo(f"warning: {warning}", err=True)
+
+
+def written_rows(written: Written | None) -> dict[str, Any]:
+    """Samples, and dead letters by reason, as rows of a table."""
+    if written is None:
+        return {"samples": "not said by the runner"}
+    letters = {f"dead letters {reason}".replace("_", " "): count for reason, count in written.letters.items()}
+    return {"samples": written.samples, "dead letters": sum(written.letters.values()), **letters}
 
 
 def load_for_beam(app: Path, changes: tuple[str, ...]) -> AppFolder:
@@ -74,5 +96,6 @@ def _summary(report: SamplesReport) -> dict[str, Any]:
         "seconds": round(report.seconds, 1),
         "events/s": round(events / max(report.seconds, 1e-9)),
         "ended": "stopped" if report.stopped else "with its topics",
+        **written_rows(report.written),
         **{name.replace("_", " "): counts[name] for name in sorted(counts) if counts[name]},
     }

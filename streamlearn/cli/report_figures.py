@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from streamlearn.cli.report_marks import Story
     from streamlearn.trainer.validation import ScoreColumns
 
-__all__ = ["MARKED", "draw_freshness", "draw_labels", "draw_segment"]
+__all__ = ["MARKED", "draw_freshness", "draw_labels", "draw_segment", "stamps"]
 
 # What is drawn as a line over the curves, and its colour. Promotions are too many.
 MARKED = {
@@ -29,6 +31,7 @@ MARKED = {
     "canary": "tab:cyan",
 }
 _PANELS = {"auc_ratio": "AUC", "log_loss_nats": "log loss (nats)", "calibration_ratio": "calibration"}
+_EVENT_TIME = "event time of impressions, UTC; hollow points are not complete"
 _TEXTS_MAX = 10
 _DPI = 110
 
@@ -51,7 +54,7 @@ def draw_labels(scores: ScoreColumns, story: Story) -> bytes:
         _mark(axes, story, is_named=axes is panels[0])
         axes.set_ylabel(name)
     panels[0].legend(loc="best", fontsize="small")
-    panels[-1].set_xlabel("event time of impressions, UTC; hollow points are not complete")
+    panels[-1].set_xlabel(_EVENT_TIME)
     return _png(figure)
 
 
@@ -75,6 +78,8 @@ def draw_segment(scores: ScoreColumns, segment: str) -> bytes:
     left = f", the {_TEXTS_MAX} with most rows of {len(texts)}" if len(texts) > _TEXTS_MAX else ""
     figure.suptitle(f"by {segment}{left}; windows of {_width_text(width)}", fontsize="medium")
     panels[0].legend(loc="best", fontsize="small")
+    for axes in panels[-len(labels) :]:
+        axes.set_xlabel(_EVENT_TIME)
     return _png(figure)
 
 
@@ -83,11 +88,12 @@ def draw_freshness(story: Story) -> bytes:
     figure, panels = _figure(1, 1, 3.5)
     (axes,) = panels
     walls = _times(np.array([one.wall_ms for one in story.activations], np.int64))
-    axes.plot(walls, [one.age_s for one in story.activations], ".-", label="since it was written")
+    # Each version for itself: between two there is nothing that a line could say.
+    axes.plot(walls, [one.age_s for one in story.activations], "o", label="since it was written")
     behind = [one.behind_s for one in story.activations]
     if any(one is not None for one in behind):
         values = np.array([np.nan if one is None else one for one in behind])
-        axes.plot(walls, values, ".-", label="since the newest event it had learned")
+        axes.plot(walls, values, "o", label="since the newest event it had learned")
     for what, colour in MARKED.items():
         at = [one.wall_ms for one in story.marks if one.what == what]
         for number, place in enumerate(_times(np.array(at, np.int64))):
@@ -101,7 +107,7 @@ def draw_freshness(story: Story) -> bytes:
 
 def _figure(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
     try:
-        from matplotlib import dates
+        from matplotlib import dates, ticker
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -112,11 +118,39 @@ def _figure(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]
     panels = [one for row in figure.subplots(rows, columns, sharex=True, squeeze=False) for one in row]
     untyped: Any = dates
     for axes in panels:
-        locator = untyped.AutoDateLocator(tz="UTC")
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(untyped.ConciseDateFormatter(locator, tz="UTC"))
+        axes.xaxis.set_major_locator(untyped.AutoDateLocator(tz="UTC"))
+        formatter: Any = ticker.NullFormatter()
+        formatter.format_ticks = partial(_stamps_shown, axes, untyped.num2date)
+        axes.xaxis.set_major_formatter(formatter)
         axes.grid(alpha=0.3)
     return figure, panels
+
+
+def _stamps_shown(axes: Axes, date_of: Any, places: Sequence[float]) -> list[str]:
+    """The stamps of an axis, whose locator gives a place before the first that is shown."""
+    hidden = sum(place < axes.get_xlim()[0] for place in places)
+    return [""] * hidden + stamps([date_of(place, tz="UTC") for place in places[hidden:]])
+
+
+def stamps(times: Sequence[datetime]) -> list[str]:
+    r"""What stands at places of an axis of time: the day below the first, and below each that is of another day.
+
+    Examples:
+        >>> stamps([datetime(2023, 11, 14, 23, 30), datetime(2023, 11, 14, 23, 45), datetime(2023, 11, 15)])
+        ['23:30\n2023-11-14', '23:45', '00:00\n2023-11-15']
+        >>> stamps([datetime(2023, 11, 14), datetime(2023, 11, 16)])
+        ['2023-11-14', '2023-11-16']
+        >>> stamps([datetime(2023, 11, 14, 1, 2, 3), datetime(2023, 11, 14, 1, 2, 3, 500_000)])
+        ['01:02:03.0\n2023-11-14', '01:02:03.5']
+    """
+    days = [f"{one:%Y-%m-%d}" for one in times]
+    if all((one.hour, one.minute, one.second, one.microsecond) == (0, 0, 0, 0) for one in times):
+        return days
+    has_parts, has_seconds = (any(getattr(one, name) for one in times) for name in ("microsecond", "second"))
+    form = "%H:%M:%S" if has_seconds or has_parts else "%H:%M"
+    said = [f"{one:{form}}" + (f".{one.microsecond // 100_000}" if has_parts else "") for one in times]
+    before = ["", *days]
+    return [f"{time}\n{day}" if day != last else time for time, day, last in zip(said, days, before, strict=False)]
 
 
 def _png(figure: Figure) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,8 +40,12 @@ def topics(
             show_default="7",
         ),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete all of them with their records.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete them with their records.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --delete: really do it.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="TOPIC", help="This one alone, such as progress; may be repeated."),
+    ] = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -49,10 +54,11 @@ def topics(
 
     folder = load_app(app, set_ or ())
     _check_options(create, retention_days, delete, yes)
+    names = _chosen(TOPICS, only or [])
     if delete:
-        _delete(folder, yes, json)
+        _delete(folder, names, yes, json)
         return
-    rows = [_row(folder, name, create, retention_days) for name in TOPICS]
+    rows = [_row(folder, name, create, retention_days) for name in names]
     if json:
         print_json(rows)
     else:
@@ -75,6 +81,15 @@ def _check_options(create: int | None, retention_days: int | None, delete: bool,
         message = "--retention-days without --create: what a topic keeps is set when it is made"
     if message:
         raise UsageError(message, help="see streamlearn topics --help")
+
+
+def _chosen(topics: Sequence[str], only: Sequence[str]) -> Sequence[str]:
+    names = [name.replace("-", "_") for name in only]
+    unknown = sorted(set(names) - set(topics))
+    if unknown:
+        message = f"--only {unknown[0]}: there is no such topic"
+        raise UsageError(message, help=f"choose of {', '.join(topics)}")
+    return [name for name in topics if not names or name in names]
 
 
 def _row(folder: AppFolder, name: str, create: int | None, retention_days: int | None) -> Row:
@@ -165,11 +180,10 @@ def _check_partitions(rows: list[Row]) -> None:
         raise StreamlearnError(told, help=hint)
 
 
-def _delete(folder: AppFolder, yes: bool, json: bool) -> None:
-    from streamlearn.apps import TOPICS
+def _delete(folder: AppFolder, names: Sequence[str], yes: bool, json: bool) -> None:
     from streamlearn.topics import delete_topic
 
-    found = [row for row in (_row(folder, name, None, None) for name in TOPICS) if row["id"] != "missing"]
+    found = [row for row in (_row(folder, name, None, None) for name in names) if row["id"] != "missing"]
     told = ", ".join(f"{row['topic']} ({counted(row['records'], 'record')})" for row in found)
     if found and not yes:
         message = f"this deletes {told} at {found[0]['url'].rpartition('/')[0]}"

@@ -10,6 +10,7 @@ import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
+from streamlearn.cli.units import counted
 
 if TYPE_CHECKING:
     from streamlearn.topics import Topic
@@ -38,7 +39,8 @@ def train(
         typer.Option(
             "--from",
             metavar="MODEL[:VERSION]",
-            help="Begin with rows and weights of another model's version, as far as they fit.",
+            help="Begin with rows and weights of another model's version, as far as they fit. Looked for in the "
+            "application's own store (versions.store).",
         ),
     ] = "",
     token_file: Annotated[
@@ -74,7 +76,12 @@ def train(
         if server is not None:
             server.close()
     facts = _facts(report)
-    print_json(facts) if json else print_table([{"trained": name, "": value} for name, value in facts.items()])
+    if json:
+        print_json(facts)
+    else:
+        print_table([{"trained": name, "": "-" if value is None else value} for name, value in facts.items()])
+    for one in _said(report):
+        typer.echo(one, err=True)
 
 
 def _carried(carried: Carried | None) -> dict[str, Any]:
@@ -89,6 +96,26 @@ def _carried(carried: Carried | None) -> dict[str, Any]:
     }
 
 
+def _said(report: TrainReport) -> list[str]:
+    """What people are not to overlook."""
+    tally, counts, lines = report.tally, report.tally.counts, list[str]()
+    if not tally.rows:
+        read = counts.get("read", 0)
+        why = f"of {counted(read, 'row')} none was left" if read else f"no samples came after version {report.version}"
+        lines.append(f"nothing new to learn: {why}")
+    if old := counts.get("old", 0):
+        lines.append(
+            f"warning: {counted(old, 'row')} came too late to be learned, for what was learned then is forgotten\n"
+            "help: raise trainer.restart_slack_s; see docs/operating/training.md#rows-that-are-not-learned"
+        )
+    if left := tally.refused_rows + counts.get("bad", 0):
+        lines.append(
+            f"warning: {counted(left, 'row')} or messages were refused\n"
+            "help: they are kept in APP/.streamlearn/kept; see docs/operating/training.md#rows-that-are-not-learned"
+        )
+    return lines
+
+
 def _facts(report: TrainReport) -> dict[str, Any]:
     tally = report.tally
     return {
@@ -98,7 +125,7 @@ def _facts(report: TrainReport) -> dict[str, Any]:
         "steps": tally.steps,
         "rows": tally.rows,
         "rows_per_s": round(tally.rows / max(report.seconds, 1e-9)),
-        "loss": round(tally.loss / max(tally.rows, 1), 6),
+        "loss": round(tally.loss / tally.rows, 6) if tally.rows else None,
         **{f"rows_{name}": count for name, count in tally.counts.items()},
         "rows_refused": tally.refused_rows,
         "steps_refused": tally.refused_steps,

@@ -23,6 +23,7 @@ from streamlearn.apps import AppFolder, load_app
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import StreamlearnError
 from streamlearn.events import Origin
+from streamlearn.ingest.alike import require_alike
 from streamlearn.ingest.cutting import cutter_of
 from streamlearn.ingest.heard import Heard, failure_of
 from streamlearn.ingest.history_range import HistoryRange
@@ -43,6 +44,7 @@ from streamlearn.ingest.start import plan_backfill
 from streamlearn.ingest.stretch import Stretch, cut_stretches, own_of, stretch_of
 from streamlearn.ingest.stretch_reader import read_stretch
 from streamlearn.ingest.time_order import in_time_order, joined_columns, taken_columns
+from streamlearn.ingest.written import Written, count_read
 from streamlearn.native import native
 from streamlearn.samples import SampleCodec
 from streamlearn.topics import Reader, open_topic
@@ -84,6 +86,7 @@ class BackfillReport:
         seconds: How long it took.
         counts: Rows, messages' letters and impressions, by what; `impressions_missed` where records that were named
             have some that were not found.
+        written: Samples and dead letters.
     """
 
     begin_ms: int
@@ -91,6 +94,7 @@ class BackfillReport:
     stretches: int
     seconds: float
     counts: Mapping[str, int]
+    written: Written
 
 
 # Beam codes lots as integers and events as bytes, and pickles neither, only when it is told so here.
@@ -178,6 +182,8 @@ class JoinStretch(beam.DoFn):
         counts = join_stretch(plan, self._stretch, lot, [decode_lot(part) for part in parts], self._sink)
         for name, count in counts.items():
             Metrics.counter(_METRICS, name).inc(count)  # type: ignore[no-untyped-call]
+        # Here, where they are the stretch's own: what is read of another's is read by both.
+        count_read(counts["impressions"] + counts["letters"])
 
     def finish_bundle(self) -> None:
         """Have samples and letters acknowledged."""
@@ -314,6 +320,7 @@ def run_backfill(
         UsageError: The topic has no such partition; the runner is wrong.
         PositionLost: An offset is outside of what the topic has; or records that are needed may have been deleted.
         TopicError: A topic is missing, or cannot be reached.
+        ConfigError: The samples there are of other features.
         StreamlearnError: What a worker raised.
     """
     within = within or HistoryRange()
@@ -321,13 +328,17 @@ def run_backfill(
     require_job_server(options)
     for topic in ("samples", "dead_letters"):
         folder.open_topic(topic).close()
+    require_alike(folder)
     begun_s, plan = clock.monotonic_s(), plan_backfill(folder, clock=clock)
     plan = replace(plan, accept_lost=accept_lost)
     counts = dict.fromkeys(("rows", "letters", "impressions"), 0)
     plan, stretches, expected = _stretches(folder, plan, within, clock)
+    written: list[Written] = []
     with _Runs(folder, plan, options, tuple(changes)) as runs:
         for number, stretch in enumerate(stretches):
-            for name, count in runs.run(stretch).items():
+            found, wrote = runs.run(stretch)
+            written.append(wrote)
+            for name, count in found.items():
                 counts[name] += count
             _say_end(folder, plan, stretch.settled_ms)
             _LOG.info("stretch %d of %d: %d rows so far", number + 1, len(stretches), counts["rows"])
@@ -340,7 +351,8 @@ def run_backfill(
         _LOG.warning(message, counts["impressions_missed"])
     begin = stretches[0].begin_ms if stretches else within.begin_ms or 0
     end = stretches[-1].end_ms if stretches else within.end_ms or 0
-    return BackfillReport(begin, end, len(stretches), clock.monotonic_s() - begun_s, counts)
+    seconds = clock.monotonic_s() - begun_s
+    return BackfillReport(begin, end, len(stretches), seconds, counts, Written.sum(written))
 
 
 class _Runs:
@@ -358,8 +370,8 @@ class _Runs:
         if self._prism is not None:
             self._prism.stop()
 
-    def run(self, stretch: Stretch) -> dict[str, int]:
-        """Join one stretch; what was counted."""
+    def run(self, stretch: Stretch) -> tuple[dict[str, int], Written]:
+        """Join one stretch; what was counted, and what was written."""
         pipeline = self._prism.pipeline() if self._prism else beam.Pipeline(options=self._options)
         backfill_pipeline(pipeline, self._plan, stretch, self._app, self._changes)
         with Heard() as heard:
@@ -371,7 +383,7 @@ class _Runs:
             except Exception as error:
                 gone = self._prism and self._prism.failure(error)
                 raise gone or failure_of([*heard.texts, str(error)]) from error
-        return counters_of(result, _METRICS)
+        return counters_of(result, _METRICS), Written.of(result)
 
 
 def _stretches(

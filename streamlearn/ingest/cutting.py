@@ -17,6 +17,7 @@ from streamlearn.ingest.meters import count_left_out
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.source import blob_handing
 from streamlearn.ingest.statecache import use_byte_sizes
+from streamlearn.ingest.written import count_read
 
 __all__ = ["CutLots", "cutter_of", "lot_handing"]
 
@@ -76,6 +77,7 @@ class CutLots(beam.DoFn):
         for why, count in (("before_start", cut.before_start), ("of_no_label", cut.of_no_label)):
             if count:
                 count_left_out(why, count)
+        count_read(cut.events)
         for events in cut.lots:
             yield events.lot, self._lots.give(events)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.events import Failure, Origin, dead_letter
 from streamlearn.ingest.meters import count_dead_letters
+from streamlearn.ingest.written import count_letters
 from streamlearn.topics import AccessSettings, Topic, Writer, open_topic
 
 __all__ = ["LetterBox"]
@@ -48,6 +49,7 @@ class LetterBox:
             counts[origin.topic, origin.partition, failure.reason] += 1
         for where, count in counts.items():
             count_dead_letters(*where, count)
+            count_letters(where[2], count)
 
     def flush(self) -> None:
         """Wait until all that was given is acknowledged.

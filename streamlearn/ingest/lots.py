@@ -48,6 +48,11 @@ class Cut:
     before_start: int
     of_no_label: int
 
+    @property
+    def events(self) -> int:
+        """Events that could be read."""
+        return sum(map(len, self.lots)) + self.before_start + self.of_no_label
+
 
 def lots_of(offsets: npt.NDArray[np.int32], ids: npt.NDArray[np.uint8], lots_count: int) -> Int64s:
     """The lot of each request.

@@ -16,6 +16,7 @@ from streamlearn.ingest.join_meters import observe_emitted
 from streamlearn.ingest.letter_box import LetterBox
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.progress_keeper import partitions_of
+from streamlearn.ingest.written import count_samples
 from streamlearn.samples import SampleBatch, SampleCodec
 
 __all__ = ["MakesSamples", "SampleSink"]
@@ -82,6 +83,7 @@ class SampleSink:
         partition = partitions_of(lot, self._plan.lineage.lots_count, self._topic.partitions)[0]
         for batch in self._maker.make(lot, joined, watermark_ms):
             self._courier.send(partition, self._codec.encode(batch))
+            count_samples(len(batch))
             self._spoken.add(partition)
             self._settled_ms.append(int(batch.settle_time_ms.min()))
         self._letters.give(self._maker.set_aside())

@@ -14,6 +14,7 @@ import apache_beam as beam
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import IngestOver, PipelineFailed, StreamlearnError, TopicMissing, TopicUnreachable
+from streamlearn.ingest.alike import require_alike
 from streamlearn.ingest.cutting import CutLots
 from streamlearn.ingest.handing import close_tickets
 from streamlearn.ingest.heard import Heard, failure_of
@@ -28,6 +29,7 @@ from streamlearn.ingest.sample_maker import SampleMaker
 from streamlearn.ingest.sample_sink import MakesSamples
 from streamlearn.ingest.source import read_events
 from streamlearn.ingest.start import begin_run
+from streamlearn.ingest.written import Written
 from streamlearn.samples import SampleCodec
 
 __all__ = ["SamplesJob", "SamplesReport", "run_samples", "samples_pipeline"]
@@ -49,6 +51,7 @@ class SamplesReport:
         seconds: How long it took.
         stopped: Whether it was told to stop, or its job was stopped on Flink, before its topics had ended.
         counts: What became of events and rows, by what; see the join's page.
+        written: Samples and dead letters; None where the runner does not say, as of a job of Flink's that was ended.
     """
 
     run: int
@@ -56,6 +59,7 @@ class SamplesReport:
     seconds: float
     stopped: bool
     counts: Mapping[str, int]
+    written: Written | None
 
 
 def samples_pipeline(
@@ -104,6 +108,7 @@ class SamplesJob:
     Raises:
         UsageError: The runner is wrong for topics, or lacks what it needs.
         TopicError: A topic is missing, or cannot be reached.
+        ConfigError: The samples there are of other features.
     """
 
     def __init__(
@@ -120,6 +125,7 @@ class SamplesJob:
         options = runner_options(folder.settings.ingest, runner=runner, more=more)
         require_job_server(options)
         _require_topics(folder)  # before the run before it is ended
+        require_alike(folder)
         self._folder, self._maker_of, self._clock = folder, maker_of, clock
         self._begun_s = self._asked_s = clock.monotonic_s()
         self._plan = begin_run(folder, accept_lost=accept_lost, clock=clock)
@@ -155,8 +161,8 @@ class SamplesJob:
             if not stopped:
                 self._say_end()
             seconds = self._clock.monotonic_s() - self._begun_s
-            counts = counters_of(self._result, METRICS)
-            return SamplesReport(self._plan.run, self._plan.start_ms, seconds, stopped, counts)
+            counts, written = counters_of(self._result, METRICS), None if over else Written.of(self._result)
+            return SamplesReport(self._plan.run, self._plan.start_ms, seconds, stopped, counts, written)
         finally:
             close_shelf(self._plan.progress_url, self._plan.run)
             close_tickets(self._plan.progress_url, self._plan.run)

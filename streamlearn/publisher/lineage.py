@@ -64,14 +64,31 @@ class Lineage:
         Raises:
             UsageError: Features or tables have changed since.
         """
-        for name in ("fingerprint", "tables"):
-            mine, theirs = getattr(self, name), getattr(head, name)
-            if mine != theirs:
-                message = f"{name} of {self.model!r} are {mine}, those of its version {head.version} {theirs}"
-                raise UsageError(
-                    message[:2_000],
-                    help="features, tables and row_type of a model never change; name the changed application anew",
-                )
+        of = f"version {head.version} of {self.model!r}"
+        if self.fingerprint != head.fingerprint:
+            message = f"{of} was learned with features {head.fingerprint}, and the application has {self.fingerprint}"
+            help = (
+                "features of a model never change: give the changed application a new name; "
+                "`streamlearn train --from` begins its model with what this one learned"
+            )
+            raise UsageError(message, help=help)
+        if differs := _difference(self.tables, head.tables):
+            message = f"{of} was learned with other tables: {differs}"
+            help = "tables and row_type of a model never change: set them back, or give the application a new name"
+            raise UsageError(message, help=help)
+
+
+def _difference(mine: Sequence[TableRecord], theirs: Sequence[TableRecord]) -> str:
+    """The first thing in which tables differ, with both values; empty where nothing does."""
+    here, there = ({one.name: one for one in tables} for tables in (mine, theirs))
+    for name in sorted(here.keys() | there.keys()):
+        if name not in there or name not in here:
+            return f"{name!r} is only in {'the application' if name in here else 'the version'}"
+        for field in TableRecord.__struct_fields__:
+            now, then = (getattr(tables[name], field) for tables in (here, there))
+            if now != then:
+                return f"{field} of {name!r} was {then}, and is {now} now"
+    return "" if tuple(mine) == tuple(theirs) else f"their order was {', '.join(there)}, and is {', '.join(here)} now"
 
 
 def _kind(parent: VersionRef | None) -> Kind:

@@ -253,7 +253,7 @@ class Trainer:
         self._restore(resumed)
         head = self._lineage.head(resumed.run, self.publisher.take_number(), None)
         self._carried, _ = carry(self._store, begin_with, head, self._note(), self._learner)
-        _LOG.info("begun with version %d of %s: %s", begin_with.version, begin_with.model, self._carried)
+        _LOG.info("begun with %s", self._carried.said)
         return self.publisher.resume()
 
     def _begun_validating(self) -> Validating:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from streamlearn.errors import UsageError
+from streamlearn.errors import UsageError, VersionDefect
 from streamlearn.publisher import Noted
 from streamlearn.table import Changes
 from streamlearn.trainer.learner import Learner
@@ -46,19 +46,42 @@ class Carried:
     weights: tuple[str, ...]
     fresh_weights: tuple[str, ...]
 
+    @property
+    def said(self) -> str:
+        """It in one sentence.
+
+        Examples:
+            >>> Carried("shop", 2, {"main": 304}, {"text": "its dim is 6 here, 4 there"}, ("a", "b"), ("c",)).said
+            'version 2 of shop: 304 rows of main, 2 of 3 dense weights; text begins empty (its dim is 6 here, 4 there)'
+        """
+        rows = [f"{count:,} rows of {name}" for name, count in self.rows.items()]
+        weights = f"{len(self.weights)} of {len(self.weights) + len(self.fresh_weights)} dense weights"
+        fresh = "".join(f"; {name} begins empty ({why})" for name, why in self.fresh.items())
+        return f"version {self.version} of {self.model}: {', '.join([*rows, weights])}{fresh}"
+
 
 def source_of(store: Store, text: str) -> Chain:
     """The version that MODEL, or MODEL:VERSION, names.
 
     Raises:
-        UsageError: The number is none.
-        VersionDefect: There is no such version.
+        UsageError: The number is none, or the store has no such version.
+        VersionDefect: The version cannot be read.
     """
     model, colon, version = text.partition(":")
     if colon and not version.isdecimal():
         message = f"{text!r} names no version"
         raise UsageError(message, help="write MODEL for its newest version, or MODEL:VERSION")
-    return Chain.find(store, model, int(version) if colon else None)
+    try:
+        return Chain.find(store, model, int(version) if colon else None)
+    except VersionDefect as error:
+        if error.defect != "missing":
+            raise
+        message = f"there is no version {text!r} to begin with: {error.message}"
+        help = (
+            "the other model is looked for in this application's own store: let versions.store be the store of both, "
+            "or bring the version here with `streamlearn export` and `streamlearn import`"
+        )
+        raise UsageError(message, help=help) from error
 
 
 def carry(store: Store, source: Chain, head: Head, noted: Noted, learner: Learner) -> tuple[Carried, Committed]:

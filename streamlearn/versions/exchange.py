@@ -358,7 +358,7 @@ def _readme(said: Exchanged) -> str:
     return f"""Version {said.version} of the model {said.model!r}, as it is served.
 
 {tables}  {_DENSE}  dense weights by name: numpy.load("{_DENSE}")
-  {_GOLDEN}  golden requests with their scores, as bytes by name
+  {_GOLDEN}  golden requests, as bytes: `samples`, a message of samples; `logits`, an .npy file
 {graph}  {_VERSION}  what the version is: tables, features, metrics, and the sha256 of each file
 
 Tables are Arrow IPC files with the columns `key` (uint64) and `row` (float32, a list of fixed length):

@@ -30,6 +30,31 @@ def test_topics_never_made_are_missing_and_not_wrong(small: Path) -> None:
     assert not any(finding.state == "wrong" for finding in found.values())
 
 
+def test_a_part_of_the_topics_is_wrong_for_nothing_runs_on_it(small: Path) -> None:
+    folder = load_app(small)
+    for name in ("impressions", "actions", "samples"):
+        create_topic(folder.topic_url(name), TopicSettings(partitions=2)).close()
+    found = _found(small)
+    assert found["topic progress"].state == found["topic dead_letters"].state == "missing"
+    assert found["topics"].state == "wrong"
+    assert "and not progress, dead_letters" in found["topics"].detail
+    assert "--create" in found["topics"].help
+
+
+def test_the_last_line_says_what_the_status_is_of(
+    small: Path, verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamlearn.cli.doctor.machine_findings", lambda: iter([Finding("gpu", "missing", "none")]))
+    done = verb("doctor", "--app", small)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1].startswith("nothing is wrong; gpu, topic impressions, topic actions, ")
+    folder = load_app(small)
+    create_topic(folder.topic_url("impressions"), TopicSettings(partitions=2)).close()
+    done = verb("doctor", "--app", small)
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[-1].startswith("topics must be mended; gpu, topic actions, ")
+
+
 def test_a_broker_that_does_not_answer_is_wrong_and_asked_once(small: Path) -> None:
     begin = time.monotonic()
     found = _found(small, "topics.root=kafka://127.0.0.1:1", "topics.reach_s=0.3")

@@ -66,6 +66,21 @@ def test_it_trains_to_the_end_there_is_and_says_what_it_did(app: AppFolder, trai
     rows = dict(line.split() for line in again.stdout.splitlines() if len(line.split()) == 2)
     assert (rows["run"], rows["rows"], rows["version"]) == ("2", "0", str(manifest.version))
     assert {rows[f"rows_{name}"] for name in ("read", "dropped", "old", "skipped", "bad", "refused")} == {"0"}
+    assert rows["loss"] == "-"
+    assert f"nothing new to learn: no samples came after version {manifest.version}" in again.stderr
+    assert "nothing new" not in result.stderr
+
+
+def test_it_says_what_was_read_and_not_learned(app: AppFolder, train: Callable[..., Any]) -> None:
+    messages = messages_of(app.app, 12)
+    write_messages(app, messages)
+    train("--until-offset", "end")
+    write_messages(app, messages)  # all of it comes again
+    result = train("--until-offset", "end", "--set", "trainer.restart_slack_s=1")
+    rows = sum(len(batch) for _, batch in messages)
+    assert f"nothing new to learn: of {rows:,} rows none was left" in result.stderr
+    again = json.loads(train("--until-offset", "end", "--json").stdout)
+    assert again["loss"] is None
 
 
 def test_what_was_loaded_is_left_out_of_collections(app: AppFolder, train: Callable[..., Any]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streamlearn.apps import App
-from streamlearn.errors import UsageError, VersionDefect
+from streamlearn.errors import UsageError
 from streamlearn.features import Slot
 from streamlearn.trainer.warm_start import source_of
 from streamlearn.versions import Chain
@@ -61,5 +61,8 @@ def test_it_is_for_the_first_version_alone(tmp_path: Path) -> None:
         run(folder, begin_with=source_of(store_of(folder), "learnable:1"))
     with pytest.raises(UsageError, match="names no version"):
         source_of(store_of(folder), "learnable:newest")
-    with pytest.raises(VersionDefect, match="no committed version"):
+    with pytest.raises(UsageError, match=r"'nobody' to begin with.*/store has no committed version") as refused:
         source_of(store_of(folder), "nobody")
+    assert "own store" in refused.value.help
+    with pytest.raises(UsageError, match="there is no version 99; the newest is"):
+        source_of(store_of(folder), "learnable:99")

@@ -1,0 +1,133 @@
+"""What became of events is said at the end: samples, dead letters by reason; no sample at all is a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from streamlearn.apps import AppFolder
+from streamlearn.cli.main import cli
+from streamlearn.errors import ConfigError, StreamlearnError
+from streamlearn.ingest import ProgressLog, begin_run
+from streamlearn.ingest.written import Written
+from streamlearn.topics import TopicSettings, create_topic, delete_topic
+from tests.ingest.history import T_MS, fill, messages, write_app
+
+
+def ran(verb: str, app: AppFolder, *words: str) -> Any:
+    return CliRunner().invoke(cli, [verb, str(app.folder), *words], env={"COLUMNS": "120"})
+
+
+def table(out: str) -> dict[str, str]:
+    return {
+        name.strip(): value for name, _, value in (line.rpartition(" ") for line in map(str.rstrip, out.splitlines()))
+    }
+
+
+def garbage(app: AppFolder, topic: str, records: int) -> None:
+    """Records that are no events, then the end of both topics."""
+    with app.open_topic(topic) as opened, opened.writer() as writer:
+        writer.append(0, [b"garbage"] * records, timestamps_ms=[T_MS] * records)
+
+
+@pytest.fixture
+def app(prism: Path, tmp_path: Path) -> AppFolder:
+    return write_app(tmp_path / "app", prism, lots=2)
+
+
+def test_ingest_says_how_many_samples_and_dead_letters_there_are(app: AppFolder) -> None:
+    garbage(app, "impressions", 3)
+    fill(app, 0, 40, end=True)
+    done = ran("ingest", app)
+    assert done.exit_code == 0, done.output
+    said = table(done.stdout)
+    assert int(said["samples"].replace(",", "")) == sum(len(batch) for _, batch in messages(app))
+    assert said["dead letters garbage"] == "3"
+    assert int(said["dead letters"]) == sum(int(said[one]) for one in said if one.startswith("dead letters "))
+    assert "3 garbage" in done.stderr
+    assert f"help: `streamlearn peek {app.folder} dead_letters`" in done.stderr
+
+
+def test_nothing_but_dead_letters_is_a_failure_of_ingest_and_of_backfill(app: AppFolder) -> None:
+    garbage(app, "impressions", 5)
+    fill(app, 0, 0, end=True)
+    done = ran("ingest", app)
+    refused(done, "nothing became a sample: 5 dead letters: 5 garbage", "dead_letters`")
+    assert table(done.stdout)["dead letters garbage"] == "5"
+    refused(ran("backfill", app, "--runner", "direct"), "5 dead letters: 5 garbage", "dead_letters`")
+
+
+def test_a_backfill_says_the_same_of_some(app: AppFolder) -> None:
+    garbage(app, "impressions", 2)
+    fill(app, 0, 40, end=True)
+    done = ran("backfill", app, "--runner", "direct")
+    assert done.exit_code == 0, done.output
+    said = table(done.stdout)
+    assert int(said["samples"].replace(",", "")) == sum(len(batch) for _, batch in messages(app))
+    assert said["dead letters garbage"] == "2"
+    assert "2 garbage" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("written", "is_failure"),
+    [
+        (Written(0, 0, {}), False),  # nothing came
+        (Written(9, 0, {"unknown_schema": 4}), False),  # windows are open still
+        (Written(0, 0, {"unknown_schema": 4}), True),
+        (Written(7, 0, {"unknown_schema": 4, "orphan": 7}), True),  # actions on what could not be read
+        (Written(7, 3, {"orphan": 7}), False),
+    ],
+)
+def test_it_is_a_failure_where_nothing_else_came(written: Written, is_failure: bool) -> None:
+    if is_failure:
+        with pytest.raises(StreamlearnError, match="nothing became a sample") as refusal:
+            written.check("shop")
+        assert "topics.old_schemas" in refusal.value.help
+    else:
+        written.check("shop")
+
+
+def test_samples_of_other_features_are_not_added_to(app: AppFolder, tmp_path: Path) -> None:
+    fill(app, 0, 40, end=True)
+    assert ran("ingest", app).exit_code == 0
+    running = begin_run(app)
+    before = len(list(messages(app)))
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    (changed / "app.py").write_text(CHANGED)
+    (changed / "app.toml").write_text((app.folder / "app.toml").read_text())
+    root = f"topics.root={app.topic_url('samples').rpartition('/')[0]}"
+    for verb in ("ingest", "backfill"):
+        error = CliRunner().invoke(cli, [verb, str(changed), "--set", root]).exception
+        assert isinstance(error, ConfigError)
+        assert "are not of the features that 'small' has now" in error.message
+        assert "change-features" in error.help
+    with ProgressLog.open(app.topic_url("progress"), app.access) as log:
+        assert log.standing().run == running.run  # which goes on
+    assert len(list(messages(app))) == before
+    # Begun anew, there is nothing that they would be mixed with.
+    delete_topic(app.topic_url("samples"))
+    create_topic(app.topic_url("samples"), TopicSettings(partitions=3, retention_ms=-1)).close()
+    done = CliRunner().invoke(cli, ["backfill", str(changed), "--set", root, "--runner", "direct"])
+    refused(done, "nothing became a sample", "unknown_schema", "topics.old_schemas")
+
+
+CHANGED = """\
+from dataclasses import replace
+
+from streamlearn.features import Slot
+from streamlearn.testing import small_app
+
+app = small_app()
+app = replace(app, features=replace(app.features, slots=(*app.features.slots, Slot("mood", "item", default=0))))
+"""
+
+
+def refused(done: Any, *said: str) -> None:
+    assert type(done.exception) is StreamlearnError, done.output
+    text = f"{done.exception.message}\n{done.exception.help}"
+    for one in said:
+        assert one in text, text
