@@ -442,7 +442,11 @@ class Publisher:
         if self._failures >= self._settings.failures_max:
             failures, self._failures = self._failures, 0
             message = f"{failures} cuts failed one after the other; the last: {self._last}"
-            raise CutFailed(message, help="see why the store or the shards refuse; nothing learned is lost yet")
+            help = (
+                "see why the store or the shards refuse; nothing is lost: what the newest version does not have is "
+                "learned again from its samples when training is started again"
+            )
+            raise CutFailed(message, help=help)
 
     def _take(self, step: Step) -> None:
         self.step, self.requests = step, step.requests

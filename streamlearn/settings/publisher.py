@@ -51,7 +51,7 @@ class PublisherSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 60
     failures_max: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="Cuts that may fail one after the other before the trainer is told so."),
+        Meta(ge=1, le=1_000_000, description="Cuts that may fail one after the other before the trainer ends."),
     ] = 10
 
 

@@ -14,9 +14,17 @@ import numpy as np
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import EpochOver, PushUnsure, ShardNotReady, ShardUnreachable, UsageError
+from streamlearn.errors import (
+    EpochOver,
+    PushUnsure,
+    ShardNotReady,
+    ShardRefused,
+    ShardUnreachable,
+    StreamlearnError,
+    UsageError,
+)
 from streamlearn.models import Model
-from streamlearn.ps import Epoch, PsClient
+from streamlearn.ps import Epoch, PsClient, ShardStats
 from streamlearn.publisher import Judge, Lineage, Noted, Publisher, Resumed
 from streamlearn.publisher.bases import Compact
 from streamlearn.samples import SampleCodec, golden_bytes
@@ -192,7 +200,7 @@ class Trainer:
                 if failures > _RECOVERIES_MAX:
                     raise
                 _LOG.warning("%s; all shards go back to the newest version", error.message)
-                resumed, self._recoveries = self.publisher.resume(), self._recoveries + 1
+                resumed, self._recoveries = self._resumed(error), self._recoveries + 1
         committed = self.publisher.committed
         assert committed is not None
         seconds = self._clock.monotonic_s() - begin_s
@@ -206,6 +214,36 @@ class Trainer:
             summary=self.summary,
             carried=self._carried,
         )
+
+    def _resumed(self, error: StreamlearnError) -> Resumed:
+        """Where to go on after a failure.
+
+        Raises:
+            RunOver: A newer run has taken over.
+            ShardRefused: Shards are of a later run, and the store knows of none: it is not the one that they wrote to.
+        """
+        # Looked at before the store, which knows every run that shards can know of then.
+        later = self._later_shard() if isinstance(error, EpochOver) else None
+        resumed = self.publisher.resume()
+        if later is not None:
+            message = (
+                f"shard {later.place} stands in epoch {later.epoch}, and {self._store.url} has no run of "
+                f"{self._folder.app.name!r} later than this one, {resumed.run}: it was lost, or is another store"
+            )
+            help = (
+                "give the store back what it had, or name the right one in versions.store; "
+                "to begin anew in this one, start the shards again"
+            )
+            raise ShardRefused(message, help=help)
+        return resumed
+
+    def _later_shard(self) -> ShardStats | None:
+        """A shard that was restored by a later run."""
+        try:
+            found = self._client.stats()
+        except ShardUnreachable:  # restoring it will say so
+            return None
+        return next((one for one in found if one.epoch is not None and one.epoch.run > self.publisher.run), None)
 
     @property
     def lag(self) -> int:
@@ -234,8 +272,9 @@ class Trainer:
 
     def _restore(self, resumed: Resumed) -> None:
         """Bring everything to where a version has it; write the first one where there is none."""
-        self._client.restore(Epoch(resumed.run, self._restores), resumed.ref)
-        self._restores += 1
+        epoch = Epoch(resumed.run, self._restores)
+        self._restores += 1  # also where it fails: shards may have heard of it, and the next is to be a higher one
+        self._client.restore(epoch, resumed.ref)
         self._remembered = Remembered(len(self._folder.app.labels), self._folder.settings.marks)
         self._reached = restore(resumed.chain, self._topic, self._learner, self._remembered)
         self._skips = () if resumed.chain is None else resumed.chain.manifest.skips
