@@ -1,7 +1,7 @@
 """How close learning comes to the truth: the log loss of first predictions over the best there is, of a known world.
 
 Every sample of the synthetic history is predicted, and then learned. What a prediction costs is expected under the true
-probability, not taken from the label that was drawn, so that it is no matter of luck.
+probability, not taken from the label that was drawn: labels are learned from alone.
 """
 
 from __future__ import annotations
