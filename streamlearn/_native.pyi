@@ -7,6 +7,7 @@ must not be written to meanwhile.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -630,3 +631,143 @@ class LoadRun:
 
     def outcome(self) -> dict[str, Any] | None:
         """What came of it, once it has ended."""
+
+# The front of a serving node.
+
+_Buckets: TypeAlias = tuple[list[int], list[int], list[int]]
+
+class Front:
+    """Where requests wait, and where lanes take TensorBatches and give scores back.
+
+    Args:
+        description: What `streamlearn.serving.described` says.
+        buckets: Users, candidates and lengths that are padded to, each growing.
+        limits: `(lanes, requests_max, candidates_max, reserved_percent, slack_us, degraded_candidates)`.
+        waits_us: The deadline of a request that names none, and the longest.
+        slabs_idle_max: Memory of packed TensorBatches that is kept for the next, each.
+
+    Raises:
+        ValueError: The description or a ladder is none.
+    """
+
+    def __init__(
+        self,
+        description: str,
+        buckets: _Buckets,
+        limits: tuple[int, int, int, int, int, int],
+        waits_us: tuple[int, int],
+        slabs_idle_max: int,
+    ) -> None: ...
+    def add(self, version: int, tables: TableSet) -> int:
+        """Let a version answer those who name it; gives its handle. It keeps no tables alive."""
+
+    def activate(self, handle: int) -> bool:
+        """Let a version answer those who name none; gives whether it is there."""
+
+    def set_canary(self, canary: tuple[int, float] | None = None) -> None:
+        """Let a version answer a share of those who name none: `(handle, share)`."""
+
+    def remove(self, handle: int) -> None:
+        """Let a version answer nobody any more."""
+
+    def versions(self) -> tuple[int | None, list[int]]:
+        """The number of the version that answers, and of all that may be named."""
+
+    def waiting(self) -> int:
+        """How many requests wait for an answer."""
+
+    def figures(self) -> tuple[int, int, int, float]:
+        """Requests and candidates that wait, lanes that are busy, and seconds until all is done by prediction."""
+
+    def drain(self) -> None:
+        """Take no more requests; those that wait are still answered."""
+
+    def set_costs(self, user_us: list[list[float]], score_us: list[list[float]]) -> None:
+        """Say what each bucket costs in microseconds, lists by length and then by bucket.
+
+        Raises:
+            ValueError: They are not those of the buckets.
+        """
+
+    def take(self, lane: int, wait_s: float) -> FrontWork | None:
+        """The next work of a lane; None when there was none for so long."""
+
+    def give(self, work: FrontWork, scores: npt.NDArray[np.float32]) -> None:
+        """Hand back scores, float32[candidates or more, labels]; those beyond the work's candidates are not looked at.
+
+        Raises:
+            RuntimeError: The work was handed back before.
+            ValueError: The scores are of other labels.
+        """
+
+    def fail(self, work: FrontWork, said: str) -> None:
+        """Say that the work could not be done.
+
+        Raises:
+            RuntimeError: The work was handed back before.
+        """
+
+class FrontWork:
+    """A TensorBatch in the hands of a lane; each tensor is a DLPack capsule, to be taken once.
+
+    Attributes:
+        handle: Of the version that is to score it.
+        version: Its number.
+        candidates: How many there are; what is beyond them is padding.
+    """
+
+    handle: int
+    version: int
+    candidates: int
+
+    def user(self) -> list[Any]:
+        """What the user graph takes."""
+
+    def user_index(self) -> Any:
+        """The row of each candidate's user, int32."""
+
+    def item(self) -> list[Any]:
+        """What the score graph takes of candidates."""
+
+class FrontNode:
+    """A front that callers reach by gRPC and HTTP, until it is stopped.
+
+    Args:
+        model: Its name.
+        front: The front.
+        addresses: HOST:PORT of gRPC, and of HTTP if it is served.
+        threads: That decode and encode.
+        bounds: `(connections_max, requests_max, http_bytes_max, drain_ms_max)`.
+        metrics: Gives metrics as Prometheus reads them.
+        token: What callers must say.
+        tls: Files of certificates and key.
+
+    Attributes:
+        grpc: Where gRPC is served.
+        http: Where HTTP is served.
+
+    Raises:
+        ServiceError: An address cannot be listened at.
+        ValueError: A bound is none, or two inputs have one name.
+    """
+
+    grpc: str
+    http: str | None
+
+    def __init__(
+        self,
+        model: str,
+        front: Front,
+        addresses: tuple[str, str | None],
+        *,
+        threads: int,
+        bounds: tuple[int, int, int, int],
+        metrics: Callable[[], str],
+        token: str | None = None,
+        tls: tuple[Path, Path] | None = None,
+    ) -> None: ...
+    def set_state(self, is_ready: bool, stale: str | None = None) -> None:
+        """Say whether it answers requests, and why it is stale."""
+
+    def stop(self) -> None:
+        """Take no more connections, and wait until those there are have their answers."""

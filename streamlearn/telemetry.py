@@ -21,7 +21,7 @@ from streamlearn.settings import TelemetrySettings
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-__all__ = ["MetricsServer", "counter", "gauge", "histogram", "serve_metrics", "set_up_logging"]
+__all__ = ["MetricsServer", "counter", "gauge", "histogram", "metrics_text", "serve_metrics", "set_up_logging"]
 
 COMPONENTS = ("events", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay")
 UNITS = (
@@ -162,6 +162,13 @@ class MetricsServer:
 def serve_metrics(settings: TelemetrySettings) -> MetricsServer | None:
     """Serve metrics when the settings name a port."""
     return MetricsServer(settings.metrics_port) if settings.metrics_port else None
+
+
+def metrics_text() -> str:
+    """All metrics of this process, as Prometheus reads them."""
+    from prometheus_client import REGISTRY, generate_latest
+
+    return generate_latest(REGISTRY).decode()
 
 
 def _name(component: str, noun: str, unit: str) -> str:

@@ -52,7 +52,7 @@ FAULTS = [
     pytest.param("topics = 3", "topics: expected `object`, got `int`", "docs/settings.md", id="no section"),
     pytest.param("[event]\nlinger_ms = 7", "no setting 'event'", "did you mean 'events'?", id="section"),
     pytest.param("reach_s = 7", "no setting 'reach_s'", "there are", id="a key without its section"),
-    pytest.param("[zzz]\na = 1", "no setting 'zzz'", "there are events, ingest, join, judge", id="far section"),
+    pytest.param("[zzz]\na = 1", "no setting 'zzz'", "there are events, front, ingest, join", id="far section"),
     pytest.param("[events]\nlinger = 7", "no setting 'events.linger'", "did you mean 'events.linger_ms'?", id="key"),
     pytest.param("[events\n", "is not TOML", "docs/settings.md", id="no TOML"),
     pytest.param("[events]\nlinger_ms = 1\nlinger_ms = 2", "is not TOML", "docs", id="twice"),
@@ -207,6 +207,7 @@ NOUNS = (
     "_moves_min", "_pushes_max", "_orders_max", "_exports_left_max", "_blobs_max",
     "_slices", "_rows", "_steps", "_steps_max", "_messages_max", "_count", "_keys_max",
     "_impressions_max", "_actions_max", "_texts_max", "_compiles_max", "_queue_max", "_calls_min", "_runs",
+    "_candidates_max", "_values_max", "_requests_max", "_percent", "_candidates", "_slabs_max",
 )  # fmt: skip
 
 

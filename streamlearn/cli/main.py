@@ -25,6 +25,7 @@ from streamlearn.cli.report import report
 from streamlearn.cli.rewind import rewind
 from streamlearn.cli.rollback import promote, release, rollback
 from streamlearn.cli.schema import schema
+from streamlearn.cli.serve import serve
 from streamlearn.cli.settings import settings
 from streamlearn.cli.topics import topics
 from streamlearn.cli.train import train
@@ -64,7 +65,7 @@ def _options(
 
 for verb in (
     backfill, bench_serve, compact, demo, diff, doctor, evaluate, export, gc, import_, ingest, peek, promote, release,
-    replay, report, rewind, rollback, schema, settings, show, topics, train, verify, versions,
+    replay, report, rewind, rollback, schema, serve, settings, show, topics, train, verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(verb)
 cli.add_typer(ps, name="ps")

@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from streamlearn.serving.executables import Executables
 from streamlearn.serving.execution_meters import ExecutionMeters
 from streamlearn.serving.tf_calls import Place
 from streamlearn.serving.work import Work
 
-__all__ = ["Lanes", "Source"]
+__all__ = ["Lanes", "Scores", "Source"]
 
 _LOG = logging.getLogger("streamlearn.serving.Lanes")
 
@@ -37,6 +36,14 @@ class Source(Protocol):
         ...
 
 
+class Scores(Protocol):
+    """What scores work, such as `Executables`."""
+
+    def score(self, place: Place, work: Work) -> npt.NDArray[np.float32]:
+        """See `Executables.score`."""
+        ...
+
+
 class Lanes:
     """Lanes at work; they end when their source has no more.
 
@@ -45,13 +52,13 @@ class Lanes:
 
     Args:
         source: Where work comes from.
-        executables: What runs it.
+        scores: What runs it.
         places: The device of each lane.
         failures_max: How often in a row a lane begins anew.
     """
 
-    def __init__(self, source: Source, executables: Executables, places: Sequence[Place], failures_max: int) -> None:
-        self._source, self._executables, self._failures_max = source, executables, failures_max
+    def __init__(self, source: Source, scores: Scores, places: Sequence[Place], failures_max: int) -> None:
+        self._source, self._scores, self._failures_max = source, scores, failures_max
         self._meters = ExecutionMeters()
         self._threads = [
             threading.Thread(target=self._lane, args=(place,), name=f"lane-{number}", daemon=True)
@@ -90,7 +97,7 @@ class Lanes:
 
     def _do(self, place: Place, work: Work) -> None:
         try:
-            scores = self._executables.score(place, work)
+            scores = self._scores.score(place, work)
         except Exception as error:
             self._meters.executions.labels("failed").inc()
             self._source.fail(work, error)

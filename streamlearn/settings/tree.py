@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
+from streamlearn.settings.front import FrontSettings
 from streamlearn.settings.ingest import IngestSettings
 from streamlearn.settings.join import JoinSettings, MarksSettings
 from streamlearn.settings.ps import PsSettings
@@ -41,4 +42,5 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     retention: RetentionSettings = RetentionSettings()
     ps: PsSettings = PsSettings()
     serving: ServingSettings = ServingSettings()
+    front: FrontSettings = FrontSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

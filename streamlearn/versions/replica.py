@@ -329,6 +329,9 @@ class Replica:
         """Tell whoever is to be told that the pointer was acted on."""
         if moved is None:
             return
+        # Before the ack: who waits for it may ask this node at once.
+        if moved.is_other:
+            self._tell(moved)
         if moved.is_done:
             self._stager.meters.moves.inc()
             ack = Ack(
@@ -344,8 +347,6 @@ class Replica:
             self._send_ack()
             if not self._is_settled.is_set():
                 self._glance.set()
-        if moved.is_other:
-            self._tell(moved)
 
     def _tell(self, moved: Followed) -> None:
         """Tell the hooks, in the order of moves."""

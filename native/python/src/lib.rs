@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 
 mod arrays;
 mod avro;
+mod dlpack;
 mod frame;
 mod join;
 mod keys;
@@ -13,6 +14,7 @@ mod marks;
 mod pack;
 mod parts;
 mod ps;
+mod serve;
 mod spans;
 mod table;
 
@@ -29,5 +31,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ps::register(module)?;
     join::register(module)?;
     marks::register(module)?;
-    load::register(module)
+    load::register(module)?;
+    serve::register(module)
 }

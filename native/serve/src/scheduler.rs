@@ -161,6 +161,22 @@ impl Scheduler {
     /// When the lane has no plan.
     pub fn done(&mut self, lane: usize, took: Took) -> Vec<Ticket> {
         let plan = self.lanes.end(lane).expect("a lane that is done had work");
+        self.completed(&plan, took)
+    }
+
+    /// The same, where it is not known which part of the time each graph took: they share it as was predicted.
+    ///
+    /// # Panics
+    /// When the lane has no plan.
+    pub fn done_in(&mut self, lane: usize, took_us: f64) -> Vec<Ticket> {
+        let plan = self.lanes.end(lane).expect("a lane that is done had work");
+        let user_us = self.costs.user_us(plan.places.users, plan.places.length);
+        let score_us = self.costs.score_us(plan.places.candidates, plan.places.length);
+        let share = took_us / (user_us + score_us);
+        self.completed(&plan, Took { user_us: user_us * share, score_us: score_us * share })
+    }
+
+    fn completed(&mut self, plan: &Plan, took: Took) -> Vec<Ticket> {
         let places = plan.places;
         self.costs.learn(places.users, places.candidates, places.length, took);
         let mut complete = Vec::with_capacity(plan.pieces.len());
@@ -224,6 +240,33 @@ impl Scheduler {
             lanes: self.lanes.present(),
             backlog_us: lanes::done_in(&self.free_in, self.work_us(&load)).max(running),
         }
+    }
+
+    /// The shapes it may fill.
+    pub fn shapes(&self) -> &Shapes {
+        &self.shapes
+    }
+
+    /// Begin anew with what warm-up measured: microseconds of each bucket, lists by length and then by bucket.
+    ///
+    /// # Errors
+    /// With what is wrong, where the lists are not of the shapes, or hold what is no cost.
+    pub fn set_costs(&mut self, user_us: &[Vec<f64>], score_us: &[Vec<f64>]) -> Result<(), String> {
+        let lengths = self.shapes.lengths.sizes();
+        let (users, candidates) = (self.shapes.users.sizes(), self.shapes.candidates.sizes());
+        for (name, found, sizes) in [("user", user_us, users), ("score", score_us, candidates)] {
+            let fits = found.len() == lengths.len() && found.iter().all(|one| one.len() == sizes.len());
+            if !fits || !found.iter().flatten().all(|us| us.is_finite() && *us > 0.0) {
+                let (lengths, sizes) = (lengths.len(), sizes.len());
+                return Err(format!("costs of {name}: expected {lengths} lists of {sizes} numbers above 0"));
+            }
+        }
+        let place =
+            |sizes: &[usize], size| sizes.iter().position(|one| *one == size).expect("a size of its ladder");
+        let user_us = |size, length| user_us[place(lengths, length)][place(users, size)];
+        let score_us = |size, length| score_us[place(lengths, length)][place(candidates, size)];
+        self.costs = Costs::measured(&self.shapes, user_us, score_us);
+        Ok(())
     }
 
     /// The costs as they are known now.

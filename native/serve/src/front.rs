@@ -1,0 +1,439 @@
+//! The front: where callers' requests wait, and where lanes take TensorBatches and give scores back.
+//!
+//! It knows no protocol and no model: requests come decoded, and what a lane does with packed tensors is its own.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use streamlearn_table::{PackError, ReadRows, TableSet};
+use streamlearn_wire::keys::key_of_bytes;
+use tokio::sync::oneshot;
+
+use crate::answer::{Answer, Refusal};
+use crate::inputs::Inputs;
+use crate::layout::Layout;
+use crate::packed::{Packed, Part, Scratch, Shape, pack, slab_floats};
+use crate::protocol::Statistics;
+use crate::request::Request;
+use crate::scheduler::{Figures, Offer, Plan, Reason, Refused, Scheduler, Ticket};
+use crate::slab::Pool;
+use crate::statistics;
+use crate::versions::{Handle, Versions};
+
+/// What seeds the route of a request that names none.
+const ROUTE_SALT: u64 = 0x726f_7574_65;
+
+/// Requests that wait, versions that may answer, and lanes between them.
+pub struct Front {
+    inputs: Arc<Inputs>,
+    layout: Layout,
+    pool: Arc<Pool>,
+    limits: Waits,
+    began: Instant,
+    state: Mutex<State>,
+    /// Told when there may be work, or when the front closes.
+    work: Condvar,
+}
+
+/// How long requests may wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Waits {
+    /// The deadline of a request that names none.
+    pub deadline_us: u64,
+    /// The longest deadline a request may name.
+    pub deadline_us_max: u64,
+}
+
+struct State {
+    scheduler: Scheduler,
+    versions: Versions,
+    waiting: HashMap<Ticket, Waiting>,
+    statistics: statistics::Figures,
+    is_open: bool,
+}
+
+struct Waiting {
+    request: Arc<Request>,
+    number: u64,
+    since: Instant,
+    scores: Vec<f32>,
+    reply: oneshot::Sender<Result<Answer, Refusal>>,
+}
+
+/// A TensorBatch in the hands of a lane.
+pub struct Work {
+    /// Which version it is to be scored by.
+    pub handle: Handle,
+    /// The number of that version.
+    pub number: u64,
+    /// What it is padded to.
+    pub shape: Shape,
+    /// Its tensors.
+    pub packed: Packed,
+    /// How many candidates it has; scores of those after them are not looked at.
+    pub candidates: usize,
+    lane: usize,
+    parts: Vec<(Ticket, Range<usize>)>,
+    begun: Instant,
+    gathering: Duration,
+    /// Kept until scores are there, so that the version's tables are.
+    _tables: Arc<TableSet>,
+}
+
+/// A request that was admitted.
+struct Offered {
+    ticket: Ticket,
+    answered: oneshot::Receiver<Result<Answer, Refusal>>,
+    within: Duration,
+}
+
+/// Lets a request go whose caller went away.
+struct Caller<'a> {
+    front: &'a Front,
+    ticket: Option<Ticket>,
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let mut state = self.front.lock();
+            state.scheduler.cancel(ticket);
+            state.waiting.remove(&ticket);
+        }
+    }
+}
+
+impl Front {
+    /// A front without versions: it refuses until there is one.
+    pub fn new(
+        inputs: Inputs,
+        layout: Layout,
+        scheduler: Scheduler,
+        limits: Waits,
+        slabs_idle_max: usize,
+    ) -> Self {
+        let shapes = scheduler.shapes();
+        let length = if layout.user.length == 0 { 0 } else { shapes.lengths.top() };
+        let top = Shape { users: shapes.users.top(), candidates: shapes.candidates.top(), length };
+        let pool = Pool::new(slab_floats(&layout, top), slabs_idle_max);
+        let state = State {
+            scheduler,
+            versions: Versions::default(),
+            waiting: HashMap::new(),
+            statistics: statistics::Figures::default(),
+            is_open: true,
+        };
+        Self {
+            inputs: Arc::new(inputs),
+            layout,
+            pool,
+            limits,
+            began: Instant::now(),
+            state: Mutex::new(state),
+            work: Condvar::new(),
+        }
+    }
+
+    /// What requests are checked against.
+    pub fn inputs(&self) -> &Arc<Inputs> {
+        &self.inputs
+    }
+
+    /// Let a version answer those who name it.
+    pub fn add(&self, number: u64, tables: &Arc<TableSet>) -> Handle {
+        self.lock().versions.add(number, tables)
+    }
+
+    /// Let a version answer those who name none; gives whether it is there.
+    pub fn activate(&self, handle: Handle) -> bool {
+        self.lock().versions.activate(handle)
+    }
+
+    /// Let a version answer a share of those who name none.
+    pub fn set_canary(&self, canary: Option<(Handle, f64)>) {
+        self.lock().versions.set_canary(canary);
+    }
+
+    /// Let a version answer nobody any more; what waits for it is refused when its turn comes.
+    pub fn remove(&self, handle: Handle) {
+        self.lock().versions.remove(handle);
+    }
+
+    /// The number of the version that answers, and of all that may be named.
+    pub fn versions(&self) -> (Option<u64>, Vec<u64>) {
+        let state = self.lock();
+        (state.versions.active(), state.versions.numbers())
+    }
+
+    /// Score a request; it waits until a lane has done it, or there is a reason not to.
+    pub fn score(&self, request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send + '_ {
+        let offered = self.offer(request);
+        async move {
+            let Offered { ticket, answered, within } = offered?;
+            let mut caller = Caller { front: self, ticket: Some(ticket) };
+            // Lanes look for what is late when they are free; a lane that hangs looks for nothing.
+            let Ok(outcome) = tokio::time::timeout(within, answered).await else {
+                return Err(Refusal::Late("its deadline passed while it waited or was scored".into()));
+            };
+            caller.ticket = None;
+            outcome.unwrap_or_else(|_| Err(Refusal::Away("this node is closing".into())))
+        }
+    }
+
+    /// The next work of a lane; None when there was none for so long, or the front is closed.
+    pub fn take(&self, lane: usize, wait: Duration, scratch: &mut Scratch) -> Option<Work> {
+        let until = Instant::now() + wait;
+        let mut state = self.lock();
+        loop {
+            let next = state.scheduler.next(self.now_us(), lane);
+            for ticket in next.late {
+                state.refuse(ticket, Refusal::Late("its deadline passed before a lane was free".into()));
+            }
+            if let Some(plan) = next.plan {
+                let taken = state.begin(lane, plan, self.layout.user.length > 0);
+                drop(state);
+                match taken.and_then(|begun| self.packed(begun, scratch)) {
+                    Some(work) => return Some(work),
+                    None => state = self.lock(),
+                }
+                continue;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if !state.is_open || left.is_zero() {
+                return None;
+            }
+            state = self.work.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Hand back what a lane made of its work: a row of `labels` logits for every candidate.
+    pub fn give(&self, work: Work, scores: &[f32]) {
+        let labels = self.inputs.labels.len();
+        if scores.len() < work.candidates * labels {
+            let said =
+                format!("{} scores for {} candidates of {labels} labels", scores.len(), work.candidates);
+            return self.fail(work, &said);
+        }
+        let took = work.begun.elapsed();
+        let took_us = took.as_secs_f64() * 1e6;
+        let mut rows = scores.chunks_exact(labels);
+        let mut state = self.lock();
+        for (ticket, some) in &work.parts {
+            let waiting = state.waiting.get_mut(ticket);
+            let into = waiting.map(|one| &mut one.scores[some.start * labels..some.end * labels]);
+            match into {
+                Some(into) => {
+                    for (row, scored) in into.chunks_exact_mut(labels).zip(&mut rows) {
+                        row.copy_from_slice(scored);
+                    }
+                }
+                // Its caller went away meanwhile.
+                None => rows.by_ref().take(some.len()).for_each(drop),
+            }
+        }
+        state.statistics.executed(work.number, work.candidates, work.gathering, took - work.gathering);
+        for ticket in state.scheduler.done_in(work.lane, took_us) {
+            state.answer(ticket);
+        }
+        drop(state);
+        self.work.notify_one();
+    }
+
+    /// Say that a lane could not do its work: whoever waits for any of it is refused.
+    pub fn fail(&self, work: Work, said: &str) {
+        self.failed(work.lane, &Refusal::Broken(said.to_owned()));
+    }
+
+    /// Take no more requests; those that wait are still answered.
+    pub fn drain(&self) {
+        self.lock().is_open = false;
+        self.work.notify_all();
+    }
+
+    /// How many requests wait for an answer.
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    /// What was answered, by version.
+    pub fn statistics(&self) -> Vec<Statistics> {
+        self.lock().statistics.all()
+    }
+
+    /// What waits and runs, for metrics.
+    pub fn figures(&self) -> Figures {
+        let now_us = self.now_us();
+        self.lock().scheduler.figures(now_us)
+    }
+
+    /// What warm-up measured: microseconds of each bucket, lists by length and then by bucket.
+    pub fn set_costs(&self, user_us: &[Vec<f64>], score_us: &[Vec<f64>]) -> Result<(), String> {
+        self.lock().scheduler.set_costs(user_us, score_us)
+    }
+
+    fn offer(&self, request: Request) -> Result<Offered, Refusal> {
+        let wishes = request.wishes;
+        let within_us =
+            wishes.deadline_us.unwrap_or(self.limits.deadline_us).min(self.limits.deadline_us_max);
+        let route = wishes.route.unwrap_or_else(|| key_of_bytes(&request.id, ROUTE_SALT));
+        let length = self.length_of(&request);
+        let (sender, answered) = oneshot::channel();
+        let mut state = self.lock();
+        if !state.is_open {
+            return Err(Refusal::Away("this node is closing".into()));
+        }
+        let handle = state.versions.choose(wishes.pin, route)?;
+        let number = state.versions.get(handle).map_or(0, |ready| ready.number);
+        let now_us = self.now_us();
+        let offer = Offer {
+            version: handle,
+            candidates: request.candidates,
+            length,
+            deadline_us: now_us + within_us,
+            priority: wishes.priority,
+        };
+        let admitted = state.scheduler.offer(now_us, &offer).map_err(busy)?;
+        for ticket in admitted.shed {
+            state.refuse(
+                ticket,
+                Refusal::Busy { retry_ms: 1, said: "shed for a request of higher priority".into() },
+            );
+        }
+        let scores = vec![f32::NAN; request.candidates * self.inputs.labels.len()];
+        let waiting =
+            Waiting { request: Arc::new(request), number, since: Instant::now(), scores, reply: sender };
+        state.waiting.insert(admitted.ticket, waiting);
+        drop(state);
+        self.work.notify_one();
+        Ok(Offered { ticket: admitted.ticket, answered, within: Duration::from_micros(within_us) })
+    }
+
+    /// How many places of a history a request has.
+    fn length_of(&self, request: &Request) -> usize {
+        let longest = self.layout.user.sequence.iter().map(|place| match &request.user[place.column] {
+            crate::request::Values::Lists { keys, .. } => keys.len(),
+            _ => 0,
+        });
+        longest.max().unwrap_or(0).min(self.layout.user.length)
+    }
+
+    fn packed(&self, begun: Begun, scratch: &mut Scratch) -> Option<Work> {
+        let began = Instant::now();
+        let Begun { handle, number, tables, shape, parts, tickets, lane } = begun;
+        let candidates = parts.iter().map(|part| part.some.len()).sum();
+        let outcome =
+            tables.pin(number).map_err(|error| Refusal::NotKept(error.to_string())).and_then(|pin| {
+                let readings =
+                    tables.readings(pin.at()).map_err(|error| Refusal::NotKept(error.to_string()))?;
+                let readers: Vec<&dyn ReadRows> = readings.iter().map(|one| one as &dyn ReadRows).collect();
+                pack(&self.layout, &readers, &parts, shape, &self.pool, scratch)
+                    .map_err(|error: PackError| Refusal::Broken(error.to_string()))
+            });
+        match outcome {
+            Ok(packed) => {
+                let (gathering, _tables) = (began.elapsed(), tables);
+                Some(Work {
+                    handle,
+                    number,
+                    shape,
+                    packed,
+                    candidates,
+                    lane,
+                    parts: tickets,
+                    begun: began,
+                    gathering,
+                    _tables,
+                })
+            }
+            Err(refusal) => {
+                self.failed(lane, &refusal);
+                None
+            }
+        }
+    }
+
+    fn failed(&self, lane: usize, refusal: &Refusal) {
+        let mut state = self.lock();
+        for ticket in state.scheduler.failed(lane) {
+            state.refuse(ticket, refusal.clone());
+        }
+        drop(state);
+        self.work.notify_one();
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A plan whose version is held and whose requests are at hand.
+struct Begun {
+    handle: Handle,
+    number: u64,
+    tables: Arc<TableSet>,
+    shape: Shape,
+    parts: Vec<Part>,
+    tickets: Vec<(Ticket, Range<usize>)>,
+    lane: usize,
+}
+
+impl State {
+    /// Begin a plan; None when its version has gone, and whoever waited for it was told.
+    fn begin(&mut self, lane: usize, plan: Plan, has_sequences: bool) -> Option<Begun> {
+        let ready = self.versions.get(plan.version).cloned();
+        let tables = ready.as_ref().and_then(|ready| ready.tables.upgrade());
+        let (Some(ready), Some(tables)) = (ready, tables) else {
+            for ticket in self.scheduler.failed(lane) {
+                self.refuse(ticket, Refusal::Away("its version was given up while it waited".into()));
+            }
+            return None;
+        };
+        let tickets: Vec<(Ticket, Range<usize>)> =
+            plan.pieces.iter().map(|piece| (piece.ticket, piece.from..piece.upto)).collect();
+        let mut parts = Vec::with_capacity(tickets.len());
+        for (ticket, some) in &tickets {
+            let waiting = &self.waiting[ticket];
+            if some.start == 0 {
+                self.statistics.waited(waiting.number, waiting.since.elapsed());
+            }
+            parts.push(Part { request: waiting.request.clone(), some: some.clone() });
+        }
+        let length = if has_sequences { plan.length } else { 0 };
+        let shape = Shape { users: plan.users_bucket, candidates: plan.candidates_bucket, length };
+        Some(Begun { handle: plan.version, number: ready.number, tables, shape, parts, tickets, lane })
+    }
+
+    fn answer(&mut self, ticket: Ticket) {
+        if let Some(Waiting { number, since, scores, reply, .. }) = self.waiting.remove(&ticket) {
+            self.statistics.answered(number, since.elapsed());
+            // Whoever does not listen any more needs no answer.
+            let _ = reply.send(Ok(Answer { version: number, scores }));
+        }
+    }
+
+    fn refuse(&mut self, ticket: Ticket, refusal: Refusal) {
+        if let Some(waiting) = self.waiting.remove(&ticket) {
+            self.statistics.refused(waiting.number, waiting.since.elapsed());
+            let _ = waiting.reply.send(Err(refusal));
+        }
+    }
+}
+
+fn busy(refused: Refused) -> Refusal {
+    let said = refused.to_string();
+    match refused.reason {
+        Reason::Expired => Refusal::Late(said),
+        Reason::Length => Refusal::Bad(said),
+        Reason::Lanes => Refusal::Away(said),
+        Reason::Requests | Reason::Candidates | Reason::Backlog => {
+            Refusal::Busy { retry_ms: refused.retry_ms(), said }
+        }
+    }
+}

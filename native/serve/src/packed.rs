@@ -1,0 +1,213 @@
+//! A packed TensorBatch: the rows of several requests, at one version, as the tensors of one execution.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use streamlearn_table::{self as table, FlatShape, PackError, ReadRows, SequenceShape};
+
+use crate::columns::Column;
+use crate::layout::{Layout, Place, Pooling, Side};
+use crate::request::{Request, Values};
+use crate::slab::{Pool, Slab, aligned};
+
+/// What a TensorBatch is padded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Users of the user graph.
+    pub users: usize,
+    /// Candidates of the score graph.
+    pub candidates: usize,
+    /// Places of a history; 0 where the model takes none.
+    pub length: usize,
+}
+
+/// Some candidates of one request.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// The request.
+    pub request: Arc<Request>,
+    /// Which of its candidates.
+    pub some: Range<usize>,
+}
+
+/// One tensor in a slab.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its first float in the slab.
+    pub at: usize,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Whether it holds int32 numbers, and float32 otherwise.
+    pub is_int: bool,
+}
+
+/// The tensors of one execution.
+#[derive(Debug, Clone)]
+pub struct Packed {
+    /// Where they are.
+    pub slab: Arc<Slab>,
+    /// What the user graph takes: the flat matrix and the sequence block, as far as the model has them.
+    pub user: Vec<Tensor>,
+    /// What the score graph takes after what the user graph gave: the row of each candidate's user, and the matrix.
+    pub score: Vec<Tensor>,
+}
+
+/// Memory for packing that is used again.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    user: Vec<Column>,
+    item: Vec<Column>,
+}
+
+/// How many floats a slab needs for a shape.
+pub fn slab_floats(layout: &Layout, shape: Shape) -> usize {
+    let Layout { user, item } = layout;
+    aligned(shape.users * user.flat_width)
+        + aligned(shape.users * shape.length * user.sequence_width)
+        + aligned(shape.candidates)
+        + aligned(shape.candidates * item.flat_width)
+}
+
+/// Pack parts of requests, the rows of their keys read from `tables` in the order of the layout's numbers.
+///
+/// A request's user stands once, however many candidates it has. What is beyond users and candidates is zero, and
+/// belongs to user 0.
+pub fn pack(
+    layout: &Layout,
+    tables: &[&dyn ReadRows],
+    parts: &[Part],
+    shape: Shape,
+    pool: &Arc<Pool>,
+    scratch: &mut Scratch,
+) -> Result<Packed, PackError> {
+    gather(&mut scratch.user, layout.user.inputs(), parts, |part| (&part.request.user, 1, 0..1));
+    gather(&mut scratch.item, layout.item.inputs(), parts, |part| {
+        (&part.request.item, part.request.candidates, part.some.clone())
+    });
+    let users = parts.len();
+    let candidates: usize = parts.iter().map(|part| part.some.len()).sum();
+    assert!(users <= shape.users && candidates <= shape.candidates, "a plan that does not fit its bucket");
+    let mut slab = pool.take();
+    let mut free = Free { floats: slab.floats_mut(), at: 0 };
+    let mut user = Vec::with_capacity(2);
+    if layout.user.flat_width > 0 {
+        let (tensor, into) = free.take(&[shape.users, layout.user.flat_width]);
+        pack_flat(&layout.user, tables, &scratch.user, users, shape.users, into)?;
+        user.push(tensor);
+    }
+    if layout.user.length > 0 {
+        let (tensor, into) = free.take(&[shape.users, shape.length, layout.user.sequence_width]);
+        pack_sequences(&layout.user, tables, &scratch.user, users, shape, into)?;
+        user.push(tensor);
+    }
+    let mut score = Vec::with_capacity(2);
+    let (mut index, into) = free.take(&[shape.candidates]);
+    index.is_int = true;
+    write_index(parts, into);
+    score.push(index);
+    if layout.item.flat_width > 0 {
+        let (tensor, into) = free.take(&[shape.candidates, layout.item.flat_width]);
+        pack_flat(&layout.item, tables, &scratch.item, candidates, shape.candidates, into)?;
+        score.push(tensor);
+    }
+    Ok(Packed { slab: Arc::new(slab), user, score })
+}
+
+/// What of a slab is not taken yet.
+struct Free<'a> {
+    floats: &'a mut [f32],
+    at: usize,
+}
+
+impl<'a> Free<'a> {
+    fn take(&mut self, shape: &[usize]) -> (Tensor, &'a mut [f32]) {
+        let (floats, place) = (shape.iter().product(), aligned(shape.iter().product()));
+        let (taken, rest) = std::mem::take(&mut self.floats).split_at_mut(place);
+        let tensor = Tensor { at: self.at, shape: shape.to_vec(), is_int: false };
+        (self.floats, self.at) = (rest, self.at + place);
+        (tensor, &mut taken[..floats])
+    }
+}
+
+fn gather<'a>(
+    columns: &mut Vec<Column>,
+    count: usize,
+    parts: &'a [Part],
+    of: impl Fn(&'a Part) -> (&'a Vec<Values>, usize, Range<usize>),
+) {
+    columns.resize_with(count.max(columns.len()), Column::default);
+    for (at, column) in columns[..count].iter_mut().enumerate() {
+        column.clear();
+        for part in parts {
+            let (values, examples, some) = of(part);
+            column.add(&values[at], examples, some);
+        }
+    }
+}
+
+/// The row of each candidate's user, as the bits of floats; those of padding are user 0's.
+fn write_index(parts: &[Part], into: &mut [f32]) {
+    let mut at = 0;
+    for (user, part) in parts.iter().enumerate() {
+        into[at..at + part.some.len()].fill(f32::from_bits(user as u32));
+        at += part.some.len();
+    }
+    into[at..].fill(f32::from_bits(0));
+}
+
+fn pack_flat(
+    side: &Side,
+    tables: &[&dyn ReadRows],
+    columns: &[Column],
+    examples: usize,
+    examples_padded: usize,
+    into: &mut [f32],
+) -> Result<(), PackError> {
+    let packed: Vec<table::Column<'_>> = side.flat.iter().map(|place| flat_column(place, columns)).collect();
+    let shape = FlatShape { examples, examples_padded, width: side.flat_width, stride: side.flat_width };
+    table::pack_flat(tables, &packed, shape, into)
+}
+
+fn flat_column<'a>(place: &'a Place, columns: &'a [Column]) -> table::Column<'a> {
+    let column = &columns[place.column];
+    let pooling = match place.pooling {
+        Pooling::Dense => {
+            let Place { at, width, .. } = *place;
+            return table::Column::Dense(table::Dense { name: "", at, width, numbers: &column.numbers });
+        }
+        Pooling::Mean => table::Pooling::Mean,
+        Pooling::Sqrtn => table::Pooling::Sqrtn,
+        Pooling::Weighted => table::Pooling::Weighted(&column.weights),
+        Pooling::Sum | Pooling::Sequence => table::Pooling::Sum,
+    };
+    let offsets = (!column.offsets.is_empty()).then_some(column.offsets.as_slice());
+    table::Column::Slot(table::Slot {
+        name: "",
+        table: place.table,
+        at: place.at,
+        pooling,
+        keys: &column.keys,
+        offsets,
+    })
+}
+
+fn pack_sequences(
+    side: &Side,
+    tables: &[&dyn ReadRows],
+    columns: &[Column],
+    users: usize,
+    shape: Shape,
+    into: &mut [f32],
+) -> Result<(), PackError> {
+    let packed: Vec<table::Sequence<'_>> = side
+        .sequence
+        .iter()
+        .map(|place| {
+            let Column { keys, offsets, .. } = &columns[place.column];
+            table::Sequence { name: "", table: place.table, at: place.at, keys, offsets }
+        })
+        .collect();
+    let (width, stride) = (side.sequence_width, side.sequence_width);
+    let shape = SequenceShape { users, users_padded: shape.users, length: shape.length, width, stride };
+    table::pack_sequences(tables, &packed, shape, into)
+}

@@ -1,0 +1,92 @@
+"""`streamlearn serve`: a node that answers requests with an application's versions, until it is told to end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec import structs
+
+from streamlearn.cli.options import AppArgument, SetOption
+from streamlearn.errors import UsageError
+
+__all__ = ["serve"]
+
+
+def serve(
+    app: AppArgument,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where gRPC is served; laid over front.listen.")
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", metavar="HOST:PORT", help="Where HTTP is served, or `none`; laid over front.http."),
+    ] = None,
+    lanes: Annotated[
+        int | None, typer.Option("--lanes", metavar="COUNT", min=1, help="Executions at once; over serving.lanes.")
+    ] = None,
+    versions_kept: Annotated[
+        int | None,
+        typer.Option(
+            "--versions-kept", metavar="COUNT", min=1, help="Older versions to go back to; over replica.versions_kept."
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What people call it; its address else.")] = "",
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Holds what callers must say to be let in.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Its certificates, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Their key, PEM.")] = None,
+    set_: SetOption = None,
+) -> None:
+    """Answer requests with APP's versions by gRPC and HTTP, until it is told to end; SIGTERM drains first."""
+    if (tls_cert is None) != (tls_key is None):
+        message = "--tls-cert and --tls-key belong together, and one is missing"
+        raise UsageError(message, help="give both, or neither")
+    from streamlearn.apps import load_app
+    from streamlearn.ps import read_token
+    from streamlearn.serving.address import check_address
+    from streamlearn.serving.compile_cache import CompileCache
+    from streamlearn.telemetry import serve_metrics, set_up_logging
+
+    folder = load_app(app, tuple(set_ or ()))
+    settings = folder.settings
+    front, serving, replica = settings.front, settings.serving, settings.replica
+    if listen is not None:
+        front = structs.replace(front, listen=listen)
+    if http is not None:
+        front = structs.replace(front, http="" if http == "none" else http)
+    if lanes is not None:
+        serving = structs.replace(serving, lanes=lanes)
+    if versions_kept is not None:
+        replica = structs.replace(replica, versions_kept=versions_kept)
+    folder = replace(folder, settings=structs.replace(settings, front=front, serving=serving, replica=replica))
+    token = None if token_file is None else read_token(token_file).decode()
+    for setting, address in (("front.listen", front.listen), ("front.http", front.http)):
+        if address:
+            check_address(setting, address, has_token=token is not None)
+    set_up_logging(settings.telemetry)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    cache = CompileCache.open(serving)
+    from streamlearn.serving.node import Node  # TensorFlow speaks while it is loaded
+
+    metrics = serve_metrics(settings.telemetry)
+    tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
+    try:
+        with Node(folder, name=name, token=token, tls=tls, cache=cache) as node:
+            if node.wait_ready(ended):
+                # One line that scripts can wait for.
+                where = node.grpc if node.http is None else f"{node.grpc}, http {node.http}"
+                active = node.status().active
+                version = "none" if active is None else active.version
+                print(f"{folder.app.name} is served at grpc {where}: version {version}", flush=True)
+                ended.wait()
+    finally:
+        if metrics is not None:
+            metrics.close()

@@ -1,0 +1,55 @@
+"""Described: what the native front has to know of an application to take requests, as text."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from streamlearn.features import Dense, FeatureSpec, Slot
+from streamlearn.features.keys import keys_of
+from streamlearn.native import native
+
+__all__ = ["described"]
+
+
+def described(features: FeatureSpec, labels: Sequence[str], tables: Sequence[str], limits: dict[str, int]) -> str:
+    """The inputs of requests and where they go.
+
+    Args:
+        features: What a request holds: slots as declared, then dense columns, of each side.
+        labels: What is predicted, in the order of the scores' columns.
+        tables: Tables by name, in the order in which rows are read from them.
+        limits: `candidates_max`, `values_max` and `message_bytes_max`.
+    """
+    whole = {
+        "inputs": {"user": _inputs(features, "user"), "item": _inputs(features, "item")},
+        "labels": list(labels),
+        "tables": list(tables),
+        "pack": features.pack.to_json(),
+        "limits": limits,
+    }
+    return msgspec.json.encode(whole).decode()
+
+
+def _inputs(features: FeatureSpec, side: Literal["user", "item"]) -> list[dict[str, Any]]:
+    return [*map(_slot, features.slots_of(side)), *map(_dense, features.dense_of(side))]
+
+
+def _slot(slot: Slot) -> dict[str, Any]:
+    counts = {"weighted": "weighted", "sequence": "newest"}
+    return {
+        "name": slot.name,
+        "salt": native.slot_salt(slot.salt_name),
+        "is_text": slot.value == "str",
+        "count": counts.get(slot.pooling, "many" if slot.multi else "one"),
+        "newest": slot.length,
+        "default": None if slot.default is None else int(keys_of(slot, [slot.default])[0]),  # type: ignore[arg-type]
+    }
+
+
+def _dense(dense: Dense) -> dict[str, Any]:
+    bits = None if dense.default is None else struct.unpack("<I", struct.pack("<f", dense.default))[0]
+    return {"name": dense.name, "width": dense.width, "default_bits": bits}

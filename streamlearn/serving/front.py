@@ -1,0 +1,132 @@
+"""Front: where requests wait for lanes, as lanes see it. What callers say and hear is native."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import App
+from streamlearn.errors import ConfigError
+from streamlearn.native import native
+from streamlearn.serving.answering import Answering
+from streamlearn.serving.described import described
+from streamlearn.serving.executables import Executables
+from streamlearn.serving.ladder import Bucket
+from streamlearn.serving.tf_calls import Place
+from streamlearn.serving.work import Work
+from streamlearn.settings import FrontSettings, ServingSettings
+
+__all__ = ["Front"]
+
+# How long a lane waits for work before it looks whether it is to end.
+_TAKE_S = 0.25
+
+
+class _Taken(NamedTuple):
+    """Work that a lane took.
+
+    Attributes:
+        native: What the native front knows it by.
+        executables: The graphs of its version.
+    """
+
+    native: Any
+    executables: Executables
+
+
+class Front:
+    """Requests that wait, and the lanes' side of them: a `Source`.
+
+    Args:
+        app: Whose requests.
+        tables: Tables by name, in the order in which rows are read from them.
+        serving: The shapes that TensorBatches are padded to, and how many lanes take them.
+        settings: Bounds.
+
+    Attributes:
+        native: What the native core takes.
+        answering: What versions are scored by; set before lanes take work.
+    """
+
+    answering: Answering
+
+    def __init__(self, app: App, tables: Sequence[str], serving: ServingSettings, settings: FrontSettings) -> None:
+        largest = {
+            "candidates_max": settings.candidates_max,
+            "values_max": settings.values_max,
+            "message_bytes_max": settings.message_bytes_max,
+        }
+        if settings.deadline_ms > settings.deadline_ms_max:
+            message = f"front.deadline_ms is {settings.deadline_ms}, above front.deadline_ms_max"
+            raise ConfigError(message, help=f"give {settings.deadline_ms_max} at most, or raise the other")
+        text = described(app.features, [label.name for label in app.labels], tables, largest)
+        length = app.features.pack.user.sequence_length
+        # A model without histories has one length, at which nothing is looked.
+        self._lengths = list(serving.lengths) or [length or 1]
+        self._users, self._candidates = list(serving.users_buckets), list(serving.candidates_buckets)
+        buckets = (self._users, self._candidates, self._lengths)
+        limits = (
+            serving.lanes,
+            settings.requests_max,
+            max(settings.waiting_candidates_max, settings.candidates_max),
+            settings.reserved_percent,
+            settings.slack_ms * 1_000,
+            settings.degraded_candidates,
+        )
+        waits_us = (settings.deadline_ms * 1_000, settings.deadline_ms_max * 1_000)
+        self.native = native.Front(text, buckets, limits, waits_us, settings.slabs_max)
+        self._lane, self._lanes = threading.local(), itertools.count()
+        self._ended = threading.Event()
+
+    def set_costs(self, costs_us: dict[Bucket, float]) -> None:
+        """Say what warm-up measured of each bucket."""
+        named = {(str(one.graph), one.rows, one.length or 1): cost for one, cost in costs_us.items()}
+
+        def of(graph: str, sizes: Sequence[int]) -> list[list[float]]:
+            # A graph that is not there costs next to nothing.
+            return [[named.get((graph, rows, length), 1e-3) for rows in sizes] for length in self._lengths]
+
+        self.native.set_costs(of("user", self._users), of("score", self._candidates))
+
+    def end(self) -> None:
+        """Let lanes end; what waits is still answered if they take it before they look."""
+        self._ended.set()
+
+    def take(self) -> Work | None:
+        """See `Source.take`."""
+        lane = self._number()
+        while not self._ended.is_set():
+            given = self.native.take(lane, _TAKE_S)
+            if given is None:
+                continue
+            answer = self.answering.of(given.handle)
+            if answer is None:
+                self.native.fail(given, "the version was given up")
+                continue
+            taken = _Taken(given, answer.executables)
+            return Work(answer.dense, given.user(), given.user_index(), given.item(), taken)
+        return None
+
+    def score(self, place: Place, work: Work) -> npt.NDArray[np.float32]:
+        """The scores of work that was taken here, by the graphs of its version."""
+        taken: _Taken = work.note
+        return taken.executables.score(place, work)
+
+    def give(self, work: Work, scores: npt.NDArray[np.float32]) -> None:
+        """See `Source.give`."""
+        self.native.give(work.note.native, scores)
+
+    def fail(self, work: Work, error: Exception) -> None:
+        """See `Source.fail`."""
+        self.native.fail(work.note.native, f"{type(error).__name__}: {error}")
+
+    def _number(self) -> int:
+        number: int | None = getattr(self._lane, "number", None)
+        if number is None:
+            number = self._lane.number = next(self._lanes)
+        return number
