@@ -148,7 +148,7 @@ async fn rows_that_are_not_as_they_must_be_are_refused_by_place() {
         (items(r#"{"item_id": [1]}"#), "items[1].item_id: a list where a whole number is expected"),
         (items(r#"{"item_id": 1, "user_id": 2}"#), "\"user_id\" is no input"),
         (items(r#"{"item_id": 1, "item_tags.lengths": [2]}"#), "is no input"),
-        (items(r#"{"item_id": 1, "item_tags": "a"}"#), "items[1].item_tags: One, expected a list"),
+        (items(r#"{"item_id": 1, "item_tags": "a"}"#), "items[1].item_tags: one value, expected a list"),
         (items(r#"{"item_id": 1, "item_tags": [null]}"#), "null where a text is expected"),
         (
             items(r#"{"item_id": 1, "item_likes": [1, 2], "item_likes_weights": [1]}"#),
@@ -157,7 +157,7 @@ async fn rows_that_are_not_as_they_must_be_are_refused_by_place() {
         (items(r#"{"item_id": 1, "item_likes": [1]}"#), "items[1].item_likes: not as many values as weights"),
         (
             items(r#"{"item_id": 1, "item_place": [1]}"#),
-            "items[1].item_place: List(1), expected a list of 2 numbers",
+            "items[1].item_place: a list of 1, expected a list of 2 numbers",
         ),
         (items(r#"{"item_id": 1, "item_place": 1}"#), "expected a list of 2 numbers"),
         (items(r#"{"item_id": 1, "item_age": 1e39}"#), "is not finite as float32"),

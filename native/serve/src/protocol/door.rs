@@ -121,6 +121,17 @@ impl Door {
                 return Err(format!("{name} is {count}: 1 to {}", Semaphore::MAX_PERMITS));
             }
         }
+        let waits = [
+            ("hello_wait_ms_max", limits.hello_wait_ms_max),
+            ("arrival_wait_ms_max", limits.arrival_wait_ms_max),
+            ("idle_ms_max", limits.idle_ms_max),
+            ("alive_ms", limits.alive_ms),
+            ("alive_wait_ms_max", limits.alive_wait_ms_max),
+        ];
+        if let Some((name, _)) = waits.into_iter().find(|(_, wait_ms)| !(1..=WAIT_MS_MOST).contains(wait_ms))
+        {
+            return Err(format!("{name} is not from 1 to {WAIT_MS_MOST} ms"));
+        }
         if (limits.header_bytes_max as usize) < HEADER_BYTES_LEAST {
             return Err(format!(
                 "header_bytes_max is {}: at least {HEADER_BYTES_LEAST}",
@@ -184,9 +195,31 @@ impl Door {
     }
 }
 
+/// A day: no wait is longer.
+const WAIT_MS_MOST: u64 = 86_400_000;
 /// What hyper needs at least to read headers into.
 const HEADER_BYTES_LEAST: usize = 8 << 10;
 
 /// What is said to whoever does not say the token.
 pub const NO_TOKEN: &str =
     "the token is missing or wrong; help: send the header `authorization: Bearer TOKEN`";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_that_are_none_are_refused_by_name() {
+        let wrong = |limits| Door::new(DoorSettings { limits, ..DoorSettings::default() }).unwrap_err();
+        let good = DoorLimits::default();
+        assert!(Door::new(DoorSettings::default()).is_ok());
+        for (limits, says) in [
+            (DoorLimits { connections_max: 0, ..good }, "connections_max is 0"),
+            (DoorLimits { requests_max: usize::MAX, ..good }, "requests_max is 18446744073709551615"),
+            (DoorLimits { header_bytes_max: 100, ..good }, "header_bytes_max is 100: at least 8192"),
+            (DoorLimits { idle_ms_max: 0, ..good }, "idle_ms_max is not from 1"),
+        ] {
+            assert!(wrong(limits).contains(says), "{says}");
+        }
+    }
+}

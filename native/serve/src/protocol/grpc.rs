@@ -52,8 +52,10 @@ enum Verb {
 
 impl Verb {
     fn from_path(path: &str) -> Result<Self, Status> {
-        let unknown =
-            || Status::unimplemented(format!("{path:?} is not served here; help: {SERVICE}ModelInfer is"));
+        let unknown = || {
+            let cut: String = path.chars().take(80).collect();
+            Status::unimplemented(format!("{cut:?} is not served here; help: {SERVICE}ModelInfer is"))
+        };
         Ok(match path.strip_prefix(SERVICE).ok_or_else(unknown)? {
             "ServerLive" => Self::ServerLive,
             "ServerReady" => Self::ServerReady,

@@ -86,7 +86,8 @@ fn builder(limits: &DoorLimits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_millis(limits.idle_ms_max.min(limits.arrival_wait_ms_max)))
+        // It runs while nothing is asked too, so it is not how long headers alone may take.
+        .header_read_timeout(Duration::from_millis(limits.idle_ms_max))
         .max_buf_size(limits.header_bytes_max as usize);
     builder
 }

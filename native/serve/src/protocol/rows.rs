@@ -219,7 +219,7 @@ impl<'n> Rows<'n> {
             Kind::Slot { .. } => "a list".to_owned(),
             Kind::Dense { .. } => "a number".to_owned(),
         };
-        if is_right { Ok(()) } else { Err(format!("{found:?}, expected {expected}")) }
+        if is_right { Ok(()) } else { Err(format!("{found}, expected {expected}")) }
     }
 
     /// A row's end: what it did not give takes its default.

@@ -83,6 +83,16 @@ pub enum Found {
     List(u64),
 }
 
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("null"),
+            Self::One => f.write_str("one value"),
+            Self::List(count) => write!(f, "a list of {count}"),
+        }
+    }
+}
+
 impl<'de, T: Take> DeserializeSeed<'de> for Value<'_, T> {
     type Value = Found;
 
