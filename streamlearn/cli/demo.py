@@ -2,7 +2,8 @@
 
 Today: a week of real behaviour is replayed through file topics; ingest joins it into samples meanwhile, on Prism; a
 model learns them as they come, its rows on two shards, each label once; versions of it are published and judged; two
-nodes follow; a shard is killed, and training goes on; and a version is rolled back, in so many milliseconds.
+nodes answer requests with them; a shard is killed, and training goes on; and a version is rolled back, in so many
+milliseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
     from streamlearn.cli.demo_model import DemoModel
     from streamlearn.cli.demo_samples import DemoSamples
-    from streamlearn.replay import ReplayReport
+    from streamlearn.replay import History, ReplayReport
 
 __all__ = ["demo"]
 
@@ -62,7 +63,7 @@ def demo(
             DemoSamples.prepare(loaded)
         shards = ends.enter_context(closing(DemoShards(app, store, _SHARDS)))
         trained = load_app(app, (*changes, *_trained(folder, store, shards.addresses)))
-        model = ends.enter_context(closing(DemoModel(trained, shards)))
+        model = ends.enter_context(closing(DemoModel(trained, shards, _history(app))))
         pool = ends.enter_context(ThreadPoolExecutor(1))
         replayed = pool.submit(_replay, loaded, app)
         samples = ends.enter_context(closing(DemoSamples(app, changes)))
@@ -92,16 +93,21 @@ def _trained(folder: str, store: str, addresses: Sequence[str]) -> tuple[str, ..
     )
 
 
+def _history(path: Path) -> History:
+    from streamlearn.replay import load_history
+
+    return load_history(path, _KUAIRAND_OPTIONS if path == _KUAIRAND else {})
+
+
 def _replay(folder: AppFolder, path: Path) -> ReplayReport:
     from streamlearn.events import Producer
-    from streamlearn.replay import Replayer, load_history, open_replay_topics
+    from streamlearn.replay import Replayer, open_replay_topics
 
-    options = _KUAIRAND_OPTIONS if path == _KUAIRAND else {}
     with (
         open_replay_topics(folder) as (impressions, actions),
         Producer(folder, impressions=impressions, actions=actions) as producer,
     ):
-        return Replayer(load_history(path, options), producer, folder.settings.replay).run()
+        return Replayer(_history(path), producer, folder.settings.replay).run()
 
 
 def _watch(samples: DemoSamples, model: DemoModel) -> None:

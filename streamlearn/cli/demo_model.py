@@ -11,23 +11,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from streamlearn.cli.demo_nodes import DemoNodes
 from streamlearn.errors import StreamlearnError
-from streamlearn.table import TableSet, declared_tables
 from streamlearn.trainer import Trainer, TrainReport, train
-from streamlearn.versions import Chain, History, Replica, open_registry, open_store
+from streamlearn.versions import Chain, open_store
+from streamlearn.versions import History as Versions
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
     from streamlearn.cli.demo_shards import DemoShards
+    from streamlearn.replay import History
 
 __all__ = ["DemoModel"]
 
-_NODES = 2
 _FOLLOW_S_MAX = 60.0
 _LOOK_S = 0.01
 # A shard is killed when so many samples were learned.
@@ -35,14 +34,15 @@ _KILL_ROWS = 20_000
 
 
 class DemoModel:
-    """A model that is trained in a thread of its own; nodes follow its versions.
+    """A model that is trained in a thread of its own; nodes answer requests with its versions.
 
     Args:
         folder: The application, with shards and store in its settings.
         shards: Where its tables are.
+        history: What its nodes are asked for.
     """
 
-    def __init__(self, folder: AppFolder, shards: DemoShards) -> None:
+    def __init__(self, folder: AppFolder, shards: DemoShards, history: History) -> None:
         self._folder, self._shards, self._url = folder, shards, folder.store_url
         self._ends, self._stop = ExitStack(), threading.Event()
         self._trainer: Trainer | None = None
@@ -50,21 +50,11 @@ class DemoModel:
         self._error: BaseException | None = None
         self._killed_s: float | None = None
         self._back_s: float | None = None
-        app, settings = folder.app, folder.settings
-        opened = open_store(self._url)
-        self._history = History(opened, app.name)
-        self._registry = self._ends.enter_context(open_registry(folder.registry_url, app.name))
-        options = declared_tables(app.features, settings.tables)
-        serving = [msgspec.structs.replace(one, optimizer=None, admission=None) for one in options]
+        self._history = Versions(open_store(self._url), folder.app.name)
         self._thread = threading.Thread(target=self._train, name="demo-trainer", daemon=True)
         self._thread.start()
         self._wait(lambda: self._trainer is not None and self._trainer.publisher.committed is not None, "version 1")
-        self._nodes = [
-            self._ends.enter_context(
-                Replica(opened, app.name, lambda: TableSet(serving), name=f"node-{number}", registry=self._registry)
-            )
-            for number in range(1, _NODES + 1)
-        ]
+        self._nodes = self._ends.enter_context(closing(DemoNodes(folder, history)))
 
     def live(self) -> dict[str, float]:
         """How far training is.
@@ -118,6 +108,7 @@ class DemoModel:
             "versions that passed the judge": sum(one.outcome == "passed" for one in known),
             "bytes of versions": sum(one.bytes for one in known),
             **self._rolled_back(),
+            **self._nodes.facts(),
         }
 
     def close(self) -> None:
@@ -151,7 +142,7 @@ class DemoModel:
 
     def _wait_for(self, version: int) -> None:
         def is_there() -> bool:
-            active = [node.status().active for node in self._nodes]
+            active = [status.active for status in self._nodes.status()]
             return all(one is not None and one.version == version for one in active)
 
         self._wait(is_there, f"all nodes to answer with version {version}")
@@ -161,10 +152,12 @@ class DemoModel:
         begin = time.perf_counter()
         done = self._verb("rollback", "--steps", "1", "--reason", "the demo does not like it")
         whole_ms = (time.perf_counter() - begin) * 1e3
-        self._wait_for(done["active"])
+        answers = self._nodes.ask()
         facts = {f"version {done['active']} back on {one['node']}, ms": round(one["ms"], 1) for one in done["acted"]}
-        if len(facts) != _NODES:
-            message = f"{len(facts)} of {_NODES} nodes followed a rollback: {done}"
+        if len(facts) != self._nodes.count or {version for version, _ in answers} != {done["active"]}:
+            message = (
+                f"{len(facts)} of {self._nodes.count} nodes followed, {answers} were answered after a rollback: {done}"
+            )
             raise StreamlearnError(message, help="this is a defect: please report it with this output")
         return {**facts, "the whole rollback command, ms": round(whole_ms)}
 

@@ -6,13 +6,16 @@ import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import structs
 
 from streamlearn.cli.options import AppArgument, SetOption
 from streamlearn.errors import UsageError
+
+if TYPE_CHECKING:
+    from streamlearn.apps import AppFolder
 
 __all__ = ["serve"]
 
@@ -53,27 +56,17 @@ def serve(
     from streamlearn.serving.compile_cache import CompileCache
     from streamlearn.telemetry import serve_metrics, set_up_logging
 
-    folder = load_app(app, tuple(set_ or ()))
+    folder = _laid_over(load_app(app, tuple(set_ or ())), (listen, http), lanes, versions_kept)
     settings = folder.settings
-    front, serving, replica = settings.front, settings.serving, settings.replica
-    if listen is not None:
-        front = structs.replace(front, listen=listen)
-    if http is not None:
-        front = structs.replace(front, http="" if http == "none" else http)
-    if lanes is not None:
-        serving = structs.replace(serving, lanes=lanes)
-    if versions_kept is not None:
-        replica = structs.replace(replica, versions_kept=versions_kept)
-    folder = replace(folder, settings=structs.replace(settings, front=front, serving=serving, replica=replica))
     token = None if token_file is None else read_token(token_file).decode()
-    for setting, address in (("front.listen", front.listen), ("front.http", front.http)):
+    for setting, address in (("front.listen", settings.front.listen), ("front.http", settings.front.http)):
         if address:
             check_address(setting, address, has_token=token is not None)
     set_up_logging(settings.telemetry)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    cache = CompileCache.open(serving)
+    cache = CompileCache.open(settings.serving)
     from streamlearn.serving.node import Node  # TensorFlow speaks while it is loaded
 
     metrics = serve_metrics(settings.telemetry)
@@ -90,3 +83,20 @@ def serve(
     finally:
         if metrics is not None:
             metrics.close()
+
+
+def _laid_over(
+    folder: AppFolder, addresses: tuple[str | None, str | None], lanes: int | None, versions_kept: int | None
+) -> AppFolder:
+    """The application with what options say in place of its settings."""
+    settings, (listen, http) = folder.settings, addresses
+    front, serving, replica = settings.front, settings.serving, settings.replica
+    if listen is not None:
+        front = structs.replace(front, listen=listen)
+    if http is not None:
+        front = structs.replace(front, http="" if http == "none" else http)
+    if lanes is not None:
+        serving = structs.replace(serving, lanes=lanes)
+    if versions_kept is not None:
+        replica = structs.replace(replica, versions_kept=versions_kept)
+    return replace(folder, settings=structs.replace(settings, front=front, serving=serving, replica=replica))
