@@ -41,7 +41,7 @@ def main(folder: Path, what: str) -> dict[str, float]:
     settings = ServingSettings(device="cpu", lanes=2, cache_folder=str(folder / "compiled"), compile_calls_min=1)
     cache = CompileCache.open(settings)
     from streamlearn.models import Din, export_graphs, load_graphs
-    from streamlearn.serving import Definitions, Executables, lane_places
+    from streamlearn.serving import CompileBudget, Definitions, Executables, lane_places
 
     graphs = folder / "graphs"
     places = lane_places(settings)
@@ -51,7 +51,7 @@ def main(folder: Path, what: str) -> dict[str, float]:
     for _ in range(1 if what == "all" else 3):
         loaded = load_graphs(graphs)
     ladder = Ladder.of(settings, loaded.described)
-    executables = Executables(Definitions(loaded, ladder.users_max), places, settings.compiles_max, 1)
+    executables = Executables(Definitions(loaded, ladder.users_max), places, CompileBudget(settings.compiles_max), 1)
     begin_s, begin_cpu_s = time.monotonic(), time.process_time()
     executables.compile_ladder(ladder)
     found = {"start_s": time.monotonic() - begin_s, "start_cpu_s": time.process_time() - begin_cpu_s}

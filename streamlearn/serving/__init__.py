@@ -6,6 +6,7 @@ from streamlearn.lazy import lazy_names
 from streamlearn.serving.ladder import Bucket, Ladder
 
 if TYPE_CHECKING:
+    from streamlearn.serving.budget import CompileBudget
     from streamlearn.serving.compile_cache import CompileCache
     from streamlearn.serving.compiler import Compiler
     from streamlearn.serving.definitions import Definitions
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bucket",
+    "CompileBudget",
     "CompileCache",
     "Compiler",
     "Definitions",
@@ -37,6 +39,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "budget": "CompileBudget",
         "compile_cache": "CompileCache",
         "compiler": "Compiler",
         "definitions": "Definitions",

@@ -69,11 +69,13 @@ def _read(stdin: IO[bytes], lines: SimpleQueue[bytes]) -> None:
 
 def _work(settings: ServingSettings, lines: SimpleQueue[bytes], answers: IO[bytes]) -> None:
     from streamlearn.models import load_graphs
+    from streamlearn.serving.budget import CompileBudget
     from streamlearn.serving.definitions import Definitions
     from streamlearn.serving.device import lane_places
     from streamlearn.serving.executables import Executables
 
     places = lane_places(msgspec.structs.replace(settings, lanes=1))
+    budget = CompileBudget(settings.compiles_max)
     known: dict[tuple[str, int], Executables] = {}
     answers.write(msgspec.json.encode(Answer()) + b"\n")
     while True:
@@ -82,7 +84,7 @@ def _work(settings: ServingSettings, lines: SimpleQueue[bytes], answers: IO[byte
             which = asked.graphs, asked.users_max
             if which not in known:
                 definitions = Definitions(load_graphs(Path(asked.graphs)), asked.users_max)
-                known[which] = Executables(definitions, places, settings.compiles_max)
+                known[which] = Executables(definitions, places, budget)
             is_done = known[which].compile(asked.bucket)
             answer = Answer("" if is_done else "the process has made serving.compiles_max executables")
         except Exception as error:

@@ -83,6 +83,8 @@ class Compiler:
             wanted = (executables, graphs, bucket)
             if executables.has(bucket) or wanted in self._waiting:
                 outcome = "known"
+            elif executables.budget.is_used_up:
+                outcome = "too_many"
             elif not self._is_open or self._failures >= self._settings.compile_failures_max:
                 outcome = "given_up"
             elif len(self._waiting) >= self._settings.compile_queue_max:

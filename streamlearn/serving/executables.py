@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from streamlearn.errors import UsageError
 from streamlearn.models.protocol import Tensor
+from streamlearn.serving.budget import CompileBudget
 from streamlearn.serving.definitions import Definition, Definitions
 from streamlearn.serving.dense import Dense
 from streamlearn.serving.examples import item_example, user_example
@@ -32,31 +33,33 @@ _Key: TypeAlias = tuple[str, bytes, tuple[Kind, ...]]
 class Executables:
     """The graphs of one graph id, ready to score for any version that has it: weights are arguments.
 
-    Executables stay in memory as long as the process lives. So no more than `compiles_max` are made, counted at the
-    one place where XLA can compile anything; a shape that has none runs uncompiled, at once.
+    Executables stay in memory as long as the process lives. So they are made of a budget, counted at the one place
+    where XLA can compile anything; a shape that has none runs uncompiled, at once.
 
     Any thread may call, and `score` waits for no compilation.
 
     Args:
         definitions: The graphs.
         places: Where they run; one that is there twice counts once.
-        compiles_max: The most executables that are made.
+        budget: How many executables the process may make; of all graphs together.
         compile_calls_min: How often a shape without an executable comes before `wanted` is told of it.
 
     Attributes:
         definitions: The graphs.
         places: Where they run.
+        budget: As given.
         wanted: Told of a shape that came so often, by the thread that scores.
     """
 
     def __init__(
-        self, definitions: Definitions, places: Iterable[Place], compiles_max: int, compile_calls_min: int = 100
+        self, definitions: Definitions, places: Iterable[Place], budget: CompileBudget, compile_calls_min: int = 100
     ) -> None:
         self.definitions = definitions
         self.places = tuple({place.name: place for place in places}.values())
         self.wanted: Callable[[Bucket], object] = lambda _: None
         self._described = definitions.described
-        self._compiles, self._compiles_max = 0, compiles_max
+        self.budget = budget
+        self._compiles = 0
         self._zeros = Dense.zeros(self._described, self.places)
         self._known: frozenset[_Key] = frozenset()
         self._made: frozenset[Bucket] = frozenset()
@@ -66,7 +69,7 @@ class Executables:
 
     @property
     def compiles(self) -> int:
-        """How many executables were made, or loaded from the cache."""
+        """How many executables of these graphs were made, or loaded from the cache."""
         return self._compiles
 
     def has(self, bucket: Bucket) -> bool:
@@ -88,7 +91,7 @@ class Executables:
         for bucket in ladder.buckets():
             between(bucket)
             if not self.compile(bucket):
-                message = f"{self._compiles} executables are made, as many as may be, and the ladder is not done"
+                message = f"{self.budget.made} executables are made, as many as may be, and the ladder is not done"
                 raise UsageError(message, help="raise serving.compiles_max, or start another process")
         for place in self.places:
             definition, users, given = self._example(place, Bucket("score", 1, ladder.lengths[-1]))
@@ -109,12 +112,10 @@ class Executables:
                 key = _key(place, definition, inputs)
                 if key in self._known:
                     continue
-                if self._compiles >= self._compiles_max:
+                if not self.budget.take():
                     return False
                 begin_s = time.monotonic()
                 self._compiles += 1
-                self._meters.compiles.inc()
-                self._meters.compiled.set(self._compiles / self._compiles_max)
                 place.run(definition.compiled, [*self._zeros.on(place), *inputs], definition.outputs)
                 self._meters.compile_seconds.inc(time.monotonic() - begin_s)
                 self._known |= {key}

@@ -12,7 +12,7 @@ import numpy as np
 
 from streamlearn.features import FeatureSpec
 from streamlearn.models import DcnV2, DeepFm, Din, Graphs, Logistic, Model, export_graphs, load_graphs
-from streamlearn.serving import Definitions, Dense, Executables, Ladder, Slab, Work
+from streamlearn.serving import CompileBudget, Definitions, Dense, Executables, Ladder, Slab, Work
 from streamlearn.serving.tf_calls import Place
 from streamlearn.settings import ServingSettings
 from tests.models.packed import Floats, Packed, filled, most_of_all, only_items
@@ -75,7 +75,7 @@ def make(
     # Two lengths for one of them: the others take as many places in the same way.
     known = settings or msgspec.structs.replace(SETTINGS, lengths=[2, 5] if name == "din" else [])
     ladder = Ladder.of(known, graphs.described)
-    executables = Executables(Definitions(graphs, ladder.users_max), places, compiles_max, calls_min)
+    executables = Executables(Definitions(graphs, ladder.users_max), places, CompileBudget(compiles_max), calls_min)
     return Made(MODELS[name][1](), graphs, executables, ladder, places[0])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from streamlearn.serving import Bucket, CompileCache, Compiler
+from streamlearn.serving import Bucket, CompileBudget, CompileCache, Compiler
 from streamlearn.settings import ServingSettings
 from streamlearn.testing import wait_until
 
@@ -40,6 +40,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.definitions = SimpleNamespace(users_max=4)
+        self.budget = CompileBudget(100)
         self.made: list[Bucket] = []
         self.may_go_on = threading.Event()
         self.may_go_on.set()
@@ -108,6 +109,16 @@ def test_after_so_many_failures_in_a_row_nothing_more_is_tried(
         wait_until(lambda: "failed 2 times in a row" in caplog.text, "giving up")
         assert not found.ask(asked, tmp_path, bucket(3))
     assert asked.made == []
+
+
+def test_where_no_more_may_be_made_nothing_is_tried(tmp_path: Path) -> None:
+    asked: Any = Asked()
+    asked.budget = CompileBudget(1)
+    assert asked.budget.take()
+    assert not asked.budget.take()
+    with compiler(tmp_path, "answers") as found:
+        assert not found.ask(asked, tmp_path, bucket(1))
+        assert not is_running(found)
 
 
 def test_it_is_closed_in_the_midst_of_a_compilation(tmp_path: Path) -> None:

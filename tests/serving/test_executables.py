@@ -112,6 +112,7 @@ def test_no_more_than_so_many_executables_are_made(exported: Path) -> None:
     assert not made.executables.compile(Bucket("score", 16, 5))
     assert not made.executables.has(Bucket("score", 16, 5))
     assert made.executables.compiles == 2
+    assert made.executables.budget.is_used_up
     with pytest.raises(UsageError, match="2 executables are made"):
         made.executables.compile_ladder(made.ladder)
     arrays, dense = made.dense()

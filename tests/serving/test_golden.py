@@ -10,7 +10,7 @@ import pytest
 from streamlearn.errors import BadRecord, VersionRefused
 from streamlearn.models import DeepFm, PackedSide, export_graphs, load_graphs
 from streamlearn.samples import SampleCodec, golden_bytes, read_golden
-from streamlearn.serving import Definitions, Dense, Executables, Ladder, check_golden, score_samples
+from streamlearn.serving import CompileBudget, Definitions, Dense, Executables, Ladder, check_golden, score_samples
 from streamlearn.serving.tf_calls import Place
 from streamlearn.settings import SampleSettings, ServingSettings, TableSettings
 from streamlearn.table import Packing, TableSet, declared_tables
@@ -29,7 +29,7 @@ def test_samples_are_scored_as_the_graphs_score_them_in_pieces_of_the_ladder(tmp
     settings = ServingSettings(users_buckets=[1, 3], candidates_buckets=[4, 16])
     ladder = Ladder.of(settings, graphs.described)
     place = Place("/CPU:0")
-    executables = Executables(Definitions(graphs, ladder.users_max), [place], 20)
+    executables = Executables(Definitions(graphs, ladder.users_max), [place], CompileBudget(20))
     executables.compile_ladder(ladder)
     tables = TableSet(declared_tables(app.features, TableSettings()))
     named = named_weights(graphs, 1)
