@@ -295,16 +295,8 @@ impl Scheduler {
         let merge = Merge { shapes: &self.shapes, costs: &self.costs, now_us, length: key.length, until_us };
         let group = merge.choose(self.queues.at(queue).waiting(), &mut groups);
         self.groups = groups;
-        let mut pieces = Vec::with_capacity(group.requests);
-        let mut room = group.candidates;
-        let mut ideal = Load::default();
-        for _ in 0..group.requests {
-            let piece = self.take(queue, room, &mut ideal);
-            room -= piece.upto - piece.from;
-            pieces.push(piece);
-        }
-        self.queues.forget_if_empty(queue);
-        self.learn_pace(&group, &ideal);
+        let (pieces, taken) = self.take(queue, &group);
+        self.learn_pace(&group, &taken);
         let id = self.planned;
         self.planned += 1;
         Plan {
@@ -336,20 +328,38 @@ impl Scheduler {
         others.fold(f64::INFINITY, f64::min)
     }
 
-    /// Take from what is served first, and no more than there is room for.
-    fn take(&mut self, queue: usize, room: usize, taken: &mut Load) -> Piece {
-        let queue = self.queues.at_mut(queue);
-        let (priority, head) = queue.head().expect("a group is of what waits");
-        let candidates = head.left.min(room);
-        let (_, rest) = queue.take_from_head(candidates);
-        let load = Load::part(candidates, rest.left == 0, queue.key.length);
-        self.demand.take(priority, rest.deadline_us, &load);
-        taken.add(&load);
-        let held = self.tickets.at(rest.ticket);
-        let from = held.given;
-        held.given += candidates;
-        held.running += 1;
-        Piece { ticket: rest.ticket, from, upto: held.given }
+    /// Take a group out of its queue; its pieces, and how much it is.
+    fn take(&mut self, queue: usize, group: &Group) -> (Vec<Piece>, Load) {
+        let length = group.places.length;
+        let mut pieces = Vec::with_capacity(group.requests);
+        let mut room = group.candidates;
+        let (mut taken, mut of_slot) = (Load::default(), Load::default());
+        // `of_slot` sums up what has one priority and one slot of deadlines, which most often is all of it.
+        let (mut slot, mut until_us) = ((0, 0), 0);
+        for index in 0..group.requests {
+            let queue = self.queues.at_mut(queue);
+            let candidates = room.min(queue.head().expect("a group is of what waits").1.left);
+            let (priority, rest) = queue.take_from_head(candidates);
+            let next = (priority, self.demand.slot(rest.deadline_us));
+            if next != slot {
+                if index > 0 {
+                    self.demand.take(slot.0, until_us, &of_slot);
+                    taken.add(&of_slot);
+                }
+                (slot, until_us, of_slot) = (next, rest.deadline_us, Load::default());
+            }
+            of_slot.add(&Load::part(candidates, rest.left == 0, length));
+            let held = self.tickets.at(rest.ticket);
+            let from = held.given;
+            held.given += candidates;
+            held.running += 1;
+            pieces.push(Piece { ticket: rest.ticket, from, upto: held.given });
+            room -= candidates;
+        }
+        self.demand.take(slot.0, until_us, &of_slot);
+        taken.add(&of_slot);
+        self.queues.forget_if_empty(queue);
+        (pieces, taken)
     }
 
     /// Only full TensorBatches say how fast a backlog is worked off. Others move the pace back a little, or one that was

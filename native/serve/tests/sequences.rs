@@ -216,7 +216,9 @@ impl Rig {
         let of_plan = plan.iter().flat_map(|plan| &plan.pieces).map(|piece| piece.ticket);
         let expected: Vec<Ticket> = of_plan.filter(|ticket| self.here.contains_key(ticket)).collect();
         assert_eq!(failed, expected);
-        failed.iter().for_each(|ticket| drop(self.end(*ticket)));
+        for ticket in failed {
+            self.end(*ticket);
+        }
     }
 
     fn late(&mut self, late: &[Ticket]) {

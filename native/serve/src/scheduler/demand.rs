@@ -74,19 +74,25 @@ impl Demand {
     }
 
     pub fn add(&mut self, priority: usize, deadline_us: u64, load: &Load) {
-        self.slots[priority].entry(deadline_us / self.slot_us).or_default().add(load);
+        let slot = self.slot(deadline_us);
+        self.slots[priority].entry(slot).or_default().add(load);
         self.sums[priority].add(load);
     }
 
-    /// Of a request that waited, so many candidates no longer do; with the last of them the request.
+    /// So much that waited with this priority, until about this deadline, no longer does.
     pub fn take(&mut self, priority: usize, deadline_us: u64, load: &Load) {
-        let slot = deadline_us / self.slot_us;
+        let slot = self.slot(deadline_us);
         let there = self.slots[priority].get_mut(&slot).expect("what no longer waits did wait");
         there.take(load);
         if *there == Load::default() {
             self.slots[priority].remove(&slot);
         }
         self.sums[priority].take(load);
+    }
+
+    /// Deadlines of one slot are one to it.
+    pub fn slot(&self, deadline_us: u64) -> u64 {
+        deadline_us / self.slot_us
     }
 
     pub fn sum(&self) -> Load {
@@ -104,7 +110,7 @@ impl Demand {
     pub fn ahead(&self, priority: usize, deadline_us: u64) -> Load {
         let mut sum = Load::default();
         self.sums[..priority].iter().for_each(|load| sum.add(load));
-        self.slots[priority].range(..=deadline_us / self.slot_us).for_each(|(_, load)| sum.add(load));
+        self.slots[priority].range(..=self.slot(deadline_us)).for_each(|(_, load)| sum.add(load));
         sum
     }
 

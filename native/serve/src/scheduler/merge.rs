@@ -59,12 +59,13 @@ impl Merge<'_> {
         groups.clear();
         let (users_max, top) = (self.shapes.users.top(), self.shapes.candidates.top());
         let (mut candidates, mut until_us) = (0, self.until_us);
+        let mut places = Places { users: 0, candidates: 0, length: self.length };
         for (index, one) in waiting.enumerate() {
             if index == users_max || candidates == top {
                 return true;
             }
             let taken = one.left.min(top - candidates);
-            let group = self.group(index + 1, candidates + taken);
+            let group = self.group(index + 1, candidates + taken, &mut places);
             let done_us = self.now_us as f64 + group.cost_us;
             if index > 0 && done_us > until_us.min(one.deadline_us as f64) {
                 return true;
@@ -82,13 +83,17 @@ impl Merge<'_> {
         false
     }
 
-    fn group(&self, requests: usize, candidates: usize) -> Group {
-        let users = self.shapes.users.holds(requests).expect("a group has users_max requests at most");
-        let of_candidates =
-            self.shapes.candidates.holds(candidates).expect("a group is cut at the top bucket");
-        let places = Places { users, candidates: of_candidates, length: self.length };
-        let cost_us = self.costs.us(users, of_candidates, self.length);
-        Group { requests, candidates, places, cost_us, is_full: false }
+    /// The group of so many, its buckets searched upwards from those of a smaller one.
+    fn group(&self, requests: usize, candidates: usize, places: &mut Places) -> Group {
+        let (users, sizes) = (self.shapes.users.sizes(), self.shapes.candidates.sizes());
+        while users[places.users] < requests {
+            places.users += 1;
+        }
+        while sizes[places.candidates] < candidates {
+            places.candidates += 1;
+        }
+        let cost_us = self.costs.us(places.users, places.candidates, self.length);
+        Group { requests, candidates, places: *places, cost_us, is_full: false }
     }
 
     /// What it costs to execute, after `group`, what else is in `all`.
@@ -96,7 +101,8 @@ impl Merge<'_> {
         if all.requests == group.requests {
             return 0.0;
         }
-        self.group(all.requests - group.requests, all.candidates - group.candidates).cost_us
+        let mut places = Places { users: 0, candidates: 0, length: self.length };
+        self.group(all.requests - group.requests, all.candidates - group.candidates, &mut places).cost_us
     }
 }
 
