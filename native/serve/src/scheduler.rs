@@ -290,9 +290,8 @@ impl Scheduler {
     /// Merge what a queue holds and take it out.
     fn plan(&mut self, now_us: u64, queue: usize) -> Plan {
         let key = self.queues.at(queue).key;
-        let until_us = self.until_us(now_us, queue);
         let mut groups = std::mem::take(&mut self.groups);
-        let merge = Merge { shapes: &self.shapes, costs: &self.costs, now_us, length: key.length, until_us };
+        let merge = Merge { shapes: &self.shapes, costs: &self.costs, now_us, length: key.length };
         let group = merge.choose(self.queues.at(queue).waiting(), &mut groups);
         self.groups = groups;
         let (pieces, taken) = self.take(queue, &group);
@@ -309,23 +308,6 @@ impl Scheduler {
             cost_us: group.cost_us,
             places: group.places,
         }
-    }
-
-    /// By when a lane must be free again for what is as urgent in other queues as what is served now: a large TensorBatch of
-    /// one version must not make another version's requests late. What is late anyway counts for nothing.
-    fn until_us(&self, now_us: u64, queue: usize) -> f64 {
-        let key = self.queues.at(queue).key;
-        let (priority, head) = self.queues.at(queue).head().expect("no queue is empty");
-        let free_us = now_us as f64 + self.alone_us(head.left, key.length);
-        if self.lanes.busy() + 1 < self.lanes.present() {
-            return f64::INFINITY;
-        }
-        let others = self.queues.iter().filter(|other| other.key != key).filter_map(|other| {
-            let (of_other, head) = other.head()?;
-            let start_us = head.deadline_us as f64 - self.alone_us(head.left, other.key.length);
-            (of_other <= priority && start_us >= free_us).then_some(start_us)
-        });
-        others.fold(f64::INFINITY, f64::min)
     }
 
     /// Take a group out of its queue; its pieces, and how much it is.

@@ -114,3 +114,41 @@ impl Graph {
         self.rates[length] = units.fold(f64::INFINITY, f64::min);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ladder::Ladder;
+
+    fn costs() -> Costs {
+        let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
+        let shapes =
+            Shapes { users: ladder(&[1, 4]), candidates: ladder(&[10, 20]), lengths: ladder(&[8, 16]) };
+        Costs::measured(&shapes, |users, _| users as f64, |candidates, length| (candidates + length) as f64)
+    }
+
+    #[test]
+    fn a_bucket_comes_to_cost_what_it_takes_and_the_others_follow_slowly() {
+        let mut costs = costs();
+        (0..16).for_each(|_| costs.learn(0, 1, 0, Took { user_us: 1.0, score_us: 56.0 }));
+        let (own, other) = (costs.score_us(1, 0) / 28.0, costs.score_us(0, 1) / 26.0);
+        assert!((1.8..2.0).contains(&own), "{own} times as much");
+        assert!((1.05..1.2).contains(&other), "{other} times as much");
+        (0..1000).for_each(|_| costs.learn(0, 1, 0, Took { user_us: 1.0, score_us: 56.0 }));
+        assert!((costs.score_us(0, 1) / 26.0 - 2.0).abs() < 0.01, "at last all are taken to be as slow");
+        assert!((costs.user_us(1, 1) - 4.0).abs() < 1e-9, "but not the other graph");
+    }
+
+    #[test]
+    fn one_stall_is_not_what_things_cost() {
+        let mut costs = costs();
+        costs.learn(0, 0, 0, Took { user_us: 1.0, score_us: 1e9 });
+        assert!(costs.score_us(0, 0) < 18.0 * 1.5);
+    }
+
+    #[test]
+    fn a_candidate_costs_least_where_it_costs_least() {
+        let (candidate_us, user_us) = costs().rates(0);
+        assert!((candidate_us - 28.0 / 20.0).abs() < 1e-9 && (user_us - 1.0).abs() < 1e-9);
+    }
+}

@@ -24,8 +24,6 @@ pub(super) struct Merge<'a> {
     pub costs: &'a Costs,
     pub now_us: u64,
     pub length: usize,
-    /// By when a lane must be free again for what is urgent in other queues.
-    pub until_us: f64,
 }
 
 impl Merge<'_> {
@@ -58,7 +56,7 @@ impl Merge<'_> {
     fn grow<'w>(&self, waiting: impl Iterator<Item = &'w Waiting>, groups: &mut Vec<Group>) -> bool {
         groups.clear();
         let (users_max, top) = (self.shapes.users.top(), self.shapes.candidates.top());
-        let (mut candidates, mut until_us) = (0, self.until_us);
+        let (mut candidates, mut until_us) = (0, f64::INFINITY);
         let mut places = Places { users: 0, candidates: 0, length: self.length };
         for (index, one) in waiting.enumerate() {
             if index == users_max || candidates == top {
@@ -142,7 +140,7 @@ mod tests {
 
     /// How many requests and candidates are taken of those that wait, each with its candidates and deadline, where an
     /// execution costs `fixed_us` and one for each candidate.
-    fn taken(waiting: &[(usize, u64)], fixed_us: f64, until_us: f64) -> (usize, usize, bool) {
+    fn taken(waiting: &[(usize, u64)], fixed_us: f64) -> (usize, usize, bool) {
         let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
         let shapes = Shapes {
             users: ladder(&[1, 2, 4]),
@@ -161,43 +159,42 @@ mod tests {
                 Waiting { deadline_us, order, ticket: tickets.put(held), left }
             })
             .collect();
-        let merge = Merge { shapes: &shapes, costs: &costs, now_us: 0, length: 0, until_us };
+        let merge = Merge { shapes: &shapes, costs: &costs, now_us: 0, length: 0 };
         let group = merge.choose(waiting.iter(), &mut Vec::new());
         (group.requests, group.candidates, group.is_full)
     }
 
     #[test]
     fn what_waits_is_taken_whole_where_one_execution_costs_less_than_two() {
-        assert_eq!(taken(&[(10, FAR_US), (10, FAR_US), (11, FAR_US)], 30.0, f64::INFINITY), (3, 31, false));
+        assert_eq!(taken(&[(10, FAR_US), (10, FAR_US), (11, FAR_US)], 30.0), (3, 31, false));
     }
 
     #[test]
     fn what_would_mostly_be_padding_is_left_for_an_execution_of_its_own() {
-        assert_eq!(taken(&[(20, FAR_US), (20, FAR_US), (1, FAR_US)], 1.0, f64::INFINITY), (2, 40, false));
-        assert_eq!(taken(&[(20, FAR_US), (20, FAR_US), (1, FAR_US)], 100.0, f64::INFINITY), (3, 41, false));
+        assert_eq!(taken(&[(20, FAR_US), (20, FAR_US), (1, FAR_US)], 1.0), (2, 40, false));
+        assert_eq!(taken(&[(20, FAR_US), (20, FAR_US), (1, FAR_US)], 100.0), (3, 41, false));
     }
 
     #[test]
     fn where_more_waits_than_fits_a_candidate_costs_least() {
         let five = [(10, FAR_US), (9, FAR_US), (10, FAR_US), (11, FAR_US), (10, FAR_US)];
-        assert_eq!(taken(&five, 30.0, f64::INFINITY), (4, 40, true));
+        assert_eq!(taken(&five, 30.0), (4, 40, true));
         let padded = [(10, FAR_US), (10, FAR_US), (10, FAR_US), (1, FAR_US), (10, FAR_US)];
-        assert_eq!(taken(&padded, 5.0, f64::INFINITY), (2, 20, true));
+        assert_eq!(taken(&padded, 5.0), (2, 20, true));
     }
 
     #[test]
     fn the_last_is_cut_at_the_top_bucket() {
-        assert_eq!(taken(&[(50, FAR_US), (50, FAR_US)], 30.0, f64::INFINITY), (2, 80, true));
-        assert_eq!(taken(&[(200, FAR_US)], 30.0, f64::INFINITY), (1, 80, true));
-        assert_eq!(taken(&[(80, FAR_US)], 30.0, f64::INFINITY), (1, 80, false));
+        assert_eq!(taken(&[(50, FAR_US), (50, FAR_US)], 30.0), (2, 80, true));
+        assert_eq!(taken(&[(200, FAR_US)], 30.0), (1, 80, true));
+        assert_eq!(taken(&[(80, FAR_US)], 30.0), (1, 80, false));
     }
 
     #[test]
     fn nobody_joins_who_would_make_another_late_or_be_late() {
-        assert_eq!(taken(&[(20, 60), (20, FAR_US)], 30.0, f64::INFINITY), (1, 20, true));
-        assert_eq!(taken(&[(20, FAR_US), (20, 60)], 30.0, f64::INFINITY), (1, 20, true));
-        assert_eq!(taken(&[(20, FAR_US), (20, FAR_US)], 30.0, 60.0), (1, 20, true));
+        assert_eq!(taken(&[(20, 60), (20, FAR_US)], 30.0), (1, 20, true));
+        assert_eq!(taken(&[(20, FAR_US), (20, 60)], 30.0), (1, 20, true));
         // For the first it is too late even alone: nobody waits for it.
-        assert_eq!(taken(&[(20, 40), (20, FAR_US)], 30.0, f64::INFINITY), (2, 40, false));
+        assert_eq!(taken(&[(20, 40), (20, FAR_US)], 30.0), (2, 40, false));
     }
 }

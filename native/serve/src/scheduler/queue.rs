@@ -109,10 +109,6 @@ impl Queues {
         &mut self.queues[queue]
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Queue> {
-        self.queues.iter()
-    }
-
     /// A queue lives as long as something waits in it: versions come and go for ever.
     pub fn forget_if_empty(&mut self, queue: usize) {
         if self.queues[queue].head().is_none() {

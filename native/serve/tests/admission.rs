@@ -1,0 +1,91 @@
+//! Who is refused hears it at once, hears why, and is admitted who asks again when told to.
+
+use streamlearn_serve::ladder::Ladder;
+use streamlearn_serve::scheduler::{
+    Admitted, Costs, Limits, Offer, Reason, Refused, Scheduler, Shapes, Took,
+};
+
+/// One lane; a TensorBatch costs 100 us and 10 us for each candidate of its bucket.
+fn scheduler() -> Scheduler {
+    let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
+    let shapes = Shapes { users: ladder(&[1]), candidates: ladder(&[10, 100]), lengths: ladder(&[8]) };
+    let costs = Costs::measured(&shapes, |_, _| 50.0, |candidates, _| 50.0 + 10.0 * candidates as f64);
+    let limits = Limits {
+        lanes: 1,
+        requests_max: 100,
+        candidates_max: 10_000,
+        reserved_percent: 10,
+        wait_us_max: 10_000,
+        slack_us: 0,
+        degraded_candidates: None,
+    };
+    Scheduler::new(limits, shapes, costs)
+}
+
+fn offer(scheduler: &mut Scheduler, now_us: u64, within_us: u64) -> Result<Admitted, Refused> {
+    let (version, candidates, length, priority) = (1, 100, 8, 0);
+    scheduler.offer(now_us, &Offer { version, candidates, length, deadline_us: now_us + within_us, priority })
+}
+
+#[test]
+fn where_no_lane_is_there_nothing_is_admitted() {
+    let mut scheduler = scheduler();
+    let refused = Refused { reason: Reason::Lanes, retry_us: 10_000 };
+    assert_eq!(offer(&mut scheduler, 0, 5000), Err(refused));
+    assert_eq!(scheduler.next(0, 0).plan, None);
+    let ticket = offer(&mut scheduler, 0, 5000).unwrap().ticket;
+    assert!(scheduler.next(0, 0).plan.is_some());
+    assert_eq!(scheduler.leave(0), [ticket], "with the lane goes what it had");
+    assert_eq!(offer(&mut scheduler, 0, 5000), Err(refused));
+}
+
+#[test]
+fn who_is_refused_for_what_waits_is_admitted_once_it_was_worked_off() {
+    let mut scheduler = scheduler();
+    scheduler.next(0, 0);
+    let mut admitted = 0;
+    let refused = loop {
+        match offer(&mut scheduler, 0, 5000) {
+            Ok(_) => admitted += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!((admitted, refused.reason), (4, Reason::Backlog), "each takes 1.1 ms");
+    assert_eq!(refused.retry_ms(), 1);
+    let plan = scheduler.next(0, 0).plan.unwrap();
+    assert!(offer(&mut scheduler, refused.retry_us - 10, 5000).is_err());
+    assert!(offer(&mut scheduler, refused.retry_us + 10, 5000).is_ok());
+    assert_eq!(scheduler.done(0, Took { user_us: 50.0, score_us: 1050.0 }), [plan.pieces[0].ticket]);
+}
+
+#[test]
+fn nobody_is_admitted_behind_an_execution_that_hangs() {
+    let mut scheduler = scheduler();
+    scheduler.next(0, 0);
+    offer(&mut scheduler, 0, 5000).unwrap();
+    assert!(scheduler.next(0, 0).plan.is_some());
+    assert!(offer(&mut scheduler, 1100, 5000).is_ok(), "it should be done now");
+    let refused = offer(&mut scheduler, 8000, 5000).unwrap_err();
+    assert_eq!(refused.reason, Reason::Backlog);
+    assert!(refused.retry_us > 1000, "{refused:?}");
+}
+
+#[test]
+fn who_comes_later_makes_nobody_late_who_was_admitted() {
+    let mut scheduler = scheduler();
+    scheduler.next(0, 0);
+    let calm = |_| offer(&mut scheduler, 0, 9000).unwrap();
+    let admitted = (0..7).map(calm).count();
+    assert_eq!(admitted, 7, "they take 7.7 of 9 ms");
+    assert!(offer(&mut scheduler, 0, 3000).is_ok(), "one who is in a hurry goes first");
+    assert_eq!(offer(&mut scheduler, 0, 3000).unwrap_err().reason, Reason::Backlog, "two would take 9.9 ms");
+}
+
+#[test]
+fn what_never_can_be_is_refused_without_a_hint() {
+    let mut scheduler = scheduler();
+    scheduler.next(0, 0);
+    assert_eq!(offer(&mut scheduler, 5, 0), Err(Refused { reason: Reason::Expired, retry_us: 0 }));
+    let long = Offer { version: 1, candidates: 1, length: 9, deadline_us: 5000, priority: 0 };
+    assert_eq!(scheduler.offer(5, &long), Err(Refused { reason: Reason::Length, retry_us: 0 }));
+}
