@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 import pytest
 from typer.testing import CliRunner, Result
 

@@ -7,8 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+import grpc  # type: ignore[import-untyped]
+from google.protobuf import (  # type: ignore[import-untyped]
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+)
 
 __all__ = ["Node", "answer_of", "request_class", "serving"]
 
