@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from gc import set_threshold
@@ -36,6 +37,7 @@ from streamlearn.leaving import leave
 
 __all__ = ["cli", "command", "main"]
 
+_LOG = logging.getLogger(__name__)
 _GARBAGE_OBJECTS = 50_000
 
 cli = typer.Typer(
@@ -100,5 +102,13 @@ def main() -> NoReturn:
     except BrokenPipeError:
         # The reader of our output left, as `head` does; nothing more can be said on stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
+    except OSError as error:
+        # A disk, a folder or a connection that nothing below knew how to speak of; never a fault of the program's own.
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        help = "see whether the place is there, has space and may be written; --set telemetry.log_level=debug says more"
+        print(f"help: {help}", file=sys.stderr)
+        _LOG.debug("%s", error, exc_info=error)
         sys.exit(EXIT_FAILED)
     sys.exit(0)

@@ -14,6 +14,7 @@ from streamlearn.features import FeatureSpec
 from streamlearn.models.canonical import digest_of, make_canonical
 from streamlearn.models.checks import check_compiled, check_graph, check_weights_used
 from streamlearn.models.description import Description, TensorNote, read_description, write_description
+from streamlearn.models.failing import told_of
 from streamlearn.models.protocol import Model
 from streamlearn.models.tracing import Traced, trace_graphs, weight_notes
 
@@ -70,7 +71,8 @@ def export_graphs(
 def _built(
     model: Model, features: FeatureSpec, labels: Sequence[str], seed: int
 ) -> tuple[tuple[TensorNote, ...], list[Traced]]:
-    weights = weight_notes(model, model.build(features, labels, seed))
+    with told_of(model, "build"):
+        weights = weight_notes(model, model.build(features, labels, seed))
     graphs = trace_graphs(model, features, labels, weights)
     for graph in graphs:
         check_graph(model, graph)

@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from streamlearn.errors import SpecError, StreamlearnError
+from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec, PackSide
 from streamlearn.models.description import GraphNote, TensorNote
+from streamlearn.models.failing import told_of
 from streamlearn.models.protocol import Model, PackedSide, Tensor
 
 __all__ = ["Traced", "trace_graphs", "weight_notes"]
@@ -109,13 +110,8 @@ def _traced(model: Model, graph: Callable[..., Any], takes: Sequence[TensorNote]
     arguments = [f"weight_{at}" for at in range(weights)] + [one.name for one in takes[weights:]]
     specs = [tf.TensorSpec(one.shape, one.dtype, name=name) for one, name in zip(takes, arguments, strict=True)]
     function = tf.function(graph, input_signature=specs, autograph=False)
-    try:
+    with told_of(model, graph.__name__):
         concrete = function.get_concrete_function()
-    except StreamlearnError:
-        raise
-    except Exception as error:
-        message = f"{graph.__name__} of {type(model).__name__} cannot be traced: {type(error).__name__}: {error}"
-        raise SpecError(message, help="graphs are TensorFlow operations alone, of shapes known but for rows") from error
     outputs = tuple(_note(name, one) for name, one in concrete.structured_outputs.items())
     return Traced(graph.__name__, function, concrete, GraphNote(tuple(takes[weights:]), outputs))
 

@@ -22,7 +22,7 @@ from streamlearn.trainer.learning import Done, Learning, Tally
 from streamlearn.trainer.reading import Reading
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.split import Asked, Split, split_of
-from streamlearn.trainer.training import ends_of
+from streamlearn.trainer.training import ends_of, samples_of
 from streamlearn.versions import open_store
 
 __all__ = ["Evaluated", "Evaluation", "Pass", "evaluate"]
@@ -178,7 +178,7 @@ def evaluate(
     """
     model = model_of(folder)
     with ExitStack() as ends:
-        topic = ends.enter_context(folder.open_topic("samples"))
+        topic = ends.enter_context(samples_of(folder))
         where = ends_of(topic, until_offset)
         split = split_of(folder, topic, asked, where, keep_aside=_kept(folder).add, clock=clock)
         client = ends.enter_context(_own_tables(folder))

@@ -14,6 +14,7 @@ import tensorflow as tf
 from streamlearn.apps import App
 from streamlearn.errors import UsageError
 from streamlearn.models import Model, PackedSide
+from streamlearn.models.failing import told_of
 from streamlearn.models.tracing import weight_notes
 from streamlearn.settings import TrainerSettings
 from streamlearn.trainer.device import device_of, is_compiled
@@ -92,8 +93,9 @@ class Learner:
         self._model, self._settings, self._plan = model, settings, app.features.pack
         self._device = device_of(settings)
         with tf.device(self._device):
-            first = model.build(app.features, [label.name for label in app.labels], settings.seed)
-            notes = weight_notes(model, first)
+            with told_of(model, "build"):
+                first = model.build(app.features, [label.name for label in app.labels], settings.seed)
+                notes = weight_notes(model, first)
             self.shapes = {one.name: tuple(int(size or 0) for size in one.shape) for one in notes}
             whole = tf.concat([tf.reshape(tf.cast(one, tf.float32), [-1]) for one in first] or [tf.zeros(0)], 0)
             self._whole = tf.Variable(whole, trainable=False)
@@ -213,8 +215,10 @@ class Learner:
     def _scored(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> Any:
         weights, (user_flat, user_sequence, item_flat, item_sequence) = self._split(whole), sides
         plan = self._plan
-        user = self._model.user(weights, _side(plan.user, user_flat, user_sequence))
-        logits = self._model.score(weights, user, user_index, _side(plan.item, item_flat, item_sequence))
+        with told_of(self._model, "user"):
+            user = self._model.user(weights, _side(plan.user, user_flat, user_sequence))
+        with told_of(self._model, "score"):
+            logits = self._model.score(weights, user, user_index, _side(plan.item, item_flat, item_sequence))
         return tf.cast(logits, tf.float32)
 
     def _step(self, sides: tuple[Any, ...], user_index: Any, targets: Any, numbers: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import UsageError
+from streamlearn.errors import TopicMissing, UsageError
 from streamlearn.models import Model, export_graphs, model_of
 from streamlearn.ps import PsClient, Shelf
 from streamlearn.publisher import compact_apart
@@ -23,7 +23,7 @@ from streamlearn.trainer.validation.score_log import ScoreLog, scores_folder
 from streamlearn.trainer.warm_start import source_of
 from streamlearn.versions import Store, open_registry, open_store, put_graph
 
-__all__ = ["ends_of", "train"]
+__all__ = ["ends_of", "samples_of", "train"]
 
 
 def train(
@@ -52,7 +52,7 @@ def train(
     """
     model = model_of(folder)
     with ExitStack() as ends:
-        topic = ends.enter_context(folder.open_topic("samples"))
+        topic = ends.enter_context(samples_of(folder))
         store = open_store(folder.store_url)
         registry = ends.enter_context(open_registry(folder.registry_url, folder.app.name, folder.settings.registry))
         client = ends.enter_context(_client(folder, store, token))
@@ -83,6 +83,22 @@ def ends_of(topic: Topic, text: str) -> Mapping[int, int]:
             raise UsageError(message, help="write `end`, or for example 0:1000,1:980; others are read to their end")
         ends[int(partition)] = int(offset)
     return ends
+
+
+def samples_of(folder: AppFolder) -> Topic:
+    """An application's topic of samples.
+
+    Raises:
+        TopicMissing: There is none yet.
+    """
+    try:
+        return folder.open_topic("samples")
+    except TopicMissing as error:
+        help = (
+            "`streamlearn topics APP --create PARTITIONS` makes an application's topics, and `streamlearn ingest APP` "
+            "brings samples into this one; topics.root or topics.samples names another place"
+        )
+        raise TopicMissing(error.message, help=help) from None
 
 
 def _graph(folder: AppFolder, model: Model, store: Store) -> str:

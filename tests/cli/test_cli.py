@@ -48,6 +48,16 @@ def test_a_folder_that_is_no_application_is_said_in_two_lines(tmp_path: Path) ->
     ]
 
 
+def test_a_place_that_cannot_be_written_is_named_and_no_traceback_shown(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = _streamlearn("schema", KUAIRAND, "--out", tmp_path / "file" / "schemas")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"error: {tmp_path / 'file' / 'schemas'}: Not a directory",
+        "help: see whether the place is there, has space and may be written; --set telemetry.log_level=debug says more",
+    ]
+
+
 def test_a_shell_is_told_the_verbs_that_begin_as_what_was_typed() -> None:
     script = Path(sys.executable).parent / "streamlearn"
     asked = {"_STREAMLEARN_COMPLETE": "complete_bash", "COMP_WORDS": "streamlearn d", "COMP_CWORD": "1"}

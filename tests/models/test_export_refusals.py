@@ -128,6 +128,11 @@ class HalfWeight(Plain):
         return [tf.cast(one, tf.float16) for one in super().build(features, labels, seed)]
 
 
+class NoWeights(Plain):
+    def build(self, features: FeatureSpec, labels: Sequence[str], seed: int) -> list[Any]:
+        return [1 // (len(labels) - 1)]
+
+
 class TwoOfAName(Plain):
     weight_names = ("one", "one", "two")
 
@@ -147,7 +152,8 @@ class TwoOfAName(Plain):
         (Unique, "score of Unique gives `scores` of 1 rows for 3", "a row for each row"),
         (MoreLabels, "gives float32 of shape (any, 2) for 1 labels", "(candidates, 1)"),
         (Half, "gives float16 of shape (any, 1) for 1 labels", "float32 logits"),
-        (PythonBranch, "score of PythonBranch cannot be traced", "TensorFlow operations"),
+        (PythonBranch, "score of PythonBranch failed, at ", "TensorFlow operations"),
+        (NoWeights, f"build of NoWeights failed, at {__file__}:", "docs/models.md"),
         (OneRank, "user of OneRank gives as `flat` float32 of shape (any)", "(users, a fixed width)"),
         (HalfWeight, "weight 'weight_0' of HalfWeight is float16", "weights are float32"),
         (TwoOfAName, "TwoOfAName has 3 weights and names for 2", "different names"),

@@ -125,7 +125,7 @@ def test_offsets_that_are_none_are_refused_before_anything_is_learned(
 
 def test_without_samples_it_says_which_topic_is_missing(app: AppFolder, train: Callable[..., Any]) -> None:
     result = train("--until-offset", "end")
-    refused(result, TopicMissing, "samples")
+    refused(result, TopicMissing, "samples", "streamlearn ingest APP")
     assert result.exception.help
     assert newest(app) is None
 
