@@ -13,6 +13,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.errors import VersionRefused
 from streamlearn.models import load_graphs
 from streamlearn.samples import SampleCodec, read_golden
+from streamlearn.serving.budget import CompileBudget
 from streamlearn.serving.definitions import Definitions
 from streamlearn.serving.dense import Dense
 from streamlearn.serving.executables import Executables
@@ -64,6 +65,7 @@ class Answering:
         made: Callable[[Executables, Path, dict[Bucket, float]], object],
     ) -> None:
         self._folder, self._store, self._places, self._front, self._made = folder, store, places, front, made
+        self._budget = CompileBudget(folder.settings.serving.compiles_max)
         self._graphs: dict[str, tuple[Executables, Ladder]] = {}
         self._scratch = tempfile.TemporaryDirectory(prefix="streamlearn-graphs-")
         self._codec = SampleCodec(folder.app, folder.settings.samples)
@@ -123,9 +125,7 @@ class Answering:
             get_graph(self._store, self._folder.app.name, graph, place)
         definitions = Definitions(load_graphs(place), settings.users_buckets[-1])
         ladder = Ladder.of(settings, definitions.described)
-        executables = Executables(
-            definitions, self._places, settings.compiles_max, compile_calls_min=settings.compile_calls_min
-        )
+        executables = Executables(definitions, self._places, self._budget, settings.compile_calls_min)
         _LOG.info("compiling %d shapes of graph %s", sum(1 for _ in ladder.buckets()), graph[:12])
         executables.compile_ladder(ladder)
         costs_us = {bucket: executables.cost_us(bucket, settings.cost_runs) for bucket in ladder.buckets()}
