@@ -7,8 +7,8 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use streamlearn_serve::load::{
-    Answered, Arrivals, Bursts, Calls, CallsSettings, Histogram, LoadError, Pace, Plan, Progress, Run, Shape,
-    Tally,
+    Answered, Arrivals, Bursts, Calls, CallsSettings, Histogram, LoadError, Message, Pace, Plan, Progress,
+    Run, Shape, Tally,
 };
 use tokio::runtime::{Builder, Runtime};
 use tonic::Code;
@@ -50,7 +50,7 @@ fn refuse(py: Python<'_>, error: &LoadError) -> PyErr {
 struct NativeLoad {
     runtime: Runtime,
     calls: Calls,
-    messages: Arc<[bytes::Bytes]>,
+    messages: Arc<[Message]>,
 }
 
 /// `(seconds, warmup_ms, deadline_ms, answer_wait_ms_max)`.
@@ -84,6 +84,8 @@ impl NativeLoad {
                 "connections, threads and messages: expected at least 1 of each",
             ));
         }
+        let messages = messages.iter().map(|one| Message::new(one));
+        let messages: Arc<[Message]> = messages.collect::<Result<_, _>>().map_err(PyValueError::new_err)?;
         let connect_wait_max = Duration::from_millis(connect_wait_ms);
         let settings = CallsSettings { address, connections, token, connect_wait_max, answer_bytes_max };
         let connected = py.detach(|| {
@@ -96,7 +98,7 @@ impl NativeLoad {
             Ok((runtime, calls))
         });
         let (runtime, calls) = connected.map_err(|error| refuse(py, &error))?;
-        Ok(Self { runtime, calls, messages: messages.into_iter().map(bytes::Bytes::from).collect() })
+        Ok(Self { runtime, calls, messages })
     }
 
     /// `(code, said, answer)` of one message, asked once; code and answer are None where nothing came.

@@ -9,7 +9,7 @@ mod run;
 mod tally;
 
 pub use arrivals::{Arrival, Arrivals, Bursts, Schedule, Shape};
-pub use calls::{Answered, Calls, CallsSettings, METHOD};
+pub use calls::{Answered, Calls, CallsSettings, METHOD, Message};
 pub use histogram::Histogram;
 pub use plan::{Pace, Plan};
 pub use run::{LoadError, Progress, Run};

@@ -1,19 +1,30 @@
 //! Calls: connections to a node, and messages that were encoded before sent over them. It knows no schedule.
+//!
+//! gRPC is spoken on HTTP/2's frames themselves: a general client costs several times what sending and receiving do.
 
-use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes};
-use http::uri::PathAndQuery;
-use tonic::client::Grpc;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status};
+use bytes::{BufMut, Bytes, BytesMut};
+use h2::client::{Builder, SendRequest};
+use h2::{Reason, RecvStream};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, TE};
+use http::uri::Uri;
+use http::{HeaderMap, Method, Request, Version};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+use tonic::{Code, Status};
 
 /// The method of the Open Inference Protocol that is called.
 pub const METHOD: &str = "/inference.GRPCInferenceService/ModelInfer";
 
+/// Before a message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+/// What servers on tonic say with CANCELLED when the deadline has passed.
 const LATE: &str = "Timeout expired";
 
 /// Where calls go.
@@ -31,11 +42,47 @@ pub struct CallsSettings {
     pub answer_bytes_max: usize,
 }
 
-/// Connections to a node.
-#[derive(Debug, Clone)]
+/// A message as it travels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message(Bytes);
+
+impl Message {
+    /// Of its bytes.
+    ///
+    /// # Errors
+    /// It is longer than four bytes can say.
+    pub fn new(bytes: &[u8]) -> Result<Self, String> {
+        let length =
+            u32::try_from(bytes.len()).map_err(|_| format!("a message has {} bytes", bytes.len()))?;
+        let mut framed = BytesMut::with_capacity(PREFIX_BYTES + bytes.len());
+        framed.put_u8(0);
+        framed.put_u32(length);
+        framed.put_slice(bytes);
+        Ok(Self(framed.freeze()))
+    }
+}
+
+/// Connections to a node; one that is lost is made again by the next call.
+#[derive(Clone)]
 pub struct Calls {
-    lines: Vec<Grpc<Channel>>,
-    token: Option<MetadataValue<Ascii>>,
+    lines: Arc<[Line]>,
+    settings: Arc<CallsSettings>,
+    uri: Uri,
+    token: Option<HeaderValue>,
+}
+
+type Line = Mutex<Opened>;
+
+/// The connection that is open, if one is, and how many there were.
+struct Opened {
+    count: u64,
+    sender: Option<SendRequest<Bytes>>,
+}
+
+impl fmt::Debug for Calls {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} connections to {}", self.lines.len(), self.settings.address)
+    }
 }
 
 /// What came of a call.
@@ -57,109 +104,138 @@ impl Calls {
     pub async fn connect(settings: &CallsSettings) -> Result<Self, String> {
         let token = settings.token.as_ref().map(|token| format!("Bearer {token}").parse());
         let token = token.transpose().map_err(|_| "the token holds what no header can".to_owned())?;
-        let endpoint = Endpoint::from_shared(format!("http://{}", settings.address))
-            .map_err(|error| format!("{:?} is no address: {}", settings.address, chain(&error)))?
-            .connect_timeout(settings.connect_wait_max)
-            .tcp_nodelay(true);
+        let uri = format!("http://{}{METHOD}", settings.address).parse();
+        let uri = uri.map_err(|error| format!("{:?} is no address: {error}", settings.address))?;
         let mut lines = Vec::with_capacity(settings.connections);
         for _ in 0..settings.connections {
-            let channel = endpoint.connect().await.map_err(|error| chain(&error))?;
-            lines.push(Grpc::new(channel).max_decoding_message_size(settings.answer_bytes_max));
+            lines.push(Mutex::new(Opened { count: 1, sender: Some(connection(settings).await?) }));
         }
-        Ok(Self { lines, token })
+        Ok(Self { lines: lines.into(), settings: Arc::new(settings.clone()), uri, token })
     }
 
     /// Send a message by the connection whose turn it is.
     pub async fn call(
         &self,
         turn: usize,
-        message: Bytes,
+        message: Message,
         deadline: Option<Duration>,
         answer_wait_max: Duration,
     ) -> Answered {
-        let mut request = Request::new(message);
-        if let Some(token) = &self.token {
-            request.metadata_mut().insert("authorization", token.clone());
+        let line = &self.lines[turn % self.lines.len()];
+        match timeout(deadline.unwrap_or(answer_wait_max), self.ask(line, message, deadline)).await {
+            Ok(Ok(answer)) => Answered::With(answer),
+            Ok(Err(status)) if status.code() == Code::Cancelled && status.message() == LATE => {
+                Answered::Refused(Code::DeadlineExceeded, LATE.to_owned())
+            }
+            Ok(Err(status)) => Answered::Refused(status.code(), status.message().to_owned()),
+            Err(_) if deadline.is_some() => Answered::Refused(Code::DeadlineExceeded, LATE.to_owned()),
+            Err(_) => Answered::Nothing,
         }
-        let line = self.lines[turn % self.lines.len()].clone();
-        let Some(deadline) = deadline else {
-            let waited = tokio::time::timeout(answer_wait_max, send(line, request)).await;
-            return waited.unwrap_or(Answered::Nothing);
+    }
+
+    async fn ask(&self, line: &Line, message: Message, deadline: Option<Duration>) -> Result<Bytes, Status> {
+        let (count, sender) = self.sender(line, 0).await?;
+        let mut sender = match sender.ready().await {
+            Ok(sender) => sender,
+            // It was lost before anything was sent by it, so another does as well.
+            Err(_) => self.sender(line, count).await?.1.ready().await.map_err(|error| lost(&error))?,
         };
-        request.set_timeout(deadline); // kept on this side too
-        send(line, request).await
-    }
-}
-
-async fn send(mut line: Grpc<Channel>, request: Request<Bytes>) -> Answered {
-    if let Err(error) = line.ready().await {
-        return Answered::Refused(Code::Unavailable, chain(&error));
-    }
-    match line.unary(request, PathAndQuery::from_static(METHOD), Plain).await {
-        Ok(answer) => Answered::With(answer.into_inner()),
-        // Either side's tonic says by this that the deadline has passed.
-        Err(status) if status.code() == Code::Cancelled && status.message() == LATE => {
-            Answered::Refused(Code::DeadlineExceeded, LATE.to_owned())
+        let (answer, mut body) =
+            sender.send_request(self.head(deadline), false).map_err(|error| lost(&error))?;
+        body.send_data(message.0, true).map_err(|error| lost(&error))?;
+        let (head, body) = answer.await.map_err(|error| lost(&error))?.into_parts();
+        if head.status != http::StatusCode::OK {
+            return Err(Status::unknown(format!("HTTP status {}", head.status)));
         }
-        Err(status) => Answered::Refused(status.code(), said(&status)),
+        read(&head.headers, body, self.settings.answer_bytes_max).await
     }
-}
 
-fn said(status: &Status) -> String {
-    match status.source() {
-        Some(source) => format!("{}: {}", status.message(), chain(source)),
-        None => status.message().to_owned(),
-    }
-}
-
-/// An error and what lies behind it, each once.
-fn chain(error: &dyn Error) -> String {
-    let mut said = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let more = error.to_string();
-        if !said.contains(&more) {
-            said = format!("{said}: {more}");
+    /// The connection, and its number; another one where that of `gone` is the last.
+    async fn sender(&self, line: &Line, gone: u64) -> Result<(u64, SendRequest<Bytes>), Status> {
+        let mut open = line.lock().await;
+        if open.count == gone {
+            open.sender = None;
         }
-        next = error.source();
-    }
-    said
-}
-
-/// Bytes in, bytes out.
-#[derive(Debug, Clone, Copy)]
-struct Plain;
-
-impl Codec for Plain {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
+        let sender = match &open.sender {
+            Some(sender) => sender.clone(),
+            None => {
+                let sender = connection(&self.settings).await.map_err(Status::unavailable)?;
+                open.count += 1;
+                open.sender.insert(sender).clone()
+            }
+        };
+        Ok((open.count, sender))
     }
 
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Plain {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        to.put(item);
-        Ok(())
+    fn head(&self, deadline: Option<Duration>) -> Request<()> {
+        let mut request = Request::new(());
+        *request.method_mut() = Method::POST;
+        *request.version_mut() = Version::HTTP_2;
+        *request.uri_mut() = self.uri.clone();
+        let headers = request.headers_mut();
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        if let Some(token) = &self.token {
+            headers.insert(AUTHORIZATION, token.clone());
+        }
+        if let Some(deadline) = deadline {
+            // Eight digits at most, as gRPC has it.
+            let ms = deadline.as_millis().min(99_999_999);
+            let said = HeaderValue::from_str(&format!("{ms}m"));
+            headers.insert("grpc-timeout", said.unwrap_or_else(|_| unreachable!("digits are a header")));
+        }
+        request
     }
 }
 
-impl Decoder for Plain {
-    type Item = Bytes;
-    type Error = Status;
+async fn connection(settings: &CallsSettings) -> Result<SendRequest<Bytes>, String> {
+    let made = timeout(settings.connect_wait_max, async {
+        let socket = TcpStream::connect(&settings.address).await.map_err(|error| error.to_string())?;
+        socket.set_nodelay(true).map_err(|error| error.to_string())?;
+        let mut builder = Builder::new();
+        builder.initial_window_size(STREAM_WINDOW_BYTES).enable_push(false);
+        builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+        builder.handshake(socket).await.map_err(|error| error.to_string())
+    });
+    let (sender, driven) = made.await.map_err(|_| "no connection within the bound".to_owned())??;
+    // How it ends is told to every call that is on it.
+    tokio::spawn(async move { drop(driven.await) });
+    Ok(sender)
+}
 
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining())))
+/// The message and the status of an answer.
+async fn read(head: &HeaderMap, mut body: RecvStream, bytes_max: usize) -> Result<Bytes, Status> {
+    let mut whole = Bytes::new();
+    while let Some(data) = body.data().await {
+        let data = data.map_err(|error| lost(&error))?;
+        // Refused only when the connection is gone, which the next read says.
+        let _ = body.flow_control().release_capacity(data.len());
+        if whole.len() + data.len() > bytes_max {
+            return Err(Status::out_of_range(format!("an answer has more than {bytes_max} bytes")));
+        }
+        whole = if whole.is_empty() { data } else { [whole, data].concat().into() };
     }
+    let trailers = body.trailers().await.map_err(|error| lost(&error))?;
+    let status =
+        trailers.as_ref().and_then(Status::from_header_map).or_else(|| Status::from_header_map(head));
+    let status = status.unwrap_or_else(|| Status::unknown("the answer has no status"));
+    if status.code() != Code::Ok {
+        return Err(status);
+    }
+    match whole.get(..PREFIX_BYTES) {
+        Some([0, length @ ..]) if length == ((whole.len() - PREFIX_BYTES) as u32).to_be_bytes() => {
+            Ok(whole.slice(PREFIX_BYTES..))
+        }
+        _ => Err(Status::internal("the answer is not one message, uncompressed")),
+    }
+}
+
+fn lost(error: &h2::Error) -> Status {
+    let code = match error.reason() {
+        Some(Reason::CANCEL) => Code::Cancelled,
+        Some(Reason::ENHANCE_YOUR_CALM) => Code::ResourceExhausted,
+        Some(Reason::INADEQUATE_SECURITY) => Code::PermissionDenied,
+        _ => Code::Unavailable,
+    };
+    Status::new(code, error.to_string())
 }

@@ -6,11 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tokio::runtime::Handle;
 
 use super::arrivals::{Arrivals, Schedule};
-use super::calls::{Answered, Calls};
+use super::calls::{Answered, Calls, Message};
 use super::chance::Chance;
 use super::plan::{Pace, Plan};
 use super::tally::{Tally, Times};
@@ -62,7 +61,7 @@ pub struct Run {
 struct Shared {
     plan: Plan,
     calls: Calls,
-    messages: Arc<[Bytes]>,
+    messages: Arc<[Message]>,
     begun: Instant,
     tally: Mutex<Tally>,
     outstanding: AtomicUsize,
@@ -80,7 +79,7 @@ impl Run {
     pub fn start(
         plan: Plan,
         calls: Calls,
-        messages: Arc<[Bytes]>,
+        messages: Arc<[Message]>,
         runtime: Handle,
     ) -> Result<Self, LoadError> {
         plan.check().map_err(LoadError::Plan)?;
@@ -225,7 +224,7 @@ impl Shared {
     }
 
     /// One request and what comes of it; whether it was answered.
-    async fn ask(&self, turn: usize, due: u64, message: Bytes) -> bool {
+    async fn ask(&self, turn: usize, due: u64, message: Message) -> bool {
         let sent = self.now_ns();
         let answered = self.calls.call(turn, message, self.plan.deadline, self.plan.answer_wait_max).await;
         let is_answered = matches!(answered, Answered::With(_));
