@@ -1,6 +1,6 @@
 //! Calls: connections to a node, and messages that were encoded before sent over them. It knows no schedule.
 //!
-//! gRPC is spoken on HTTP/2's frames themselves: a general client costs several times what sending and receiving do.
+//! gRPC is spoken on HTTP/2's frames themselves: what a general client does around them is CPU that the node beside would lack.
 
 use std::fmt;
 use std::sync::Arc;
