@@ -736,11 +736,9 @@ class FrontNode:
         model: Its name.
         front: The front.
         addresses: HOST:PORT of gRPC, and of HTTP if it is served.
-        threads: That decode and encode.
-        bounds: `(connections_max, requests_max, http_bytes_max, drain_ms_max)`.
+        bounds: `(threads, connections_max, requests_max, http_bytes_max, drain_ms_max)`; threads decode and encode.
         metrics: Gives metrics as Prometheus reads them.
-        token: What callers must say.
-        tls: Files of certificates and key.
+        door: What callers must say, and files of certificates and key.
 
     Attributes:
         grpc: Where gRPC is served.
@@ -760,11 +758,9 @@ class FrontNode:
         front: Front,
         addresses: tuple[str, str | None],
         *,
-        threads: int,
-        bounds: tuple[int, int, int, int],
+        bounds: tuple[int, int, int, int, int],
         metrics: Callable[[], str],
-        token: str | None = None,
-        tls: tuple[Path, Path] | None = None,
+        door: tuple[str | None, tuple[Path, Path] | None] = (None, None),
     ) -> None: ...
     def set_state(self, is_ready: bool, stale: str | None = None) -> None:
         """Say whether it answers requests, and why it is stale."""

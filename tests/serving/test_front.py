@@ -88,14 +88,16 @@ class Rig:
         merged: How many candidates each TensorBatch had.
     """
 
-    def __init__(self, lanes: int = 1, *, requests_max: int = 100, tables: TableSet | None = None) -> None:
+    def __init__(
+        self, lanes: int = 1, *, requests_max: int = 100, tables: TableSet | None = None, token: str | None = None
+    ) -> None:
         self.tables = tables or tables_of(2)
         text = described(FEATURES, [label.name for label in APP.labels], list(self.tables.dims), LIMITS)
         limits = (lanes, requests_max, 1_000, 0, 0, 0)
         self.front = native.Front(text, ([1, 4], [4, 16], [3]), limits, (10_000_000, 20_000_000), 4)
         self.node = native.FrontNode(
-            "shop", self.front, ("127.0.0.1:0", "127.0.0.1:0"), threads=1, bounds=(100, 100, 1 << 16, 5_000),
-            metrics=lambda: "shop_metrics 1\n",
+            "shop", self.front, ("127.0.0.1:0", "127.0.0.1:0"), bounds=(1, 100, 100, 1 << 16, 5_000),
+            metrics=lambda: "shop_metrics 1\n", door=(token, None),
         )  # fmt: skip
         self.handles = {version: self.front.add(version, self.tables.native) for version in self.tables.retained}
         self.merged: list[int] = []
@@ -123,10 +125,11 @@ class Rig:
         """Let lanes go on."""
         self._open.set()
 
-    def ask(self, path: str, body: Any = None) -> Any:
+    def ask(self, path: str, body: Any = None, **headers: str) -> Any:
         """What comes back from a path, with its status."""
         data = None if body is None else json.dumps(body).encode()
-        asked = urllib.request.Request(f"http://{self.node.http}{path}", data, {"content-type": "application/json"})
+        heads = {"content-type": "application/json", **headers}
+        asked = urllib.request.Request(f"http://{self.node.http}{path}", data, heads)
         try:
             with urllib.request.urlopen(asked, timeout=30) as answer:
                 return answer.status, json.load(answer)
@@ -350,3 +353,17 @@ def test_it_says_how_it_is(rig: Rig) -> None:
         assert answer.read() == b"shop_metrics 1\n"
     rig.node.set_state(False, "it builds its tables anew")
     assert rig.ask("/v2/health/ready")[0] == 503
+
+
+def test_who_does_not_say_the_token_is_told_so_but_anybody_hears_that_it_lives() -> None:
+    rig = Rig(token="open-sesame")
+    rig.front.activate(rig.handles[1])
+    try:
+        assert rig.ask("/v2/health/live")[0] == 200
+        status, answer = rig.ask("/score", request(1))
+        assert status == 401
+        assert "sesame" not in answer["error"]
+        assert rig.ask("/score", request(1), authorization="Bearer open-sesam")[0] == 401
+        assert rig.ask("/score", request(1), authorization="Bearer open-sesame")[0] == 200
+    finally:
+        rig.close()

@@ -161,26 +161,25 @@ struct NativeNode {
 
 #[pymethods]
 impl NativeNode {
-    /// `bounds`: connections_max, requests_max, http_bytes_max, drain_ms_max; `metrics` gives text.
+    /// `bounds`: threads, connections_max, requests_max, http_bytes_max, drain_ms_max; `metrics` gives text.
     #[new]
-    #[pyo3(signature = (model, front, addresses, *, threads, bounds, metrics, token=None, tls=None))]
+    #[pyo3(signature = (model, front, addresses, *, bounds, metrics, door=(None, None)))]
     fn new(
         py: Python<'_>,
         model: &str,
         front: &NativeFront,
         addresses: (String, Option<String>),
-        threads: usize,
-        bounds: (usize, usize, usize, u64),
+        bounds: (usize, usize, usize, usize, u64),
         metrics: Py<PyAny>,
-        token: Option<String>,
-        tls: Option<(PathBuf, PathBuf)>,
+        door: (Option<String>, Option<(PathBuf, PathBuf)>),
     ) -> PyResult<Self> {
         let said = move || {
             let text = Python::attach(|py| metrics.call0(py)?.extract::<String>(py));
             text.unwrap_or_else(|error| format!("# metrics could not be written: {error}\n"))
         };
         let node = Node::new(model, front.front.clone(), Box::new(said)).map_err(PyValueError::new_err)?;
-        let (connections_max, requests_max, http_bytes_max, drain_ms_max) = bounds;
+        let (threads, connections_max, requests_max, http_bytes_max, drain_ms_max) = bounds;
+        let (token, tls) = door;
         let limits = DoorLimits {
             connections_max,
             requests_max,

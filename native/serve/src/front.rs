@@ -24,7 +24,7 @@ use crate::statistics;
 use crate::versions::{Handle, Versions};
 
 /// What seeds the route of a request that names none.
-const ROUTE_SALT: u64 = 0x726f_7574_65;
+const ROUTE_SALT: u64 = 0x0072_6f75_7465;
 
 /// Requests that wait, versions that may answer, and lanes between them.
 pub struct Front {
