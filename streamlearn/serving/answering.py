@@ -21,7 +21,7 @@ from streamlearn.serving.golden import check_golden, score_samples
 from streamlearn.serving.ladder import Bucket, Ladder
 from streamlearn.serving.tf_calls import Place
 from streamlearn.table import TableSet
-from streamlearn.versions import Committed, Store, VersionRef, get_graph, load_bytes, load_tensors
+from streamlearn.versions import Canary, Committed, Store, VersionRef, get_graph, load_bytes, load_tensors
 
 __all__ = ["Answer", "Answering"]
 
@@ -95,10 +95,11 @@ class Answering:
         self._answers[handle] = Answer(executables, dense)
         self._handles.setdefault(version.ref, []).append(handle)
 
-    def activate(self, version: VersionRef) -> None:
+    def activate(self, version: VersionRef, canary: Canary | None) -> None:
         """See `Hooks.activate`."""
         *before, handle = self._handles[version]
         self._front.activate(handle)
+        self._front.set_canary(None if canary is None else (self._handles[canary.version][-1], canary.share))
         # Those were in tables that were given up.
         self._let_go(before)
         self._handles[version] = [handle]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from streamlearn.table import TableSet
+from streamlearn.versions.pointer import Canary
 from streamlearn.versions.record import VersionRef
 from streamlearn.versions.writer import Committed
 
@@ -28,8 +29,12 @@ class Hooks(Protocol):
         """
         ...
 
-    def activate(self, version: VersionRef) -> None:
-        """Called after the version became the one that answers; requests may have been answered with it before."""
+    def activate(self, version: VersionRef, canary: Canary | None) -> None:
+        """Called after the version became the one that answers; requests may have been answered with it before.
+
+        Called again for the same version when it answers from other tables, and when a canary that is ready is tried
+        beside it, at another share, or no more.
+        """
         ...
 
     def retire(self, version: VersionRef) -> None:
@@ -43,7 +48,7 @@ class NoHooks:
     def stage(self, version: Committed, tables: TableSet) -> None:
         """See `Hooks.stage`."""
 
-    def activate(self, version: VersionRef) -> None:
+    def activate(self, version: VersionRef, canary: Canary | None) -> None:
         """See `Hooks.activate`."""
 
     def retire(self, version: VersionRef) -> None:

@@ -17,7 +17,7 @@ from streamlearn.table import TableSet
 from streamlearn.versions.backoff import Backoff
 from streamlearn.versions.hooks import Hooks, NoHooks
 from streamlearn.versions.node_status import NodeStatus
-from streamlearn.versions.pointer import Pointer
+from streamlearn.versions.pointer import Canary, Pointer
 from streamlearn.versions.pointer_log import PointerLog
 from streamlearn.versions.reading import Reading
 from streamlearn.versions.registry import Ack, Node, NodeState, Registry
@@ -102,6 +102,7 @@ class Replica:
         self._ack: Ack | None = None
         self._ack_lock, self._telling = threading.Lock(), threading.Lock()
         self._told_seq = 0
+        self._told_canary: Canary | None = None
         self._beat_s: float | None = None
         self._is_registered, self._is_settled = threading.Event(), threading.Event()
         # Set to wake the thread that stages, and the one that looks at the store.
@@ -330,7 +331,7 @@ class Replica:
         if moved is None:
             return
         # Before the ack: who waits for it may ask this node at once.
-        if moved.is_other:
+        if moved.is_other or moved.canary != self._told_canary:
             self._tell(moved)
         if moved.is_done:
             self._stager.meters.moves.inc()
@@ -353,9 +354,9 @@ class Replica:
         with self._telling:
             if moved.seq < self._told_seq:
                 return
-            self._told_seq = moved.seq
+            self._told_seq, self._told_canary = moved.seq, moved.canary
             try:
-                self._hooks.activate(moved.ref)
+                self._hooks.activate(moved.ref, moved.canary)
             except StreamlearnError as error:
                 self._troubles["activate"] = f"version {moved.ref} answers, but: {error.message}"
             else:

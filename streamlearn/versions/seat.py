@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from streamlearn.clock import Clock
 from streamlearn.versions.following import wanted_of
-from streamlearn.versions.pointer import Pointer
+from streamlearn.versions.pointer import Canary, Pointer
 from streamlearn.versions.record import VersionRef
 from streamlearn.versions.staged import Staged
 
@@ -22,8 +22,9 @@ class Followed:
         seq: Of the pointer.
         ref: The version that answers since.
         took_ms: From when it was heard of.
-        is_other: Whether another version answered before.
+        is_other: Whether another version answered before, or the same from other tables.
         is_done: Whether all that the pointer wants is ready now; if not, the canary is not yet.
+        canary: The version that is tried beside it since; None for none, or one that is not ready.
     """
 
     seq: int
@@ -31,6 +32,7 @@ class Followed:
     took_ms: float
     is_other: bool
     is_done: bool
+    canary: Canary | None
 
 
 class Seat:
@@ -72,15 +74,22 @@ class Seat:
             return self._moved(self.current)
 
     def switch(self, built: Staged) -> Followed | None:
-        """Answer from other tables from now on; who reads the old ones goes on."""
+        """Answer from other tables from now on; who reads the old ones goes on.
+
+        Gives what was done, as though the version were another: it is in other tables.
+        """
         with self._lock:
-            before = None if self.current is None else self.current.active
             moved = self._moved(built)
             if built.active is None and built.is_ready(self.pointer.active):
                 assert self.pointer.active is not None
                 built.activate(self.pointer.active)
             self.current, self.is_draining = built, False
-            return moved and replace(moved, is_other=moved.ref != before)
+            if built.active is None:
+                return None
+            if moved is None:
+                canary = self.pointer.canary if built.are_ready(wanted_of(self.pointer)) else None
+                moved = Followed(self.acted, built.active, 0.0, is_other=True, is_done=False, canary=canary)
+            return replace(moved, is_other=True)
 
     def drop(self) -> None:
         """Answer from nothing until there are other tables."""
@@ -110,4 +119,7 @@ class Seat:
             self.acted, self._behind_s = pointer.seq, None
         took_ms = (self._clock.monotonic_s() - self._heard_s) * 1_000
         is_other = before != pointer.active
-        return Followed(pointer.seq, pointer.active, took_ms, is_other, is_done) if is_other or is_done else None
+        if not is_other and not is_done:
+            return None
+        canary = pointer.canary if is_done else None
+        return Followed(pointer.seq, pointer.active, took_ms, is_other, is_done, canary)

@@ -68,13 +68,13 @@ def serving(app: AppFolder, *more: str) -> Iterator[tuple[subprocess.Popen[str],
             process.wait()
 
 
-def ask(http: str, items: int = 3) -> dict[str, Any]:
+def ask(http: str, items: int = 3, route: str | None = None) -> dict[str, Any]:
     """The answer to one request."""
     body = {
         "user": {"user_id": 7, "history": [1, 2], "age": 0.5},
         "items": [{"video_id": at, "tags": [at % 3], "length": 1.0} for at in range(items)],
     }
-    data = json.dumps(body).encode()
+    data = json.dumps(body if route is None else body | {"route_key": route}).encode()
     asked = urllib.request.Request(f"http://{http}/score", data, {"content-type": "application/json"})
     with urllib.request.urlopen(asked, timeout=60) as answer:
         found: dict[str, Any] = json.load(answer)
@@ -98,9 +98,13 @@ def test_a_node_answers_with_what_was_trained_follows_a_rollback_and_drains(trai
             for found in pool.map(lambda items: ask(http, items), [3, 1, 9, 20, 33, 2, 3, 12] * 3):
                 items = min(3, len(found["scores"]["click"]))
                 assert found["scores"]["click"][:items] == pytest.approx(first["scores"]["click"][:items], rel=1e-4)
-        done = streamlearn(
-            "rollback", "learnable", "--app", str(trained.folder), "--to", "1", "--reason", "try", "--json"
-        )
+        place = ("--app", str(trained.folder))
+        done = streamlearn("promote", "learnable", "1", *place, "--canary", "0.5", "--accept", "--json")
+        assert done.returncode == 0, done.stderr
+        seen = [ask(http, route=f"user-{at % 20}")["version"] for at in range(40)]
+        assert set(seen) == {1, version}
+        assert seen[:20] == seen[20:]
+        done = streamlearn("rollback", "learnable", *place, "--to", "1", "--reason", "try", "--json")
         assert done.returncode == 0, done.stderr
         assert [one["node"] for one in json.loads(done.stdout)["acted"]] == ["node-1"]
         # Whoever waited for the ack is answered by the older version at once.

@@ -14,6 +14,7 @@ from streamlearn.settings import ReplicaSettings
 from streamlearn.table import RowType, TableSet
 from streamlearn.testing import ManualClock, MemoryRegistry
 from streamlearn.versions import (
+    Canary,
     Committed,
     Entry,
     FileFound,
@@ -109,9 +110,12 @@ class SpiedHooks:
         assert tables.retained[-1] == number or number in tables.retained
         self.ready[version.ref] = tables
 
-    def activate(self, version: VersionRef) -> None:
+    def activate(self, version: VersionRef, canary: Canary | None) -> None:
         assert version in self.ready
         self.told.append(("activate", version.version))
+        if canary is not None:
+            assert canary.version in self.ready
+            self.told.append(("canary", canary.version.version))
 
     def retire(self, version: VersionRef) -> None:
         self.told.append(("retire", version.version))

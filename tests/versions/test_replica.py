@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY
 from streamlearn.errors import NodeNotReady, StreamlearnError, VersionRefused
 from streamlearn.table import RowType
 from streamlearn.testing import MemoryRegistry
-from streamlearn.versions import Canary, Store
+from streamlearn.versions import Ack, Canary, Store
 from streamlearn.versions.replica import Replica
 from tests.versions.history import MODEL, rows_of, serving
 from tests.versions.nodes import SpiedHooks, SpiedStore, World
@@ -251,6 +251,61 @@ def test_what_else_must_be_ready_is_made_ready_before_a_version_answers(world: W
     assert hooks.told[4:] == [("stage", 4), ("activate", 4), ("retire", 1)]
     world.check(node, 4)
     assert set(hooks.ready) == set(node.status().staged)
+
+
+def test_hooks_are_told_of_a_canary_when_it_is_ready_and_when_it_ends(world: World) -> None:
+    hooks = SpiedHooks()
+    world.cut(1, 2)
+    world.serve(1)
+    node = world.node(hooks=hooks)
+    node.step()
+    begun = len(hooks.told)
+    world.serve(1, canary=Canary(version=world.refs[2], share=0.1))
+    node.step()
+    assert [one for one in hooks.told[begun:] if one[0] != "stage"] == [("activate", 1), ("canary", 2)]
+    begun = len(hooks.told)
+    node.step()
+    assert hooks.told[begun:] == []
+    world.serve(1, canary=Canary(version=world.refs[2], share=0.5))
+    node.step()
+    assert hooks.told[begun:] == [("activate", 1), ("canary", 2)]
+    begun = len(hooks.told)
+    world.serve(1, canary=None)
+    node.step()
+    assert hooks.told[begun:] == [("activate", 1)]
+
+
+def test_hooks_are_told_of_the_same_version_in_other_tables_and_nobody_is_acked(world: World) -> None:
+    hooks = SpiedHooks()
+    world.cut(1)
+    world.serve(1)
+    node = world.node(hooks=hooks)
+    node.step()
+    begun, current = len(hooks.told), node._seat.current
+    assert current is not None
+    moved = node._seat.switch(current)
+    assert moved is not None
+    assert (moved.is_other, moved.is_done) == (True, False)
+    node._after_move(moved)
+    assert hooks.told[begun:] == [("activate", 1)]
+
+
+def test_whoever_hears_an_ack_meets_what_hooks_were_told(world: World) -> None:
+    hooks, acked = SpiedHooks(), []
+    assert world.registry is not None
+    ack = world.registry.ack
+
+    def noted(one: Ack) -> None:
+        acked.append((one.version, ("activate", one.version) in hooks.told))
+        ack(one)
+
+    world.registry.ack = noted  # type: ignore[method-assign,assignment]
+    world.cut(1, 2)
+    node = world.node(hooks=hooks)
+    for version in (1, 2):
+        world.serve(version)
+        node.step()
+    assert acked == [(1, True), (2, True)]
 
 
 def test_a_version_that_hooks_refuse_answers_nothing_and_is_named(world: World) -> None:
