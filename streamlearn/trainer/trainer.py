@@ -24,7 +24,7 @@ from streamlearn.errors import (
     UsageError,
 )
 from streamlearn.models import Model
-from streamlearn.ps import Epoch, PsClient, ShardStats
+from streamlearn.ps import Epoch, PsClient
 from streamlearn.publisher import Judge, Lineage, Noted, Publisher, Resumed
 from streamlearn.publisher.bases import Compact
 from streamlearn.samples import SampleCodec, golden_bytes
@@ -223,12 +223,12 @@ class Trainer:
             ShardRefused: Shards are of a later run, and the store knows of none: it is not the one that they wrote to.
         """
         # Looked at before the store, which knows every run that shards can know of then.
-        later = self._later_shard() if isinstance(error, EpochOver) else None
+        later = self._later_shard() if isinstance(error, EpochOver) else ""
         resumed = self.publisher.resume()
-        if later is not None:
+        if later:
             message = (
-                f"shard {later.place} stands in epoch {later.epoch}, and {self._store.url} has no run of "
-                f"{self._folder.app.name!r} later than this one, {resumed.run}: it was lost, or is another store"
+                f"{later}, and {self._store.url} has no run of {self._folder.app.name!r} later than this one, "
+                f"{resumed.run}: it was lost, or is another store"
             )
             help = (
                 "give the store back what it had, or name the right one in versions.store; "
@@ -237,13 +237,15 @@ class Trainer:
             raise ShardRefused(message, help=help)
         return resumed
 
-    def _later_shard(self) -> ShardStats | None:
-        """A shard that was restored by a later run."""
+    def _later_shard(self) -> str:
+        """What says that a shard was restored by a later run; empty where nothing does."""
+        run = self.publisher.run
         try:
             found = self._client.stats()
-        except ShardUnreachable:  # restoring it will say so
-            return None
-        return next((one for one in found if one.epoch is not None and one.epoch.run > self.publisher.run), None)
+        except (EpochOver, ShardUnreachable):  # it lets nobody of this epoch in to be asked; restoring it will say why
+            return ""
+        later = [one for one in found if one.epoch is not None and one.epoch.run > run]
+        return f"shard {later[0].place} stands in epoch {later[0].epoch}" if later else ""
 
     @property
     def lag(self) -> int:

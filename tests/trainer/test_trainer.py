@@ -103,7 +103,7 @@ def test_a_model_keeps_the_weight_decay_it_began_with(tmp_path: Path) -> None:
     write_messages(strict_folder(tmp_path), messages_of(strict_folder(tmp_path).app, 4))
     run(strict_folder(tmp_path))
     changed = learnable_folder(tmp_path, {"trainer": STRICT, "tables": {"weight_decay": 0.1}})
-    with pytest.raises(UsageError, match="name the changed application anew"):
+    with pytest.raises(UsageError, match="give the application a new name"):
         run(changed)
 
 
