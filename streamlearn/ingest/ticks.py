@@ -60,7 +60,7 @@ def look_at(partitions: Mapping[int, PartitionTime], at_ms: int, rules: TickRule
         Look(limit_ms=7300, is_last=False)
     """
     closed = [one for one in partitions.values() if one.closed]
-    cap_ms = min((one.after_ms for one in closed), default=AFTER_ALL)
+    cap_ms = _cap_ms(closed)
     # What was given with the last blobs of its readers has come too.
     if len(closed) == rules.partitions and at_ms > _latest_before(closed):
         return Look(cap_ms, is_last=True)
@@ -74,6 +74,10 @@ def next_look_ms(head: LotHead, deadline_ms: int | None, rules: TickRules, quiet
     from one blob's time to the next, with no timers in between. Otherwise it is when the first row is due, or
     when progress is to be told again.
 
+    A lot that is as far as a reader that was stopped goes no further before all have stopped, and each says so. Until
+    then it is not looked at: a runner whose sources are at their end fires a timer ahead of what is of a later time,
+    and one that is set again each time would fire for ever.
+
     Args:
         head: What is known; its `watermark_ms` is what the lot has reached.
         deadline_ms: When its join has something to do; None: never, as things are.
@@ -81,7 +85,7 @@ def next_look_ms(head: LotHead, deadline_ms: int | None, rules: TickRules, quiet
         quiet: How many looks in a row found nothing new; each of them doubles the time to the next.
 
     Returns:
-        Event time; None while no time is known.
+        Event time; None while no time is known, and while only the stop of other readers is waited for.
     """
     tick_ms, times = rules.tick_ms, list(head.partitions.values())
     is_known = len(times) == rules.partitions
@@ -90,6 +94,8 @@ def next_look_ms(head: LotHead, deadline_ms: int | None, rules: TickRules, quiet
         # What came before any time was known has the time of its events.
         end_ms = max(head.watermark_ms, _latest_before(times), head.latest_ms)
         return None if end_ms == BEFORE_ALL else _above(end_ms, tick_ms)
+    if head.watermark_ms >= _cap_ms(times):
+        return None
     floor_ms = (known_ms - rules.lag_ms) // tick_ms * tick_ms
     if known_ms > BEFORE_ALL and floor_ms > head.watermark_ms:
         return floor_ms
@@ -106,6 +112,11 @@ def next_look_ms(head: LotHead, deadline_ms: int | None, rules: TickRules, quiet
 
 def _above(time_ms: int, tick_ms: int) -> int:
     return (time_ms // tick_ms + 1) * tick_ms
+
+
+def _cap_ms(times: Iterable[PartitionTime]) -> int:
+    """How far a lot may go at most: as far as any reader that has ended or was stopped."""
+    return min((one.after_ms for one in times if one.closed), default=AFTER_ALL)
 
 
 def _latest_before(times: Iterable[PartitionTime]) -> int:

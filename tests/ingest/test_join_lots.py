@@ -295,6 +295,19 @@ def test_the_last_look_waits_for_what_was_given_with_the_last_blobs() -> None:
     assert next_look_ms(LotHead(latest_ms=5_000, partitions={0: nothing, 1: nothing}), 5_000, RULES) == 5_500
 
 
+def test_a_lot_as_far_as_a_stopped_reader_is_not_looked_at_before_all_have_stopped() -> None:
+    going, stopped_at = PartitionTime(9_000, 12_000, False), PartitionTime(10_000, 10_000, True)
+    head = LotHead(watermark_ms=9_500, partitions={0: going, 1: stopped_at})
+    assert next_look_ms(head, 9_600, RULES) == 10_000
+    head = LotHead(watermark_ms=10_000, partitions={0: going, 1: stopped_at})
+    assert next_look_ms(head, 10_100, RULES) is None
+    assert next_look_ms(head, None, RULES, quiet=3) is None
+    head = LotHead(watermark_ms=10_000, partitions={0: PartitionTime(12_000, 12_000, True), 1: stopped_at})
+    assert next_look_ms(head, None, RULES) == 12_500
+    before_time = PartitionTime(BEFORE_ALL, BEFORE_ALL, True)
+    assert next_look_ms(LotHead(partitions={0: going, 1: before_time}), None, RULES) is None
+
+
 def test_a_damaged_head_is_refused() -> None:
     head = LotHead(generation=5, count=7, partitions={1: PartitionTime(1, 2, True)})
     assert decode_head(encode_head(head)) == head

@@ -13,10 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from streamlearn.apps import AppFolder
+from streamlearn.events import Producer
+from streamlearn.ingest import ProgressLog
 from streamlearn.ingest.progress_keeper import partitions_of
-from streamlearn.testing import wait_until
+from streamlearn.testing import small_impression, wait_until
+from streamlearn.topics import partition_of
 from tests.ingest.family import family_of, is_alive, one_of
-from tests.ingest.history import STEP_MS, T_MS, acknowledged_ms, fill, learned, messages, outcomes, write_app
+from tests.ingest.history import (
+    STEP_MS,
+    T_MS,
+    acknowledged_ms,
+    fill,
+    learned,
+    messages,
+    outcomes,
+    records_of,
+    write_app,
+)
 
 DEADLINE_S = 120.0
 
@@ -102,6 +115,46 @@ def test_a_second_signal_ends_a_run_and_its_runner_at_once_and_the_next_leaves_n
     assert learned(app) == outcomes(app)
     assert {partition for partition, _ in messages(app)} == set(range(5))
     check_messages(app)
+
+
+def test_a_stop_ends_every_lot_where_partitions_stand_far_apart(prism: Path, tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", prism, lots=4)
+    fill(app, 0, 100)
+    far_ms = T_MS + 100 * STEP_MS + 3 * 3_600_000
+    _go_on_alone(app, far_ms)
+    with job(app) as process:
+        wait_for_progress(app, process, T_MS + 90 * STEP_MS)
+        wait_until(lambda: _is_set_aside(app, b"no event"), "the partition that is ahead was read", DEADLINE_S)
+        process.send_signal(signal.SIGTERM)
+        report = ended(app, process)
+    assert report["stopped"]
+    with ProgressLog.open(app.topic_url("progress"), app.access) as log:
+        assert log.standing().has_ended(report["run"], app.settings.ingest.lots)
+    with Producer(app) as producer:
+        producer.end(far_ms + 1_000)
+    with job(app) as process:
+        assert not ended(app, process)["stopped"]
+    assert learned(app) == outcomes(app)
+
+
+def _go_on_alone(app: AppFolder, until_ms: int) -> None:
+    """Partition 0 of both topics has a request of a time that the other does not come to, and then what is no event."""
+    seed = next(seed for seed in range(1_000, 2_000) if _is_first(small_impression(seed)["request_id"]))
+    given = small_impression(seed) | {"event_time_ms": until_ms}
+    with Producer(app) as producer:
+        producer.impression(**given)
+        producer.action(given["request_id"], until_ms, given["items"][0]["video_id"], "click")
+    with app.open_topic("impressions") as topic, topic.writer() as writer:
+        writer.append(0, [b"no event"], [b""])
+
+
+def _is_first(request_id: str) -> bool:
+    return partition_of(request_id.encode(), 2) == 0
+
+
+def _is_set_aside(app: AppFolder, value: bytes) -> bool:
+    with app.open_topic("dead_letters") as topic:
+        return any(value in letter for *_, letter in records_of(topic))
 
 
 def check_messages(app: AppFolder, *, restores: int = 0) -> None:
