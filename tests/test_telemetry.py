@@ -186,6 +186,7 @@ def test_public_names_are_listed() -> None:
         "counter",
         "gauge",
         "histogram",
+        "metrics_text",
         "serve_metrics",
         "set_up_logging",
     }
