@@ -346,6 +346,22 @@ def test_work_that_fails_fails_its_callers_alone(rig: Rig) -> None:
     assert rig.ask("/score", request(1))[0] == 200
 
 
+def test_a_lane_that_begins_anew_lost_its_work_and_its_callers_are_told(rig: Rig) -> None:
+    rig.hold()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(rig.ask, "/score", request(1))
+        wait_until(lambda: rig.front.waiting() == 1, "it to wait")
+        lost = rig.front.take(0, 5.0)
+        assert lost is not None
+        assert rig.front.take(0, 0.0) is None
+        status, answer = asked.result()
+        assert (status, answer["error"]) == (500, "its lane began anew")
+    # What comes too late is let go of.
+    rig.front.give(lost, np.zeros((4, 2), np.float32))
+    rig.let_go()
+    assert rig.ask("/score", request(1))[0] == 200
+
+
 def test_it_says_how_it_is(rig: Rig) -> None:
     assert rig.ask("/v2/health/ready")[0] == 200
     assert rig.ask("/versions")[1]["active"] == 1

@@ -76,6 +76,7 @@ pub struct Work {
     /// How many candidates it has; scores of those after them are not looked at.
     pub candidates: usize,
     lane: usize,
+    plan: u64,
     parts: Vec<(Ticket, Range<usize>)>,
     begun: Instant,
     gathering: Duration,
@@ -187,6 +188,10 @@ impl Front {
     pub fn take(&self, lane: usize, wait: Duration, scratch: &mut Scratch) -> Option<Work> {
         let until = Instant::now() + wait;
         let mut state = self.lock();
+        // A lane that asks while it has work has lost it.
+        for ticket in state.scheduler.leave(lane) {
+            state.refuse(ticket, Refusal::Broken("its lane began anew".into()));
+        }
         loop {
             let next = state.scheduler.next(self.now_us(), lane);
             for ticket in next.late {
@@ -221,6 +226,9 @@ impl Front {
         let took_us = took.as_secs_f64() * 1e6;
         let mut rows = scores.chunks_exact(labels);
         let mut state = self.lock();
+        if !state.scheduler.is_on(work.lane, work.plan) {
+            return; // those who waited were told when its lane began anew
+        }
         for (ticket, some) in &work.parts {
             let waiting = state.waiting.get_mut(ticket);
             let into = waiting.map(|one| &mut one.scores[some.start * labels..some.end * labels]);
@@ -244,7 +252,9 @@ impl Front {
 
     /// Say that a lane could not do its work: whoever waits for any of it is refused.
     pub fn fail(&self, work: Work, said: &str) {
-        self.failed(work.lane, &Refusal::Broken(said.to_owned()));
+        if self.lock().scheduler.is_on(work.lane, work.plan) {
+            self.failed(work.lane, &Refusal::Broken(said.to_owned()));
+        }
     }
 
     /// Take no more requests; those that wait are still answered.
@@ -322,7 +332,7 @@ impl Front {
 
     fn packed(&self, begun: Begun, scratch: &mut Scratch) -> Option<Work> {
         let began = Instant::now();
-        let Begun { handle, number, tables, shape, parts, tickets, lane } = begun;
+        let Begun { handle, number, tables, shape, parts, tickets, lane, plan } = begun;
         let candidates = parts.iter().map(|part| part.some.len()).sum();
         let outcome =
             tables.pin(number).map_err(|error| Refusal::NotKept(error.to_string())).and_then(|pin| {
@@ -342,6 +352,7 @@ impl Front {
                     packed,
                     candidates,
                     lane,
+                    plan,
                     parts: tickets,
                     begun: began,
                     gathering,
@@ -382,6 +393,7 @@ struct Begun {
     parts: Vec<Part>,
     tickets: Vec<(Ticket, Range<usize>)>,
     lane: usize,
+    plan: u64,
 }
 
 impl State {
@@ -407,7 +419,16 @@ impl State {
         }
         let length = if has_sequences { plan.length } else { 0 };
         let shape = Shape { users: plan.users_bucket, candidates: plan.candidates_bucket, length };
-        Some(Begun { handle: plan.version, number: ready.number, tables, shape, parts, tickets, lane })
+        Some(Begun {
+            handle: plan.version,
+            number: ready.number,
+            tables,
+            shape,
+            parts,
+            tickets,
+            lane,
+            plan: plan.id,
+        })
     }
 
     fn answer(&mut self, ticket: Ticket) {

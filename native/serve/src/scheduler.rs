@@ -205,6 +205,11 @@ impl Scheduler {
         self.lanes.leave(lane).map_or_else(Vec::new, |plan| self.fail(&plan))
     }
 
+    /// Whether a lane still has a plan: one that left and came again does not.
+    pub fn is_on(&self, lane: usize, plan: u64) -> bool {
+        self.lanes.is_on(lane, plan)
+    }
+
     /// The caller of a request is gone: nothing more of it is executed. Whether it had not ended before.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         let is_here = self.tickets.find(ticket).is_some_and(|held| !held.is_gone);

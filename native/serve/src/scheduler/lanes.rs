@@ -54,6 +54,11 @@ impl Lanes {
         plan
     }
 
+    /// Whether a lane executes a plan.
+    pub fn is_on(&self, lane: usize, plan: u64) -> bool {
+        matches!(&self.lanes[lane], Lane::Busy { plan: of_lane, .. } if of_lane.id == plan)
+    }
+
     pub fn busy(&self) -> usize {
         self.lanes.iter().filter(|lane| matches!(lane, Lane::Busy { .. })).count()
     }
