@@ -142,8 +142,7 @@ class DemoModel:
 
     def _wait_for(self, version: int) -> None:
         def is_there() -> bool:
-            active = [status.active for status in self._nodes.status()]
-            return all(one is not None and one.version == version for one in active)
+            return set(self._nodes.ask()) == {version}
 
         self._wait(is_there, f"all nodes to answer with version {version}")
 
@@ -154,7 +153,7 @@ class DemoModel:
         whole_ms = (time.perf_counter() - begin) * 1e3
         answers = self._nodes.ask()
         facts = {f"version {done['active']} back on {one['node']}, ms": round(one["ms"], 1) for one in done["acted"]}
-        if len(facts) != self._nodes.count or {version for version, _ in answers} != {done["active"]}:
+        if len(facts) != self._nodes.count or set(answers) != {done["active"]}:
             message = (
                 f"{len(facts)} of {self._nodes.count} nodes followed, {answers} were answered after a rollback: {done}"
             )

@@ -1,25 +1,20 @@
-"""The demo's nodes: two that serve, and callers that ask them all the while for what the history's users were shown."""
+"""The demo's nodes: processes of `streamlearn serve`, asked all the while for what the history's users were shown."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 
 from streamlearn.apps import AppFolder
-from streamlearn.errors import StreamlearnError
+from streamlearn.errors import ServiceError, StreamlearnError
 from streamlearn.replay import History
 from streamlearn.serving.load import Load, LoadFound, LoadPlan
-from streamlearn.serving.node import Node
 from streamlearn.serving.recorded import of_history, recorded
-from streamlearn.serving.tf_calls import Place
-from streamlearn.versions import NodeStatus
 
 __all__ = ["DemoNodes"]
 
@@ -27,11 +22,17 @@ _NODES = 2
 _REQUESTS, _IMPRESSIONS_MAX = 200, 2_000
 _RATE, _RUN_S_MAX = 20.0, 3_600
 # Training takes the processors as well: whoever asks waits longer than callers would.
-_DEADLINE_MS = 20_000
+_SETTINGS = (
+    "front.deadline_ms=20000",
+    "serving.users_buckets=[4]",
+    "serving.candidates_buckets=[16]",
+    "telemetry.log_level=warning",
+)
+_READY_S_MAX, _END_S_MAX = 180.0, 30.0
 
 
 class DemoNodes:
-    """Nodes that serve; each is asked by a caller of its own.
+    """Nodes that serve, each in a process of its own; each is asked by a caller of its own from when it is ready.
 
     Args:
         folder: The application, with store and registry in its settings.
@@ -41,36 +42,34 @@ class DemoNodes:
     def __init__(self, folder: AppFolder, history: History) -> None:
         asked = recorded(of_history(history), _REQUESTS, _IMPRESSIONS_MAX, np.random.default_rng(1))
         self._messages = asked.messages(folder.app.features, folder.app.name)
-        self._ends, self._stop = ExitStack(), threading.Event()
+        self._stop, self._ready = threading.Event(), [threading.Event() for _ in range(_NODES)]
+        self._probes: dict[int, Load] = {}
         self._found: list[LoadFound] = []
         self._errors: list[BaseException] = []
-        small, places = _small(folder), [Place("/CPU:0")]
-        with self._closing():
-            self._nodes = [
-                self._ends.enter_context(Node(small, name=f"node-{number}", places=places))
-                for number in range(1, _NODES + 1)
-            ]
-            for node in self._nodes:
-                node.wait_ready()
-            self._callers = [self._caller(node) for node in self._nodes]
+        self._processes = [_started(folder, number) for number in range(_NODES)]
+        self._callers = [threading.Thread(target=self._call, args=(number,), daemon=True) for number in range(_NODES)]
+        for caller in self._callers:
+            caller.start()
 
     @property
     def count(self) -> int:
         """How many there are."""
-        return len(self._nodes)
+        return len(self._processes)
 
-    def status(self) -> list[NodeStatus]:
-        """How each is."""
-        return [node.status() for node in self._nodes]
+    def ask(self) -> list[int]:
+        """One request to each: the version that answered. Waits until they are ready.
 
-    def ask(self) -> list[tuple[int, float]]:
-        """One request to each: the version that answered, and after how many milliseconds."""
-        found = []
-        for node in self._nodes:
-            load, begin_s = Load(node.grpc, self._messages[:1], connections=1), time.perf_counter()
-            version = int(load.probe().version)
-            found.append((version, (time.perf_counter() - begin_s) * 1e3))
-        return found
+        Raises:
+            StreamlearnError: One is not, or refuses.
+        """
+        until_s = time.monotonic() + _READY_S_MAX
+        for number, ready in enumerate(self._ready):
+            if not ready.wait(max(0.0, until_s - time.monotonic())):
+                message = f"node {number + 1} is not ready after {_READY_S_MAX:.0f} s"
+                raise ServiceError(message, help="what it said is above")
+        if self._errors:
+            raise self._errors[0]
+        return [int(self._probes[number].probe().version) for number in range(self.count)]
 
     def facts(self) -> dict[str, Any]:
         """Let callers end, and say what they were answered.
@@ -97,35 +96,46 @@ class DemoNodes:
     def close(self) -> None:
         """End callers and nodes."""
         self._stop.set()
-        self._ends.close()
-
-    def _caller(self, node: Node) -> threading.Thread:
-        def call() -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
             try:
-                load = Load(node.grpc, self._messages, connections=1)
-                self._found.append(load.run(LoadPlan("poisson", _RATE, _RUN_S_MAX), stop=self._stop.is_set))
-            # Whoever asks for facts is told; a thread has nobody else to tell.
-            except BaseException as error:
-                self._errors.append(error)
+                process.wait(_END_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for caller in self._callers:
+            caller.join(_END_S_MAX)
 
-        thread = threading.Thread(target=call, name="demo-caller", daemon=True)
-        thread.start()
-        return thread
-
-    @contextmanager
-    def _closing(self) -> Iterator[None]:
+    def _call(self, number: int) -> None:
         try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+            address = _address(self._processes[number], number)
+            self._probes[number] = Load(address, self._messages[:1], connections=1)
+            load = Load(address, self._messages, connections=1)
+            self._ready[number].set()
+            self._found.append(load.run(LoadPlan("poisson", _RATE, _RUN_S_MAX), stop=self._stop.is_set))
+        # Whoever asks is told; a thread has nobody else to tell.
+        except BaseException as error:
+            self._errors.append(error)
+            self._ready[number].set()
 
 
-def _small(folder: AppFolder) -> AppFolder:
-    """With few shapes to compile, and free ports."""
-    settings = folder.settings
-    serving = structs.replace(settings.serving, users_buckets=[4], candidates_buckets=[16], lanes=1)
-    front = structs.replace(
-        settings.front, listen="127.0.0.1:0", http="", deadline_ms=_DEADLINE_MS, deadline_ms_max=_DEADLINE_MS
-    )
-    return replace(folder, settings=structs.replace(settings, serving=serving, front=front))
+def _started(folder: AppFolder, number: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "streamlearn", "serve", str(folder.folder), "--name", f"node-{number + 1}"]
+    command += ["--listen", "127.0.0.1:0", "--http", "none"]
+    where = (f"versions.store={folder.store_url}", f"registry.url={folder.registry_url}")
+    for setting in (*where, *_SETTINGS):
+        command += ["--set", setting]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def _address(process: subprocess.Popen[str], number: int) -> str:
+    """Where a node serves gRPC, once it is ready."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.stdout.close()
+    _, found, rest = line.partition(" is served at grpc ")
+    if not found:
+        message = f"node {number + 1} ended with status {process.wait(_END_S_MAX)} before it was ready"
+        raise ServiceError(message, help="what it said is above")
+    return rest.partition(": version")[0]
