@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.decoding import packed_decoder_of
 from streamlearn.errors import BadRecord
 
 __all__ = ["Blob", "Section", "decode_blob", "encode_blob", "lengths_of"]
@@ -94,7 +95,8 @@ class _Whole(msgspec.Struct, array_like=True, frozen=True):
     after_ms: int
 
 
-_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Whole)
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[_Whole] = packed_decoder_of(_Whole)
 
 
 def lengths_of(texts: Bytes) -> Int64s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from streamlearn.decoding import packed_decoder_of
 from streamlearn.errors import BadRecord
 from streamlearn.ingest.watermark import BEFORE_ALL, TopicClock
 from streamlearn.topics import Position
@@ -31,7 +32,8 @@ class PairMark(msgspec.Struct, frozen=True):
     closed: bool = False
 
 
-_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(tuple[PairMark, ...])
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[tuple[PairMark, ...]] = packed_decoder_of(tuple[PairMark, ...])
 
 
 def encode_marks(marks: tuple[PairMark, ...]) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from streamlearn.errors import IngestOver, PositionLost, TopicReplaced
-from streamlearn.ingest import AFTER_ALL, Lineage, PairMark, ProgressLog, begin_run
+from streamlearn.ingest import AFTER_ALL, BEFORE_ALL, Lineage, PairMark, ProgressLog, begin_run
 from streamlearn.ingest.mark import decode_marks, encode_marks
 from streamlearn.telemetry import gauge
 from streamlearn.testing import ManualClock, small_impression, wait_until
@@ -86,6 +86,15 @@ def test_the_last_blob_alone_closes_and_one_from_a_mark_behind_it_does_not_come_
     assert [blob.closes for blob in blobs] == [False] * (len(blobs) - 1) + [True]
     with reading(plan, mark) as reader:
         assert take_all(reader) == []
+
+
+def test_what_closes_a_partition_without_events_comes_ahead_of_the_timers_of_the_end(place: Place) -> None:
+    place.fill(0, end=True)
+    with reading(place.plan()) as reader:
+        taken = wait_until(reader.take, "the closing blob")
+    assert taken is not None
+    assert (taken.blob.opens, taken.blob.closes, taken.blob.after_ms) == (True, True, AFTER_ALL)
+    assert taken.time_ms == BEFORE_ALL
 
 
 def test_a_run_with_a_start_opens_at_once_without_any_record(place: Place) -> None:

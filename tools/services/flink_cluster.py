@@ -16,7 +16,7 @@ from tools.services.service import Service, launch_on
 
 __all__ = ["FlinkJobs", "FlinkTasks", "flink_cluster"]
 
-_ASK_S_MAX = 10.0
+_ASK_S_MAX = 30.0
 # The last seven are what Flink's own scripts reckon from the size of a process.
 _SETTINGS = """\
 jobmanager.rpc.address: {host}
