@@ -20,8 +20,8 @@ PYTHON_LINES_MAX, RUST_LINES_MAX, FUNCTION_LINES_MAX = 500, 700, 70
 FUNCTION_LINES_MEDIAN_MAX, POSITIONAL_MAX = 10, 5
 
 CORE = {
-    "apps", "cache", "clock", "config", "errors", "events", "features", "lazy", "leaving", "marks", "models", "native",
-    "replay", "samples", "schemas", "settings", "table", "telemetry", "topics", "versions",
+    "apps", "cache", "clock", "config", "decoding", "errors", "events", "features", "lazy", "leaving", "marks",
+    "models", "native", "replay", "samples", "schemas", "settings", "table", "telemetry", "topics", "versions",
 }  # fmt: skip
 # Which parts of streamlearn a part may import, beyond itself and the core.
 ALLOWED: dict[str, set[str]] = {
@@ -54,7 +54,17 @@ WALLS = {
     "redis": ("streamlearn/versions/", "tools/", "tests/"),
     "matplotlib": ("streamlearn/cli/report_figures.py",),
     "fsspec": ("streamlearn/versions/", "tests/"),
-    **dict.fromkeys(("fbgemm_gpu", "tensorflow_recommenders_addons", "tf_keras", "torch"), ("benchmarks/peers/",)),
+    **dict.fromkeys(
+        (
+            "fbgemm_gpu",
+            "mosec",
+            "tensorflow_recommenders_addons",
+            "tf_keras",
+            "torch",
+            "triton_python_backend_utils",
+        ),
+        ("benchmarks/peers/",),
+    ),
 }
 HEAVY = (
     "tensorflow",
@@ -162,6 +172,12 @@ def test_only_one_door_leads_to_the_compiled_module() -> None:
         if _name(file) != "streamlearn/native.py"
     ]
     assert not wrong, "import it as `from streamlearn.native import native`: " + ", ".join(wrong)
+
+
+def test_only_one_module_decodes_structs() -> None:
+    direct = re.compile(r"msgspec\.(convert|(json|msgpack|toml|yaml)\.(decode|Decoder))\(")
+    found = [_name(file) for file in PACKAGE if file.stem != "decoding" and direct.search(file.read_text())]
+    assert not found, f"use streamlearn.decoding, which threads may share: {found}"
 
 
 @pytest.mark.parametrize("package", WALLS)

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.decoding import packed_decoder_of
 from streamlearn.errors import BadRecord
 from streamlearn.ingest.join_columns import ActionColumns, ImpressionColumns
 
@@ -68,7 +69,8 @@ DTYPES = {
     ImpressionColumns: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "<i8", "u1", "<i8"),
     ActionColumns: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "u1", "<f4"),
 }
-_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Whole)
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[_Whole] = packed_decoder_of(_Whole)
 
 
 def encode_lot(events: LotEvents) -> bytes:

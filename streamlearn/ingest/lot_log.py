@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from streamlearn.decoding import packed_decoder_of
 from streamlearn.errors import BadRecord
 from streamlearn.ingest.join_plan import JoinPlan
 from streamlearn.ingest.lot_events import LotEvents, decode_lot, encode_lot
@@ -216,7 +217,8 @@ class LogSpans(msgspec.Struct, frozen=True):
         return max(1, (self.payload_ms or 0) // (_PAYLOAD_BAGS - 2))
 
 
-_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(LotHead)
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[LotHead] = packed_decoder_of(LotHead)
 
 
 def encode_head(head: LotHead) -> bytes:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from streamlearn.decoding import from_json
 from streamlearn.errors import BadRecord, UsageError
 
 __all__ = ["DESCRIPTION_FILE", "Description", "GraphNote", "TensorNote", "read_description", "write_description"]
@@ -107,7 +108,7 @@ def read_description(folder: Path) -> Description:
     file = folder / DESCRIPTION_FILE
     try:
         with file.open("rb") as opened:
-            found = msgspec.json.decode(opened.read(_BYTES_MAX), type=Description)
+            found = from_json(opened.read(_BYTES_MAX), Description)
     except FileNotFoundError:
         message = f"{folder} holds no exported graphs: it has no {DESCRIPTION_FILE}"
         raise BadRecord(message, help="give a folder that `export_graphs` wrote") from None

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from streamlearn import errors
+from streamlearn.decoding import decoder_of
 from streamlearn.errors import BadRecord, StreamlearnError, VersionDefect
 from streamlearn.ps.epoch import Epoch
 from streamlearn.table import Expiry
@@ -257,8 +258,8 @@ Answer: TypeAlias = Done | Failed | Restored | Exported | ExpiredKeys | ShardSta
 
 Said = TypeVar("Said")
 
-_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
-_answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+_orders: msgspec.json.Decoder[Order] = decoder_of(Order)
+_answers: msgspec.json.Decoder[Answer] = decoder_of(Answer)
 
 
 def encode(said: Order | Answer) -> bytes:

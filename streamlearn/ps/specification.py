@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from streamlearn.decoding import from_json
 from streamlearn.table import TableOptions
 
 __all__ = ["difference", "fingerprint_of", "specification_of"]
@@ -40,7 +41,7 @@ def difference(mine: Sequence[TableOptions], theirs: bytes) -> str:
         "table 'videos': dim is 16 here, 8 there"
     """
     try:
-        found = msgspec.json.decode(theirs, type=list[dict[str, Any]])
+        found = from_json(theirs, list[dict[str, Any]])
         there = {str(one["spec"]["name"]): one for one in found}
     except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
         return ""

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from streamlearn.decoding import from_plain
 from streamlearn.errors import ConfigError
 
 __all__ = ["Checked"]
@@ -26,7 +27,7 @@ class Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, kind in _kinds(type(self)).items():
             value = getattr(self, name)
             try:
-                msgspec.convert(value, kind)
+                from_plain(value, kind)
             except msgspec.ValidationError as error:
                 self._refuse(name, str(error).replace("Expected", "expected"))
             if isinstance(value, float) and not abs(value) <= _FLOAT32_MAX:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from streamlearn.decoding import from_json
 from streamlearn.errors import BadRecord
 from streamlearn.marks import MarkedRows, Marks, Settled
 from streamlearn.settings import MarksSettings
@@ -77,7 +78,7 @@ class Remembered:
             )
             raise BadRecord(message, help="go on from a version that this trainer wrote")
         try:
-            reached = msgspec.json.decode(entries[_REACHED], type=Reached)
+            reached = from_json(entries[_REACHED], Reached)
         except msgspec.DecodeError as error:
             message = f"where messages are learned cannot be read: {error}"
             raise BadRecord(message, help="go on from an older version") from error

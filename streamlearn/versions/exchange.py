@@ -18,6 +18,7 @@ import pyarrow as pa
 from msgspec import Meta, Struct
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.decoding import from_json
 from streamlearn.errors import BadRecord, UsageError
 from streamlearn.native import native
 from streamlearn.table import Changes
@@ -276,7 +277,7 @@ def _read_version(folder: Path) -> Exchanged:
     path = folder / _VERSION
     try:
         with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_VERSION_BYTES_MAX), type=Exchanged)
+            return from_json(file.read(_VERSION_BYTES_MAX), Exchanged)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _damaged(path, f"it does not say what the folder is: {error}") from None
 

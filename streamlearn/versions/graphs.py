@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from streamlearn.decoding import from_json
 from streamlearn.errors import BadRecord, FileMissing, FileTaken, Oversize, UsageError, VersionDefect
 from streamlearn.versions.defect import defective
 from streamlearn.versions.layout import graph_folder
@@ -190,7 +191,7 @@ def _stored(store: Store, place: str, file: Path) -> Stored:
 def _read_index(store: Store, place: str, graph_id: str) -> _Index:
     path = f"{place}/{_INDEX}"
     try:
-        index = msgspec.json.decode(store.read(path, bytes_max=_INDEX_BYTES_MAX), type=_Index)
+        index = from_json(store.read(path, bytes_max=_INDEX_BYTES_MAX), _Index)
     except FileMissing:
         raise defective(path, "missing_file", "there is no such graph") from None
     except (msgspec.DecodeError, UnicodeDecodeError, Oversize) as error:

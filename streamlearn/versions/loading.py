@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.decoding import from_plain
 from streamlearn.errors import TableBusy, UsageError
 from streamlearn.native import native
 from streamlearn.table import Changes, TableOptions, TableSet, Upkeep
@@ -217,7 +218,7 @@ def record_of(options: TableOptions, *, row_type: str | None = None) -> TableRec
         "optimizer": msgspec.to_builtins(options.optimizer),
         "tick_ms": options.tick_ms,
     }
-    return msgspec.convert(said, TableRecord)
+    return from_plain(said, TableRecord)
 
 
 class _Loading:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Meta, Struct
 
+from streamlearn.decoding import from_json
 from streamlearn.errors import UsageError
 from streamlearn.versions.arrow import plain, read_batches, schema_of
 from streamlearn.versions.defect import defective
@@ -205,7 +206,7 @@ def _continued(
 
 def _noted(note: str, path: str) -> _Note:
     try:
-        return msgspec.json.decode(note, type=_Note)
+        return from_json(note, _Note)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise defective(path, "corrupted", f"a value is {note[:100]!r}: {error}") from None
 

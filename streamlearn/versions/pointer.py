@@ -34,16 +34,24 @@ _Numbers = Annotated[tuple[_Number, ...], Meta(max_length=100_000)]
 _NAMED_MAX = 5
 
 
-class Canary(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A version that answers a share of the requests.
+class Canary(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A version that is tried on a share of the requests.
 
     Attributes:
         version: Which.
-        share: Of requests, above 0 and below 1.
+        share: Of requests, above 0 and below 1; 1 in shadow is all of them.
+        shadow: Whether it only scores what the active version answers, and answers nothing.
     """
 
     version: VersionRef
-    share: Annotated[float, Meta(gt=0, lt=1)]
+    share: Annotated[float, Meta(gt=0, le=1)]
+    # Not written where it is not set: nodes of before read the canaries they know.
+    shadow: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What it is called: canary, or shadow."""
+        return "shadow" if self.shadow else "canary"
 
 
 class Pointer(Record, frozen=True, kw_only=True):
@@ -80,8 +88,9 @@ class Pointer(Record, frozen=True, kw_only=True):
     @property
     def needed(self) -> dict[str, VersionRef]:
         """The versions that must stay readable, by what they are."""
-        canary = None if self.canary is None else self.canary.version
-        found = {"active": self.active, "previous": self.previous, "canary": canary}
+        found = {"active": self.active, "previous": self.previous}
+        if self.canary is not None:
+            found[self.canary.kind] = self.canary.version
         return {name: ref for name, ref in found.items() if ref is not None}
 
 
@@ -127,7 +136,9 @@ def publish(pointer: Pointer, known: Sequence[Known], version: int, run: int) ->
     if pointer.held:
         raise _refused(version, f"the pointer is held at {_name(pointer.active)}", "release it to follow again")
     if pointer.canary is not None:
-        said = f"version {pointer.canary.version.version} is tried on {pointer.canary.share:.0%} of the requests"
+        beside = "in shadow of" if pointer.canary.shadow else "on"
+        tried = pointer.canary.version.version
+        said = f"version {tried} is tried {beside} {pointer.canary.share:.0%} of the requests"
         raise _refused(version, said, "promote that version, or roll back, and newer ones are followed again")
     if pointer.active is not None and version <= pointer.active.version and run == pointer.run:
         raise _refused(version, f"version {pointer.active.version} is active", "only newer versions are followed")
@@ -136,7 +147,13 @@ def publish(pointer: Pointer, known: Sequence[Known], version: int, run: int) ->
 
 
 def promote(
-    pointer: Pointer, known: Sequence[Known], version: int, *, accept: bool = False, share: float | None = None
+    pointer: Pointer,
+    known: Sequence[Known],
+    version: int,
+    *,
+    accept: bool = False,
+    share: float | None = None,
+    shadow: bool = False,
 ) -> Pointer:
     """Serve a version because someone says so; a hold stays.
 
@@ -146,19 +163,22 @@ def promote(
         version: Which version.
         accept: Whether its taint, or a judge's rejection, is to end with it.
         share: Try it on a share of the requests alone.
+        shadow: Let it score that share beside the active version, which answers all of it.
 
     Raises:
         MoveRefused: It is tainted and not accepted, is not there, is below the floor, or is older than the active one
             with no hold that would keep it.
         UsageError: A share is none.
     """
-    if share is not None and not 0 < share < 1:
+    if share is not None and not (0 < share < 1 or (shadow and share == 1)):
         message = f"a share of {share}"
         raise UsageError(message, help="give a share of the requests above 0 and below 1, such as 0.1")
     one = _served(pointer, known, version, whatever=True)
     if accept:
         pointer = structs.replace(pointer, accepted=_with(pointer.accepted, version))
-    _check_clean(pointer, known, one)
+    if not shadow:
+        # In shadow whatever can be read may be tried: nobody is answered by it.
+        _check_clean(pointer, known, one)
     if share is None:
         if pointer.active is not None and version < pointer.active.version and not pointer.held:
             said = (
@@ -168,8 +188,8 @@ def promote(
         return _moved(pointer, one.ref)
     if pointer.active is None or pointer.active.version == version:
         said = "no version is active" if pointer.active is None else "it is the active one"
-        raise _refused(version, said, "a canary is tried beside another version")
-    return structs.replace(pointer, seq=pointer.seq + 1, canary=Canary(version=one.ref, share=share))
+        raise _refused(version, said, f"a {'shadow' if shadow else 'canary'} is tried beside another version")
+    return structs.replace(pointer, seq=pointer.seq + 1, canary=Canary(version=one.ref, share=share, shadow=shadow))
 
 
 def rollback(pointer: Pointer, known: Sequence[Known], to: int) -> Pointer:
@@ -187,7 +207,9 @@ def rollback(pointer: Pointer, known: Sequence[Known], to: int) -> Pointer:
     served = (ref.version for name, ref in pointer.needed.items() if name != "previous")
     left = min((version for version in (*served, *(other.version for other in known)) if version > to), default=None)
     held = structs.replace(pointer, held=True, canary=None)
-    if left is not None and (to < pointer.active.version or pointer.canary is not None):
+    # A version in shadow answered nobody: to end it is to say nothing of it.
+    answered = pointer.canary is not None and not pointer.canary.shadow
+    if left is not None and (to < pointer.active.version or answered):
         held = structs.replace(
             held,
             taints=_with(held.taints, left),

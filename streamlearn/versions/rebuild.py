@@ -75,7 +75,7 @@ def kind_of_move(before: Pointer, after: Pointer) -> str:
     if after.held and (not before.held or len(after.taints) > len(before.taints) or _is_back(before, after)):
         return "rollback"
     if after.canary is not None and after.canary != before.canary:
-        return "canary"
+        return after.canary.kind
     return "floor" if after.active == before.active and after.canary == before.canary else "promote"
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from streamlearn.decoding import from_json
 from streamlearn.versions.defect import defective
 
 __all__ = ["Digest", "Record", "VersionRef", "decode_record", "encode_record"]
@@ -83,7 +84,7 @@ def decode_record(data: bytes | memoryview, kind: type[Kind], path: str, *, form
     body, check = raw[:-_CHECK_BYTES], raw[-_CHECK_BYTES:]
     name = kind.__name__.lstrip("_").lower()
     try:
-        found = msgspec.json.decode(raw, type=_Format).format
+        found = from_json(raw, _Format).format
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise defective(path, "corrupted", f"{len(raw)} bytes that are no {name}: {error}", help=help) from None
     if found != format:
@@ -93,7 +94,7 @@ def decode_record(data: bytes | memoryview, kind: type[Kind], path: str, *, form
         said = check[len(_CHECK) : -len(b'"}')].decode(errors="replace")
         raise defective(path, "corrupted", f"its check says {said}, its bytes have {expected}", help=help)
     try:
-        read = msgspec.json.decode(raw, type=kind)
+        read = from_json(raw, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise defective(path, "corrupted", f"not a {name} of format {format}: {error}", help=help) from None
     # It has done its work: a record that was read equals the one that was written.

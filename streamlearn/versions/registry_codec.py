@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from streamlearn.decoding import from_json
 from streamlearn.errors import RegistryDefect, VersionDefect
 from streamlearn.versions.pointer import Pointer
 from streamlearn.versions.record import decode_record, encode_record
@@ -32,7 +33,7 @@ def decode(data: bytes, kind: type[Kind], where: str) -> Kind:
         RegistryDefect: It is no such thing.
     """
     try:
-        return msgspec.json.decode(data, type=kind)
+        return from_json(data, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _defect(where, f"{len(data)} bytes that are no {kind.__name__.lower()}: {error}") from None
 

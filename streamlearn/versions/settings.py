@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from streamlearn.decoding import from_plain
 from streamlearn.errors import ConfigError
 
 __all__ = ["FileSettings", "LoadSettings", "ScanSettings", "StoreSettings", "checked"]
@@ -24,7 +25,7 @@ def checked(settings: Limits) -> Limits:
         ConfigError: One is not.
     """
     try:
-        return msgspec.convert(msgspec.structs.asdict(settings), type(settings))
+        return from_plain(msgspec.structs.asdict(settings), type(settings))
     except msgspec.ValidationError as error:
         message = f"{type(settings).__name__}: {error}"
         raise ConfigError(message, help=f"see streamlearn.versions.{type(settings).__name__}") from None

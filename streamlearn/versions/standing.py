@@ -13,7 +13,7 @@ __all__ = ["standings"]
 def standings(pointer: Pointer, known: Sequence[Known]) -> dict[int, str]:
     """For each version of the history what it is.
 
-    - active, canary: it is served.
+    - active, canary: it is served; shadow: it scores what is served.
     - incomplete: it cannot be read.
     - rejected: the judge refused it. tainted: it comes after a version that was refused or left.
     - accepted: it was, and somebody serves it all the same.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.decoding import from_plain
 from streamlearn.errors import FileTaken, Oversize, UsageError, VersionDefect
 from streamlearn.table import Changes, Upkeep
 from streamlearn.versions.coverage import check_manifest
@@ -90,7 +91,7 @@ class VersionWriter:
     """
 
     def __init__(self, store: Store, head: Head, settings: FileSettings | None = None) -> None:
-        self.head = msgspec.convert(msgspec.to_builtins(head), Head)
+        self.head = from_plain(msgspec.to_builtins(head), Head)
         self.entries: list[FileEntry] = []
         self._store = store
         self._place = Place(store, self.head.folder, checked(settings or FileSettings()))

@@ -26,6 +26,7 @@ from streamlearn.versions.pointer import (
     steps_back,
     taints_of,
 )
+from streamlearn.versions.record import decode_record, encode_record
 from tests.campaign import examples
 from tests.versions.racers import ref
 
@@ -209,6 +210,30 @@ def test_a_trial_needs_another_version_and_a_share() -> None:
     refused(lambda: promote(Pointer(), FIVE, 5, share=0.1), "no version is active", "beside another")
     for share in (0.0, 1.0, -1.0, float("nan")):
         refused(partial(promote, AT_5, FIVE, 6, share=share), "a share of", "0.1", UsageError)
+
+
+def test_a_version_in_shadow_answers_nobody_and_so_may_be_tainted_and_leaves_no_taint() -> None:
+    tried = promote(AT_5, FIVE, 6, share=1.0, shadow=True)
+    assert (tried.active, tried.canary) == (ref(5), Canary(version=ref(6), share=1.0, shadow=True))
+    assert tried.needed["shadow"] == ref(6)
+    refused(lambda: publish(tried, [*FIVE, known(7)], 7, 3), "in shadow of 100% of the requests", "promote")
+    ended = promote(tried, FIVE, 5)
+    assert (ended.active, ended.canary) == (ref(5), None)
+    assert rollback(tried, FIVE, 5).taints == ()
+    assert rollback(tried, FIVE, 4).taints == (5,)
+    bad = [*FIVE, known(7, "rejected")]
+    assert promote(AT_5, bad, 7, share=0.5, shadow=True).accepted == ()
+    refused(lambda: promote(AT_5, bad, 7, share=0.5), "it is tainted", "accept")
+    refused(lambda: promote(AT_5, FIVE, 6, share=1.5, shadow=True), "a share of 1.5", "0.1", UsageError)
+
+
+def test_a_canary_is_written_as_before_there_were_shadows_and_read_both_ways() -> None:
+    tried = promote(AT_5, FIVE, 6, share=0.25)
+    assert b"shadow" not in encode_record(tried)
+    shadowed = promote(AT_5, FIVE, 6, share=0.25, shadow=True)
+    for pointer in (tried, shadowed):
+        found = decode_record(encode_record(pointer), Pointer, "a record")
+        assert found.canary == pointer.canary
 
 
 def test_an_older_version_is_not_promoted_where_newer_ones_would_be_followed_at_once() -> None:

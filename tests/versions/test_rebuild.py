@@ -159,6 +159,7 @@ def test_what_a_move_was_is_told_by_what_it_changed() -> None:
     held = rollback(three, known, 2)
     assert kind_of_move(Pointer(), publish(Pointer(), known, 1, 1)) == "promote"
     assert kind_of_move(three, tried) == "canary"
+    assert kind_of_move(three, promote(three, known, 4, share=1.0, shadow=True)) == "shadow"
     assert kind_of_move(tried, promote(tried, known, 4)) == "promote"
     assert kind_of_move(three, held) == kind_of_move(held, rollback(held, known, 1)) == "rollback"
     assert kind_of_move(tried, rollback(tried, known, 3)) == "rollback"
