@@ -44,7 +44,8 @@ pub struct PsError {
 pub type Result<T> = std::result::Result<T, PsError>;
 
 impl PsError {
-    pub(crate) fn new(trouble: Trouble, text: impl Into<String>) -> Self {
+    /// An error of no one shard.
+    pub fn new(trouble: Trouble, text: impl Into<String>) -> Self {
         Self { trouble, shard: None, text: text.into(), detail: Vec::new() }
     }
 

@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use streamlearn_table::TableSet;
+use streamlearn_trust::Secret;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
@@ -28,7 +29,6 @@ use crate::epoch::Epoch;
 use crate::error::{PsError, Result, Trouble};
 use crate::pool::Pool;
 use crate::refusal::Refusal;
-use crate::secret::Secret;
 use crate::stats::{Meter, Stats};
 use crate::tls;
 use notes::Notes;

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use streamlearn_trust::Secret;
+
 use crate::address::Address;
 use crate::numbers::Encoding;
-use crate::secret::Secret;
 
 /// Shards send slices of rows of up to 256 KiB.
 const FRAME_BYTES_MIN: u32 = 1 << 20;

@@ -3,9 +3,7 @@
 use std::ops::Range;
 
 use streamlearn_table::PARTS;
-
-use crate::secret::Secret;
-use crate::tls::TlsFiles;
+use streamlearn_trust::{Secret, TlsFiles};
 
 /// What a server is of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,6 @@ use std::fmt;
 
 use subtle::ConstantTimeEq;
 
-use crate::error::{PsError, Result, Trouble};
-
 /// Bytes of a token at most.
 pub const TOKEN_BYTES_MAX: usize = 1024;
 
@@ -13,29 +11,46 @@ pub const TOKEN_BYTES_MAX: usize = 1024;
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
+fn wide(bytes: &[u8]) -> [u8; TOKEN_BYTES_MAX] {
+    let mut wide = [0; TOKEN_BYTES_MAX];
+    let count = bytes.len().min(TOKEN_BYTES_MAX);
+    wide[..count].copy_from_slice(&bytes[..count]);
+    wide
+}
+
 impl Secret {
     /// A token of 1 to 1,024 bytes.
-    pub fn new(token: impl Into<Vec<u8>>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn new(token: impl Into<Vec<u8>>) -> Result<Self, String> {
         let token = token.into();
         if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
-            let text = format!("a token of {} bytes: 1 to {TOKEN_BYTES_MAX}", token.len());
-            return Err(PsError::new(Trouble::Settings, text));
+            return Err(format!("a token of {} bytes: 1 to {TOKEN_BYTES_MAX}", token.len()));
         }
         Ok(Self(token))
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// A token of 1 to 1,024 visible characters, which a header can carry.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn of_header(token: impl Into<Vec<u8>>) -> Result<Self, String> {
+        let secret = Self::new(token)?;
+        if !secret.0.iter().all(u8::is_ascii_graphic) {
+            let bytes = secret.0.len();
+            return Err(format!("a token of {bytes} bytes, not all of them visible characters"));
+        }
+        Ok(secret)
+    }
+
+    /// What is to be said.
+    pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// Whether these bytes are the token; takes as long whatever they are.
     pub fn is(&self, given: &[u8]) -> bool {
-        let wide = |bytes: &[u8]| {
-            let mut wide = [0u8; TOKEN_BYTES_MAX];
-            let count = bytes.len().min(TOKEN_BYTES_MAX);
-            wide[..count].copy_from_slice(&bytes[..count]);
-            wide
-        };
         let is_as_long = (self.0.len() as u64).ct_eq(&(given.len() as u64));
         (wide(&self.0).ct_eq(&wide(given)) & is_as_long).into()
     }
@@ -65,5 +80,7 @@ mod tests {
     fn a_secret_is_not_printed_and_has_bounds() {
         assert_eq!(format!("{:?}", Secret::new("open sesame").unwrap()), "Secret(..)");
         assert!(Secret::new("").is_err() && Secret::new([1; 1025]).is_err());
+        assert!(Secret::of_header("a b").is_err() && Secret::of_header("").is_err());
+        assert!(Secret::of_header("open-sesame").unwrap().is(b"open-sesame"));
     }
 }
