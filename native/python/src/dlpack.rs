@@ -6,7 +6,6 @@ use std::sync::Arc;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use streamlearn_serve::packed::Tensor;
-use streamlearn_serve::slab::Slab;
 
 const NAME: &CStr = c"dltensor";
 const CPU: i32 = 1;
@@ -48,7 +47,7 @@ struct Managed {
 struct Held {
     managed: Managed,
     shape: Vec<i64>,
-    _slab: Arc<Slab>,
+    _memory: Arc<dyn Send + Sync>,
 }
 
 unsafe extern "C" fn let_go(managed: *mut Managed) {
@@ -69,10 +68,13 @@ unsafe extern "C" fn forget(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// A capsule of one tensor; it keeps the slab until whoever takes it lets go.
-pub fn capsule<'py>(py: Python<'py>, slab: &Arc<Slab>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+/// A capsule of one tensor; it keeps the memory it lies in until whoever takes it lets go.
+pub fn capsule<'py, M>(py: Python<'py>, memory: &Arc<M>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>>
+where
+    M: AsRef<[f32]> + Send + Sync + 'static,
+{
     let floats: usize = tensor.shape.iter().product();
-    let place = &slab.floats()[tensor.at..tensor.at + floats];
+    let place = &(**memory).as_ref()[tensor.at..tensor.at + floats];
     let dtype = DataType { code: if tensor.is_int { INT } else { FLOAT }, bits: 32, lanes: 1 };
     let shape: Vec<i64> = tensor.shape.iter().map(|&size| size as i64).collect();
     let mut held = Box::new(Held {
@@ -90,7 +92,7 @@ pub fn capsule<'py>(py: Python<'py>, slab: &Arc<Slab>, tensor: &Tensor) -> PyRes
             deleter: Some(let_go),
         },
         shape,
-        _slab: slab.clone(),
+        _memory: memory.clone(),
     });
     held.managed.tensor.shape = held.shape.as_mut_ptr();
     let held = Box::into_raw(held);

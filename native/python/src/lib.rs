@@ -9,12 +9,14 @@ mod dlpack;
 mod frame;
 mod join;
 mod keys;
+mod ladder;
 mod load;
 mod marks;
 mod pack;
 mod parts;
 mod ps;
 mod serve;
+mod shown;
 mod spans;
 mod table;
 
@@ -32,5 +34,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     join::register(module)?;
     marks::register(module)?;
     load::register(module)?;
-    serve::register(module)
+    ladder::register(module)?;
+    serve::register(module)?;
+    shown::register(module)
 }

@@ -7,8 +7,8 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use streamlearn_serve::load::{
-    Answered, Arrivals, Bursts, Calls, CallsSettings, Histogram, LoadError, Message, Pace, Plan, Progress,
-    Run, Shape, Tally,
+    Answered, Arrivals, Bursts, Calls, CallsSettings, Histogram, LoadError, Message, Pace, Plan, Posts,
+    Progress, Run, Shape, Tally, Way,
 };
 use tokio::runtime::{Builder, Runtime};
 use tonic::Code;
@@ -40,7 +40,9 @@ const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), 
 fn refuse(py: Python<'_>, error: &LoadError) -> PyErr {
     let (class, help) = match error {
         LoadError::Plan(_) => ("UsageError", "correct what is named"),
-        LoadError::Unreachable(_) => ("ServiceError", "see whether a node runs there and speaks gRPC"),
+        LoadError::Unreachable(_) => {
+            ("ServiceError", "see whether a node runs there and speaks gRPC, or HTTP where a path is given")
+        }
         LoadError::Machine(_) => ("ServiceError", "allow the process more threads and open files"),
     };
     raise(py, class, &error.to_string(), help)
@@ -49,7 +51,7 @@ fn refuse(py: Python<'_>, error: &LoadError) -> PyErr {
 #[pyclass(frozen, name = "Load", module = "streamlearn._native")]
 struct NativeLoad {
     runtime: Runtime,
-    calls: Calls,
+    way: Way,
     messages: Arc<[Message]>,
 }
 
@@ -67,13 +69,22 @@ fn pace_of(name: &str, amount: f64, seed: u64, bursts: (f64, f64, f64)) -> PyRes
     Ok(Pace::Open(Arrivals { shape, rate: amount, seed }))
 }
 
+async fn way_to(settings: &CallsSettings, path: Option<&str>) -> Result<Way, String> {
+    match path {
+        Some(path) => Posts::connect(settings, path).await.map(Way::from),
+        None => Calls::connect(settings).await.map(Way::from),
+    }
+}
+
 #[pymethods]
 impl NativeLoad {
+    /// With a path messages are bodies that are posted there by HTTP/1.1, else messages of gRPC.
     /// `numbers` is `(connections, threads, connect_wait_ms_max, answer_bytes_max)`.
     #[new]
     fn new(
         py: Python<'_>,
         address: String,
+        path: Option<String>,
         messages: Vec<Vec<u8>>,
         token: Option<String>,
         numbers: (usize, usize, u64, usize),
@@ -84,21 +95,20 @@ impl NativeLoad {
                 "connections, threads and messages: expected at least 1 of each",
             ));
         }
-        let messages = messages.iter().map(|one| Message::new(one));
-        let messages: Arc<[Message]> = messages.collect::<Result<_, _>>().map_err(PyValueError::new_err)?;
         let connect_wait_max = Duration::from_millis(connect_wait_ms);
         let settings = CallsSettings { address, connections, token, connect_wait_max, answer_bytes_max };
         let connected = py.detach(|| {
             let mut builder = Builder::new_multi_thread();
             let runtime = builder.worker_threads(threads).thread_name("load").enable_all().build();
             let runtime = runtime.map_err(|error| LoadError::Machine(format!("no threads: {error}")))?;
-            let calls = runtime.block_on(Calls::connect(&settings));
-            let calls =
-                calls.map_err(|said| LoadError::Unreachable(format!("{}: {said}", settings.address)))?;
-            Ok((runtime, calls))
+            let way = runtime.block_on(way_to(&settings, path.as_deref()));
+            let way = way.map_err(|said| LoadError::Unreachable(format!("{}: {said}", settings.address)))?;
+            Ok((runtime, way))
         });
-        let (runtime, calls) = connected.map_err(|error| refuse(py, &error))?;
-        Ok(Self { runtime, calls, messages })
+        let (runtime, way) = connected.map_err(|error| refuse(py, &error))?;
+        let messages = messages.iter().map(|one| way.message(one));
+        let messages: Arc<[Message]> = messages.collect::<Result<_, _>>().map_err(PyValueError::new_err)?;
+        Ok(Self { runtime, way, messages })
     }
 
     /// `(code, said, answer)` of one message, asked once; code and answer are None where nothing came.
@@ -111,7 +121,7 @@ impl NativeLoad {
     ) -> PyResult<(Option<&'static str>, String, Option<Bound<'py, PyBytes>>)> {
         let sent = self.messages.get(message).cloned().ok_or_else(|| PyIndexError::new_err(message))?;
         let wait = Duration::from_millis(wait_ms);
-        let answered = py.detach(|| self.runtime.block_on(self.calls.call(message, sent, None, wait)));
+        let answered = py.detach(|| self.runtime.block_on(self.way.call(message, sent, None, wait)));
         Ok(match answered {
             Answered::With(bytes) => (Some(CODES[0]), String::new(), Some(PyBytes::new(py, &bytes))),
             Answered::Refused(code, said) => (Some(CODES[code as usize]), said, None),
@@ -138,7 +148,7 @@ impl NativeLoad {
             outstanding_max,
         };
         let run =
-            Run::start(plan, self.calls.clone(), Arc::clone(&self.messages), self.runtime.handle().clone());
+            Run::start(plan, self.way.clone(), Arc::clone(&self.messages), self.runtime.handle().clone());
         Ok(NativeRun { run: run.map_err(|error| refuse(py, &error))? })
     }
 }

@@ -80,7 +80,8 @@ fn fingerprint_of(bytes: &[u8]) -> PyResult<[u8; 32]> {
 }
 
 fn secret_of(py: Python<'_>, token: Option<Vec<u8>>) -> PyResult<Option<Secret>> {
-    token.map(|token| done(py, Secret::new(token))).transpose()
+    let made = token.map(Secret::new).transpose();
+    done(py, made.map_err(|said| PsError::new(Trouble::Settings, said)))
 }
 
 /// Put the numbers that are named over the defaults.

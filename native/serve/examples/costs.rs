@@ -1,4 +1,5 @@
-//! What a request costs here: bytes to keys and columns, and scores to bytes. Prints microseconds that a core worked.
+//! What a request costs here: bytes to keys and columns, scores to bytes, and all of it to an impression. Prints
+//! microseconds that a core worked.
 
 #[path = "../tests/rig/asks.rs"]
 #[allow(dead_code)]
@@ -6,16 +7,21 @@ mod asks;
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::time::Duration;
 
 use asks::{Data, Inputs as Given, ask};
 use prost::Message;
 use streamlearn_serve::answer::Answer;
 use streamlearn_serve::inputs::{Count, Input, Inputs, Kind, Limits};
-use streamlearn_serve::protocol::{Naming, Said, decode, encode};
+use streamlearn_serve::protocol::{Came, Naming, Said, decode, encode};
+use streamlearn_serve::shown::{Batch, Shown, ShownLimits};
 
 const CANDIDATES: usize = 36;
 const ROUNDS: usize = 15;
 const TIMES: usize = 2000;
+const BATCH: Batch = Batch { events_max: 1, event_bytes_max: 1 << 20, linger: Duration::ZERO };
+const DESCRIBED: &str = r#"{"prefix": [195, 1, 0, 0, 0, 0, 0, 0, 0, 0], "user_segments": 1, "item_segments": 0,
+    "items_max": 4096, "defaults": {}}"#;
 
 fn slot(name: &str, is_text: bool, values: Count) -> Input {
     let salt = streamlearn_wire::keys::slot_salt(name);
@@ -73,11 +79,13 @@ fn median_us(mut turn: impl FnMut()) -> f64 {
 
 fn main() {
     let (naming, given) = model();
+    let limits = ShownLimits { share: 1.0, events_max: 10, bytes_max: 1 << 20 };
+    let shown = Shown::new(&naming, DESCRIBED, limits).expect("a description");
     for (form, is_raw) in [("raw", true), ("typed", false)] {
         let bytes = ask(&given, is_raw).encode_to_vec();
         let read = || decode(black_box(&bytes), &naming, Said::default()).expect("a good request");
-        let answer = Answer { version: 18, scores: vec![0.25; 3 * CANDIDATES] };
-        let (_, form_of) = read();
+        let answer = Answer { version: 18, scores: vec![0.25; 3 * CANDIDATES], degraded: None };
+        let (request, form_of) = read();
         let decode_us = median_us(|| drop(black_box(read())));
         let write = || encode(&form_of, black_box(&answer), &naming).expect("an answer to it");
         let encode_us = median_us(|| drop(black_box(write())));
@@ -85,5 +93,17 @@ fn main() {
             "{form}: {} bytes in, decode and hash {decode_us:.2} us, encode {encode_us:.2} us",
             bytes.len()
         );
+        let note = || {
+            let kept = shown.keep(&request, Came::Grpc, black_box(&bytes)).expect("a request that is chosen");
+            shown.note(kept, request.id.clone(), answer.clone());
+        };
+        let take = || shown.take(Duration::ZERO, &BATCH).expect("an event");
+        let both_us = median_us(|| {
+            note();
+            drop(black_box(take()));
+        });
+        note();
+        let size = take().buffer.len();
+        println!("{form}: kept, noted and written as an impression of {size} bytes {both_us:.2} us");
     }
 }

@@ -9,6 +9,8 @@ pub struct Answer {
     pub version: u64,
     /// The logit of every candidate and label, candidate by candidate.
     pub scores: Vec<f32>,
+    /// How many candidates were scored, from the first on, where the node had too much to do for all; the others' are NaN.
+    pub degraded: Option<usize>,
 }
 
 /// Why a request has no answer.

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,10 +16,13 @@ use tokio::sync::oneshot;
 use crate::answer::{Answer, Refusal};
 use crate::inputs::Inputs;
 use crate::layout::Layout;
+use crate::measures::Measures;
 use crate::packed::{Packed, Part, Scratch, Shape, pack, slab_floats};
 use crate::protocol::Statistics;
 use crate::request::Request;
-use crate::scheduler::{Figures, Offer, Plan, Reason, Refused, Scheduler, Ticket};
+use crate::scheduler::{Figures, Idle, Offer, Plan, Reason, Refused, Scheduler, Ticket};
+use crate::shadow::{Echo, Shadow};
+use crate::sizes::{Rows, Sizes};
 use crate::slab::Pool;
 use crate::statistics;
 use crate::versions::{Handle, Versions};
@@ -33,6 +37,7 @@ pub struct Front {
     pool: Arc<Pool>,
     limits: Waits,
     began: Instant,
+    measures: Arc<Measures>,
     state: Mutex<State>,
     /// Told when there may be work, or when the front closes.
     work: Condvar,
@@ -45,6 +50,8 @@ pub struct Waits {
     pub deadline_us: u64,
     /// The longest deadline a request may name.
     pub deadline_us_max: u64,
+    /// How many answered requests may wait to be scored by the version that shadows.
+    pub shadows_max: usize,
 }
 
 struct State {
@@ -52,6 +59,9 @@ struct State {
     versions: Versions,
     waiting: HashMap<Ticket, Waiting>,
     statistics: statistics::Figures,
+    measures: Arc<Measures>,
+    sizes: Sizes,
+    shadow: Shadow,
     is_open: bool,
 }
 
@@ -59,7 +69,10 @@ struct Waiting {
     request: Arc<Request>,
     number: u64,
     since: Instant,
+    is_shadowed: bool,
     scores: Vec<f32>,
+    /// How many candidates are scored, where it is not all.
+    degraded: Option<usize>,
     reply: oneshot::Sender<Result<Answer, Refusal>>,
 }
 
@@ -80,6 +93,8 @@ pub struct Work {
     parts: Vec<(Ticket, Range<usize>)>,
     begun: Instant,
     gathering: Duration,
+    /// What it is a part of, where nobody waits for it.
+    echo: Option<Echo>,
     /// Kept until scores are there, so that the version's tables are.
     _tables: Arc<TableSet>,
 }
@@ -120,11 +135,15 @@ impl Front {
         let length = if layout.user.length == 0 { 0 } else { shapes.lengths.top() };
         let top = Shape { users: shapes.users.top(), candidates: shapes.candidates.top(), length };
         let pool = Pool::new(slab_floats(&layout, top), slabs_idle_max);
+        let measures = Arc::new(Measures::default());
         let state = State {
+            sizes: Sizes::new(shapes),
+            shadow: Shadow::new(inputs.labels.clone(), limits.shadows_max),
             scheduler,
             versions: Versions::default(),
             waiting: HashMap::new(),
             statistics: statistics::Figures::default(),
+            measures: measures.clone(),
             is_open: true,
         };
         Self {
@@ -133,9 +152,21 @@ impl Front {
             pool,
             limits,
             began: Instant::now(),
+            measures,
             state: Mutex::new(state),
             work: Condvar::new(),
         }
+    }
+
+    /// The same with slabs that other processes read; as many as lanes may have at once.
+    pub fn sharing(mut self, slabs: usize) -> io::Result<Self> {
+        self.pool = Pool::shared(self.pool.floats(), slabs)?;
+        Ok(self)
+    }
+
+    /// Where TensorBatches are packed.
+    pub fn slabs(&self) -> &Pool {
+        &self.pool
     }
 
     /// What requests are checked against.
@@ -158,9 +189,20 @@ impl Front {
         self.lock().versions.set_canary(canary);
     }
 
+    /// Let a version score a share of those who name none, once they are answered; see `shadow`.
+    pub fn set_shadow(&self, shadow: Option<(Handle, f64)>) {
+        let mut state = self.lock();
+        let found = shadow.and_then(|(handle, share)| {
+            state.versions.get(handle).map(|ready| (handle, ready.number, share))
+        });
+        state.shadow.set(found);
+    }
+
     /// Let a version answer nobody any more; what waits for it is refused when its turn comes.
     pub fn remove(&self, handle: Handle) {
-        self.lock().versions.remove(handle);
+        let mut state = self.lock();
+        state.versions.remove(handle);
+        state.shadow.remove(handle);
     }
 
     /// The number of the version that answers, and of all that may be named.
@@ -173,10 +215,14 @@ impl Front {
     pub fn score(&self, request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send + '_ {
         let offered = self.offer(request);
         async move {
-            let Offered { ticket, answered, within } = offered?;
+            let Offered { ticket, answered, within } = offered.map_err(|(why, refusal)| {
+                self.measures.refused(why);
+                refusal
+            })?;
             let mut caller = Caller { front: self, ticket: Some(ticket) };
             // Lanes look for what is late when they are free; a lane that hangs looks for nothing.
             let Ok(outcome) = tokio::time::timeout(within, answered).await else {
+                self.measures.refused("late");
                 return Err(Refusal::Late("its deadline passed while it waited or was scored".into()));
             };
             caller.ticket = None;
@@ -189,18 +235,25 @@ impl Front {
         let until = Instant::now() + wait;
         let mut state = self.lock();
         // A lane that asks while it has work has lost it.
-        for ticket in state.scheduler.leave(lane) {
-            state.refuse(ticket, Refusal::Broken("its lane began anew".into()));
-        }
+        state.try_alone(lane, &Refusal::Broken("its lane began anew".into()));
         loop {
             let next = state.scheduler.next(self.now_us(), lane);
             for ticket in next.late {
-                state.refuse(ticket, Refusal::Late("its deadline passed before a lane was free".into()));
+                let said = "its deadline passed before a lane was free";
+                state.refuse(ticket, "late", Refusal::Late(said.into()));
             }
             if let Some(plan) = next.plan {
                 let taken = state.begin(lane, plan, self.layout.user.length > 0);
                 drop(state);
                 match taken.and_then(|begun| self.packed(begun, scratch)) {
+                    Some(work) => return Some(work),
+                    None => state = self.lock(),
+                }
+                continue;
+            }
+            if let Some(begun) = state.begin_shadow(self, lane) {
+                drop(state);
+                match self.packed(begun, scratch) {
                     Some(work) => return Some(work),
                     None => state = self.lock(),
                 }
@@ -214,8 +267,20 @@ impl Front {
         }
     }
 
+    /// A lane takes no more work until it asks for some again; what it had is tried by others.
+    pub fn leave(&self, lane: usize) {
+        let mut state = self.lock();
+        let away = Refusal::Away("its lane is away".into());
+        state.try_alone(lane, &away);
+        for ticket in state.scheduler.leave(lane) {
+            state.refuse(ticket, "given_up", away.clone());
+        }
+        drop(state);
+        self.work.notify_all();
+    }
+
     /// Hand back what a lane made of its work: a row of `labels` logits for every candidate.
-    pub fn give(&self, work: Work, scores: &[f32]) {
+    pub fn give(&self, mut work: Work, scores: &[f32]) {
         let labels = self.inputs.labels.len();
         if scores.len() < work.candidates * labels {
             let said =
@@ -228,6 +293,12 @@ impl Front {
         let mut state = self.lock();
         if !state.scheduler.is_on(work.lane, work.plan) {
             return; // those who waited were told when its lane began anew
+        }
+        if let Some(mut echo) = work.echo.take() {
+            echo.scores.extend_from_slice(&scores[..work.candidates * labels]);
+            state.shadow.give(echo);
+            state.scheduler.done_in(work.lane, took_us);
+            return;
         }
         for (ticket, some) in &work.parts {
             let waiting = state.waiting.get_mut(ticket);
@@ -250,16 +321,33 @@ impl Front {
         self.work.notify_one();
     }
 
-    /// Say that a lane could not do its work: whoever waits for any of it is refused.
+    /// Say that a lane could not do its work. Requests that were merged in it are tried once more, each alone; one that
+    /// was alone is refused.
     pub fn fail(&self, work: Work, said: &str) {
-        if self.lock().scheduler.is_on(work.lane, work.plan) {
-            self.failed(work.lane, &Refusal::Broken(said.to_owned()));
+        self.lost(&work, &Refusal::Broken(said.to_owned()));
+    }
+
+    /// Say that a lane was lost with its work, which goes on as if it had failed; whoever is refused may ask again.
+    pub fn lose(&self, work: Work, said: &str) {
+        self.lost(&work, &Refusal::Away(said.to_owned()));
+    }
+
+    fn lost(&self, work: &Work, refusal: &Refusal) {
+        let mut state = self.lock();
+        if state.scheduler.is_on(work.lane, work.plan) {
+            state.failed(work.echo.is_some());
+            state.try_alone(work.lane, refusal);
         }
+        drop(state);
+        self.work.notify_all();
     }
 
     /// Take no more requests; those that wait are still answered.
     pub fn drain(&self) {
-        self.lock().is_open = false;
+        let mut state = self.lock();
+        state.is_open = false;
+        state.shadow.clear();
+        drop(state);
         self.work.notify_all();
     }
 
@@ -279,12 +367,34 @@ impl Front {
         self.lock().scheduler.figures(now_us)
     }
 
+    /// How long requests waited, what was merged, and why requests were refused.
+    pub fn measures(&self) -> &Measures {
+        &self.measures
+    }
+
+    /// What sizes came, for ladders to be chosen from.
+    pub fn sizes(&self) -> serde_json::Value {
+        let state = self.lock();
+        state.sizes.page(&state.scheduler)
+    }
+
+    /// How far the version that shadows is from what was answered.
+    pub fn shadow(&self) -> serde_json::Value {
+        self.lock().shadow.page()
+    }
+
+    /// Rows of the user graph and of the score graph, and how many of them were padding.
+    pub fn rows(&self) -> (Rows, Rows) {
+        self.lock().sizes.rows()
+    }
+
     /// What warm-up measured: microseconds of each bucket, lists by length and then by bucket.
     pub fn set_costs(&self, user_us: &[Vec<f64>], score_us: &[Vec<f64>]) -> Result<(), String> {
         self.lock().scheduler.set_costs(user_us, score_us)
     }
 
-    fn offer(&self, request: Request) -> Result<Offered, Refusal> {
+    /// Offer a request to the scheduler; where it is not admitted, why in a word, and as its caller is told.
+    fn offer(&self, request: Request) -> Result<Offered, (&'static str, Refusal)> {
         let wishes = request.wishes;
         let within_us =
             wishes.deadline_us.unwrap_or(self.limits.deadline_us).min(self.limits.deadline_us_max);
@@ -293,10 +403,11 @@ impl Front {
         let (sender, answered) = oneshot::channel();
         let mut state = self.lock();
         if !state.is_open {
-            return Err(Refusal::Away("this node is closing".into()));
+            return Err(("closing", Refusal::Away("this node is closing".into())));
         }
-        let handle = state.versions.choose(wishes.pin, route)?;
+        let handle = state.versions.choose(wishes.pin, route).map_err(|refusal| ("version", refusal))?;
         let number = state.versions.get(handle).map_or(0, |ready| ready.number);
+        let is_shadowed = wishes.pin.is_none() && state.shadow.wants(handle, route);
         let now_us = self.now_us();
         let offer = Offer {
             version: handle,
@@ -306,15 +417,15 @@ impl Front {
             priority: wishes.priority,
         };
         let admitted = state.scheduler.offer(now_us, &offer).map_err(busy)?;
+        state.sizes.asked(request.candidates, length);
         for ticket in admitted.shed {
-            state.refuse(
-                ticket,
-                Refusal::Busy { retry_ms: 1, said: "shed for a request of higher priority".into() },
-            );
+            let said = "shed for a request of higher priority".into();
+            state.refuse(ticket, "shed", Refusal::Busy { retry_ms: 1, said });
         }
+        let degraded = (admitted.candidates < request.candidates).then_some(admitted.candidates);
         let scores = vec![f32::NAN; request.candidates * self.inputs.labels.len()];
-        let waiting =
-            Waiting { request: Arc::new(request), number, since: Instant::now(), scores, reply: sender };
+        let (request, since, reply) = (Arc::new(request), Instant::now(), sender);
+        let waiting = Waiting { request, number, since, is_shadowed, scores, degraded, reply };
         state.waiting.insert(admitted.ticket, waiting);
         drop(state);
         self.work.notify_one();
@@ -332,7 +443,7 @@ impl Front {
 
     fn packed(&self, begun: Begun, scratch: &mut Scratch) -> Option<Work> {
         let began = Instant::now();
-        let Begun { handle, number, tables, shape, parts, tickets, lane, plan } = begun;
+        let Begun { handle, number, tables, shape, parts, tickets, lane, plan, echo } = begun;
         let candidates = parts.iter().map(|part| part.some.len()).sum();
         let outcome =
             tables.pin(number).map_err(|error| Refusal::NotKept(error.to_string())).and_then(|pin| {
@@ -356,23 +467,23 @@ impl Front {
                     parts: tickets,
                     begun: began,
                     gathering,
+                    echo,
                     _tables,
                 })
             }
             Err(refusal) => {
-                self.failed(lane, &refusal);
+                let mut state = self.lock();
+                state.failed(echo.is_some());
+                if matches!(refusal, Refusal::Broken(_)) {
+                    state.try_alone(lane, &refusal);
+                } else {
+                    state.give_up(lane, &refusal);
+                }
+                drop(state);
+                self.work.notify_all();
                 None
             }
         }
-    }
-
-    fn failed(&self, lane: usize, refusal: &Refusal) {
-        let mut state = self.lock();
-        for ticket in state.scheduler.failed(lane) {
-            state.refuse(ticket, refusal.clone());
-        }
-        drop(state);
-        self.work.notify_one();
     }
 
     fn now_us(&self) -> u64 {
@@ -394,29 +505,66 @@ struct Begun {
     tickets: Vec<(Ticket, Range<usize>)>,
     lane: usize,
     plan: u64,
+    echo: Option<Echo>,
 }
 
 impl State {
+    /// Begin a piece of what the version that shadows is to score, where the lane has nothing else to do.
+    fn begin_shadow(&mut self, front: &Front, lane: usize) -> Option<Begun> {
+        while let Some(echo) = self.shadow.take() {
+            let ready = self.versions.get(echo.handle).cloned();
+            let tables = ready.as_ref().and_then(|ready| ready.tables.upgrade());
+            let (Some(ready), Some(tables)) = (ready, tables) else {
+                self.shadow.fail();
+                continue;
+            };
+            let from = echo.scores.len() / front.inputs.labels.len();
+            let top = self.scheduler.shapes().candidates.top();
+            let some = from..(from + top).min(echo.request.candidates);
+            let length = front.length_of(&echo.request);
+            let idle = Idle { version: echo.handle, candidates: some.len(), length };
+            let Some(plan) = self.scheduler.lend(front.now_us(), lane, idle) else {
+                self.shadow.wait(echo);
+                return None;
+            };
+            let length = if front.layout.user.length > 0 { plan.length } else { 0 };
+            return Some(Begun {
+                handle: plan.version,
+                number: ready.number,
+                tables,
+                shape: Shape { users: plan.users_bucket, candidates: plan.candidates_bucket, length },
+                parts: vec![Part { request: echo.request.clone(), some }],
+                tickets: Vec::new(),
+                lane,
+                plan: plan.id,
+                echo: Some(echo),
+            });
+        }
+        None
+    }
+
     /// Begin a plan; None when its version has gone, and whoever waited for it was told.
     fn begin(&mut self, lane: usize, plan: Plan, has_sequences: bool) -> Option<Begun> {
         let ready = self.versions.get(plan.version).cloned();
         let tables = ready.as_ref().and_then(|ready| ready.tables.upgrade());
         let (Some(ready), Some(tables)) = (ready, tables) else {
-            for ticket in self.scheduler.failed(lane) {
-                self.refuse(ticket, Refusal::Away("its version was given up while it waited".into()));
-            }
+            self.give_up(lane, &Refusal::Away("its version was given up while it waited".into()));
             return None;
         };
+        self.sizes.formed(&plan);
         let tickets: Vec<(Ticket, Range<usize>)> =
             plan.pieces.iter().map(|piece| (piece.ticket, piece.from..piece.upto)).collect();
         let mut parts = Vec::with_capacity(tickets.len());
         for (ticket, some) in &tickets {
             let waiting = &self.waiting[ticket];
-            if some.start == 0 {
-                self.statistics.waited(waiting.number, waiting.since.elapsed());
+            if some.start == 0 && !plan.is_again {
+                let waited = waiting.since.elapsed();
+                self.statistics.waited(waiting.number, waited);
+                self.measures.waited(waited);
             }
             parts.push(Part { request: waiting.request.clone(), some: some.clone() });
         }
+        self.measures.merged(plan.pieces.len(), plan.candidates());
         let length = if has_sequences { plan.length } else { 0 };
         let shape = Shape { users: plan.users_bucket, candidates: plan.candidates_bucket, length };
         Some(Begun {
@@ -428,33 +576,66 @@ impl State {
             tickets,
             lane,
             plan: plan.id,
+            echo: None,
         })
     }
 
-    fn answer(&mut self, ticket: Ticket) {
-        if let Some(Waiting { number, since, scores, reply, .. }) = self.waiting.remove(&ticket) {
-            self.statistics.answered(number, since.elapsed());
-            // Whoever does not listen any more needs no answer.
-            let _ = reply.send(Ok(Answer { version: number, scores }));
+    /// Whose work failed: the version's that shadows, or others'.
+    fn failed(&mut self, is_shadow: bool) {
+        if is_shadow {
+            self.shadow.fail();
         }
     }
 
-    fn refuse(&mut self, ticket: Ticket, refusal: Refusal) {
+    /// A lane's work failed: what was merged in it is tried once more alone, the rest is refused.
+    fn try_alone(&mut self, lane: usize, refusal: &Refusal) {
+        let before = self.scheduler.tried_again();
+        for ticket in self.scheduler.try_alone(lane) {
+            self.refuse(ticket, "failed", refusal.clone());
+        }
+        self.measures.tried_again(self.scheduler.tried_again() - before);
+    }
+
+    /// A lane's work cannot be done by any lane: whoever waits for any of it is refused.
+    fn give_up(&mut self, lane: usize, refusal: &Refusal) {
+        for ticket in self.scheduler.failed(lane) {
+            self.refuse(ticket, "given_up", refusal.clone());
+        }
+    }
+
+    fn answer(&mut self, ticket: Ticket) {
+        let Some(Waiting { request, number, since, is_shadowed, scores, degraded, reply }) =
+            self.waiting.remove(&ticket)
+        else {
+            return;
+        };
+        if is_shadowed && self.is_open && degraded.is_none() {
+            self.shadow.put(request, scores.clone());
+        }
+        self.statistics.answered(number, since.elapsed());
+        // Whoever does not listen any more needs no answer.
+        let _ = reply.send(Ok(Answer { version: number, scores, degraded }));
+    }
+
+    fn refuse(&mut self, ticket: Ticket, why: &'static str, refusal: Refusal) {
         if let Some(waiting) = self.waiting.remove(&ticket) {
+            self.measures.refused(why);
             self.statistics.refused(waiting.number, waiting.since.elapsed());
             let _ = waiting.reply.send(Err(refusal));
         }
     }
 }
 
-fn busy(refused: Refused) -> Refusal {
+/// Why it was not admitted, in a word and as its caller is told.
+fn busy(refused: Refused) -> (&'static str, Refusal) {
     let said = refused.to_string();
+    let later = |said| Refusal::Busy { retry_ms: refused.retry_ms(), said };
     match refused.reason {
-        Reason::Expired => Refusal::Late(said),
-        Reason::Length => Refusal::Bad(said),
-        Reason::Lanes => Refusal::Away(said),
-        Reason::Requests | Reason::Candidates | Reason::Backlog => {
-            Refusal::Busy { retry_ms: refused.retry_ms(), said }
-        }
+        Reason::Expired => ("expired", Refusal::Late(said)),
+        Reason::Length => ("length", Refusal::Bad(said)),
+        Reason::Lanes => ("lanes", Refusal::Away(said)),
+        Reason::Requests => ("requests", later(said)),
+        Reason::Candidates => ("candidates", later(said)),
+        Reason::Backlog => ("backlog", later(said)),
     }
 }

@@ -11,6 +11,14 @@ pub struct Ladder {
     sizes: Vec<usize>,
 }
 
+/// Sizes that came, and what executions for them cost: one for each sequence length, whose executables differ.
+pub struct Demand<'a> {
+    /// How often each size came.
+    pub histogram: &'a Histogram,
+    /// What one execution of a bucket costs; it must not fall with the size.
+    pub cost: &'a dyn Fn(usize) -> f64,
+}
+
 /// Sizes that are no ladder: none, not ascending, or with a zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoLadder(Vec<usize>);
@@ -57,14 +65,33 @@ impl Ladder {
     /// # Panics
     /// When the top, the most buckets or the multiple is zero, or a cost falls with the size or is no number.
     pub fn choose(histogram: &Histogram, choice: Choice, cost: impl Fn(usize) -> f64) -> Self {
+        let ladders = Self::choices(&[Demand { histogram, cost: &cost }], choice);
+        ladders.into_iter().next_back().expect("a ladder of one bucket is always one")
+    }
+
+    /// The best ladder of one bucket, of two at most, and so on, as `choose` finds them, for all demands together; fewer
+    /// than the most where a bucket for each size that came is less.
+    ///
+    /// # Panics
+    /// As `choose` does, or where there is no demand.
+    pub fn choices(demands: &[Demand<'_>], choice: Choice) -> Vec<Self> {
         assert!(
             choice.top > 0 && choice.buckets_max > 0 && choice.multiple > 0,
             "of a choice nothing is zero: {choice:?}"
         );
-        let counted = rounded(histogram, choice);
-        let costs: Vec<f64> = counted.iter().map(|(size, _)| cost(*size)).collect();
-        assert!(costs.windows(2).all(|pair| pair[0] <= pair[1]), "a larger bucket must not cost less");
-        Self { sizes: cheapest(&counted, &costs, choice.buckets_max) }
+        assert!(!demands.is_empty(), "a ladder is chosen for something");
+        let counts: Vec<Vec<f64>> = demands.iter().map(|one| rounded(one.histogram, choice)).collect();
+        let comes = |size: &usize| *size == choice.top || counts.iter().any(|counts| counts[*size] > 0.0);
+        let sizes: Vec<usize> = (1..=choice.top).filter(comes).collect();
+        let priced = demands.iter().zip(&counts).map(|(one, counts)| {
+            let costs: Vec<f64> = sizes.iter().map(|size| (one.cost)(*size)).collect();
+            assert!(costs.windows(2).all(|pair| pair[0] <= pair[1]), "a larger bucket must not cost less");
+            Priced::new(sizes.iter().map(|size| counts[*size]), costs)
+        });
+        let priced: Vec<Priced> = priced.collect();
+        let range = |from: usize, last: usize| priced.iter().map(|one| one.cost(from, last)).sum::<f64>();
+        let chosen = cheapest(sizes.len(), range, choice.buckets_max).into_iter();
+        chosen.map(|places| Self { sizes: places.into_iter().map(|at| sizes[at]).collect() }).collect()
     }
 
     /// The sizes, ascending.
@@ -83,6 +110,18 @@ impl Ladder {
         (at < self.sizes.len()).then_some(at)
     }
 
+    /// What all sizes of a histogram cost, each running alone, cut at the top.
+    pub fn cost(&self, demand: &Demand<'_>) -> f64 {
+        let each = |&(size, count): &(usize, u64)| {
+            let rest = size % self.top();
+            let last = self.holds(rest).filter(|_| rest > 0).map_or(0.0, |at| (demand.cost)(self.sizes[at]));
+            let tops = size / self.top();
+            let tops = if tops > 0 { tops as f64 * (demand.cost)(self.top()) } else { 0.0 };
+            (tops + last) * count as f64
+        };
+        demand.histogram.iter().map(each).sum()
+    }
+
     /// Which share of what would be computed is padding, where each size of the histogram runs alone, cut at the top.
     pub fn waste(&self, histogram: &Histogram) -> f64 {
         let (mut asked, mut padded) = (0.0, 0.0);
@@ -96,38 +135,55 @@ impl Ladder {
     }
 }
 
-/// The histogram as the choice sees it: pieces beyond the top cut off, rounded up, each size once, ascending, and the top
-/// with them, which is there whether it comes or not.
-fn rounded(histogram: &Histogram, choice: Choice) -> Vec<(usize, f64)> {
+/// How often each size comes, by size, as the choice sees it: pieces beyond the top cut off, rounded up. Place 0, where
+/// nothing is left over, is no bucket.
+fn rounded(histogram: &Histogram, choice: Choice) -> Vec<f64> {
     let mut counts = vec![0.0; choice.top + 1];
     for &(size, count) in histogram {
         let rest = size % choice.top;
         let up = rest.next_multiple_of(choice.multiple).min(choice.top);
         counts[choice.top] += (size / choice.top) as f64 * count as f64;
-        counts[up] += count as f64; // where nothing is left over this is place 0, which is no bucket
+        counts[up] += count as f64;
     }
-    let comes = |(size, count): &(usize, f64)| *size == choice.top || (*size > 0 && *count > 0.0);
-    counts.into_iter().enumerate().filter(comes).collect()
+    counts
 }
 
-/// The cheapest ladder of so many buckets at most, its last the last of these sizes.
+/// One demand over the sizes that may be buckets.
+struct Priced {
+    /// How many are smaller than a place.
+    below: Vec<f64>,
+    costs: Vec<f64>,
+}
+
+impl Priced {
+    fn new(counts: impl Iterator<Item = f64>, costs: Vec<f64>) -> Self {
+        let mut below = vec![0.0];
+        for count in counts {
+            below.push(below[below.len() - 1] + count);
+        }
+        Self { below, costs }
+    }
+
+    /// What all from a place to `last` cost, padded to that.
+    fn cost(&self, from: usize, last: usize) -> f64 {
+        (self.below[last + 1] - self.below[from]) * self.costs[last]
+    }
+}
+
+/// The cheapest ladders of one bucket, of two at most, and so on: places among so many sizes, the last of them in each.
 ///
 /// `least[last]` is what all up to `last` cost if that is a bucket: the least, over the bucket before it, of what all up to
 /// there cost and of those between, padded. Each round allows a bucket more.
-fn cheapest(counted: &[(usize, f64)], costs: &[f64], buckets_max: usize) -> Vec<usize> {
-    let mut below = vec![0.0; counted.len() + 1]; // how many are smaller than a place
-    for (at, (_, count)) in counted.iter().enumerate() {
-        below[at + 1] = below[at] + count;
-    }
-    let end = counted.len() - 1;
-    let mut least: Vec<f64> = (0..=end).map(|last| below[last + 1] * costs[last]).collect();
+fn cheapest(sizes: usize, range: impl Fn(usize, usize) -> f64, buckets_max: usize) -> Vec<Vec<usize>> {
+    let end = sizes - 1;
+    let mut least: Vec<f64> = (0..=end).map(|last| range(0, last)).collect();
     let mut before: Vec<Vec<Option<usize>>> = vec![vec![None; end + 1]]; // round by round: the bucket before
     for _ in 1..buckets_max.min(end + 1) {
         let mut next = least.clone();
         let mut from = vec![None; end + 1];
         for last in 1..=end {
-            for previous in 0..last {
-                let sum = least[previous] + (below[last + 1] - below[previous + 1]) * costs[last];
+            for (previous, cost) in least.iter().enumerate().take(last) {
+                let sum = cost + range(previous + 1, last);
                 if sum < next[last] {
                     (next[last], from[last]) = (sum, Some(previous));
                 }
@@ -136,15 +192,18 @@ fn cheapest(counted: &[(usize, f64)], costs: &[f64], buckets_max: usize) -> Vec<
         least = next;
         before.push(from);
     }
-    let mut sizes = vec![counted[end].0];
-    let mut last = end;
+    (1..=before.len()).map(|rounds| ladder_of(&before[..rounds], end)).collect()
+}
+
+fn ladder_of(before: &[Vec<Option<usize>>], end: usize) -> Vec<usize> {
+    let (mut places, mut last) = (vec![end], end);
     for from in before.iter().rev() {
         // A round in which a bucket more did not pay leaves the place as it was.
         if let Some(previous) = from[last] {
-            sizes.push(counted[previous].0);
+            places.push(previous);
             last = previous;
         }
     }
-    sizes.reverse();
-    sizes
+    places.reverse();
+    places
 }

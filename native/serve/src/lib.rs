@@ -2,16 +2,24 @@
 
 pub mod answer;
 mod columns;
+pub mod curve;
+pub mod distribution;
 pub mod front;
+pub mod impression;
 pub mod inputs;
 pub mod ladder;
 pub mod layout;
 pub mod load;
+pub mod measures;
 pub mod node;
 pub mod packed;
 pub mod protocol;
+pub mod region;
 pub mod request;
 pub mod scheduler;
+mod shadow;
+pub mod shown;
+mod sizes;
 pub mod slab;
 mod statistics;
 mod versions;

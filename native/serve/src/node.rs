@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use tokio::net::TcpListener;
@@ -14,6 +14,7 @@ use crate::answer::{Answer, Refusal};
 use crate::front::Front;
 use crate::protocol::{Door, Naming, Scoring, State, serve_grpc, serve_http};
 use crate::request::Request;
+use crate::shown::Shown;
 
 /// Gives metrics as Prometheus reads them.
 pub type Metrics = Box<dyn Fn() -> String + Send + Sync>;
@@ -25,6 +26,7 @@ pub struct Node {
     metrics: Metrics,
     is_ready: AtomicBool,
     stale: Mutex<Option<String>>,
+    shown: OnceLock<Arc<Shown>>,
 }
 
 impl Node {
@@ -34,7 +36,13 @@ impl Node {
     /// When its inputs have no names of their own.
     pub fn new(model: &str, front: Arc<Front>, metrics: Metrics) -> Result<Self, String> {
         let naming = Arc::new(Naming::new(model, front.inputs().clone())?);
-        Ok(Self { front, naming, metrics, is_ready: AtomicBool::new(false), stale: Mutex::default() })
+        let (is_ready, stale, shown) = (AtomicBool::new(false), Mutex::default(), OnceLock::new());
+        Ok(Self { front, naming, metrics, is_ready, stale, shown })
+    }
+
+    /// Note answered requests from now on; only the first who asks for it is heard.
+    pub fn write_back(&self, shown: Arc<Shown>) {
+        let _ = self.shown.set(shown);
     }
 
     /// Say whether it answers requests, and why it is stale, if it is.
@@ -53,15 +61,28 @@ impl Scoring for Node {
         self.front.score(request)
     }
 
+    fn shown(&self) -> Option<&Shown> {
+        self.shown.get().map(Arc::as_ref)
+    }
+
     fn state(&self) -> State {
         let (active, kept) = self.front.versions();
-        let is_ready = self.is_ready.load(Ordering::Acquire) && active.is_some();
+        // A node none of whose lanes is there would refuse all.
+        let is_ready = self.is_ready.load(Ordering::Acquire) && active.is_some() && self.front.figures().lanes > 0;
         let stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner).clone();
         State { is_live: true, is_ready, stale, active, kept, statistics: self.front.statistics() }
     }
 
     fn metrics(&self) -> String {
         (self.metrics)()
+    }
+
+    fn sizes(&self) -> serde_json::Value {
+        self.front.sizes()
+    }
+
+    fn shadow(&self) -> serde_json::Value {
+        self.front.shadow()
     }
 }
 

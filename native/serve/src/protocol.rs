@@ -1,9 +1,11 @@
 //! What a caller says and hears: the Open Inference Protocol by gRPC, and HTTP with JSON. It knows no table and no model.
 
+mod activity;
 mod arriving;
 mod codec;
 mod columns;
 mod connections;
+mod counted;
 mod describe;
 mod door;
 mod elements;
@@ -13,16 +15,18 @@ mod grpc;
 mod http;
 mod infer;
 mod json;
+mod keys;
 mod messages;
 mod naming;
 mod outputs;
+mod plain;
 mod rows;
 mod scalars;
 mod scoring;
-mod secret;
+mod standing;
 mod status;
 mod tensor;
-mod tls;
+mod traffic;
 mod wishes;
 
 pub use door::{Door, DoorLimits, DoorSettings, DoorStats};
@@ -30,8 +34,11 @@ pub use fuzz::{check, every_kind, fuzz};
 pub use grpc::serve_grpc;
 pub use http::serve_http;
 pub use infer::{Form, decode, encode};
+pub(crate) use keys::Texts;
 pub use naming::Naming;
+pub(crate) use outputs::probability;
+pub use plain::{Came, read};
 pub use scoring::{Scoring, Span, State, Statistics};
-pub use secret::Secret;
-pub use tls::TlsFiles;
+pub use streamlearn_trust::{Secret, TlsFiles};
+pub use traffic::{Kind, Protocol, Traffic};
 pub use wishes::Said;

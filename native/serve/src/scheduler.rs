@@ -5,6 +5,7 @@
 //! admitted ends once: complete, late, shed, failed or cancelled. All times are microseconds of a clock of the caller's.
 
 mod admission;
+mod again;
 mod arrivals;
 mod costs;
 mod demand;
@@ -19,15 +20,17 @@ mod tickets;
 pub use costs::{Costs, Took};
 pub use limits::{LENGTHS_MAX, Limits, PRIORITIES, Shapes};
 pub use offer::{Admitted, Offer, Reason, Refused};
-pub use plan::{Next, Piece, Plan};
+pub use plan::{Idle, Next, Piece, Plan};
 pub use tickets::Ticket;
 
 use admission::Asked;
+use again::{Again, Alone};
 use arrivals::Arrivals;
 use demand::{Demand, Load};
 use lanes::Lanes;
 use limits::Key;
 use merge::{Group, Merge};
+use plan::Places;
 use queue::{Queues, Waiting};
 use tickets::{Held, Tickets};
 
@@ -44,6 +47,7 @@ pub struct Scheduler {
     costs: Costs,
     tickets: Tickets,
     queues: Queues,
+    again: Again,
     demand: Demand,
     arrivals: Arrivals,
     lanes: Lanes,
@@ -51,9 +55,20 @@ pub struct Scheduler {
     pace: f64,
     admitted: u64,
     planned: u64,
+    tried_again: u64,
     /// Room to work in.
     groups: Vec<Group>,
     free_in: Vec<u64>,
+}
+
+/// What is served first.
+struct Head {
+    /// The queue it waits in; none where it is tried again.
+    queue: Option<usize>,
+    key: Key,
+    ticket: Ticket,
+    deadline_us: u64,
+    left: usize,
 }
 
 /// What waits and runs, for metrics.
@@ -92,12 +107,14 @@ impl Scheduler {
             costs,
             tickets: Tickets::default(),
             queues: Queues::default(),
+            again: Again::default(),
             demand: Demand::new(limits.wait_us_max),
             arrivals: Arrivals::new(limits.wait_us_max),
             lanes: Lanes::new(limits.lanes),
             pace: 1.0,
             admitted: 0,
             planned: 0,
+            tried_again: 0,
             groups: Vec::new(),
             free_in: Vec::new(),
         }
@@ -138,20 +155,55 @@ impl Scheduler {
     pub fn next(&mut self, now_us: u64, lane: usize) -> Next {
         self.lanes.come(lane);
         let mut late = self.late(now_us);
-        while let Some(queue) = self.queues.first() {
-            let key = self.queues.at(queue).key;
-            let head = *self.queues.at(queue).head().expect("no queue is empty").1;
-            if self.demand.sum().requests() > 1 && !self.is_in_time(now_us, &head, key) {
+        while let Some(head) = self.head() {
+            let in_us = self.alone_us(head.left, head.key.length);
+            let is_in_time = now_us as f64 + in_us <= head.deadline_us as f64;
+            if self.demand.sum().requests() > 1 && !is_in_time {
                 late.push(head.ticket);
                 self.give_up(head.ticket);
                 continue;
             }
-            let plan = self.plan(now_us, queue);
+            let plan = match head.queue {
+                Some(queue) => self.plan(now_us, queue),
+                None => self.plan_alone(now_us),
+            };
             let until_us = now_us + plan.cost_us as u64;
             self.lanes.start(lane, plan.clone(), until_us);
             return Next { plan: Some(plan), late };
         }
         Next { plan: None, late }
+    }
+
+    /// What a lane executes that has nothing else to do, for nobody who waits: so many candidates of one user. None where
+    /// something waits, where its sequence is longer than any, or where no other lane of several would be free for what
+    /// comes. Who comes all the same finds one execution before its own.
+    ///
+    /// # Panics
+    /// When the lane has a plan, or there are more candidates than the top bucket holds.
+    pub fn lend(&mut self, now_us: u64, lane: usize, idle: Idle) -> Option<Plan> {
+        let (present, busy) = (self.lanes.present(), self.lanes.busy());
+        if self.demand.sum().requests() > 0 || (present > 1 && present - busy < 2) {
+            return None;
+        }
+        let length = self.shapes.lengths.holds(idle.length)?;
+        let candidates = self.shapes.candidates.holds(idle.candidates).expect("no more than the top bucket");
+        let places = Places { users: 0, candidates, length };
+        let cost_us = self.costs.us(places.users, places.candidates, length);
+        let plan = Plan {
+            id: self.planned,
+            version: idle.version,
+            users_bucket: self.shapes.users.sizes()[places.users],
+            candidates_bucket: self.shapes.candidates.sizes()[places.candidates],
+            length: self.shapes.lengths.sizes()[length],
+            pieces: Vec::new(),
+            is_again: false,
+            cost_us,
+            places,
+        };
+        self.planned += 1;
+        self.lanes.come(lane);
+        self.lanes.start(lane, plan.clone(), now_us + cost_us as u64);
+        Some(plan)
     }
 
     /// A lane has executed its plan, in so long: all that it did for it counts, so that both figures together are
@@ -200,6 +252,36 @@ impl Scheduler {
         self.fail(&plan)
     }
 
+    /// A lane could not execute its plan, which may be for one of its requests: where there were several, each is tried
+    /// once more alone, if its deadline allows. Which requests have no answer because of it; nothing where the lane had no
+    /// work. A plan of one request is not tried again, so that none does to more than two executions what it did to one.
+    pub fn try_alone(&mut self, lane: usize) -> Vec<Ticket> {
+        let Some(plan) = self.lanes.end(lane) else { return Vec::new() };
+        if plan.pieces.len() == 1 {
+            return self.fail(&plan);
+        }
+        for piece in &plan.pieces {
+            let held = self.tickets.at(piece.ticket);
+            if held.is_gone {
+                held.running -= 1;
+                self.tickets.drop_ended(piece.ticket);
+                continue;
+            }
+            // It counts as running until it was executed or is given up.
+            let Held { key, priority, deadline_us, order, .. } = *held;
+            let alone = Alone { key, priority, deadline_us, order, piece: *piece };
+            self.demand.add(priority, deadline_us, &Load::one(alone.candidates(), key.length));
+            self.again.push(alone);
+            self.tried_again += 1;
+        }
+        Vec::new()
+    }
+
+    /// How often a request was tried once more alone.
+    pub fn tried_again(&self) -> u64 {
+        self.tried_again
+    }
+
     /// A lane is gone, with its plan if it had one, until it asks for work again. Which requests fail because of it.
     pub fn leave(&mut self, lane: usize) -> Vec<Ticket> {
         self.lanes.leave(lane).map_or_else(Vec::new, |plan| self.fail(&plan))
@@ -222,14 +304,20 @@ impl Scheduler {
     /// Which requests that wait have had their deadline; they will have no answer. `next` looks too: this is for when
     /// no lane is free.
     pub fn late(&mut self, now_us: u64) -> Vec<Ticket> {
-        let late: Vec<Ticket> = self.queues.expired(now_us).collect();
+        let mut late: Vec<Ticket> = self.queues.expired(now_us).collect();
+        for ticket in self.again.expired(now_us) {
+            if !late.contains(&ticket) {
+                late.push(ticket);
+            }
+        }
         late.iter().for_each(|ticket| self.give_up(*ticket));
         late
     }
 
     /// When to look for what is late: the next deadline of what waits.
     pub fn deadline_us(&self) -> Option<u64> {
-        self.queues.deadline_us()
+        let both = [self.queues.deadline_us(), self.again.deadline_us()];
+        both.into_iter().flatten().min()
     }
 
     /// What waits and runs.
@@ -288,8 +376,46 @@ impl Scheduler {
         merge::alone_us(&self.shapes, &self.costs, candidates, length, self.lanes.present())
     }
 
-    fn is_in_time(&self, now_us: u64, waiting: &Waiting, key: Key) -> bool {
-        now_us as f64 + self.alone_us(waiting.left, key.length) <= waiting.deadline_us as f64
+    /// What is served first of all that waits.
+    fn head(&self) -> Option<Head> {
+        let queue = self.queues.first().map(|at| {
+            let (priority, waiting) = self.queues.at(at).head().expect("no queue is empty");
+            let Waiting { deadline_us, order, ticket, left } = *waiting;
+            let head = Head { queue: Some(at), key: self.queues.at(at).key, ticket, deadline_us, left };
+            ((priority, deadline_us, order), head)
+        });
+        let again = self.again.head().map(|alone| {
+            let Alone { key, deadline_us, piece, .. } = *alone;
+            let left = alone.candidates();
+            (alone.turn(), Head { queue: None, key, ticket: piece.ticket, deadline_us, left })
+        });
+        again.into_iter().chain(queue).min_by_key(|(turn, _)| *turn).map(|(_, head)| head)
+    }
+
+    /// Take out what is first of what is tried again.
+    fn plan_alone(&mut self, now_us: u64) -> Plan {
+        let alone = self.again.take_head().expect("it was the first of all that waits");
+        let (length, candidates) = (alone.key.length, alone.candidates());
+        self.demand.take(alone.priority, alone.deadline_us, &Load::one(candidates, length));
+        let merge = Merge { shapes: &self.shapes, costs: &self.costs, now_us, length };
+        let group = merge.alone(candidates);
+        Plan { is_again: true, ..self.planned(&group, alone.key, vec![alone.piece]) }
+    }
+
+    fn planned(&mut self, group: &Group, key: Key, pieces: Vec<Piece>) -> Plan {
+        let id = self.planned;
+        self.planned += 1;
+        Plan {
+            id,
+            version: key.version,
+            users_bucket: self.shapes.users.sizes()[group.places.users],
+            candidates_bucket: self.shapes.candidates.sizes()[group.places.candidates],
+            length: self.shapes.lengths.sizes()[key.length],
+            pieces,
+            cost_us: group.cost_us,
+            is_again: false,
+            places: group.places,
+        }
     }
 
     /// Merge what a queue holds and take it out.
@@ -301,18 +427,7 @@ impl Scheduler {
         self.groups = groups;
         let (pieces, taken) = self.take(queue, &group);
         self.learn_pace(&group, &taken);
-        let id = self.planned;
-        self.planned += 1;
-        Plan {
-            id,
-            version: key.version,
-            users_bucket: self.shapes.users.sizes()[group.places.users],
-            candidates_bucket: self.shapes.candidates.sizes()[group.places.candidates],
-            length: self.shapes.lengths.sizes()[key.length],
-            pieces,
-            cost_us: group.cost_us,
-            places: group.places,
-        }
+        self.planned(&group, key, pieces)
     }
 
     /// Take a group out of its queue; its pieces, and how much it is.
@@ -362,7 +477,13 @@ impl Scheduler {
 
     /// A request will have no answer: nothing of it waits any more, and what runs of it is for nobody.
     fn give_up(&mut self, ticket: Ticket) {
+        let again = self.again.remove(ticket);
         let held = self.tickets.at(ticket);
+        for alone in again {
+            held.running -= 1;
+            let load = Load::one(alone.candidates(), alone.key.length);
+            self.demand.take(alone.priority, alone.deadline_us, &load);
+        }
         if held.left() > 0 {
             self.queues.remove(held);
             let load = Load::one(held.left(), held.key.length);

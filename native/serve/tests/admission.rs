@@ -2,7 +2,7 @@
 
 use streamlearn_serve::ladder::Ladder;
 use streamlearn_serve::scheduler::{
-    Admitted, Costs, Limits, Offer, Reason, Refused, Scheduler, Shapes, Took,
+    Admitted, Costs, Idle, Limits, Offer, Reason, Refused, Scheduler, Shapes, Took,
 };
 
 /// One lane; a TensorBatch costs 100 us and 10 us for each candidate of its bucket.
@@ -88,4 +88,45 @@ fn what_never_can_be_is_refused_without_a_hint() {
     assert_eq!(offer(&mut scheduler, 5, 0), Err(Refused { reason: Reason::Expired, retry_us: 0 }));
     let long = Offer { version: 1, candidates: 1, length: 9, deadline_us: 5000, priority: 0 };
     assert_eq!(scheduler.offer(5, &long), Err(Refused { reason: Reason::Length, retry_us: 0 }));
+}
+
+/// Two lanes, or more, that came, and what could be lent to the first.
+fn lent(lanes: usize, busy: usize) -> (Scheduler, bool) {
+    let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
+    let shapes = Shapes { users: ladder(&[1]), candidates: ladder(&[10, 100]), lengths: ladder(&[8]) };
+    let costs = Costs::measured(&shapes, |_, _| 50.0, |_, _| 50.0);
+    let limits = Limits {
+        lanes,
+        requests_max: 100,
+        candidates_max: 10_000,
+        reserved_percent: 10,
+        wait_us_max: 10_000,
+        slack_us: 0,
+        degraded_candidates: None,
+    };
+    let mut scheduler = Scheduler::new(limits, shapes, costs);
+    (0..lanes).for_each(|lane| assert_eq!(scheduler.next(0, lane).plan, None));
+    for lane in 0..busy {
+        offer(&mut scheduler, 0, 5000).unwrap();
+        assert!(scheduler.next(0, lanes - 1 - lane).plan.is_some());
+    }
+    let is_lent = scheduler.lend(0, 0, Idle { version: 2, candidates: 7, length: 3 }).is_some();
+    (scheduler, is_lent)
+}
+
+#[test]
+fn a_lane_is_lent_where_nothing_waits_and_another_is_free_for_what_comes() {
+    assert!(lent(1, 0).1 && lent(2, 0).1 && lent(3, 1).1);
+    assert!(!lent(2, 1).1, "the other lane is busy");
+    let (mut scheduler, _) = lent(1, 0);
+    let ticket = offer(&mut scheduler, 0, 5000).unwrap().ticket;
+    assert_eq!(scheduler.done_in(0, 100.0), [], "nobody waited for what was lent");
+    let idle = Idle { version: 2, candidates: 7, length: 3 };
+    assert_eq!(scheduler.lend(0, 0, idle), None, "a request waits");
+    assert_eq!(scheduler.next(0, 0).plan.unwrap().pieces[0].ticket, ticket);
+    assert_eq!(scheduler.done_in(0, 100.0), [ticket]);
+    assert_eq!(scheduler.lend(0, 0, Idle { length: 9, ..idle }), None, "longer than any");
+    let plan = scheduler.lend(0, 0, idle).unwrap();
+    assert_eq!((plan.version, plan.candidates_bucket, plan.users_bucket, plan.length), (2, 10, 1, 8));
+    assert_eq!(scheduler.failed(0), []);
 }

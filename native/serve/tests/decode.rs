@@ -23,7 +23,7 @@ fn read(ask: &InferAsk) -> Result<(Request, Form), Refusal> {
 fn good(inputs: &Inputs) -> Request {
     let (mut typed, form) = read(&ask(inputs, false)).unwrap();
     let (raw, raw_form) = read(&ask(inputs, true)).unwrap();
-    assert_eq!((form.is_raw, raw_form.is_raw), (false, true));
+    assert_eq!((&form.raw[..], &raw_form.raw[..]), (&[false, false][..], &[true, true][..]));
     assert_ne!(typed.id, raw.id, "ids that are made up differ");
     typed.id = raw.id.clone();
     assert_eq!(typed, raw);

@@ -58,7 +58,7 @@ async fn an_answer_has_the_form_of_its_request() {
     let typed: InferReply = client.call("ModelInfer", &ask(&least(), false)).await.read();
     let contents: Vec<_> = typed.outputs.iter().map(|it| it.contents.clone().unwrap().floats).collect();
     assert_eq!((contents, typed.raw_output_contents.len()), (vec![click, like], 0));
-    assert_eq!(typed.id.len(), 16);
+    assert_eq!(typed.id.find('-'), Some(16), "{:?}", typed.id);
     let wanted = with_output(ask(&least(), false), "like.logit");
     let pinned = InferAsk { model_version: "17".to_owned(), ..wanted };
     let one: InferReply = client.call("ModelInfer", &pinned).await.read();

@@ -8,6 +8,7 @@ use streamlearn_serve::answer::Refusal;
 use streamlearn_serve::protocol::{DoorLimits, DoorSettings, Secret};
 use streamlearn_serve::request::Values;
 use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn tensor(name: &str, datatype: &str, shape: &Value, data: &Value) -> Value {
     json!({ "name": name, "datatype": datatype, "shape": shape, "data": data })
@@ -119,7 +120,7 @@ async fn tensors_that_are_not_as_they_must_be_are_refused_by_name() {
             "where a whole number is expected",
         ),
         (with("item_age", "FP16", json!([2]), json!([1, 2])), "datatype \"FP16\", expected"),
-        (json!({ "inputs": least(), "parameters": { "binary_data_output": true } }), "use gRPC"),
+        (json!({ "inputs": least(), "parameters": { "binary_data_output": 1 } }), "is no parameter"),
         (json!({ "inputs": least(), "parameters": { "sequence_id": 1 } }), "is no parameter"),
         (json!({ "inputs": least(), "outputs": [{ "name": "clack" }] }), "\"clack\" is no output"),
         (json!({ "inputs": least(), "output": [] }), "unknown field `output`"),
@@ -128,9 +129,14 @@ async fn tensors_that_are_not_as_they_must_be_are_refused_by_name() {
         let heard = post(node.http, "/v2/models/ctr/infer", &body.to_string()).await;
         assert!(heard.status == 400 && heard.error().contains(says), "{says}: {heard:?}");
     }
-    let binary = [("inference-header-content-length", "9")];
-    let heard = http(node.http, "POST", "/v2/models/ctr/infer", &binary, "{}").await;
-    assert!(heard.status == 400 && heard.error().contains("gRPC"));
+    for (length, says) in [("9", "more than the 2 bytes"), ("-1", "a number of bytes")] {
+        let binary = [("inference-header-content-length", length)];
+        let heard = http(node.http, "POST", "/v2/models/ctr/infer", &binary, "{}").await;
+        assert!(heard.status == 400 && heard.error().contains(says), "{heard:?}");
+    }
+    let gzip = [("content-encoding", "gzip")];
+    let heard = http(node.http, "POST", "/score", &gzip, ROWS).await;
+    assert!(heard.status == 415 && heard.error().contains("not compressed"), "{heard:?}");
 }
 
 #[tokio::test]
@@ -226,6 +232,8 @@ async fn the_node_says_how_it_stands() {
     assert_eq!(get(at, "/v2/models/other").await.status, 404);
     let versions = json!({ "model": "ctr", "active": 18, "kept": [17, 18], "stale": null });
     assert_eq!(get(at, "/versions").await.json(), versions);
+    assert_eq!(get(at, "/shadow").await.json()["version"], serde_json::Value::Null);
+    assert_eq!(get(at, "/sizes").await.json()["lengths"], serde_json::json!([1]));
     let metrics = get(at, "/metrics").await;
     assert!(metrics.text.starts_with("streamlearn_serving_requests_total 0"), "{metrics:?}");
     {
@@ -261,4 +269,116 @@ async fn bodies_and_headers_have_bounds_and_the_token_is_asked_for() {
     let heard = http(node.http, "GET", "/v2", &[right[0], ("x-wide", &wide)], "").await;
     assert_eq!(heard.status, 431);
     assert_eq!(http(node.http, "POST", "/score", &right, ROWS).await.status, 200);
+}
+
+#[tokio::test]
+async fn candidates_that_were_not_scored_are_said_and_have_no_number() {
+    let node = node().await;
+    *node.fake.degraded.lock().unwrap() = Some(1);
+    let rows = post(node.http, "/score", ROWS).await.json();
+    assert_eq!(rows["degraded_candidates"], json!(1));
+    let click = rows["scores"]["click"].as_array().unwrap();
+    assert!(click[0].is_number() && click[1..].iter().all(Value::is_null) && click.len() > 1, "{rows}");
+    let inputs = json!({ "inputs": least() });
+    let tensors = post(node.http, "/v2/models/ctr/infer", &inputs.to_string()).await.json();
+    assert_eq!(tensors["parameters"], json!({ "degraded_candidates": 1 }));
+    assert!(tensors["outputs"][0]["data"][1].is_null() && tensors["outputs"][0]["data"][0].is_number());
+    *node.fake.degraded.lock().unwrap() = None;
+    let whole = post(node.http, "/v2/models/ctr/infer", &inputs.to_string()).await.json();
+    assert!(whole.get("parameters").is_none());
+}
+
+#[tokio::test]
+async fn numbers_may_stand_behind_the_json_in_both_directions() {
+    let node = node().await;
+    let mut inputs = least();
+    let whole = json!({ "inputs": inputs.clone(), "outputs": [{ "name": "like" }] });
+    let plain = post(node.http, "/v2/models/ctr/infer", &whole.to_string()).await.json();
+    let first = node.fake.last.lock().unwrap().take().unwrap();
+    // The ids of candidates, as eight bytes each.
+    let ids: Vec<i64> = inputs[1]["data"].as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
+    let raw: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let input = inputs[1].as_object_mut().unwrap();
+    input.remove("data");
+    input.insert("parameters".to_owned(), json!({ "binary_data_size": raw.len() }));
+    let mixed = json!({
+        "inputs": inputs,
+        "outputs": [{ "name": "like", "parameters": { "binary_data": true } }, { "name": "click" }],
+    });
+    let json = mixed.to_string();
+    let head = json.len().to_string();
+    let body = [json.as_bytes(), &raw].concat();
+    let headers = [("inference-header-content-length", head.as_str())];
+    let (status, heads, heard) =
+        http_bytes(node.http, "POST", "/v2/models/ctr/infer", &headers, body.into()).await;
+    assert_eq!(status, 200, "{:?}", String::from_utf8_lossy(&heard));
+    let second = node.fake.last.lock().unwrap().take().unwrap();
+    assert_eq!(first.item, second.item);
+    let upto: usize = heads["inference-header-content-length"].to_str().unwrap().parse().unwrap();
+    let reply: Value = serde_json::from_slice(&heard[..upto]).unwrap();
+    assert_eq!(reply["outputs"][0]["parameters"], json!({ "binary_data_size": heard.len() - upto }));
+    let numbers = heard[upto..].chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+    let like = plain["outputs"][0]["data"].as_array().unwrap();
+    assert!(numbers.zip(like).all(|(one, other)| one == other.as_f64().unwrap() as f32));
+    assert!(reply["outputs"][1]["data"].is_array());
+}
+
+#[tokio::test]
+async fn configuration_statistics_and_index_are_told_in_json() {
+    let node = node().await;
+    let at = node.http;
+    let config = get(at, "/v2/models/ctr/config").await.json();
+    assert_eq!((&config["name"], &config["output"][0]["data_type"]), (&json!("ctr"), &json!("TYPE_FP32")));
+    assert_eq!(get(at, "/v2/models/ctr/versions/16/config").await.status, 409);
+    let stats = get(at, "/v2/models/ctr/stats").await.json();
+    assert_eq!(stats, get(at, "/v2/models/stats").await.json());
+    assert_eq!(stats["model_stats"][0]["inference_stats"]["success"], json!({ "count": 2, "ns": 5000 }));
+    let index = post(at, "/v2/repository/index", "").await.json();
+    assert_eq!(index[1], json!({ "name": "ctr", "version": "18", "state": "READY", "reason": "active" }));
+    assert_eq!(post(at, "/v2/repository/index", "[").await.status, 400);
+    assert_eq!(get(at, "/health").await.json(), json!({ "live": true, "ready": true }));
+    assert_eq!(get(at, "/ready").await.json(), json!({ "ready": true }));
+    let answers = node.door.traffic().answers();
+    let ok = answers.iter().find(|(kind, _)| kind.status() == "200" && !kind.is_scored);
+    assert_eq!(ok.map(|(_, count)| *count), Some(6));
+}
+
+#[tokio::test]
+async fn headers_that_come_a_byte_at_a_time_have_an_end() {
+    let limits = DoorLimits { arrival_wait_ms_max: 200, ..DoorLimits::default() };
+    let node = node_with(limits).await;
+    let mut slow = tokio::net::TcpStream::connect(node.http).await.unwrap();
+    let began = tokio::time::Instant::now();
+    let trickle = async {
+        // Each byte comes well within the time that a whole request has.
+        for byte in b"GET /v2/health/live HTTP/1.1\r\nx-slow: ".iter().chain(std::iter::repeat(&b'x')) {
+            if slow.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, trickle).await.unwrap();
+    assert!(began.elapsed() >= std::time::Duration::from_millis(200));
+    wait_until("its place is free", || node.door.stats().connections == 0).await;
+    assert_eq!(get(node.http, "/v2/health/live").await.status, 200);
+}
+
+#[tokio::test]
+async fn who_keeps_a_connection_for_nothing_does_not_keep_a_node() {
+    let node = node_with(DoorLimits { drain_ms_max: 60_000, ..DoorLimits::default() }).await;
+    let mut client = Client::connect(node.grpc).await;
+    assert_eq!(client.call("ModelInfer", &asks::ask(&asks::least(), true)).await.code, Some(0));
+    let mut kept = tokio::net::TcpStream::connect(node.http).await.unwrap();
+    kept.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: node\r\n\r\n").await.unwrap();
+    let mut some = [0; 64];
+    assert!(kept.read(&mut some).await.unwrap() > 0);
+    // Ones that have said nothing, not even in which protocol.
+    let silent = [node.grpc, node.http].map(|at| std::net::TcpStream::connect(at).unwrap());
+    wait_until("all are there", || node.door.stats().connections == 4).await;
+    let began = tokio::time::Instant::now();
+    node.end().await;
+    let took = began.elapsed();
+    assert!(took < std::time::Duration::from_secs(2), "it took {took:?}");
+    drop((client, kept, silent));
 }

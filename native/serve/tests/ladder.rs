@@ -1,7 +1,7 @@
 //! A ladder is chosen as well as any could be, and says itself how much it pads.
 
 use proptest::prelude::*;
-use streamlearn_serve::ladder::{Choice, Ladder};
+use streamlearn_serve::ladder::{Choice, Demand, Ladder};
 
 /// What a histogram costs, each size padded to its bucket and cut at the top.
 fn cost(sizes: &[usize], histogram: &[(usize, u64)], of: impl Fn(usize) -> f64) -> f64 {
@@ -14,17 +14,22 @@ fn cost(sizes: &[usize], histogram: &[(usize, u64)], of: impl Fn(usize) -> f64) 
     histogram.iter().map(|(size, count)| *count as f64 * each(*size)).sum()
 }
 
-/// The least that any ladder of so many buckets costs, tried one by one.
-fn least(histogram: &[(usize, u64)], choice: Choice, of: impl Fn(usize) -> f64) -> f64 {
+/// Every ladder of so many buckets.
+fn sets(choice: Choice) -> impl Iterator<Item = Vec<usize>> {
     let open: Vec<usize> = (1..choice.top).filter(|size| size % choice.multiple == 0).collect();
-    let ladders = (0..1_u32 << open.len()).filter(|set| (set.count_ones() as usize) < choice.buckets_max);
-    let costs = ladders.map(|set| {
+    let ladders =
+        (0..1_u32 << open.len()).filter(move |set| (set.count_ones() as usize) < choice.buckets_max);
+    ladders.map(move |set| {
         let mut sizes: Vec<usize> =
             open.iter().enumerate().filter(|(at, _)| set >> at & 1 == 1).map(|(_, size)| *size).collect();
         sizes.push(choice.top);
-        cost(&sizes, histogram, &of)
-    });
-    costs.fold(f64::INFINITY, f64::min)
+        sizes
+    })
+}
+
+/// The least that any of them costs, tried one by one.
+fn least(histogram: &[(usize, u64)], choice: Choice, of: impl Fn(usize) -> f64) -> f64 {
+    sets(choice).map(|sizes| cost(&sizes, histogram, &of)).fold(f64::INFINITY, f64::min)
 }
 
 proptest! {
@@ -44,6 +49,29 @@ proptest! {
         prop_assert!(ladder.sizes().iter().all(|size| *size == top || size % multiple == 0));
         let (chosen, best) = (cost(ladder.sizes(), &histogram, of), least(&histogram, choice, of));
         prop_assert!((chosen - best).abs() <= 1e-9 * best.max(1.0), "{:?} costs {chosen}, and could {best}", ladder);
+    }
+
+    #[test]
+    fn ladders_of_several_demands_cost_least_together_for_any_number_of_buckets(
+        one in prop::collection::vec((1_usize..30, 0_u64..1000), 0..8),
+        other in prop::collection::vec((1_usize..30, 0_u64..1000), 0..8),
+        top in 1_usize..11, buckets_max in 1_usize..6, fixed in 0.0_f64..200.0, each in 0.0_f64..20.0,
+    ) {
+        let choice = Choice { top, buckets_max, multiple: 1 };
+        let (short, long) = (|size: usize| fixed + each * size as f64, |size: usize| fixed + 3.0 * each * size as f64);
+        let demands = [Demand { histogram: &one, cost: &short }, Demand { histogram: &other, cost: &long }];
+        let together = |sizes: &[usize]| cost(sizes, &one, short) + cost(sizes, &other, long);
+        let ladders = Ladder::choices(&demands, choice);
+        prop_assert!(!ladders.is_empty() && ladders.len() <= buckets_max);
+        for (at, ladder) in ladders.iter().enumerate() {
+            prop_assert!(ladder.sizes().len() <= at + 1 && ladder.top() == top);
+            let costs = together(ladder.sizes());
+            let said: f64 = demands.iter().map(|one| ladder.cost(one)).sum();
+            prop_assert!((costs - said).abs() <= 1e-9 * costs.max(1.0), "{costs} and said {said}");
+            let bounds = Choice { buckets_max: at + 1, ..choice };
+            let best = sets(bounds).map(|sizes| together(&sizes)).fold(f64::INFINITY, f64::min);
+            prop_assert!((costs - best).abs() <= 1e-9 * best.max(1.0), "{ladder:?} costs {costs}, and could {best}");
+        }
     }
 
     #[test]

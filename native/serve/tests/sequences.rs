@@ -14,6 +14,7 @@ enum Step {
     Next(usize),
     Done(usize, f64),
     Failed(usize),
+    Alone(usize),
     Leave(usize),
     Cancel(usize),
     Late,
@@ -32,6 +33,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         5 => lane().prop_map(Step::Next),
         4 => (lane(), 0.2_f64..5.0).prop_map(|(lane, slower)| Step::Done(lane, slower)),
         1 => lane().prop_map(Step::Failed),
+        2 => lane().prop_map(Step::Alone),
         1 => lane().prop_map(Step::Leave),
         1 => (0_usize..100).prop_map(Step::Cancel),
         1 => Just(Step::Late),
@@ -63,10 +65,16 @@ struct Known {
     candidates: usize,
     given: usize,
     scored: usize,
+    /// What failed with others and is tried again.
+    again: Vec<(usize, usize)>,
 }
 
 impl Known {
     fn waits(&self) -> bool {
+        self.given < self.candidates || !self.again.is_empty()
+    }
+
+    fn is_queued(&self) -> bool {
         self.given < self.candidates
     }
 
@@ -121,6 +129,7 @@ impl Rig {
                 let failed = self.scheduler.failed(*lane);
                 self.failed(*lane, &failed);
             }
+            Step::Alone(lane) => self.alone(*lane),
             Step::Leave(lane) => {
                 let failed = self.scheduler.leave(*lane);
                 self.failed(*lane, &failed);
@@ -157,7 +166,7 @@ impl Rig {
         let (order, candidates) = (self.tickets.len(), admitted.candidates);
         let cut = self.limits.degraded_candidates.filter(|most| *most < offer.candidates);
         assert!(candidates == offer.candidates || Some(candidates) == cut);
-        let known = Known { order, offer, deadline_us, candidates, given: 0, scored: 0 };
+        let known = Known { order, offer, deadline_us, candidates, given: 0, scored: 0, again: Vec::new() };
         assert!(self.here.insert(admitted.ticket, known).is_none(), "a ticket names one request");
         assert!(!self.tickets.contains(&admitted.ticket), "and is never used again");
         self.tickets.push(admitted.ticket);
@@ -174,10 +183,16 @@ impl Rig {
         };
         let head = self.waiting().min_by_key(|known| known.turn()).unwrap();
         let (key, order) = (head.key(), head.order);
+        if !head.again.is_empty() {
+            return self.next_alone(lane, plan, order);
+        }
         assert_eq!(self.here[&plan.pieces[0].ticket].order, order, "what is most urgent is executed first");
         assert_eq!(plan.length, if key.1 { 8 } else { 4 });
-        let mut queue: Vec<_> =
-            self.waiting().filter(|known| known.key() == key).map(|known| known.turn()).collect();
+        let mut queue: Vec<_> = self
+            .waiting()
+            .filter(|known| known.is_queued() && known.key() == key)
+            .map(|known| known.turn())
+            .collect();
         queue.sort_unstable();
         assert!(plan.candidates() <= plan.candidates_bucket && plan.pieces.len() <= plan.users_bucket);
         for (index, piece) in plan.pieces.iter().enumerate() {
@@ -193,6 +208,36 @@ impl Rig {
             assert!(index == 0 || done_us <= known.deadline_us as f64, "who joins is in time");
         }
         self.lanes[lane] = Some(plan);
+    }
+
+    /// What failed with others goes before what waits of its request.
+    fn next_alone(&mut self, lane: usize, plan: Plan, order: usize) {
+        let [piece] = plan.pieces[..] else { panic!("what failed with others is executed alone") };
+        let known = self.here.get_mut(&piece.ticket).unwrap();
+        assert_eq!(known.order, order, "what is most urgent is executed first");
+        assert_eq!((known.offer.version, plan.users_bucket), (plan.version, 1));
+        let at = known.again.iter().position(|one| *one == (piece.from, piece.upto)).unwrap();
+        known.again.swap_remove(at);
+        self.lanes[lane] = Some(plan);
+    }
+
+    /// A lane's work may have failed for one of its requests: the others are tried alone, once.
+    fn alone(&mut self, lane: usize) {
+        let before = self.scheduler.tried_again();
+        let failed = self.scheduler.try_alone(lane);
+        if self.lanes[lane].as_ref().is_none_or(|plan| plan.pieces.len() == 1) {
+            return self.failed(lane, &failed);
+        }
+        assert!(failed.is_empty());
+        let plan = self.lanes[lane].take().unwrap();
+        let mut tried = 0;
+        for piece in &plan.pieces {
+            if let Some(known) = self.here.get_mut(&piece.ticket) {
+                known.again.push((piece.from, piece.upto));
+                tried += 1;
+            }
+        }
+        assert_eq!(self.scheduler.tried_again() - before, tried);
     }
 
     fn done(&mut self, lane: usize, slower: f64) {
@@ -229,12 +274,15 @@ impl Rig {
     }
 
     fn left(&self) -> usize {
-        self.here.values().map(|known| known.candidates - known.given).sum()
+        let again = |known: &Known| known.again.iter().map(|(from, upto)| upto - from).sum::<usize>();
+        self.here.values().map(|known| known.candidates - known.given + again(known)).sum()
     }
 
     fn check(&mut self) {
         let figures = self.scheduler.figures(self.now_us);
-        assert_eq!((figures.requests, figures.candidates), (self.waiting().count(), self.left()));
+        let again = |known: &Known| usize::from(known.is_queued()) + known.again.len();
+        let requests: usize = self.here.values().map(again).sum();
+        assert_eq!((figures.requests, figures.candidates), (requests, self.left()));
         assert_eq!(figures.lanes_busy, self.lanes.iter().flatten().count());
         assert!(figures.held >= self.here.len() && figures.backlog_us >= 0.0);
         assert_eq!(self.scheduler.deadline_us(), self.waiting().map(|known| known.deadline_us).min());

@@ -32,7 +32,7 @@ const LATE: &str = "Timeout expired";
 pub struct CallsSettings {
     /// `HOST:PORT` of the node.
     pub address: String,
-    /// How many connections there are; calls take them by turns.
+    /// How many connections there are, which calls take by turns; of HTTP/1.1 how many there are at most.
     pub connections: usize,
     /// What the node wants to be told to let a caller in.
     pub token: Option<String>,
@@ -59,6 +59,16 @@ impl Message {
         framed.put_u32(length);
         framed.put_slice(bytes);
         Ok(Self(framed.freeze()))
+    }
+
+    /// As it is.
+    pub(super) fn whole(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
+    /// As it travels.
+    pub(super) fn bytes(self) -> Bytes {
+        self.0
     }
 }
 

@@ -1,18 +1,21 @@
-//! A run: a plan carried out. One thread waits for when requests are due, the runtime's send them.
+//! A run: a plan carried out, all of it in the runtime that sends: what is due is sent by the thread that found it due.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::arrivals::{Arrivals, Schedule};
-use super::calls::{Answered, Calls, Message};
+use super::calls::{Answered, Message};
 use super::chance::Chance;
+use super::pacer::Pacer;
 use super::plan::{Pace, Plan};
 use super::tally::{Tally, Times};
+use super::way::Way;
 
 /// How soon a run hears that it is to stop.
 const LOOK: Duration = Duration::from_millis(20);
@@ -60,11 +63,13 @@ pub struct Run {
 #[derive(Debug)]
 struct Shared {
     plan: Plan,
-    calls: Calls,
+    way: Way,
     messages: Arc<[Message]>,
     begun: Instant,
     tally: Mutex<Tally>,
     outstanding: AtomicUsize,
+    /// None is outstanding any more.
+    answered: Notify,
     is_stopped: AtomicBool,
     /// How long requests that count were sent, once the run has ended.
     ended: Mutex<Option<Duration>>,
@@ -72,13 +77,13 @@ struct Shared {
 }
 
 impl Run {
-    /// Begin; `runtime` carries the calls.
+    /// Begin; `runtime` carries it out, so it must have a thread of its own.
     ///
     /// # Errors
-    /// The plan cannot be, there are no messages, or there is no thread.
+    /// The plan cannot be, there are no messages, or there is no timer.
     pub fn start(
         plan: Plan,
-        calls: Calls,
+        way: impl Into<Way>,
         messages: Arc<[Message]>,
         runtime: Handle,
     ) -> Result<Self, LoadError> {
@@ -89,18 +94,21 @@ impl Run {
         let deadline_ns = plan.deadline.map_or(u64::MAX, nanoseconds);
         let shared = Arc::new(Shared {
             plan,
-            calls,
+            way: way.into(),
             messages,
             begun: Instant::now(),
             tally: Mutex::new(Tally::new(nanoseconds(plan.warmup), plan.seconds, deadline_ns)),
             outstanding: AtomicUsize::new(0),
+            answered: Notify::new(),
             is_stopped: AtomicBool::new(false),
             ended: Mutex::new(None),
             told: Condvar::new(),
         });
-        let paced = Arc::clone(&shared);
-        let pacing = thread::Builder::new().name("load-pace".into()).spawn(move || paced.pace(&runtime));
-        pacing.map_err(|error| LoadError::Machine(format!("a thread cannot be started: {error}")))?;
+        let pacer = {
+            let _entered = runtime.enter();
+            Pacer::new().map_err(|error| LoadError::Machine(format!("no timer: {error}")))?
+        };
+        runtime.spawn(Arc::clone(&shared).carry_out(pacer));
         Ok(Self { shared })
     }
 
@@ -163,21 +171,21 @@ impl Shared {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
-    /// The pacing thread, from the first request to the last answer.
-    fn pace(self: Arc<Self>, runtime: &Handle) {
+    /// All of it, from the first request to the last answer.
+    async fn carry_out(self: Arc<Self>, pacer: Pacer) {
         match self.plan.pace {
-            Pace::Open(arrivals) => self.send_when_due(arrivals, runtime),
+            Pace::Open(arrivals) => self.send_when_due(arrivals, pacer).await,
             Pace::Closed { callers, seed } => {
                 self.outstanding.store(callers, Ordering::Relaxed);
                 for caller in 0..callers {
-                    runtime.spawn(Arc::clone(&self).ask_again(caller, seed));
+                    tokio::spawn(Arc::clone(&self).ask_again(caller, seed));
                 }
             }
         }
         let sent_ns = self.now_ns().min(self.end_ns());
         // Every call ends by itself: none waits without a bound.
         while self.outstanding.load(Ordering::Acquire) > 0 && !self.is_stopped() {
-            thread::sleep(Duration::from_millis(1));
+            let _ = timeout(LOOK, self.answered.notified()).await;
         }
         let sent_ns = match self.plan.pace {
             Pace::Open(_) => sent_ns,
@@ -188,11 +196,11 @@ impl Shared {
         self.told.notify_all();
     }
 
-    fn send_when_due(self: &Arc<Self>, arrivals: Arrivals, runtime: &Handle) {
+    async fn send_when_due(self: &Arc<Self>, arrivals: Arrivals, mut pacer: Pacer) {
         let end_ns = self.end_ns();
         let schedule = Schedule::new(arrivals, self.messages.len());
         for (turn, arrival) in schedule.take_while(|one| one.at_ns < end_ns).enumerate() {
-            if !self.sleep_until(arrival.at_ns) {
+            if !self.wait_until(arrival.at_ns, &mut pacer).await {
                 return;
             }
             lock(&self.tally).due(arrival.at_ns);
@@ -202,23 +210,28 @@ impl Shared {
             }
             self.outstanding.fetch_add(1, Ordering::Relaxed);
             let (shared, message) = (Arc::clone(self), self.messages[arrival.message].clone());
-            runtime.spawn(async move {
+            tokio::spawn(async move {
                 let _under_way = UnderWay(&shared);
                 shared.ask(turn, arrival.at_ns, message).await;
             });
         }
-        self.sleep_until(end_ns);
+        self.wait_until(end_ns, &mut pacer).await;
     }
 
     /// Whether that time came before the run was stopped.
-    fn sleep_until(&self, at_ns: u64) -> bool {
+    async fn wait_until(&self, at_ns: u64, pacer: &mut Pacer) -> bool {
         loop {
             if self.is_stopped() {
                 return false;
             }
             match Duration::from_nanos(at_ns).checked_sub(self.begun.elapsed()) {
                 None | Some(Duration::ZERO) => return true,
-                Some(left) => thread::sleep(left.min(LOOK)),
+                Some(left) => {
+                    if pacer.wait(left.min(LOOK)).await.is_err() {
+                        // Good to a millisecond; the lag tells.
+                        tokio::time::sleep(left.min(LOOK)).await;
+                    }
+                }
             }
         }
     }
@@ -226,7 +239,7 @@ impl Shared {
     /// One request and what comes of it; whether it was answered.
     async fn ask(&self, turn: usize, due: u64, message: Message) -> bool {
         let sent = self.now_ns();
-        let answered = self.calls.call(turn, message, self.plan.deadline, self.plan.answer_wait_max).await;
+        let answered = self.way.call(turn, message, self.plan.deadline, self.plan.answer_wait_max).await;
         let is_answered = matches!(answered, Answered::With(_));
         let times = Times { due, sent, done: self.now_ns() };
         lock(&self.tally).done(times, answered);
@@ -256,6 +269,8 @@ struct UnderWay<'a>(&'a Shared);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.0.outstanding.fetch_sub(1, Ordering::Release);
+        if self.0.outstanding.fetch_sub(1, Ordering::Release) == 1 {
+            self.0.answered.notify_one();
+        }
     }
 }

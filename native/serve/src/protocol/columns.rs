@@ -142,8 +142,12 @@ impl<'a, 'n> Given<'a, 'n> {
         match &input.kind {
             Kind::Dense { .. } => tensor.floats(count).map(Values::Numbers).map_err(Wrong::values),
             Kind::Slot { salt, is_text, values, .. } => {
-                let keys =
-                    if *is_text { tensor.text_keys(count, *salt) } else { tensor.int_keys(count, *salt) };
+                let of = self.naming.keys();
+                let keys = if *is_text {
+                    tensor.text_keys(count, *salt, of)
+                } else {
+                    tensor.int_keys(count, *salt, of)
+                };
                 let keys = keys.map_err(Wrong::values)?;
                 if *values == Count::One {
                     return Ok(Values::Keys(keys));

@@ -2,25 +2,28 @@
 
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use streamlearn_trust::tls;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use super::activity::Activity;
+use super::counted::Counted;
 use super::door::Door;
-use super::tls;
+use super::traffic::Protocol;
 
 /// How long accepting rests after it failed, for what it lacks then does not come at once.
 const REST: Duration = Duration::from_millis(20);
-/// How long a connection that is to be left and has no request may take to end by itself.
-const LAST_WAIT: Duration = Duration::from_secs(1);
+/// How long a connection that is to be left and has no request may take to end by itself: for its peer to hear of it,
+/// and for a request that met the news on its way.
+const LAST_WAIT: Duration = Duration::from_millis(250);
 
 /// A peer, whatever carries its bytes.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -28,54 +31,15 @@ pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// A peer, as hyper reads it.
-pub type Peer = TokioIo<Box<dyn Stream>>;
-
-/// The requests of one connection: how many there are, and since when there is none.
-#[derive(Debug)]
-pub struct Activity {
-    open: AtomicUsize,
-    last: Mutex<Instant>,
-}
-
-/// One request of a connection; dropping it ends it.
-pub struct Active(Arc<Activity>);
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        *self.0.last.lock().expect("no holder panics") = Instant::now();
-        self.0.open.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl Activity {
-    /// One request more.
-    pub fn enter(self: &Arc<Self>) -> Active {
-        self.open.fetch_add(1, Ordering::SeqCst);
-        Active(self.clone())
-    }
-
-    /// Wait until there was no request for so long.
-    async fn idle(&self, wait: Duration) {
-        loop {
-            let left = if self.open.load(Ordering::SeqCst) > 0 {
-                wait
-            } else {
-                wait.saturating_sub(self.last.lock().expect("no holder panics").elapsed())
-            };
-            if left.is_zero() {
-                return;
-            }
-            sleep(left).await;
-        }
-    }
-}
+pub type Peer = TokioIo<Counted<Box<dyn Stream>>>;
 
 /// When a connection is to be left.
 pub struct Leave {
-    /// Its requests.
+    /// What is under way on it.
     pub activity: Arc<Activity>,
     draining: watch::Receiver<bool>,
     idle: Duration,
+    arrival: Duration,
     drain: Duration,
 }
 
@@ -84,6 +48,7 @@ impl Leave {
         tokio::select! {
             _ = self.draining.wait_for(|&is_draining| is_draining) => {}
             () = self.activity.idle(self.idle) => {}
+            () = self.activity.stuck(self.arrival) => {}
         }
     }
 
@@ -98,7 +63,7 @@ impl Leave {
         let activity = self.activity;
         let is_over = async {
             sleep(LAST_WAIT).await;
-            activity.idle(LAST_WAIT).await;
+            activity.quiet(LAST_WAIT).await;
         };
         tokio::select! {
             _ = connection => {}
@@ -116,14 +81,14 @@ impl Leave {
 pub async fn serve<F>(
     listener: TcpListener,
     door: Arc<Door>,
-    protocol: &'static [u8],
+    protocol: Protocol,
     shutdown: impl Future<Output = ()> + Send,
     talk: impl Fn(Peer, Leave) -> F + Clone + Send + 'static,
 ) -> io::Result<()>
 where
     F: Future<Output = ()> + Send,
 {
-    let tls = door.tls.as_ref().map(|files| tls::acceptor(files, protocol)).transpose();
+    let tls = door.tls.as_ref().map(|files| tls::acceptor(files, Some(protocol.spoken()))).transpose();
     let tls = tls.map_err(io::Error::other)?;
     let (drain, draining) = watch::channel(false);
     let (mut shutdown, mut tasks) = (pin!(shutdown), JoinSet::new());
@@ -139,19 +104,28 @@ where
             continue;
         };
         let Some(place) = door.connection() else { continue };
+        door.traffic.came(protocol);
         let limits = door.limits;
         let leave = Leave {
-            activity: Arc::new(Activity { open: AtomicUsize::new(0), last: Mutex::new(Instant::now()) }),
+            activity: Arc::new(Activity::new(protocol)),
             draining: draining.clone(),
             idle: Duration::from_millis(limits.idle_ms_max),
+            arrival: Duration::from_millis(limits.arrival_wait_ms_max),
             drain: Duration::from_millis(limits.drain_ms_max),
         };
-        let (talk, tls) = (talk.clone(), tls.clone());
+        let (talk, tls, door) = (talk.clone(), tls.clone(), door.clone());
         tasks.spawn(async move {
             let _place = place;
             let wait = Duration::from_millis(limits.hello_wait_ms_max);
-            if let Some(peer) = open(socket, tls, wait).await {
-                talk(peer, leave).await;
+            let mut draining = leave.draining.clone();
+            let opened = tokio::select! {
+                opened = open(socket, tls, wait) => opened,
+                // Who has not even begun has nothing under way.
+                _ = draining.wait_for(|&is_draining| is_draining) => None,
+            };
+            if let Some(stream) = opened {
+                let counted = Counted::new(stream, protocol, leave.activity.clone(), door);
+                talk(TokioIo::new(counted), leave).await;
             }
         });
     }
@@ -161,11 +135,10 @@ where
     Ok(())
 }
 
-async fn open(socket: TcpStream, tls: Option<TlsAcceptor>, wait: Duration) -> Option<Peer> {
+async fn open(socket: TcpStream, tls: Option<TlsAcceptor>, wait: Duration) -> Option<Box<dyn Stream>> {
     socket.set_nodelay(true).ok()?;
-    let stream: Box<dyn Stream> = match tls {
+    Some(match tls {
         None => Box::new(socket),
         Some(acceptor) => Box::new(timeout(wait, acceptor.accept(socket)).await.ok()?.ok()?),
-    };
-    Some(TokioIo::new(stream))
+    })
 }

@@ -3,7 +3,7 @@
 use super::messages::{
     ConfigInput, ConfigOutput, ConfigText, Duration, Index, InferStatistics, ModelConfig, ModelIndex,
     ModelMetadata, ModelStatistics, ServerMetadata, SpecificVersions, TensorMetadata, VersionPolicy,
-    VersionStatistics,
+    VersionStatistics, data_type,
 };
 use super::naming::{Naming, Side};
 use super::outputs::{LOGIT, Output};
@@ -14,8 +14,6 @@ use crate::inputs::{Count, Input, Kind};
 
 /// What runs the model, wherever the protocol asks for it.
 const PLATFORM: &str = "streamlearn";
-/// Numbers of datatypes in a configuration.
-const DATA_TYPES: [(&str, i32); 4] = [("INT32", 8), ("INT64", 9), ("FP32", 11), ("BYTES", 13)];
 
 /// One input or output.
 struct Described {
@@ -72,18 +70,20 @@ fn outputs(naming: &Naming) -> Vec<String> {
         .collect()
 }
 
-fn data_type(name: &str) -> i32 {
-    DATA_TYPES.iter().find(|(known, _)| *known == name).map_or(0, |(_, number)| *number)
-}
-
 /// What the server is.
 pub fn server() -> ServerMetadata {
     ServerMetadata {
         name: PLATFORM.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        extensions: ["model_configuration", "model_repository(index)", "statistics", "parameters"]
-            .map(str::to_owned)
-            .into(),
+        extensions: [
+            "model_configuration",
+            "model_repository(index)",
+            "statistics",
+            "parameters",
+            "binary_tensor_data",
+        ]
+        .map(str::to_owned)
+        .into(),
     }
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
+use streamlearn_trust::{Secret, TlsFiles};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::secret::Secret;
-use super::tls::TlsFiles;
+use super::traffic::Traffic;
 use crate::answer::Refusal;
 
 /// When to come again to a node that has as many requests as it may have, in milliseconds.
@@ -41,7 +41,7 @@ pub struct DoorLimits {
     pub http_bytes_max: usize,
     /// How long TLS may take to begin; then the connection is closed.
     pub hello_wait_ms_max: u64,
-    /// How long a request may take to arrive whole; then it is refused.
+    /// How long a request may take to arrive whole; then it is refused, or its connection is closed where it is none yet.
     pub arrival_wait_ms_max: u64,
     /// How long a connection may have no request; then it is closed.
     pub idle_ms_max: u64,
@@ -85,6 +85,7 @@ pub struct Door {
     connections_refused: AtomicU64,
     requests_refused: AtomicU64,
     tokens_refused: AtomicU64,
+    pub(super) traffic: Traffic,
 }
 
 /// Figures of a door since it was made.
@@ -147,7 +148,18 @@ impl Door {
             connections_refused: AtomicU64::new(0),
             requests_refused: AtomicU64::new(0),
             tokens_refused: AtomicU64::new(0),
+            traffic: Traffic::default(),
         })
+    }
+
+    /// Its bounds.
+    pub fn limits(&self) -> &DoorLimits {
+        &self.limits
+    }
+
+    /// What came and went.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     /// Figures.

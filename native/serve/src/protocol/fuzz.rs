@@ -1,10 +1,17 @@
-//! What any bytes must not break: the way from a caller's bytes to a request. For a fuzzer, and for tests of random bytes.
+//! What any bytes must not break: the way from a caller's bytes to a request, with its keys and once more with its
+//! values. For a fuzzer, and for tests of random bytes.
 
 use std::sync::Arc;
 
+use serde_json::json;
+use streamlearn_wire::keys::{key_of_bytes, key_of_int};
+
+use super::keys::Texts;
 use super::naming::Naming;
+use super::plain::{Came, read};
 use super::wishes::Said;
 use super::{infer, json, rows};
+use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Inputs, Kind, Limits};
 use crate::request::{Request, Values};
 
@@ -46,15 +53,70 @@ pub fn every_kind(limits: Limits) -> Naming {
 pub fn fuzz(bytes: &[u8]) {
     let limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 1 << 20 };
     let naming = every_kind(limits);
-    if let Ok((request, form)) = infer::decode(bytes, &naming, Said::default()) {
+    let asked = infer::decode(bytes, &naming, Said::default()).map(|(request, form)| {
         assert_eq!(form.candidates, request.candidates);
-        check(&request);
+        request
+    });
+    twice(Came::Grpc, bytes, &naming, asked);
+    let tensors = |bytes, json_bytes| {
+        let asked =
+            json::parts(bytes, json_bytes).and_then(|(json, raw)| json::decode(json, raw, &naming, ""));
+        twice(Came::Tensors(json_bytes), bytes, &naming, asked.map(|(request, _)| request));
+    };
+    tensors(bytes, None);
+    // A body whose JSON ends where its first two bytes say, and whose numbers stand behind it.
+    if let Some((head, rest)) = bytes.split_first_chunk::<2>() {
+        tensors(rest, Some(usize::from(u16::from_le_bytes(*head)).min(rest.len())));
     }
-    if let Ok((request, _)) = json::decode(bytes, &naming, "") {
-        check(&request);
+    let asked = rows::decode(bytes, &naming);
+    let asked =
+        asked.map(|rows::Asked { id, sides, said, .. }| infer::request(&naming, id.into(), sides, said));
+    twice(Came::Rows, bytes, &naming, asked);
+}
+
+/// Whether bytes that were read with their keys are the same request, or as bad, when they are read with their values.
+fn twice(came: Came, bytes: &[u8], naming: &Naming, asked: Result<Request, Refusal>) {
+    let defaults = json!({ "user_word": "left out", "item_word": "left out" });
+    let plain = naming.plain(defaults.as_object().expect("an object")).expect("all defaults");
+    match (asked, read(came, bytes, &plain)) {
+        (Ok(hashed), Ok(plainly)) => {
+            check(&hashed);
+            check(&plainly);
+            let texts = plain.keys().texts().expect("values as they are");
+            agree(&hashed, &plainly, &texts);
+        }
+        (Err(said), Err(again)) => assert_eq!(said, again),
+        (first, second) => panic!("{first:?} and then {second:?}"),
     }
-    if let Ok(rows::Asked { id, sides, said, .. }) = rows::decode(bytes, &naming) {
-        check(&infer::request(&naming, id.into(), sides, said));
+}
+
+fn agree(hashed: &Request, plain: &Request, texts: &Texts) {
+    assert_eq!((hashed.candidates, &hashed.shown), (plain.candidates, &plain.shown));
+    for (columns, again, inputs, with) in [
+        (&hashed.user, &plain.user, &hashed.inputs.user, &plain.inputs.user),
+        (&hashed.item, &plain.item, &hashed.inputs.item, &plain.inputs.item),
+    ] {
+        for (((values, plainly), input), other) in columns.iter().zip(again).zip(inputs).zip(with) {
+            let key = |value: u64| match (&input.kind, &other.kind) {
+                (Kind::Slot { default, .. }, Kind::Slot { default: Some(left_out), .. })
+                    if *left_out == value =>
+                {
+                    default.expect("a default in both")
+                }
+                (Kind::Slot { is_text: true, salt, .. }, _) => key_of_bytes(texts.get(value), *salt),
+                (Kind::Slot { salt, .. }, _) => key_of_int(value as i64, *salt),
+                (Kind::Dense { .. }, _) => panic!("numbers have no keys"),
+            };
+            let keyed = |values: &[u64]| values.iter().map(|&value| key(value)).collect::<Vec<u64>>();
+            let again = match plainly.clone() {
+                Values::Keys(keys) => Values::Keys(keyed(&keys)),
+                Values::Lists { keys, offsets, weights } => {
+                    Values::Lists { keys: keyed(&keys), offsets, weights }
+                }
+                numbers => numbers,
+            };
+            assert_eq!(*values, again);
+        }
     }
 }
 

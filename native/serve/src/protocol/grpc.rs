@@ -22,9 +22,12 @@ use tonic::{Code, Status};
 use super::arriving::Arriving;
 use super::codec::Plain;
 use super::connections::{self, Leave, Peer};
+use super::counted::OnItsWay;
 use super::door::{Door, DoorLimits, NO_TOKEN};
 use super::messages::{IndexAsk, Is, ModelConfigReply, Which};
+use super::plain::Came;
 use super::scoring::Scoring;
+use super::traffic::{Counting, Protocol};
 use super::wishes::{Said, grpc_timeout_us, version_of};
 use super::{describe, infer};
 use crate::answer::Refusal;
@@ -107,17 +110,16 @@ pub async fn serve_grpc<S: Scoring>(
         let (front, builder, activity) = (front.clone(), builder.clone(), leave.activity.clone());
         async move {
             let service = service_fn(|request| {
-                let (front, active) = (front.clone(), activity.enter());
+                let (front, asked) = (front.clone(), activity.enter());
                 async move {
                     let response = front.answer(request).await;
-                    drop(active);
-                    Ok::<_, Infallible>(response)
+                    Ok::<_, Infallible>(response.map(|body| OnItsWay::new(body, asked.answered())))
                 }
             });
             leave.ride(builder.serve_connection(peer, service), |it| it.graceful_shutdown()).await;
         }
     };
-    connections::serve(listener, door, b"h2", shutdown, talk).await
+    connections::serve(listener, door, Protocol::Grpc, shutdown, talk).await
 }
 
 fn builder(limits: &DoorLimits) -> http2::Builder<TokioExecutor> {
@@ -146,12 +148,25 @@ impl<S: Scoring> Front<S> {
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return response;
         }
-        self.call(request).await.unwrap_or_else(Status::into_http)
+        let door = self.door.clone();
+        let mut counting = door.traffic().request(Protocol::Grpc);
+        let response = self.call(request, &mut counting).await.unwrap_or_else(Status::into_http);
+        // Only what went wrong is in the head; what did not says so behind the answer.
+        let status = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
+        counting.answered(status.and_then(|status| status.parse().ok()).unwrap_or(0));
+        response
     }
 
-    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Status> {
+    async fn call(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        counting: &mut Counting<'_>,
+    ) -> Result<Response<Body>, Status> {
         let arrived = Instant::now();
         let verb = Verb::from_path(request.uri().path())?;
+        if verb == Verb::ModelInfer {
+            counting.scored();
+        }
         let mut place = None;
         if !verb.is_open() {
             if !self.door.knows(request.headers()).await {
@@ -177,11 +192,19 @@ impl<S: Scoring> Front<S> {
 
     async fn infer(&self, bytes: Bytes, said: Said, arrived: Instant) -> Result<Bytes, Refusal> {
         let naming = self.scoring.naming();
-        let (mut request, form) = infer::decode(&bytes, &naming, said)?;
+        let began = Instant::now();
+        let decoded = infer::decode(&bytes, &naming, said);
+        self.door.traffic().decoded(began);
+        let (mut request, form) = decoded?;
+        let kept = self.scoring.shown().and_then(|shown| shown.keep(&request, Came::Grpc, &bytes));
         drop(bytes);
         request.wishes.deadline_us = left_us(request.wishes.deadline_us, arrived)?;
         let answer = self.scoring.score(request).await?;
-        infer::encode(&form, &answer, &naming)
+        let reply = infer::encode(&form, &answer, &naming)?;
+        if let Some((shown, kept)) = self.scoring.shown().zip(kept) {
+            shown.note(kept, form.id, answer);
+        }
+        Ok(reply)
     }
 
     fn tell(&self, verb: Verb, bytes: &Bytes) -> Result<Bytes, Status> {

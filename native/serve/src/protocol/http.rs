@@ -1,5 +1,6 @@
 //! HTTP/1.1 with JSON: the REST form of the Open Inference Protocol, requests as rows, versions and metrics.
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,10 +8,10 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State as Shared};
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, Request, StatusCode};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::post;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::server::conn::http1;
@@ -22,19 +23,26 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::connections::{self, Leave, Peer};
+use super::counted::OnItsWay;
 use super::door::{Door, DoorLimits, NO_TOKEN};
 use super::grpc::left_us;
 use super::infer::{self, Form};
+use super::json::{self, Written};
 use super::naming::Naming;
+use super::plain::Came;
 use super::scoring::Scoring;
-use super::wishes::version_of;
-use super::{describe, json, rows};
+use super::traffic::Protocol;
+use super::{rows, standing};
 use crate::answer::{Answer, Refusal};
 use crate::request;
 
+/// What anybody may ask, and at any time.
+const OPEN: [&str; 4] = ["/health", "/ready", "/v2/health/live", "/v2/health/ready"];
+
 /// What stands behind the routes.
-struct Front<S> {
-    scoring: Arc<S>,
+pub struct Front<S> {
+    /// Who answers.
+    pub scoring: Arc<S>,
     door: Arc<Door>,
 }
 
@@ -44,7 +52,8 @@ impl<S> Clone for Front<S> {
     }
 }
 
-type At<S> = Shared<Front<S>>;
+/// Where a route finds it.
+pub type At<S> = Shared<Front<S>>;
 
 /// Serve HTTP until `shutdown`, then finish what was begun.
 ///
@@ -64,29 +73,33 @@ pub async fn serve_http<S: Scoring>(
         let door = at_door.clone();
         async move {
             let service = service_fn(|request: Request<hyper::body::Incoming>| {
-                let (active, door, router) = (activity.enter(), door.clone(), router.clone());
+                let (asked, door, router) = (activity.enter(), door.clone(), router.clone());
                 async move {
-                    let is_open = matches!(request.uri().path(), "/v2/health/live" | "/v2/health/ready");
-                    let response = if is_open || door.knows(request.headers()).await {
-                        router.call(request).await
+                    let path = request.uri().path();
+                    let mut counting = door.traffic().request(Protocol::Http);
+                    if path == "/score" || path.ends_with("/infer") {
+                        counting.scored();
+                    }
+                    let response = if OPEN.contains(&path) || door.knows(request.headers()).await {
+                        router.call(request).await?
                     } else {
-                        Ok(unknown_caller())
+                        unknown_caller()
                     };
-                    drop(active);
-                    response
+                    counting.answered(response.status().as_u16());
+                    Ok::<_, Infallible>(response.map(|body| OnItsWay::new(body, asked.answered())))
                 }
             });
             leave.ride(builder.serve_connection(peer, service), |it| it.graceful_shutdown()).await;
         }
     };
-    connections::serve(listener, door, b"http/1.1", shutdown, talk).await
+    connections::serve(listener, door, Protocol::Http, shutdown, talk).await
 }
 
 fn builder(limits: &DoorLimits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        // It runs while nothing is asked too, so it is not how long headers alone may take.
+        // It runs while nothing is asked too; how long headers alone may take is looked after beside it.
         .header_read_timeout(Duration::from_millis(limits.idle_ms_max))
         .max_buf_size(limits.header_bytes_max as usize);
     builder
@@ -97,35 +110,30 @@ fn router<S: Scoring>(front: Front<S>) -> Router {
         || async { failed(StatusCode::NOT_FOUND, "there is nothing here; help: GET /v2 says what is") };
     let not_so = || async { failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method") };
     Router::new()
-        .route("/v2", get(server))
-        .route("/v2/health/live", get(live::<S>))
-        .route("/v2/health/ready", get(ready::<S>))
-        .route("/v2/models/{name}", get(metadata::<S>))
-        .route("/v2/models/{name}/ready", get(model_ready::<S>))
-        .route("/v2/models/{name}/versions/{version}", get(metadata::<S>))
-        .route("/v2/models/{name}/versions/{version}/ready", get(model_ready::<S>))
+        .merge(standing::router())
         .route("/v2/models/{name}/infer", post(infer::<S>))
         .route("/v2/models/{name}/versions/{version}/infer", post(infer::<S>))
         .route("/score", post(score::<S>))
-        .route("/versions", get(versions::<S>))
-        .route("/metrics", get(metrics::<S>))
         .fallback(nothing)
         .method_not_allowed_fallback(not_so)
         .with_state(front)
 }
 
-fn response(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
+/// An answer of any kind.
+pub fn response(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
-fn says(status: StatusCode, value: &Value) -> Response {
+/// An answer in JSON.
+pub fn says(status: StatusCode, value: &Value) -> Response {
     response(status, "application/json", value.to_string())
 }
 
-fn failed(status: StatusCode, text: &str) -> Response {
+/// What went wrong, in JSON.
+pub fn failed(status: StatusCode, text: &str) -> Response {
     says(status, &json!({ "error": text }))
 }
 
@@ -135,7 +143,8 @@ fn unknown_caller() -> Response {
     response
 }
 
-fn refused(refusal: &Refusal) -> Response {
+/// A refusal, in JSON.
+pub fn refused(refusal: &Refusal) -> Response {
     let mut response = failed(refusal.http(), &refusal.text());
     if let Some(retry_ms) = refusal.retry_ms() {
         let headers = response.headers_mut();
@@ -145,146 +154,106 @@ fn refused(refusal: &Refusal) -> Response {
     response
 }
 
-fn written(reply: Result<Bytes, Refusal>) -> Response {
+fn written(reply: Result<Written, Refusal>) -> Response {
     match reply {
-        Ok(reply) => response(StatusCode::OK, "application/json", reply),
-        Err(refusal) => refused(&refusal),
-    }
-}
-
-async fn server() -> Response {
-    let about = describe::server();
-    says(
-        StatusCode::OK,
-        &json!({ "name": about.name, "version": about.version, "extensions": about.extensions }),
-    )
-}
-
-fn yes_or_no(is: bool, value: &Value) -> Response {
-    says(if is { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, value)
-}
-
-async fn live<S: Scoring>(Shared(front): At<S>) -> Response {
-    let is_live = front.scoring.state().is_live;
-    yes_or_no(is_live, &json!({ "live": is_live }))
-}
-
-async fn ready<S: Scoring>(Shared(front): At<S>) -> Response {
-    let state = front.scoring.state();
-    let mut value = json!({ "ready": state.is_ready });
-    if let Some(stale) = state.stale {
-        value["stale"] = stale.into();
-    }
-    yes_or_no(state.is_ready, &value)
-}
-
-/// A model and perhaps a version, of a path.
-#[derive(serde::Deserialize)]
-struct Of {
-    name: String,
-    #[serde(default)]
-    version: String,
-}
-
-async fn model_ready<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>) -> Response {
-    let (naming, state) = (front.scoring.naming(), front.scoring.state());
-    let named = infer::check_model(&of.name, &naming).and_then(|()| version_of(&of.version));
-    match named {
-        Ok(version) => {
-            let is_ready = state.is_ready && state.has(version);
-            yes_or_no(is_ready, &json!({ "name": of.name, "ready": is_ready }))
+        Ok(Written { body, json_bytes: None }) => response(StatusCode::OK, "application/json", body),
+        Ok(Written { body, json_bytes: Some(bytes) }) => {
+            let mut response = response(StatusCode::OK, "application/octet-stream", body);
+            response.headers_mut().insert(json::JSON_BYTES, bytes.into());
+            response
         }
         Err(refusal) => refused(&refusal),
     }
 }
 
-async fn metadata<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>) -> Response {
-    let (naming, state) = (front.scoring.naming(), front.scoring.state());
-    let known =
-        infer::check_model(&of.name, &naming).and_then(|()| describe::check_version(&state, &of.version));
-    if let Err(refusal) = known {
-        return refused(&refusal);
-    }
-    let about = describe::metadata(&naming, &state);
-    let tensors = |tensors: &[super::messages::TensorMetadata]| -> Vec<Value> {
-        let tensor = |one: &super::messages::TensorMetadata| json!({ "name": one.name, "datatype": one.datatype, "shape": one.shape });
-        tensors.iter().map(tensor).collect()
-    };
-    let (inputs, outputs) = (tensors(&about.inputs), tensors(&about.outputs));
-    let value = json!({
-        "name": about.name, "versions": about.versions, "platform": about.platform,
-        "inputs": inputs, "outputs": outputs,
-    });
-    says(StatusCode::OK, &value)
+/// Where the JSON of a body ends, as a header says; where the body does, by default.
+fn json_end(headers: &HeaderMap) -> Result<Option<usize>, Refusal> {
+    let Some(header) = headers.get(json::JSON_BYTES) else { return Ok(None) };
+    let found = header.to_str().ok().and_then(|text| text.parse().ok());
+    let wrong = || Refusal::Bad(format!("{} is {header:?}, expected a number of bytes", json::JSON_BYTES));
+    found.map(Some).ok_or_else(wrong)
 }
 
-async fn versions<S: Scoring>(Shared(front): At<S>) -> Response {
-    let (naming, state) = (front.scoring.naming(), front.scoring.state());
-    let value = json!({
-        "model": naming.model(), "active": state.active, "kept": state.kept, "stale": state.stale,
-    });
-    says(StatusCode::OK, &value)
-}
-
-async fn metrics<S: Scoring>(Shared(front): At<S>) -> Response {
-    response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", front.scoring.metrics())
+/// A model and perhaps a version, of a path.
+#[derive(serde::Deserialize)]
+pub struct Of {
+    /// The model.
+    pub name: String,
+    /// The version; empty for any.
+    #[serde(default)]
+    pub version: String,
 }
 
 async fn infer<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>, request: Request<Body>) -> Response {
+    let json_end = json_end(request.headers());
+    let came = Came::Tensors(*json_end.as_ref().unwrap_or(&None));
     let decode = |body: &[u8], naming: &Naming| {
         infer::check_model(&of.name, naming)?;
-        json::decode(body, naming, &of.version)
+        let (json, raw) = json::parts(body, json_end?)?;
+        json::decode(json, raw, naming, &of.version)
     };
-    if request.headers().contains_key("inference-header-content-length") {
-        let said = "numbers stand in the JSON here; help: ask without binary data, or use gRPC";
-        return failed(StatusCode::BAD_REQUEST, said);
-    }
-    front.answer(request, decode, json::encode).await
+    front.answer((request, came), decode, json::encode).await
 }
 
 async fn score<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
     let decode = |body: &[u8], naming: &Naming| {
         let rows::Asked { id, sides, said, wanted } = rows::decode(body, naming)?;
         let (id, outputs) = (infer::id_of(&id)?, wanted.outputs(naming.inputs().labels.len()));
-        let form = Form { id: id.clone(), candidates: sides.candidates, outputs, is_raw: false };
+        let raw = vec![false; outputs.len()];
+        let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw };
         Ok((infer::request(naming, id, sides, said), form))
     };
-    front.answer(request, decode, json::encode_scores).await
+    front.answer((request, Came::Rows), decode, json::encode_scores).await
 }
 
 impl<S: Scoring> Front<S> {
     /// Take a request in, have it scored, and write the answer.
     async fn answer(
         &self,
-        request: Request<Body>,
+        (request, came): (Request<Body>, Came),
         decode: impl FnOnce(&[u8], &Naming) -> Result<(request::Request, Form), Refusal>,
-        encode: impl FnOnce(&Form, &Answer, &Naming) -> Result<Bytes, Refusal>,
+        encode: impl FnOnce(&Form, &Answer, &Naming) -> Result<Written, Refusal>,
     ) -> Response {
         let arrived = Instant::now();
         let _place = match self.door.request() {
             Ok(place) => place,
             Err(refusal) => return refused(&refusal),
         };
+        if let Some(coding) = request.headers().get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
+            let said =
+                format!("a body of {coding:?}: bodies are not compressed here; help: send it as it is");
+            return failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, &said);
+        }
         let naming = self.scoring.naming();
         let body = match self.body(request, &naming).await {
             Ok(body) => body,
             Err(response) => return *response,
         };
-        let decoded = decode(&body, &naming).and_then(|(mut request, form)| {
+        let began = Instant::now();
+        let decoded = decode(&body, &naming);
+        self.door.traffic().decoded(began);
+        let decoded = decoded.and_then(|(mut request, form)| {
             request.wishes.deadline_us = left_us(request.wishes.deadline_us, arrived)?;
             Ok((request, form))
         });
-        drop(body);
         let (request, form) = match decoded {
             Ok(decoded) => decoded,
             Err(refusal) => return refused(&refusal),
         };
+        let kept = self.scoring.shown().and_then(|shown| shown.keep(&request, came, &body));
+        drop(body);
         let answered = self.scoring.score(request).await;
-        written(answered.and_then(|answer| encode(&form, &answer, &naming)))
+        written(answered.and_then(|answer| {
+            let reply = encode(&form, &answer, &naming)?;
+            if let Some((shown, kept)) = self.scoring.shown().zip(kept) {
+                shown.note(kept, form.id, answer);
+            }
+            Ok(reply)
+        }))
     }
 
     /// A request's body, up to a bound and within a time.
-    async fn body(&self, request: Request<Body>, naming: &Naming) -> Result<Bytes, Box<Response>> {
+    pub async fn body(&self, request: Request<Body>, naming: &Naming) -> Result<Bytes, Box<Response>> {
         let limits = self.door.limits;
         let bytes_max = limits.http_bytes_max.min(naming.inputs().limits.message_bytes_max);
         let wait = Duration::from_millis(limits.arrival_wait_ms_max);

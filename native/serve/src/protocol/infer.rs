@@ -1,16 +1,15 @@
 //! ModelInfer: the bytes of a request read where they lie and made a `Request`; an `Answer` made the reply.
 
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::sync::{Arc, LazyLock};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
-use streamlearn_wire::keys::key_of_int;
 
 use super::columns::{Given, Sides};
 use super::fields::{Field, Fields, Torn};
-use super::messages::{ModelInferReply, OutputTensor, TypedContents};
+use super::messages::{ModelInferReply, OutputTensor, ReplyParameter, TypedContents};
 use super::naming::Naming;
 use super::outputs::{self, Output, Wanted};
 use super::tensor::{BadHead, Datatype, Elements, Head, Tensor, entry_name, text};
@@ -30,8 +29,8 @@ pub struct Form {
     pub candidates: usize,
     /// The columns that are wanted.
     pub outputs: Vec<Output>,
-    /// Whether numbers go end to end, as they came.
-    pub is_raw: bool,
+    /// Whether numbers of each of them go end to end.
+    pub raw: Vec<bool>,
 }
 
 fn bad<T>(said: impl Into<String>) -> Result<T, Refusal> {
@@ -91,7 +90,8 @@ pub fn decode(bytes: &[u8], naming: &Naming, mut said: Said) -> Result<(Request,
     let sides = sides(&parts, naming)?;
     said.check_shown(sides.candidates)?;
     let (id, outputs) = (id_of(parts.id)?, wanted.outputs(inputs.labels.len()));
-    let form = Form { id: id.clone(), candidates: sides.candidates, outputs, is_raw };
+    let raw = vec![is_raw; outputs.len()];
+    let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw };
     Ok((request(naming, id, sides, said), form))
 }
 
@@ -111,19 +111,17 @@ pub fn check_model(model: &str, naming: &Naming) -> Result<(), Refusal> {
     Err(Refusal::Unknown(format!("model {cut:?} is not served here; help: {:?} is", naming.model())))
 }
 
-/// An id as the caller wrote it, or one that is made up.
+/// An id as the caller wrote it, or one that is made up: what no other process has, and a number that counts on.
 pub fn id_of(id: &str) -> Result<Bytes, Refusal> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
+    static OWN: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
     if id.len() > ID_BYTES_MAX {
         return bad(format!("an id of {} bytes, expected at most {ID_BYTES_MAX}", id.len()));
     }
     if !id.is_empty() {
         return Ok(Bytes::copy_from_slice(id.as_bytes()));
     }
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let made = key_of_int(number as i64, now.as_nanos() as u64 ^ u64::from(std::process::id()));
-    Ok(format!("{made:016x}").into())
+    Ok(format!("{:016x}-{:x}", *OWN, NEXT.fetch_add(1, Ordering::Relaxed)).into())
 }
 
 fn output(bytes: &[u8], labels: &[String], wanted: &mut Wanted) -> Result<(), Refusal> {
@@ -145,6 +143,12 @@ fn output(bytes: &[u8], labels: &[String], wanted: &mut Wanted) -> Result<(), Re
 
 fn sides(parts: &Parts<'_>, naming: &Naming) -> Result<Sides, Refusal> {
     if !parts.raws.is_empty() && parts.raws.len() != parts.inputs.len() {
+        // One that lies elsewhere has no bytes here: that is said rather than how many there are.
+        for head in parts.inputs.iter().filter_map(|bytes| Head::read(bytes).ok()) {
+            if head.parameter.is_some() {
+                tensor(head, None)?;
+            }
+        }
         return bad(format!("{} inputs and {} raw_input_contents", parts.inputs.len(), parts.raws.len()));
     }
     let mut given = Given::new(naming);
@@ -193,7 +197,7 @@ pub fn datatype_of(input: &str, datatype: &str) -> Result<Datatype, Refusal> {
 /// # Errors
 /// When the answer is not one to this request.
 pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Refusal> {
-    let Form { id, candidates, outputs, is_raw } = form;
+    let Form { id, candidates, outputs, raw } = form;
     let labels = &naming.inputs().labels;
     outputs::check(answer, *candidates, labels.len())?;
     let mut reply = ModelInferReply {
@@ -202,7 +206,11 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Re
         id: String::from_utf8_lossy(id).into_owned(),
         ..ModelInferReply::default()
     };
-    for &output in outputs {
+    if let Some(scored) = answer.degraded {
+        let said = ReplyParameter { int64_param: i64::try_from(scored).unwrap_or(i64::MAX) };
+        reply.parameters.insert(outputs::DEGRADED.to_owned(), said);
+    }
+    for (&output, &is_raw) in outputs.iter().zip(raw) {
         let values = output.values(answer, labels.len());
         let mut tensor = OutputTensor {
             name: output.name(labels),
@@ -210,7 +218,7 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Re
             shape: vec![*candidates as i64],
             contents: None,
         };
-        if *is_raw {
+        if is_raw {
             let mut raw = BytesMut::with_capacity(4 * candidates);
             values.for_each(|value| raw.put_f32_le(value));
             reply.raw_output_contents.push(raw.freeze());

@@ -1,15 +1,16 @@
-//! JSON of the Open Inference Protocol: a request's tensors and parameters, and the reply. Rows are elsewhere.
+//! JSON of the Open Inference Protocol: a request's tensors and parameters, and the reply, with numbers in it or end to
+//! end behind it. Rows are elsewhere.
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::columns::Given;
 use super::infer::{self, Form};
 use super::naming::Naming;
-use super::outputs::{self, Wanted};
+use super::outputs::{self, DEGRADED, Wanted};
 use super::tensor::{Elements, Shape, Tensor};
 use super::wishes::{Parameter, Said};
 use crate::answer::{Answer, Refusal};
@@ -98,64 +99,114 @@ struct Named {
     parameters: BTreeMap<String, Setting>,
 }
 
-/// Whether a parameter asks for numbers outside of the JSON, and is refused if it does.
-fn is_binary(name: &str, value: &Setting) -> Result<bool, Refusal> {
-    match (name, value) {
-        ("binary_data" | "binary_data_output", Setting::Bool(false)) => Ok(true),
-        ("binary_data" | "binary_data_output" | "binary_data_size", _) => Err(Refusal::Bad(format!(
-            "parameter {name:?}: numbers stand in the JSON here; help: leave it out or false, or use gRPC"
-        ))),
-        _ => Ok(false),
-    }
-}
-
-fn only_binary(what: &str, parameters: &BTreeMap<String, Setting>) -> Result<(), Refusal> {
-    for (name, value) in parameters {
-        if !is_binary(name, value)? {
-            return Err(Refusal::Bad(format!("{what} has a parameter {name:?}; help: it takes none")));
+/// Whether an output is wanted end to end, as its parameters say.
+fn is_raw(output: &Named, by_default: bool) -> Result<bool, Refusal> {
+    let mut is_raw = by_default;
+    for (name, value) in &output.parameters {
+        match (name.as_str(), value) {
+            ("binary_data", Setting::Bool(wanted)) => is_raw = *wanted,
+            _ => {
+                let output = &output.name;
+                return Err(Refusal::Bad(format!(
+                    "output {output:?} has a parameter {name:?}; help: it takes binary_data, true or false"
+                )));
+            }
         }
     }
-    Ok(())
+    Ok(is_raw)
 }
 
-/// Make a request of a body; `version` is what the path says.
+/// The header that says where the JSON of a body ends.
+pub const JSON_BYTES: &str = "inference-header-content-length";
+
+/// The JSON of a body, and what stands behind it.
+///
+/// # Errors
+/// When the body is shorter than is said.
+pub fn parts(body: &[u8], json_bytes: Option<usize>) -> Result<(&[u8], &[u8]), Refusal> {
+    body.split_at_checked(json_bytes.unwrap_or(body.len())).ok_or_else(|| {
+        Refusal::Bad(format!("{JSON_BYTES} is more than the {} bytes that the body has", body.len()))
+    })
+}
+
+/// Make a request of a body; `version` is what the path says, `raw` what stands behind the JSON.
 ///
 /// # Errors
 /// When it is not what the model takes.
-pub fn decode(body: &[u8], naming: &Naming, version: &str) -> Result<(Request, Form), Refusal> {
+pub fn decode<'a>(
+    body: &'a [u8],
+    mut raw: &'a [u8],
+    naming: &Naming,
+    version: &str,
+) -> Result<(Request, Form), Refusal> {
     let wrong = |error| Refusal::Bad(format!("the body is not what is expected: {error}"));
     let Ask { id, parameters, inputs, outputs } = serde_json::from_slice(body).map_err(wrong)?;
     let (mut said, mut wanted, mut given) = (Said::default(), Wanted::default(), Given::new(naming));
+    let (labels, mut is_raw_by_default) = (&naming.inputs().labels, false);
     said.pin(version)?;
     for (name, value) in parameters {
-        if !is_binary(&name, &value)? {
-            value.say(&mut said, &name, naming.inputs().limits.candidates_max)?;
+        match (name.as_str(), &value) {
+            ("binary_data_output", Setting::Bool(wanted)) => is_raw_by_default = *wanted,
+            _ => value.say(&mut said, &name, naming.inputs().limits.candidates_max)?,
         }
     }
+    let mut raws = Vec::with_capacity(labels.len());
     for output in &outputs {
-        only_binary(&format!("output {:?}", output.name), &output.parameters)?;
-        wanted.add(&output.name, &naming.inputs().labels)?;
+        wanted.add(&output.name, labels)?;
+        raws.push(is_raw(output, is_raw_by_default)?);
     }
     for input in &inputs {
-        given.add(&input.name, || tensor(input))?;
+        given.add(&input.name, || tensor(input, &mut raw))?;
+    }
+    if !raw.is_empty() {
+        let said = format!("{} bytes behind the JSON belong to no input", raw.len());
+        return Err(Refusal::Bad(said));
     }
     let sides = given.into_sides()?;
     said.check_shown(sides.candidates)?;
-    let (id, outputs) = (infer::id_of(&id)?, wanted.outputs(naming.inputs().labels.len()));
-    let form = Form { id: id.clone(), candidates: sides.candidates, outputs, is_raw: false };
+    let (id, outputs) = (infer::id_of(&id)?, wanted.outputs(labels.len()));
+    raws.resize(outputs.len(), is_raw_by_default);
+    let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw: raws };
     Ok((infer::request(naming, id, sides, said), form))
 }
 
-fn tensor<'a>(input: &InputTensor<'a>) -> Result<Tensor<'a>, Refusal> {
+/// The bytes of an input that stand behind the JSON, if its parameters say so; they are taken off `raw`.
+fn behind<'a>(input: &InputTensor<'_>, raw: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Refusal> {
+    let bad = |said: String| Err(Refusal::Bad(format!("input {:?}: {said}", input.name)));
+    let mut found = None;
+    for (name, value) in &input.parameters {
+        match (name.as_str(), value) {
+            ("binary_data_size", Setting::Int(bytes)) => {
+                let split = usize::try_from(*bytes).ok().and_then(|bytes| raw.split_at_checked(bytes));
+                let Some((own, rest)) = split else {
+                    return bad(format!(
+                        "binary_data_size is {bytes}, and {} bytes are left behind the JSON; help: the header \
+                         Inference-Header-Content-Length says how long the JSON is",
+                        raw.len()
+                    ));
+                };
+                (found, *raw) = (Some(own), rest);
+            }
+            _ => return bad(format!("it has a parameter {name:?}; help: it takes binary_data_size")),
+        }
+    }
+    Ok(found)
+}
+
+fn tensor<'a>(input: &InputTensor<'a>, raw: &mut &'a [u8]) -> Result<Tensor<'a>, Refusal> {
     let wrong = |said: &str| Refusal::Bad(format!("input {:?}: {said}", input.name));
-    only_binary(&format!("input {:?}", input.name), &input.parameters)?;
     let mut shape = Shape::default();
     for &dim in &input.shape {
         shape.push(dim).map_err(|said| wrong(&said))?;
     }
     let datatype = infer::datatype_of(&input.name, &input.datatype)?;
-    let data = input.data.ok_or_else(|| wrong("it has no data"))?;
-    Ok(Tensor { datatype, shape, elements: Elements::Json(data) })
+    let elements = match (behind(input, raw)?, input.data) {
+        (None, Some(data)) => Elements::Json(data),
+        (Some(raw), None) => Elements::Raw(raw),
+        (Some(_), Some(_)) => return Err(wrong("it has data beside binary_data_size")),
+        (None, None) => return Err(wrong("it has no data")),
+    };
+    Ok(Tensor { datatype, shape, elements })
 }
 
 #[derive(Serialize)]
@@ -163,6 +214,8 @@ struct Reply<'a> {
     model_name: &'a str,
     model_version: String,
     id: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    parameters: BTreeMap<&'static str, usize>,
     outputs: Vec<OutputTensor>,
 }
 
@@ -171,65 +224,109 @@ struct OutputTensor {
     name: String,
     datatype: &'static str,
     shape: [usize; 1],
-    data: Vec<f32>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    parameters: BTreeMap<&'static str, usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Vec<Option<f32>>>,
+}
+
+/// A reply's bytes, and how many of them are JSON where numbers stand behind it.
+pub struct Written {
+    /// All of them.
+    pub body: Bytes,
+    /// How many are JSON, unless all are.
+    pub json_bytes: Option<usize>,
 }
 
 /// The reply that an answer is written as.
 ///
 /// # Errors
 /// When the answer is not one to this request, or has a number that JSON cannot hold.
-pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Refusal> {
+pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, Refusal> {
     let columns = columns(form, answer, naming)?;
-    let tensor = |(name, data)| OutputTensor { name, datatype: "FP32", shape: [form.candidates], data };
+    let mut raw = BytesMut::new();
+    let tensor = |((name, data), is_raw): ((String, Vec<Option<f32>>), &bool)| {
+        let mut tensor = OutputTensor {
+            name,
+            datatype: "FP32",
+            shape: [form.candidates],
+            parameters: BTreeMap::new(),
+            data: None,
+        };
+        if *is_raw {
+            tensor.parameters.insert("binary_data_size", 4 * data.len());
+            data.iter().for_each(|value| raw.put_f32_le(value.unwrap_or(f32::NAN)));
+        } else {
+            tensor.data = Some(data);
+        }
+        tensor
+    };
     let reply = Reply {
         model_name: naming.model(),
         model_version: answer.version.to_string(),
         id: std::str::from_utf8(&form.id).unwrap_or_default(),
-        outputs: columns.into_iter().map(tensor).collect(),
+        parameters: answer.degraded.map(|scored| (DEGRADED, scored)).into_iter().collect(),
+        outputs: columns.into_iter().zip(&form.raw).map(tensor).collect(),
     };
-    written(&reply)
+    let json = written(&reply)?;
+    if raw.is_empty() {
+        return Ok(Written { body: json, json_bytes: None });
+    }
+    let json_bytes = Some(json.len());
+    let mut body = BytesMut::with_capacity(json.len() + raw.len());
+    body.extend_from_slice(&json);
+    body.extend_from_slice(&raw);
+    Ok(Written { body: body.freeze(), json_bytes })
 }
 
 #[derive(Serialize)]
 struct Scores<'a> {
     id: &'a str,
     version: u64,
-    scores: BTreeMap<String, Vec<f32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded_candidates: Option<usize>,
+    scores: BTreeMap<String, Vec<Option<f32>>>,
 }
 
 /// The reply to a request that was rows.
 ///
 /// # Errors
 /// When the answer is not one to this request, or has a number that JSON cannot hold.
-pub fn encode_scores(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Refusal> {
+pub fn encode_scores(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, Refusal> {
     let scores = columns(form, answer, naming)?.into_iter().collect();
     let id = std::str::from_utf8(&form.id).unwrap_or_default();
-    written(&Scores { id, version: answer.version, scores })
+    let degraded_candidates = answer.degraded;
+    let body = written(&Scores { id, version: answer.version, degraded_candidates, scores })?;
+    Ok(Written { body, json_bytes: None })
 }
 
-fn columns(form: &Form, answer: &Answer, naming: &Naming) -> Result<Vec<(String, Vec<f32>)>, Refusal> {
+type Columns = Vec<(String, Vec<Option<f32>>)>;
+
+/// The columns that are wanted; candidates that were not scored have none there, which JSON has as null.
+fn columns(form: &Form, answer: &Answer, naming: &Naming) -> Result<Columns, Refusal> {
     let labels = &naming.inputs().labels;
     outputs::check(answer, form.candidates, labels.len())?;
-    let columns: Vec<(String, Vec<f32>)> = form
-        .outputs
-        .iter()
-        .map(|output| (output.name(labels), output.values(answer, labels.len()).collect()))
-        .collect();
-    // JSON has no number for these, and would hold null in their place.
-    match columns.iter().find(|(_, values)| !values.iter().all(|value| value.is_finite())) {
-        None => Ok(columns),
-        Some((name, _)) => {
+    let scored = answer.degraded.unwrap_or(form.candidates);
+    let mut columns = Vec::with_capacity(form.outputs.len());
+    for output in &form.outputs {
+        let (name, values) = (output.name(labels), output.values(answer, labels.len()));
+        let values: Vec<_> = values.enumerate().map(|(at, value)| (at < scored).then_some(value)).collect();
+        if values.iter().flatten().any(|value| !value.is_finite()) {
             let version = answer.version;
-            Err(Refusal::Broken(format!("version {version} gave {name:?} a value that is not finite")))
+            return Err(Refusal::Broken(format!(
+                "version {version} gave {name:?} a value that is not finite"
+            )));
         }
+        columns.push((name, values));
     }
+    Ok(columns)
 }
 
 /// A reply as JSON.
 ///
 /// # Errors
 /// Never, for what is written here has texts for keys; but it is said rather than hidden.
-pub fn written(reply: &impl Serialize) -> Result<Bytes, Refusal> {
+fn written(reply: &impl Serialize) -> Result<Bytes, Refusal> {
     let written = serde_json::to_vec(reply).map_err(|error| Refusal::Broken(error.to_string()))?;
     Ok(written.into())
 }

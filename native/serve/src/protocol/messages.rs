@@ -2,6 +2,21 @@
 
 use prost::Message;
 
+/// Numbers of datatypes in a configuration.
+const DATA_TYPES: [(&str, i32); 4] = [("INT32", 8), ("INT64", 9), ("FP32", 11), ("BYTES", 13)];
+
+/// The number of a datatype in a configuration.
+pub fn data_type(name: &str) -> i32 {
+    DATA_TYPES.iter().find(|(known, _)| *known == name).map_or(0, |(_, number)| *number)
+}
+
+/// A datatype as JSON has it, where texts are "TYPE_STRING".
+fn data_type_name<S: serde::Serializer>(number: &i32, to: S) -> Result<S::Ok, S::Error> {
+    let known = DATA_TYPES.iter().find(|(_, known)| known == number);
+    let name = known.map_or("INVALID", |(name, _)| if *name == "BYTES" { "STRING" } else { name });
+    to.collect_str(&format_args!("TYPE_{name}"))
+}
+
 macro_rules! messages {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $at:ident: $type:ty,)* })*) => {
         $($(#[$doc])* #[derive(Clone, PartialEq, Message)] pub struct $name { $($(#[$field])* pub $at: $type,)* })*
@@ -53,41 +68,51 @@ messages! {
         #[prost(message, repeated, tag = "5")] outputs: Vec<TensorMetadata>,
     }
     /// An input, as a model's configuration says it.
+    #[derive(serde::Serialize)]
     ConfigInput {
         /// Its name.
         #[prost(string, tag = "1")] name: String,
         /// The number of its datatype.
-        #[prost(int32, tag = "2")] data_type: i32,
+        #[prost(int32, tag = "2")]
+        #[serde(serialize_with = "data_type_name")]
+        data_type: i32,
         /// Its shape; -1 is any number.
         #[prost(int64, repeated, tag = "4")] dims: Vec<i64>,
         /// Whether it may be left out.
         #[prost(bool, tag = "8")] optional: bool,
     }
     /// An output, as a model's configuration says it.
+    #[derive(serde::Serialize)]
     ConfigOutput {
         /// Its name.
         #[prost(string, tag = "1")] name: String,
         /// The number of its datatype.
-        #[prost(int32, tag = "2")] data_type: i32,
+        #[prost(int32, tag = "2")]
+        #[serde(serialize_with = "data_type_name")]
+        data_type: i32,
         /// Its shape; -1 is any number.
         #[prost(int64, repeated, tag = "3")] dims: Vec<i64>,
     }
     /// Versions, each named.
+    #[derive(serde::Serialize)]
     SpecificVersions {
         /// The versions.
         #[prost(int64, repeated, tag = "1")] versions: Vec<i64>,
     }
     /// Which versions there are.
+    #[derive(serde::Serialize)]
     VersionPolicy {
         /// These.
         #[prost(message, optional, tag = "3")] specific: Option<SpecificVersions>,
     }
     /// A text of a model's configuration.
+    #[derive(serde::Serialize)]
     ConfigText {
         /// The text.
         #[prost(string, tag = "1")] string_value: String,
     }
     /// A model's configuration.
+    #[derive(serde::Serialize)]
     ModelConfig {
         /// Its name.
         #[prost(string, tag = "1")] name: String,
@@ -120,6 +145,7 @@ messages! {
         #[prost(bool, tag = "2")] ready: bool,
     }
     /// One version of a model.
+    #[derive(serde::Serialize)]
     ModelIndex {
         /// The model.
         #[prost(string, tag = "1")] name: String,
@@ -136,6 +162,7 @@ messages! {
         #[prost(message, repeated, tag = "1")] models: Vec<ModelIndex>,
     }
     /// How often something was done and how long it took together.
+    #[derive(serde::Serialize)]
     Duration {
         /// How often.
         #[prost(uint64, tag = "1")] count: u64,
@@ -143,6 +170,7 @@ messages! {
         #[prost(uint64, tag = "2")] ns: u64,
     }
     /// Where the time of requests went.
+    #[derive(serde::Serialize)]
     InferStatistics {
         /// Requests that were answered.
         #[prost(message, optional, tag = "1")] success: Option<Duration>,
@@ -158,6 +186,7 @@ messages! {
         #[prost(message, optional, tag = "6")] compute_output: Option<Duration>,
     }
     /// Figures of one version.
+    #[derive(serde::Serialize)]
     VersionStatistics {
         /// The model.
         #[prost(string, tag = "1")] name: String,
@@ -173,6 +202,7 @@ messages! {
         #[prost(message, optional, tag = "6")] inference_stats: Option<InferStatistics>,
     }
     /// Figures of all versions.
+    #[derive(serde::Serialize)]
     ModelStatistics {
         /// The versions.
         #[prost(message, repeated, tag = "1")] model_stats: Vec<VersionStatistics>,
@@ -193,6 +223,11 @@ messages! {
         /// Its numbers, where they are not end to end.
         #[prost(message, optional, tag = "5")] contents: Option<TypedContents>,
     }
+    /// A whole number that is said beside outputs.
+    ReplyParameter {
+        /// The number.
+        #[prost(int64, tag = "2")] int64_param: i64,
+    }
     /// An answer.
     ModelInferReply {
         /// The model.
@@ -201,6 +236,9 @@ messages! {
         #[prost(string, tag = "2")] model_version: String,
         /// The request's id.
         #[prost(string, tag = "3")] id: String,
+        /// What is said beside the outputs.
+        #[prost(btree_map = "string, message", tag = "4")]
+        parameters: std::collections::BTreeMap<String, ReplyParameter>,
         /// The outputs.
         #[prost(message, repeated, tag = "5")] outputs: Vec<OutputTensor>,
         /// Their numbers end to end.

@@ -1,8 +1,11 @@
 //! Naming: what callers call a model and its inputs, and which column each name means. It reads no values.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use serde_json::Value;
+
+use super::keys::{Keys, Texts};
 use crate::inputs::{Count, Input, Inputs, Kind};
 
 /// Whose column it is.
@@ -43,6 +46,7 @@ pub struct Naming {
     model: String,
     inputs: Arc<Inputs>,
     places: HashMap<Box<str>, Place>,
+    keys: Keys,
 }
 
 impl Naming {
@@ -60,7 +64,7 @@ impl Naming {
                 i32::MAX - 1
             ));
         }
-        let mut naming = Self { model: model.into(), places: HashMap::new(), inputs };
+        let mut naming = Self { model: model.into(), places: HashMap::new(), inputs, keys: Keys::Hashed };
         let inputs = naming.inputs.clone();
         for (column, input) in inputs.user.iter().chain(&inputs.item).enumerate() {
             naming.add(&input.name, Place { column, part: Part::Values })?;
@@ -74,6 +78,27 @@ impl Naming {
             }
         }
         Ok(naming)
+    }
+
+    /// The same names, for whoever wants the values themselves; `defaults` are those of slots, by name.
+    ///
+    /// # Errors
+    /// When a slot has a default that is not among them, or is of another type.
+    pub fn plain(&self, defaults: &serde_json::Map<String, Value>) -> Result<Self, String> {
+        let (mut inputs, mut texts) = (Inputs::clone(&self.inputs), Texts::default());
+        for input in inputs.user.iter_mut().chain(&mut inputs.item) {
+            let Kind::Slot { is_text, default: Some(key), .. } = &mut input.kind else { continue };
+            let found = match (defaults.get(&input.name), is_text) {
+                (Some(Value::String(text)), true) => Some(texts.keep(text)),
+                (Some(Value::Number(value)), false) => value.as_i64().map(|value| value as u64),
+                _ => None,
+            };
+            *key = found.ok_or_else(|| format!("the default of {:?} is not known", input.name))?;
+        }
+        texts.last();
+        let keys = Keys::Plain(Mutex::new(texts));
+        let (model, places) = (self.model.clone(), self.places.clone());
+        Ok(Self { model, inputs: Arc::new(inputs), places, keys })
     }
 
     fn add(&mut self, name: &str, place: Place) -> Result<(), String> {
@@ -91,6 +116,11 @@ impl Naming {
     /// Its inputs, labels and limits.
     pub fn inputs(&self) -> &Arc<Inputs> {
         &self.inputs
+    }
+
+    /// What values become.
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     /// What a name means.

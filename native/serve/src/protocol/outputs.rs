@@ -2,6 +2,8 @@
 
 use crate::answer::{Answer, Refusal};
 
+/// What is said beside outputs where not all candidates were scored: how many were.
+pub const DEGRADED: &str = "degraded_candidates";
 /// What the name of a label's logit ends with.
 pub const LOGIT: &str = ".logit";
 
@@ -24,8 +26,13 @@ impl Output {
     /// Its values, one for each candidate.
     pub fn values(self, answer: &Answer, labels: usize) -> impl Iterator<Item = f32> {
         let logits = answer.scores.iter().skip(self.label).step_by(labels);
-        logits.map(move |&logit| if self.is_logit { logit } else { 1.0 / (1.0 + (-logit).exp()) })
+        logits.map(move |&logit| if self.is_logit { logit } else { probability(logit) })
     }
+}
+
+/// The probability of a logit.
+pub fn probability(logit: f32) -> f32 {
+    1.0 / (1.0 + (-logit).exp())
 }
 
 /// The columns that a caller wants: those it named, or the probabilities of all labels.
@@ -82,7 +89,7 @@ mod tests {
     #[test]
     fn columns_are_probabilities_unless_logits_are_named() {
         let labels = ["click".to_owned(), "like".to_owned()];
-        let answer = Answer { version: 3, scores: vec![0.0, 10.0, f32::INFINITY, -100.0] };
+        let answer = Answer { version: 3, scores: vec![0.0, 10.0, f32::INFINITY, -100.0], degraded: None };
         let mut wanted = Wanted::default();
         wanted.add("like.logit", &labels).unwrap();
         wanted.add("click", &labels).unwrap();

@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use streamlearn_wire::keys::{key_of_bytes, key_of_int};
 
 use super::columns::{History, Sides, lists};
 use super::json::Setting;
@@ -174,6 +173,7 @@ impl<'n> Rows<'n> {
         map: &mut A,
     ) -> Result<Found, A::Error> {
         let (_, input) = self.naming.input(column);
+        let of = self.naming.keys();
         let values_max = self.naming.inputs().limits.values_max;
         let Growing { keys, numbers, .. } = &mut self.columns[column];
         let left = |held: usize| Some(values_max.saturating_sub(held) as u64);
@@ -186,13 +186,13 @@ impl<'n> Rows<'n> {
                 let list = if *values == Count::One { None } else { left(keys.len()) };
                 if *is_text {
                     let mut take = Texts(|text: &str| {
-                        keys.push(key_of_bytes(text.as_bytes(), *salt));
+                        keys.push(of.of_text(text, *salt));
                         Ok(())
                     });
                     map.next_value_seed(Value { take: &mut take, list })
                 } else {
                     let mut take = Ints(|value| {
-                        keys.push(key_of_int(value, *salt));
+                        keys.push(of.of_int(value, *salt));
                         Ok(())
                     });
                     map.next_value_seed(Value { take: &mut take, list })

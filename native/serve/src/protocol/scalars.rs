@@ -177,7 +177,7 @@ impl<'de, T: Take> Visitor<'de> for Data<'_, T> {
                     return Err(A::Error::custom(format!("data is not of shape {}", self.shape)));
                 }
             }
-            if values > total || rows > dims[0] {
+            if values > total || rows > dims.first().copied().unwrap_or(0) {
                 return Err(A::Error::custom(format!("more data than shape {}", self.shape)));
             }
         }
@@ -223,4 +223,25 @@ pub fn each_text(
     take: impl FnMut(&str) -> Result<(), String>,
 ) -> Result<(), String> {
     each(text, shape, Texts(take))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_without_dimensions_is_of_one_value() {
+        let of = |data: &str| {
+            let (text, mut found) = (RawValue::from_string(data.to_owned()).unwrap(), Vec::new());
+            let read = each_int(&text, Shape::default(), |value| {
+                found.push(value);
+                Ok(())
+            });
+            read.map(|()| found)
+        };
+        assert_eq!(of("[5]"), Ok(vec![5]));
+        for wrong in ["[]", "[5, 6]", "[[5]]"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+    }
 }

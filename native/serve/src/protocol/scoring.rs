@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::naming::Naming;
 use crate::answer::{Answer, Refusal};
 use crate::request::Request;
+use crate::shown::Shown;
 
 /// Whoever answers requests.
 pub trait Scoring: Send + Sync + 'static {
@@ -14,11 +15,22 @@ pub trait Scoring: Send + Sync + 'static {
     /// Answer a request by its deadline, with scores or a refusal. It is dropped when the caller goes away.
     fn score(&self, request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send;
 
+    /// Where answered requests are noted whose impressions are written back, if any are.
+    fn shown(&self) -> Option<&Shown> {
+        None
+    }
+
     /// How the node stands.
     fn state(&self) -> State;
 
     /// Its metrics as Prometheus reads them.
     fn metrics(&self) -> String;
+
+    /// What sizes came, and what executions of each bucket cost.
+    fn sizes(&self) -> serde_json::Value;
+
+    /// How far the version that shadows is from what was answered.
+    fn shadow(&self) -> serde_json::Value;
 }
 
 /// How a node stands.

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use super::elements;
 use super::fields::{Field, Fields, Torn, varint};
+use super::keys::Keys;
 
 /// Types of elements that are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,19 +133,17 @@ impl Tensor<'_> {
         Ok(count)
     }
 
-    /// The keys of its elements, which are `count` whole numbers.
-    pub fn int_keys(&self, count: usize, salt: u64) -> Result<Vec<u64>, String> {
+    /// What its elements become, which are `count` whole numbers.
+    pub fn int_keys(&self, count: usize, salt: u64, of: &Keys) -> Result<Vec<u64>, String> {
         let mut keys = self.room(count)?;
-        elements::each_int(self, count, |value| keys.push(streamlearn_wire::keys::key_of_int(value, salt)))?;
+        elements::each_int(self, count, |value| keys.push(of.of_int(value, salt)))?;
         Ok(keys)
     }
 
-    /// The keys of its elements, which are `count` texts.
-    pub fn text_keys(&self, count: usize, salt: u64) -> Result<Vec<u64>, String> {
+    /// What its elements become, which are `count` texts.
+    pub fn text_keys(&self, count: usize, salt: u64, of: &Keys) -> Result<Vec<u64>, String> {
         let mut keys = self.room(count)?;
-        elements::each_text(self, count, |text| {
-            keys.push(streamlearn_wire::keys::key_of_bytes(text.as_bytes(), salt));
-        })?;
+        elements::each_text(self, count, |text| keys.push(of.of_text(text, salt)))?;
         Ok(keys)
     }
 

@@ -109,10 +109,16 @@ impl Scheduler {
             if all.requests() < requests_max && all.candidates() + asked.candidates <= candidates_max {
                 return shed;
             }
-            let last = self.queues.last().expect("what is over a bound waits");
+            let last = self.last().expect("what is over a bound waits");
             shed.push(last);
             self.give_up(last);
         }
+    }
+
+    /// What waits with the lowest priority and of these with the latest deadline.
+    fn last(&self) -> Option<Ticket> {
+        let again = self.again.last().map(|alone| (alone.turn(), alone.piece.ticket));
+        self.queues.last().into_iter().chain(again).max_by_key(|(turn, _)| *turn).map(|(_, ticket)| ticket)
     }
 
     fn open_to(&self, priority: usize) -> (usize, usize) {

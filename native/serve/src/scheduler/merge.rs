@@ -81,6 +81,11 @@ impl Merge<'_> {
         false
     }
 
+    /// The group of one request with so many candidates.
+    pub fn alone(&self, candidates: usize) -> Group {
+        self.group(1, candidates, &mut Places { users: 0, candidates: 0, length: self.length })
+    }
+
     /// The group of so many, its buckets searched upwards from those of a smaller one.
     fn group(&self, requests: usize, candidates: usize, places: &mut Places) -> Group {
         let (users, sizes) = (self.shapes.users.sizes(), self.shapes.candidates.sizes());

@@ -19,6 +19,8 @@ pub struct Plan {
     pub pieces: Vec<Piece>,
     /// What it should take, in microseconds.
     pub cost_us: f64,
+    /// Whether it was executed before, with others, and that failed.
+    pub is_again: bool,
     /// Places of the buckets and of the length in their ladders.
     pub(super) places: Places,
 }
@@ -32,6 +34,17 @@ pub struct Piece {
     pub from: usize,
     /// The first that is not of this piece.
     pub upto: usize,
+}
+
+/// Work that nobody waits for, of one user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Idle {
+    /// The version that makes its scores.
+    pub version: u64,
+    /// How many candidates it has.
+    pub candidates: usize,
+    /// How long its longest sequence is.
+    pub length: usize,
 }
 
 /// Places in the ladders.

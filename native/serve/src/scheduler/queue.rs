@@ -117,10 +117,12 @@ impl Queues {
     }
 
     /// What waits with the lowest priority and of these with the latest deadline.
-    pub fn last(&self) -> Option<Ticket> {
+    pub fn last(&self) -> Option<((usize, u64, u64), Ticket)> {
         let last = |priority: usize| self.queues.iter().filter_map(move |queue| queue.lines[priority].back());
-        let last = (0..PRIORITIES).rev().find_map(|priority| last(priority).max_by_key(|one| one.turn()));
-        last.map(|one| one.ticket)
+        (0..PRIORITIES).rev().find_map(|priority| {
+            let one = last(priority).max_by_key(|one| one.turn())?;
+            Some(((priority, one.deadline_us, one.order), one.ticket))
+        })
     }
 
     /// Of what waits, that whose deadline has come.

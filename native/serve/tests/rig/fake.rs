@@ -19,6 +19,8 @@ pub struct Fake {
     /// A request waits until there is one.
     pub gate: Semaphore,
     pub began: AtomicU64,
+    /// How many candidates it scores, where it is not all.
+    pub degraded: Mutex<Option<usize>>,
 }
 
 impl Fake {
@@ -45,6 +47,7 @@ impl Fake {
             last: Mutex::default(),
             gate: Semaphore::new(1 << 20),
             began: AtomicU64::new(0),
+            degraded: Mutex::default(),
         }
     }
 }
@@ -76,16 +79,30 @@ impl Scoring for Fake {
         }
         let labels = request.inputs.labels.len();
         let of = |candidate| (0..labels).map(move |label| (candidate, label));
+        let degraded = *self.degraded.lock().unwrap();
+        let is_scored = |candidate| degraded.is_none_or(|scored| candidate < scored);
         let scores = (0..request.candidates)
             .flat_map(of)
-            .map(|(candidate, label)| logit(&request, candidate, label))
+            .map(
+                |(candidate, label)| {
+                    if is_scored(candidate) { logit(&request, candidate, label) } else { f32::NAN }
+                },
+            )
             .collect();
         *self.last.lock().unwrap() = Some(request);
-        Ok(Answer { version, scores })
+        Ok(Answer { version, scores, degraded })
     }
 
     fn state(&self) -> State {
         self.state.lock().unwrap().clone()
+    }
+
+    fn sizes(&self) -> serde_json::Value {
+        serde_json::json!({ "lengths": [1] })
+    }
+
+    fn shadow(&self) -> serde_json::Value {
+        serde_json::json!({ "version": null })
     }
 
     fn metrics(&self) -> String {

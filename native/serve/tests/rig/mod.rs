@@ -190,6 +190,17 @@ pub async fn post(at: SocketAddr, path: &str, body: &str) -> Heard {
 }
 
 pub async fn http(at: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Heard {
+    let (status, headers, body) = http_bytes(at, method, path, headers, body.to_owned().into()).await;
+    Heard { status, headers, text: String::from_utf8(body.to_vec()).unwrap() }
+}
+
+pub async fn http_bytes(
+    at: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: Bytes,
+) -> (u16, HeaderMap, Bytes) {
     let stream = TcpStream::connect(at).await.unwrap();
     let (mut client, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
@@ -197,11 +208,10 @@ pub async fn http(at: SocketAddr, method: &str, path: &str, headers: &[(&str, &s
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let sent = client.send_request(request.body(Full::new(Bytes::from(body.to_owned()))).unwrap());
+    let sent = client.send_request(request.body(Full::new(body)).unwrap());
     let response = tokio::time::timeout(DEADLINE, sent).await.unwrap().unwrap();
     let (head, body) = response.into_parts();
-    let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-    Heard { status: head.status.as_u16(), headers: head.headers, text }
+    (head.status.as_u16(), head.headers, body.collect().await.unwrap().to_bytes())
 }
 
 /// A certificate for "localhost" and its key, in files that are removed at the end.

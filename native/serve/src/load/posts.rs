@@ -1,0 +1,312 @@
+//! Posts: HTTP/1.1 over connections that are kept, bodies that were encoded before. It knows no schedule.
+//!
+//! A connection carries one request at a time, so there are as many as requests under way, up to a bound; a request that
+//! finds none free waits, which its latency says.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::HeaderValue;
+use http::uri::PathAndQuery;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tonic::Code;
+
+use super::calls::{Answered, CallsSettings, Message};
+
+const HEAD_BYTES_MAX: usize = 64 << 10;
+const HEADERS_MAX: usize = 64;
+const READ_BYTES: usize = 16 << 10;
+/// How much of what a node says with a refusal is told.
+const SAID_BYTES_MAX: usize = 300;
+
+/// Connections to a node; one that is lost is made again by the next call.
+#[derive(Clone)]
+pub struct Posts(Arc<Pool>);
+
+struct Pool {
+    settings: CallsSettings,
+    /// The request up to the length of its body.
+    head: String,
+    free: Mutex<Vec<Line>>,
+    places: Semaphore,
+}
+
+impl fmt::Debug for Posts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Pool { settings, .. } = &*self.0;
+        write!(formatter, "up to {} connections to {}", settings.connections, settings.address)
+    }
+}
+
+impl Posts {
+    /// Connections to a node, of which the first is made.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn connect(settings: &CallsSettings, path: &str) -> Result<Self, String> {
+        let path: PathAndQuery = path.parse().map_err(|error| format!("{path:?} is no path: {error}"))?;
+        let mut head = format!("POST {path} HTTP/1.1\r\nhost: {}\r\n", settings.address);
+        if let Some(token) = &settings.token {
+            let token = HeaderValue::from_str(token).ok();
+            let token = token.as_ref().and_then(|token| token.to_str().ok());
+            let token = token.ok_or("the token holds what no header can")?;
+            head += &format!("authorization: Bearer {token}\r\n");
+        }
+        let first = connection(settings).await?;
+        Ok(Self(Arc::new(Pool {
+            settings: settings.clone(),
+            head,
+            free: Mutex::new(vec![first]),
+            places: Semaphore::new(settings.connections),
+        })))
+    }
+
+    /// A message of a body.
+    #[must_use]
+    pub fn message(&self, body: &[u8]) -> Message {
+        let kind = if body.first() == Some(&b'{') { "application/json" } else { "application/octet-stream" };
+        let head = format!("{}content-type: {kind}\r\ncontent-length: {}\r\n\r\n", self.0.head, body.len());
+        Message::whole([head.as_bytes(), body].concat().into())
+    }
+
+    /// Send a message by a connection that is free. HTTP has no header for a deadline, so the node is not told of it.
+    pub async fn call(
+        &self,
+        message: Message,
+        deadline: Option<Duration>,
+        answer_wait_max: Duration,
+    ) -> Answered {
+        match timeout(deadline.unwrap_or(answer_wait_max), self.0.ask(message)).await {
+            Ok(Ok((200, body))) => Answered::With(body),
+            Ok(Ok((status, body))) => {
+                let said = String::from_utf8_lossy(&body[..body.len().min(SAID_BYTES_MAX)]).into_owned();
+                Answered::Refused(code_of(status), format!("HTTP status {status}: {said}"))
+            }
+            Ok(Err(said)) => Answered::Refused(Code::Unavailable, said),
+            Err(_) if deadline.is_some() => {
+                Answered::Refused(Code::DeadlineExceeded, "no answer within the deadline".to_owned())
+            }
+            Err(_) => Answered::Nothing,
+        }
+    }
+}
+
+/// The code of gRPC that says what a status of HTTP says.
+fn code_of(status: u16) -> Code {
+    match status {
+        400 | 413 | 422 => Code::InvalidArgument,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::NotFound,
+        408 | 504 => Code::DeadlineExceeded,
+        412 => Code::FailedPrecondition,
+        429 => Code::ResourceExhausted,
+        500 => Code::Internal,
+        501 => Code::Unimplemented,
+        502 | 503 => Code::Unavailable,
+        _ => Code::Unknown,
+    }
+}
+
+impl Pool {
+    /// The status and the body of an answer. A call that is given up drops its connection, and what comes by it.
+    async fn ask(&self, message: Message) -> Result<(u16, Bytes), String> {
+        let _place = self.places.acquire().await.map_err(|error| error.to_string())?;
+        let bytes = message.bytes();
+        let kept = self.free().pop();
+        if let Some(mut kept) = kept {
+            match kept.exchange(&bytes, self.settings.answer_bytes_max).await {
+                // The node had closed it while nothing was under way.
+                Err(_) if kept.is_silent => {}
+                answered => return self.keep(kept, answered),
+            }
+        }
+        let mut line = connection(&self.settings).await?;
+        let answered = line.exchange(&bytes, self.settings.answer_bytes_max).await;
+        self.keep(line, answered)
+    }
+
+    fn keep(&self, line: Line, answered: Result<(u16, Bytes), String>) -> Result<(u16, Bytes), String> {
+        if answered.is_ok() && line.is_kept {
+            self.free().push(line);
+        }
+        answered
+    }
+
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<Line>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn connection(settings: &CallsSettings) -> Result<Line, String> {
+    let made = timeout(settings.connect_wait_max, TcpStream::connect(&settings.address)).await;
+    let socket = made.map_err(|_| "no connection within the bound".to_owned())?;
+    let socket = socket.map_err(|error| error.to_string())?;
+    socket.set_nodelay(true).map_err(|error| error.to_string())?;
+    Ok(Line { socket, read: BytesMut::with_capacity(READ_BYTES), is_silent: true, is_kept: true })
+}
+
+/// One connection.
+struct Line {
+    socket: TcpStream,
+    /// What was read and not looked at.
+    read: BytesMut,
+    /// Whether nothing came since the last request was sent.
+    is_silent: bool,
+    /// Whether another request may be sent by it.
+    is_kept: bool,
+}
+
+/// What an answer's head says.
+struct Head {
+    status: u16,
+    bytes: usize,
+    body: Length,
+    is_kept: bool,
+}
+
+/// How long a body is.
+enum Length {
+    Known(usize),
+    Chunked,
+    ToEnd,
+}
+
+impl Line {
+    async fn exchange(&mut self, request: &[u8], bytes_max: usize) -> Result<(u16, Bytes), String> {
+        self.is_silent = true;
+        self.socket.write_all(request).await.map_err(|error| error.to_string())?;
+        let head = loop {
+            match head_of(&self.read)? {
+                // What is said before the answer itself.
+                Some(head) if head.status < 200 => self.read.advance(head.bytes),
+                Some(head) => break head,
+                None if self.read.len() > HEAD_BYTES_MAX => {
+                    return Err("the answer's head does not end".into());
+                }
+                None if self.more().await? => {}
+                None => return Err("the connection was closed before an answer".into()),
+            }
+        };
+        self.read.advance(head.bytes);
+        let body = match head.body {
+            Length::Known(length) if length > bytes_max => return Err(too_long(bytes_max)),
+            Length::Known(length) => self.known(length).await?,
+            Length::Chunked => self.chunks(bytes_max).await?,
+            Length::ToEnd => self.until_end(bytes_max).await?,
+        };
+        self.is_kept = head.is_kept && self.read.is_empty();
+        Ok((head.status, body))
+    }
+
+    /// Whether more came; else it has ended.
+    async fn more(&mut self) -> Result<bool, String> {
+        self.read.reserve(READ_BYTES);
+        let count = self.socket.read_buf(&mut self.read).await.map_err(|error| error.to_string())?;
+        self.is_silent &= count == 0;
+        Ok(count > 0)
+    }
+
+    async fn known(&mut self, length: usize) -> Result<Bytes, String> {
+        while self.read.len() < length {
+            if !self.more().await? {
+                return Err(format!("the answer ended after {} of {length} bytes", self.read.len()));
+            }
+        }
+        Ok(self.read.split_to(length).freeze())
+    }
+
+    async fn chunks(&mut self, bytes_max: usize) -> Result<Bytes, String> {
+        let mut body = BytesMut::new();
+        loop {
+            let size = httparse::parse_chunk_size(&self.read).map_err(|_| "a chunk without a length")?;
+            let httparse::Status::Complete((begin, length)) = size else {
+                if self.read.len() > HEAD_BYTES_MAX || !self.more().await? {
+                    return Err("a chunk's length does not end".into());
+                }
+                continue;
+            };
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            if length > bytes_max - body.len() {
+                return Err(too_long(bytes_max));
+            }
+            self.read.advance(begin);
+            if length == 0 {
+                return self.trailers().await.map(|()| body.freeze());
+            }
+            body.extend_from_slice(&self.known(length).await?);
+            if self.known(2).await? != "\r\n" {
+                return Err("a chunk is longer than it says".into());
+            }
+        }
+    }
+
+    /// What follows the last chunk: lines, of which the last is empty.
+    async fn trailers(&mut self) -> Result<(), String> {
+        let mut bytes = 0;
+        loop {
+            let Some(end) = self.read.windows(2).position(|two| two == b"\r\n") else {
+                if bytes + self.read.len() > HEAD_BYTES_MAX || !self.more().await? {
+                    return Err("the answer's end does not end".into());
+                }
+                continue;
+            };
+            self.read.advance(end + 2);
+            bytes += end + 2;
+            if end == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn until_end(&mut self, bytes_max: usize) -> Result<Bytes, String> {
+        while self.more().await? {
+            if self.read.len() > bytes_max {
+                return Err(too_long(bytes_max));
+            }
+        }
+        Ok(self.read.split().freeze())
+    }
+}
+
+fn too_long(bytes_max: usize) -> String {
+    format!("an answer has more than {bytes_max} bytes")
+}
+
+/// The head of an answer; none while it has not come whole.
+fn head_of(read: &[u8]) -> Result<Option<Head>, String> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed = response.parse(read).map_err(|error| format!("no HTTP: {error}"))?;
+    let httparse::Status::Complete(bytes) = parsed else { return Ok(None) };
+    let status = response.code.unwrap_or_default();
+    let (mut length, mut is_chunked, mut is_kept) = (None, false, response.version == Some(1));
+    for header in response.headers.iter() {
+        let said = std::str::from_utf8(header.value).unwrap_or_default().trim();
+        if header.name.eq_ignore_ascii_case("content-length") {
+            let bytes: usize = said.parse().map_err(|_| format!("a content-length of {said:?}"))?;
+            length = Some(bytes);
+        } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+            is_chunked = said.eq_ignore_ascii_case("chunked");
+        } else if header.name.eq_ignore_ascii_case("connection") {
+            is_kept = if is_kept {
+                !said.eq_ignore_ascii_case("close")
+            } else {
+                said.eq_ignore_ascii_case("keep-alive")
+            };
+        }
+    }
+    let body = match length {
+        _ if status < 200 || status == 204 || status == 304 => Length::Known(0),
+        _ if is_chunked => Length::Chunked,
+        Some(length) => Length::Known(length),
+        None => Length::ToEnd,
+    };
+    is_kept &= !matches!(body, Length::ToEnd);
+    Ok(Some(Head { status, bytes, body, is_kept }))
+}
