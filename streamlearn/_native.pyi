@@ -584,7 +584,8 @@ class Load:
 
     Args:
         address: HOST:PORT.
-        messages: Requests of the Open Inference Protocol, encoded; at least one.
+        path: Where messages are posted by HTTP/1.1; without one they are the Open Inference Protocol's, over gRPC.
+        messages: Requests, encoded; at least one.
         token: What the node wants to be told to let a caller in.
         numbers: `(connections, threads, connect_wait_ms_max, answer_bytes_max)`.
 
@@ -593,7 +594,12 @@ class Load:
     """
 
     def __init__(
-        self, address: str, messages: Sequence[bytes], token: str | None, numbers: tuple[int, int, int, int]
+        self,
+        address: str,
+        path: str | None,
+        messages: Sequence[bytes],
+        token: str | None,
+        numbers: tuple[int, int, int, int],
     ) -> None: ...
     def ask(self, message: int, wait_ms: int) -> _AskAnswer:
         """The code, what was said with it, and the answer to one message; no code where nothing came."""
@@ -636,6 +642,28 @@ class LoadRun:
 
 _Buckets: TypeAlias = tuple[list[int], list[int], list[int]]
 
+def choose_ladders(
+    demands: list[tuple[list[tuple[int, int]], list[tuple[int, float]]]], bounds: tuple[int, int, int]
+) -> list[list[int]]:
+    """The ladders that cost least of one bucket, of two at most, and so on, by exact dynamic programming.
+
+    Args:
+        demands: For each sequence length how often each size came, and what each bucket that was measured costs.
+        bounds: The last bucket, how many there may be, and what they are multiples of.
+
+    Raises:
+        ValueError: A bound is 0, or there is no demand or no cost.
+    """
+
+def ladder_figures(
+    sizes: list[int], demands: list[tuple[list[tuple[int, int]], list[tuple[int, float]]]]
+) -> tuple[float, float]:
+    """Which share of the rows that a ladder computes is padding, and what one execution costs in the mean.
+
+    Raises:
+        ValueError: The sizes are no ladder, or there is no demand or no cost.
+    """
+
 class Front:
     """Where requests wait, and where lanes take TensorBatches and give scores back.
 
@@ -645,6 +673,9 @@ class Front:
         limits: `(lanes, requests_max, candidates_max, reserved_percent, slack_us, degraded_candidates)`.
         waits_us: The deadline of a request that names none, and the longest.
         slabs_idle_max: Memory of packed TensorBatches that is kept for the next, each.
+        shadows_max: How many answered requests may wait to be scored by the version that shadows.
+        slabs_shared: So many slabs there are, in memory that other processes may read; by default as many as are
+            needed, in this process alone.
 
     Raises:
         ValueError: The description or a ladder is none.
@@ -657,6 +688,9 @@ class Front:
         limits: tuple[int, int, int, int, int, int],
         waits_us: tuple[int, int],
         slabs_idle_max: int,
+        shadows_max: int = 256,
+        *,
+        slabs_shared: int | None = None,
     ) -> None: ...
     def add(self, version: int, tables: TableSet) -> int:
         """Let a version answer those who name it; gives its handle. It keeps no tables alive."""
@@ -679,6 +713,17 @@ class Front:
     def figures(self) -> tuple[int, int, int, float]:
         """Requests and candidates that wait, lanes that are busy, and seconds until all is done by prediction."""
 
+    def set_shadow(self, shadow: tuple[int, float] | None = None) -> None:
+        """Let a version score a share of those who name none, after they were answered: `(handle, share)`."""
+
+    def shadow(self) -> str:
+        """What is known of the version that shadows, as JSON; see `/shadow`."""
+
+    def rows(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Rows that were run and rows of padding among them, of the user graph and of the score graph."""
+    def measured(self) -> tuple[dict[str, int], int, list[tuple[list[tuple[int, int]], int, int]]]:
+        """Refusals by why, how many were tried again, and waits, requests and candidates of TensorBatches by bounds."""
+
     def drain(self) -> None:
         """Take no more requests; those that wait are still answered."""
 
@@ -698,6 +743,19 @@ class Front:
         Raises:
             RuntimeError: The work was handed back before.
             ValueError: The scores are of other labels.
+        """
+
+    def slabs(self) -> tuple[int, int, int] | None:
+        """The file of slabs that other processes read, its bytes, and where memory of one more slab begins."""
+
+    def leave(self, lane: int) -> None:
+        """A lane takes no more work until it asks for some again."""
+
+    def lose(self, work: FrontWork, said: str) -> None:
+        """Say that a lane was lost with its work; see `fail`. Whoever is refused may ask again.
+
+        Raises:
+            RuntimeError: The work was handed back before.
         """
 
     def fail(self, work: FrontWork, said: str) -> None:
@@ -729,6 +787,60 @@ class FrontWork:
     def item(self) -> list[Any]:
         """What the score graph takes of candidates."""
 
+    def places(self) -> tuple[list[tuple[int, list[int]]], list[tuple[int, list[int]]]]:
+        """Where in the file of `Front.slabs` each tensor begins, and its shape: the user graph's, the score graph's.
+
+        Raises:
+            RuntimeError: The work was handed back, or is in memory that no other process has.
+        """
+
+class SharedSlabs:
+    """Slabs that another process made.
+
+    Args:
+        file: What `Front.slabs` gives; it stays its owner's.
+
+    Raises:
+        ValueError: It is no file.
+    """
+
+    def __init__(self, file: int) -> None: ...
+    def tensor(self, at: int, shape: Sequence[int], is_int: bool) -> Any:
+        """A DLPack capsule of the tensor that begins at so many bytes.
+
+        Raises:
+            ValueError: There is none.
+        """
+
+class Shown:
+    """Answered requests that wait to become impressions.
+
+    Args:
+        model: The model's name.
+        front: The front that answers them.
+        description: JSON of how impressions are written: `{"prefix", "user_segments", "item_segments", "items_max",
+            "defaults"}`.
+        bounds: `(share, events_max, bytes_max)`: the share of requests, and what may wait.
+
+    Raises:
+        ValueError: The description is none, or lacks a default.
+    """
+
+    def __init__(self, model: str, front: Front, description: str, bounds: tuple[float, int, int]) -> None: ...
+    def chooses(self, id: str) -> bool:
+        """Whether requests of an id are written."""
+
+    def take(
+        self, wait_s: float, linger_s: float, bounds: tuple[int, int]
+    ) -> tuple[_U8, _I64, npt.NDArray[np.int32], _U8, npt.NDArray[np.int32], _I64] | None:
+        """What `EncodedEvents` holds, of so many events at most and so many bytes each; None when there are none."""
+
+    def close(self) -> None:
+        """Take no more, and give what waits without delay."""
+
+    def figures(self) -> tuple[int, int, int, int, int, str]:
+        """Events that wait, their bytes; requests noted, dropped and refused ever, and why the last was."""
+
 class FrontNode:
     """A front that callers reach by gRPC and HTTP, until it is stopped.
 
@@ -739,6 +851,7 @@ class FrontNode:
         bounds: `(threads, connections_max, requests_max, http_bytes_max, drain_ms_max)`; threads decode and encode.
         metrics: Gives metrics as Prometheus reads them.
         door: What callers must say, and files of certificates and key.
+        arriving: How many milliseconds a request may take to arrive, and a connection may be idle; bytes of headers.
 
     Attributes:
         grpc: Where gRPC is served.
@@ -761,9 +874,27 @@ class FrontNode:
         bounds: tuple[int, int, int, int, int],
         metrics: Callable[[], str],
         door: tuple[str | None, tuple[Path, Path] | None] = (None, None),
+        arriving: tuple[int, int, int] | None = None,
     ) -> None: ...
     def set_state(self, is_ready: bool, stale: str | None = None) -> None:
         """Say whether it answers requests, and why it is stale."""
+
+    def write_back(self, shown: Shown) -> None:
+        """Note answered requests from now on; only the first call is heard."""
+    def open(self) -> list[tuple[int, int]]:
+        """Connections and requests that are there, each with the most there may be."""
+
+    def lines(self) -> list[tuple[str, int, int, int]]:
+        """Of each protocol, connections that came, bytes that came and bytes that went."""
+
+    def answers(self) -> list[tuple[str, bool, str, int]]:
+        """Requests that ended: their protocol, whether they were to be scored, their status, and how many."""
+
+    def refused(self) -> list[tuple[str, int]]:
+        """How often the door refused a connection, a request, and a token."""
+
+    def decoding(self) -> tuple[list[tuple[int, int]], int, int]:
+        """Microseconds that decoding took: how many up to each bound, how many in all, and their sum."""
 
     def stop(self) -> None:
         """Take no more connections, and wait until those there are have their answers."""

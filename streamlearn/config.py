@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from streamlearn.decoding import from_plain
 from streamlearn.errors import ConfigError
 
 __all__ = ["FILE_BYTES_MAX", "Field", "apply_overrides", "fields_of", "read_bounded", "read_settings"]
@@ -173,7 +174,7 @@ def _unknown(path: str, known: set[str], origin: str) -> ConfigError:
 
 def _convert(kind: type[T], given: Mapping[str, Any], origin: str) -> T:
     try:
-        return msgspec.convert(given, kind)
+        return from_plain(given, kind)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$")
         path = place.rstrip("`").lstrip(".")

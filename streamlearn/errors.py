@@ -36,6 +36,7 @@
     │   ├── PushUnsure                       a push may have been learned in part: all shards are to be restored
     │   └── CutFailed                        a version could not be cut on every shard; the next one says it all
     ├── ExecutionFailed                      TensorFlow could not run a graph on some inputs
+    ├── LaneLost                             a lane's process ended, and its work was not scored
     ├── NodeNotReady                         a serving node has no version to answer with, now
     ├── RegistryUnreachable                  the registry did not answer; the store's pointer stays the truth
     │   └── RegistryDefect                   it answered with what cannot be read: it is to be made anew
@@ -70,6 +71,7 @@ __all__ = [
     "FileTaken",
     "IngestOver",
     "JoinFull",
+    "LaneLost",
     "MarksFull",
     "MoveRefused",
     "NativeMismatch",
@@ -329,6 +331,20 @@ class RunOver(StoreError):
 
 class MoveRefused(StoreError):
     """The pointer may not be moved that way; the message names what stands against it."""
+
+
+class LaneLost(StreamlearnError):
+    """A lane's process ended, or was ended because it did not answer; its work may be asked for again.
+
+    Args:
+        message: See `StreamlearnError`.
+        help: See `StreamlearnError`.
+        is_innocent: Whether what it was doing had no part in its end.
+    """
+
+    def __init__(self, message: str, *, help: str = "", is_innocent: bool = False) -> None:
+        super().__init__(message, help=help)
+        self.is_innocent = is_innocent
 
 
 class NodeNotReady(StreamlearnError):

@@ -52,7 +52,9 @@ FAULTS = [
     pytest.param("topics = 3", "topics: expected `object`, got `int`", "docs/settings.md", id="no section"),
     pytest.param("[event]\nlinger_ms = 7", "no setting 'event'", "did you mean 'events'?", id="section"),
     pytest.param("reach_s = 7", "no setting 'reach_s'", "there are", id="a key without its section"),
-    pytest.param("[zzz]\na = 1", "no setting 'zzz'", "there are events, front, ingest, join", id="far section"),
+    pytest.param(
+        "[zzz]\na = 1", "no setting 'zzz'", "there are events, front, impressions, ingest, join", id="far section"
+    ),
     pytest.param("[events]\nlinger = 7", "no setting 'events.linger'", "did you mean 'events.linger_ms'?", id="key"),
     pytest.param("[events\n", "is not TOML", "docs/settings.md", id="no TOML"),
     pytest.param("[events]\nlinger_ms = 1\nlinger_ms = 2", "is not TOML", "docs", id="twice"),
@@ -184,7 +186,8 @@ def test_every_setting_says_what_it_is_for(field: object) -> None:
 
 # What a number counts, where it is neither a duration nor a size: the noun is the unit.
 COUNTS = {
-    "ingest.lots", "ingest.parallelism", "join.logged_share", "replay.partitions", "serving.golden_difference_max",
+    "ingest.lots", "ingest.parallelism", "impressions.share",
+    "join.logged_share", "replay.partitions", "serving.golden_difference_max",
     "serving.lanes", "telemetry.metrics_port",
     "tables.rate", "tables.seed", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",
     "trainer.seed",

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from urllib.parse import urlsplit
 
 import typer
 
@@ -26,8 +27,11 @@ __all__ = ["bench_serve"]
 
 ARRIVALS = ("poisson", "bursts", "constant")
 _RATE = 100.0
+_GRPC_CONNECTIONS, _HTTP_CONNECTIONS = 2, 256
 
-_Address: TypeAlias = Annotated[str, typer.Argument(metavar="ADDRESS", help="HOST:PORT of the node; plain text.")]
+_Address: TypeAlias = Annotated[
+    str, typer.Argument(metavar="ADDRESS", help="HOST:PORT of the node for gRPC, http://HOST:PORT for JSON; no TLS.")
+]
 _App: TypeAlias = Annotated[Path, typer.Option("--app", metavar="APP", help="The folder of the application it serves.")]
 _Model: TypeAlias = Annotated[
     str, typer.Option(metavar="NAME", help="The model that is asked.", show_default="the application's name")
@@ -83,7 +87,10 @@ _Values: TypeAlias = Annotated[
 _Options: TypeAlias = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the history; may be repeated.")
 ]
-_Connections: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="How many connections.")]
+_Connections: TypeAlias = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="How many connections; of HTTP at most.", show_default="2, or 256 of HTTP"),
+]
 _Threads: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="How many threads send.")]
 _Outstanding: TypeAlias = Annotated[
     int,
@@ -114,7 +121,7 @@ def bench_serve(
     candidates_max: _Most = 512,
     values: _Values = 1_000_000,
     option: _Options = None,
-    connections: _Connections = 2,
+    connections: _Connections = None,
     threads: _Threads = 1,
     outstanding_max: _Outstanding = 10_000,
     seed: _Seed = 0,
@@ -137,9 +144,12 @@ def bench_serve(
     token = None if token_file is None else read_token(token_file).decode("latin-1")
     folder = load_app(app, set_ or ())
     asked, name = wanted.drawn(folder), model or folder.app.name
-    messages = asked.messages(folder.app.features, name, version)
-    load = Load(address, messages, token, connections=connections, threads=threads)
-    load.probe()
+    sent = list(asked.requests(folder.app.features, name, version))
+    is_http = "://" in address
+    messages = [one.body() if is_http else one.encode() for one in sent]
+    connections = connections or (_HTTP_CONNECTIONS if is_http else _GRPC_CONNECTIONS)
+    load = Load(_place(address, sent[0].path), messages, token, connections=connections, threads=threads)
+    load.ask(0)
     about = {
         "address": address,
         "model": name,
@@ -153,6 +163,12 @@ def bench_serve(
     print_json(about | facts_of(found) | more) if json else print_table(rows_of_facts(about | more, found))
     if not found.ok:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _place(address: str, path: str) -> str:
+    """Where requests go: an address of HTTP without a path is that of a node."""
+    parts = urlsplit(address) if "://" in address else None
+    return address.rstrip("/") + path if parts and parts.netloc and not parts.path.strip("/") else address
 
 
 def _run(load: Load, plan: LoadPlan, p99_ms_max: float | None, stop: Event) -> tuple[LoadFound, dict[str, Any]]:

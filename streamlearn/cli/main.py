@@ -67,10 +67,11 @@ def _options(
 
 for verb in (
     backfill, bench_serve, compact, demo, diff, doctor, evaluate, export, gc, import_, ingest, peek, promote, release,
-    replay, report, rewind, rollback, schema, serve, settings, show, topics, train, verify, versions,
+    replay, report, rewind, rollback, schema, settings, show, topics, train, verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(verb)
 cli.add_typer(ps, name="ps")
+cli.add_typer(serve, name="serve")
 
 
 def command() -> NoReturn:

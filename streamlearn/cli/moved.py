@@ -11,7 +11,7 @@ from streamlearn.cli.units import counted
 from streamlearn.errors import PartlyDone
 
 if TYPE_CHECKING:
-    from streamlearn.versions import Moved
+    from streamlearn.versions import Canary, Moved
 
 __all__ = ["show_moved"]
 
@@ -56,7 +56,7 @@ def _facts(moved: Moved) -> dict[str, Any]:
         "seq": pointer.seq,
         "active": None if pointer.active is None else pointer.active.version,
         "held": pointer.held,
-        "canary": None if pointer.canary is None else _canary(pointer.canary.version.version, pointer.canary.share),
+        "canary": None if pointer.canary is None else _canary(pointer.canary),
         "taints": list(pointer.taints),
         "accepted": list(pointer.accepted),
         "reason": pointer.reason,
@@ -72,5 +72,5 @@ def _facts(moved: Moved) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _canary(version: int, share: float) -> dict[str, Any]:
-    return {"version": version, "share": share}
+def _canary(canary: Canary) -> dict[str, Any]:
+    return {"version": canary.version.version, "share": canary.share, "shadow": canary.shadow}

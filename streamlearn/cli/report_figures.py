@@ -29,6 +29,7 @@ MARKED = {
     "release": "tab:green",
     "revert": "tab:brown",
     "canary": "tab:cyan",
+    "shadow": "tab:gray",
 }
 _PANELS = {"auc_ratio": "AUC", "log_loss_nats": "log loss (nats)", "calibration_ratio": "calibration"}
 _EVENT_TIME = "event time of impressions, UTC; hollow points are not complete"

@@ -18,7 +18,7 @@ class Mark:
     """Something that happened.
 
     Attributes:
-        what: `promote`, `rollback`, `release`, `canary`, `rejected` or `revert`.
+        what: `promote`, `rollback`, `release`, `canary`, `shadow`, `rejected` or `revert`.
         version: Of which version.
         wall_ms: When.
         event_ms: How far event time was then, by the newest version written before; None where that is not known.
@@ -133,7 +133,7 @@ def _of_move(before: Pointer, after: Pointer, event_ms: int | None) -> list[Mark
     what = kind_of_move(before, after)
     if what == "floor" or after.active is None:
         return []
-    version = after.canary.version if what == "canary" and after.canary is not None else after.active
+    version = after.canary.version if what in ("canary", "shadow") and after.canary is not None else after.active
     return [Mark(what, version.version, after.wall_ms, event_ms, after.by, after.reason)]
 
 

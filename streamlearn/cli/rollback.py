@@ -102,6 +102,10 @@ def promote(
     canary: Annotated[
         float | None, typer.Option("--canary", metavar="SHARE", help="For this share of the requests alone, 0 to 1.")
     ] = None,
+    shadow: Annotated[
+        float | None,
+        typer.Option("--shadow", metavar="SHARE", help="It scores this share beside the active one, and answers none."),
+    ] = None,
     accept: Annotated[bool, typer.Option("--accept", help="Though it is tainted, or the judge refused it.")] = False,
     reason: ReasonOption = "",
     wait: _WaitOption = _WAIT_S,
@@ -110,13 +114,22 @@ def promote(
     """Serve a version because you say so; a hold stays."""
     from streamlearn.versions import pointer as moves
 
+    if canary is not None and shadow is not None:
+        message = "--canary and --shadow: one version is tried at a time"
+        raise UsageError(message, help="give one of them")
+    share, in_shadow = canary if shadow is None else shadow, shadow is not None
     model, (version,) = model_and_versions(words, 1)
     found = open_model(model, place)
     known = found.known()
+
+    def decide(now: Pointer) -> Pointer:
+        there = found.known_at(now, known)
+        return moves.promote(now, there, version, accept=accept, share=share, shadow=in_shadow)
+
     moved = found.mover.move(
-        lambda now: moves.promote(now, found.known_at(now, known), version, accept=accept, share=canary),
+        decide,
         by=who(),
-        what="promote" if canary is None else "canary",
+        what="promote" if share is None else "shadow" if in_shadow else "canary",
         reason=reason,
         wait_s=wait,
     )
@@ -136,7 +149,8 @@ def _show(found: Model, moved: Moved, said: str, *, json: bool) -> None:
 
 def _promoted(found: Model, pointer: Pointer, version: int, clean: list[str]) -> str:
     if pointer.canary is not None:
-        return f"{found.name}: version {version} answers {pointer.canary.share:.1%} of the requests"
+        does = "scores, in shadow," if pointer.canary.shadow else "answers"
+        return f"{found.name}: version {version} {does} {pointer.canary.share:.1%} of the requests"
     held = "; the hold stays, see `streamlearn release`" if pointer.held else ""
     with_it = f"; clean with it: {_short(', '.join(clean))}" if clean else ""
     return f"{found.name} serves version {version}{with_it}{held}"

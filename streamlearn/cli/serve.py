@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import structs
 
+from streamlearn.cli.default_verb import DefaultVerb
 from streamlearn.cli.options import AppArgument, SetOption
+from streamlearn.cli.serve_tune import tune
 from streamlearn.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+serve = typer.Typer(cls=DefaultVerb, help="Answer requests with an application's versions; `serve tune` finds ladders.")
 
-def serve(
+
+@serve.command()
+def node(
     app: AppArgument,
     listen: Annotated[
         str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where gRPC is served; laid over front.listen.")
@@ -46,7 +51,10 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Their key, PEM.")] = None,
     set_: SetOption = None,
 ) -> None:
-    """Answer requests with APP's versions by gRPC and HTTP, until it is told to end; SIGTERM drains first."""
+    """Answer requests with APP's versions by gRPC and HTTP, until it is told to end; SIGTERM drains first.
+
+    `streamlearn serve tune` finds ladders for what nodes were asked.
+    """
     if (tls_cert is None) != (tls_key is None):
         message = "--tls-cert and --tls-key belong together, and one is missing"
         raise UsageError(message, help="give both, or neither")
@@ -72,17 +80,20 @@ def serve(
     metrics = serve_metrics(settings.telemetry)
     tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     try:
-        with Node(folder, name=name, token=token, tls=tls, cache=cache) as node:
-            if node.wait_ready(ended):
+        with Node(folder, name=name, token=token, tls=tls, cache=cache) as served:
+            if served.wait_ready(ended):
                 # One line that scripts can wait for.
-                where = node.grpc if node.http is None else f"{node.grpc}, http {node.http}"
-                active = node.status().active
+                where = served.grpc if served.http is None else f"{served.grpc}, http {served.http}"
+                active = served.status().active
                 version = "none" if active is None else active.version
                 print(f"{folder.app.name} is served at grpc {where}: version {version}", flush=True)
                 ended.wait()
     finally:
         if metrics is not None:
             metrics.close()
+
+
+serve.command()(tune)
 
 
 def _laid_over(

@@ -155,6 +155,7 @@ def _pointer(pointer: Pointer, nodes: list[Node]) -> Row:
         "held": pointer.held,
         "canary": None if canary is None else canary.version.version,
         "share": None if canary is None else canary.share,
+        "shadow": canary is not None and canary.shadow,
         "canary_nodes": [] if canary is None else _with(nodes, canary),
         "floor": pointer.floor,
         "by": pointer.by,
@@ -191,7 +192,8 @@ def _said_of_pointer(pointer: Pointer, there: int, shown: int) -> str:
 def _said_of_canary(canary: Canary, nodes: list[Node]) -> str:
     """Which version is tried, on how many of the requests, and by which nodes that have it."""
     names = ", ".join(_with(nodes, canary)) or "no node that is known"
-    return f"canary: version {canary.version.version} answers {canary.share:.1%} of the requests, on {names}"
+    does = "scores" if canary.shadow else "answers"
+    return f"{canary.kind}: version {canary.version.version} {does} {canary.share:.1%} of the requests, on {names}"
 
 
 def _with(nodes: list[Node], canary: Canary) -> list[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from streamlearn.serving.executables import Executables
     from streamlearn.serving.golden import check_golden, score_samples
     from streamlearn.serving.lanes import Lanes, Source
-    from streamlearn.serving.tensors import Slab
+    from streamlearn.serving.slab import Slab
     from streamlearn.serving.work import Work
 
 __all__ = [
@@ -48,7 +48,7 @@ __getattr__ = lazy_names(
         "executables": "Executables",
         "golden": "check_golden score_samples",
         "lanes": "Lanes Source",
-        "tensors": "Slab",
+        "slab": "Slab",
         "work": "Work",
     },
 )

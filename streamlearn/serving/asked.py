@@ -49,8 +49,12 @@ class Asked:
             model: The model that is asked.
             version: The version that is to answer; empty: the one that is served.
         """
-        asked = (self._inputs(features, row) for row in range(len(self)))
-        return [InferRequest(model, tuple(inputs), version, f"load-{row}").encode() for row, inputs in enumerate(asked)]
+        return [one.encode() for one in self.requests(features, model, version)]
+
+    def requests(self, features: FeatureSpec, model: str, version: str = "") -> Iterator[InferRequest]:
+        """Each request as what is asked; the arguments are those of `messages`."""
+        for row in range(len(self)):
+            yield InferRequest(model, tuple(self._inputs(features, row)), version, f"load-{row}")
 
     def _inputs(self, features: FeatureSpec, row: int) -> Iterator[Tensor]:
         items = int(self.offsets[row]), int(self.offsets[row + 1])

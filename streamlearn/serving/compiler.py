@@ -13,13 +13,14 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.decoding import from_json
 from streamlearn.errors import ServiceError, StreamlearnError
 from streamlearn.serving.compile_cache import CompileCache
 from streamlearn.serving.compile_process import Answer, CompileRequest
@@ -97,6 +98,24 @@ class Compiler:
             self._meters.queue.set(len(self._waiting) / self._settings.compile_queue_max)
         return outcome == "taken"
 
+    def compile_all(self, executables: Executables, graphs: Path, buckets: Iterable[Bucket]) -> None:
+        """Have shapes compiled, and wait until each is, or will not be: what failed is not there afterwards.
+
+        Args:
+            executables: Whose shapes.
+            graphs: The folder of the exported graphs they were made of.
+            buckets: The shapes.
+        """
+        wanted = [(executables, graphs, bucket) for bucket in buckets]
+        for one in wanted:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: not self._is_open or len(self._waiting) < self._settings.compile_queue_max
+                )
+            self.ask(*one)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_open or not any(one in self._waiting for one in wanted))
+
     def close(self) -> None:
         """End the process and forget what waits."""
         with self._changed:
@@ -120,6 +139,7 @@ class Compiler:
             with self._changed:
                 if self._waiting:
                     self._waiting.popleft()
+                self._changed.notify_all()
         self._end()
 
     def _try(self, executables: Executables, graphs: Path, bucket: Bucket) -> None:
@@ -185,7 +205,7 @@ class Compiler:
                     raise ServiceError(message, help="its own words are on stderr")
                 line += some
         try:
-            return msgspec.json.decode(line, type=Answer)
+            return from_json(line, Answer)
         except msgspec.DecodeError:
             message = f"the process that compiles says {line[:200]!r}, which is no answer"
             raise ServiceError(message) from None

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from streamlearn.models import Description
 from streamlearn.models.protocol import Tensor
-from streamlearn.serving.tensors import aligned, tensor_of
+from streamlearn.serving.slab import aligned
+from streamlearn.serving.tensors import tensor_of
 from streamlearn.serving.tf_calls import Place
 
 __all__ = ["Dense"]

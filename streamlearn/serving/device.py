@@ -44,6 +44,11 @@ def lane_places(settings: ServingSettings) -> list[Place]:
 def _divide(settings: ServingSettings, device: Any, lanes: int) -> None:
     """Divide a device among its lanes, or leave it whole."""
     is_gpu = device.device_type == "GPU"
+    if is_gpu and settings.lane_processes:
+        # The one device of this process; others have a part of the same GPU.
+        part = tf.config.LogicalDeviceConfiguration(memory_limit=settings.lane_memory_bytes >> 20)
+        tf.config.set_logical_device_configuration(device, [part])
+        return
     is_own = lanes > 1 and (settings.lane_devices == "own" or (settings.lane_devices == "auto" and is_gpu))
     if is_own:
         limit = settings.lane_memory_bytes >> 20 if is_gpu else None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from streamlearn.models.description import Description, TensorNote
-from streamlearn.serving.tensors import Slab
+from streamlearn.serving.slab import Slab
 
 __all__ = ["item_example", "user_example"]
 

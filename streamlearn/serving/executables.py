@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import UsageError
+from streamlearn.models.description import Description
 from streamlearn.models.protocol import Tensor
 from streamlearn.serving.budget import CompileBudget
 from streamlearn.serving.definitions import Definition, Definitions
@@ -66,6 +67,11 @@ class Executables:
         self._missed = Missed(compile_calls_min)
         self._lock = threading.Lock()
         self._meters = ExecutionMeters()
+
+    @property
+    def described(self) -> Description:
+        """What is known of the graphs."""
+        return self._described
 
     @property
     def compiles(self) -> int:

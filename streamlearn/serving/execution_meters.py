@@ -22,6 +22,8 @@ class ExecutionMeters:
         self.cache = gauge("serving", "compile_cache", "bytes", "Compiled code that is kept from start to start")
         self.executions = counter("serving", "executions", "Executions by what became of them", ["outcome"])
         self.lane_failures = counter("serving", "lane_failures", "Times a lane began anew")
+        self.lane_retries = counter("serving", "lane_retries", "TensorBatches that another lane tried once more")
+        self.lane_recycles = counter("serving", "lane_recycles", "Lane processes that a fresh one took over from")
         self.golden = gauge(
             "serving", "golden_difference", "ratio", "Largest difference of golden scores, of what may be"
         )

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import App
-from streamlearn.errors import ConfigError
+from streamlearn.errors import ConfigError, LaneLost
 from streamlearn.native import native
 from streamlearn.serving.answering import Answering
 from streamlearn.serving.described import described
-from streamlearn.serving.executables import Executables
 from streamlearn.serving.ladder import Bucket
-from streamlearn.serving.tf_calls import Place
+from streamlearn.serving.lane_kind import Scorer
+from streamlearn.serving.lane_orders import Lying
 from streamlearn.serving.work import Work
 from streamlearn.settings import FrontSettings, ServingSettings
 
@@ -32,11 +31,11 @@ class _Taken(NamedTuple):
 
     Attributes:
         native: What the native front knows it by.
-        executables: The graphs of its version.
+        scorer: The graphs of its version.
     """
 
     native: Any
-    executables: Executables
+    scorer: Scorer
 
 
 class Front:
@@ -51,6 +50,7 @@ class Front:
     Attributes:
         native: What the native core takes.
         answering: What versions are scored by; set before lanes take work.
+        check: Called by lanes before they take work, and now and then; see `LaneKind.check`.
     """
 
     answering: Answering
@@ -79,8 +79,13 @@ class Front:
             settings.degraded_candidates,
         )
         waits_us = (settings.deadline_ms * 1_000, settings.deadline_ms_max * 1_000)
-        self.native = native.Front(text, buckets, limits, waits_us, settings.slabs_max)
-        self._lane, self._lanes = threading.local(), itertools.count()
+        self._is_shared = serving.lane_processes
+        # A lane that begins anew may have a slab yet that it had before.
+        slabs = 2 * serving.lanes if self._is_shared else None
+        self.native = native.Front(
+            text, buckets, limits, waits_us, settings.slabs_max, settings.shadow_requests_max, slabs_shared=slabs
+        )
+        self.check: Callable[[int], object] = lambda _: None
         self._ended = threading.Event()
 
     def set_costs(self, costs_us: dict[Bucket, float]) -> None:
@@ -97,10 +102,10 @@ class Front:
         """Let lanes end; what waits is still answered if they take it before they look."""
         self._ended.set()
 
-    def take(self) -> Work | None:
+    def take(self, lane: int) -> Work | None:
         """See `Source.take`."""
-        lane = self._number()
         while not self._ended.is_set():
+            self.check(lane)
             given = self.native.take(lane, _TAKE_S)
             if given is None:
                 continue
@@ -109,13 +114,20 @@ class Front:
                 self.native.fail(given, "the version was given up")
                 continue
             taken = _Taken(given, answer.executables)
+            if self._is_shared:
+                user, (index, *item) = ([Lying(*one) for one in side] for side in given.places())
+                return Work(answer.dense, user, index, item, taken)
             return Work(answer.dense, given.user(), given.user_index(), given.item(), taken)
         return None
 
-    def score(self, place: Place, work: Work) -> npt.NDArray[np.float32]:
+    def leave(self, lane: int) -> None:
+        """See `Source.leave`."""
+        self.native.leave(lane)
+
+    def score(self, place: Any, work: Work) -> npt.NDArray[np.float32]:
         """The scores of work that was taken here, by the graphs of its version."""
         taken: _Taken = work.note
-        return taken.executables.score(place, work)
+        return taken.scorer.score(place, work)
 
     def give(self, work: Work, scores: npt.NDArray[np.float32]) -> None:
         """See `Source.give`."""
@@ -123,10 +135,5 @@ class Front:
 
     def fail(self, work: Work, error: Exception) -> None:
         """See `Source.fail`."""
-        self.native.fail(work.note.native, f"{type(error).__name__}: {error}")
-
-    def _number(self) -> int:
-        number: int | None = getattr(self._lane, "number", None)
-        if number is None:
-            number = self._lane.number = next(self._lanes)
-        return number
+        tell = self.native.lose if isinstance(error, LaneLost) else self.native.fail
+        tell(work.note.native, f"{type(error).__name__}: {error}")

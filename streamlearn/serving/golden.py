@@ -12,11 +12,10 @@ from streamlearn.errors import VersionRefused
 from streamlearn.features import PackPlan
 from streamlearn.models.description import TensorNote
 from streamlearn.samples import SampleBatch
-from streamlearn.serving.dense import Dense
-from streamlearn.serving.executables import Executables
 from streamlearn.serving.execution_meters import ExecutionMeters
 from streamlearn.serving.ladder import Ladder
-from streamlearn.serving.tensors import Slab
+from streamlearn.serving.lane_kind import Scorer
+from streamlearn.serving.slab import Slab
 from streamlearn.serving.work import Work
 from streamlearn.table import At, Packing, RowSource
 
@@ -64,9 +63,9 @@ def check_golden(scores: Float32s, logits: Float32s, difference_max: float) -> f
 
 
 def score_samples(
-    executables: Executables,
+    executables: Scorer,
     ladder: Ladder,
-    dense: Dense,
+    dense: Any,
     batch: SampleBatch,
     *,
     pack: PackPlan,
@@ -127,9 +126,9 @@ def _of_rows(
     )
 
 
-def _work(executables: Executables, ladder: Ladder, dense: Dense, given: tuple[_Blocks, Int32s, _Blocks]) -> Work:
+def _work(executables: Scorer, ladder: Ladder, dense: Any, given: tuple[_Blocks, Int32s, _Blocks]) -> Work:
     users, index, items = given
-    described = executables.definitions.described
+    described = executables.described
     user: list[Float32s] = []
     if described.user is not None:
         user = _padded(described.user.inputs, users, ladder.users_bucket(int(index.max()) + 1))

@@ -6,7 +6,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -49,6 +51,19 @@ class Tensor:
             message = f"tensor {self.name!r} of {self.datatype}{list(self.shape)} has {len(self.raw)} bytes"
             raise BadRecord(message, help="see whether the other side is of a version that is known")
         return np.frombuffer(self.raw, kind).reshape(self.shape)
+
+    @property
+    def values(self) -> list[Any]:
+        """Its values one after another, as JSON has them: numbers, or texts."""
+        if self.datatype != "BYTES":
+            found: list[Any] = self.numbers.reshape(-1).tolist()
+            return found
+        texts, at = [], 0
+        while at < len(self.raw):
+            (length,) = struct.unpack_from("<I", self.raw, at)
+            texts.append(self.raw[at + 4 : at + 4 + length].decode())
+            at += 4 + length
+        return texts
 
 
 def numbers_tensor(name: str, values: npt.NDArray[Any], shape: Sequence[int] | None = None) -> Tensor:
@@ -101,6 +116,20 @@ class InferRequest:
         parts += [nested(5, _head(one)) for one in self.inputs]
         parts += [nested(7, one.raw) for one in self.inputs]
         return b"".join(parts)
+
+    @property
+    def path(self) -> str:
+        """Where it is posted over HTTP."""
+        version = f"/versions/{quote(self.version, safe='')}" if self.version else ""
+        return f"/v2/models/{quote(self.model, safe='')}{version}/infer"
+
+    def body(self) -> bytes:
+        """What is posted there: JSON."""
+        inputs = [
+            {"name": one.name, "datatype": one.datatype, "shape": one.shape, "data": one.values} for one in self.inputs
+        ]
+        said = {"id": self.id, "parameters": dict(self.parameters)}
+        return msgspec.json.encode({name: one for name, one in said.items() if one} | {"inputs": inputs})
 
 
 def _head(tensor: Tensor) -> bytes:

@@ -1,18 +1,17 @@
-"""Lanes: threads that run what a source hands them, one execution at a time each, on the device each of them has."""
+"""Lanes: threads that have what a source hands them scored, one execution at a time each, where each has its place."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from streamlearn.serving.execution_meters import ExecutionMeters
-from streamlearn.serving.tf_calls import Place
+from streamlearn.serving.lane_kind import LanePlace
 from streamlearn.serving.work import Work
 
 __all__ = ["Lanes", "Scores", "Source"]
@@ -23,8 +22,12 @@ _LOG = logging.getLogger("streamlearn.serving.Lanes")
 class Source(Protocol):
     """Where lanes take work and hand it back; every method is called by all of them at once."""
 
-    def take(self) -> Work | None:
-        """The next work, waiting for it; None when there is no more, which ends the lane that is told so."""
+    def take(self, lane: int) -> Work | None:
+        """The next work of a lane, waiting for it; None when there is no more, which ends the lane."""
+        ...
+
+    def leave(self, lane: int) -> None:
+        """Called when a lane begins anew: it takes nothing until it does again, which may be never."""
         ...
 
     def give(self, work: Work, scores: npt.NDArray[np.float32]) -> None:
@@ -39,7 +42,7 @@ class Source(Protocol):
 class Scores(Protocol):
     """What scores work, such as `Executables`."""
 
-    def score(self, place: Place, work: Work) -> npt.NDArray[np.float32]:
+    def score(self, place: Any, work: Work) -> npt.NDArray[np.float32]:
         """See `Executables.score`."""
         ...
 
@@ -47,21 +50,21 @@ class Scores(Protocol):
 class Lanes:
     """Lanes at work; they end when their source has no more.
 
-    Work that is taken is given back or failed, once. When a source itself raises, its lane begins anew: `failures_max`
-    times in a row, then it ends.
+    Work that is taken is given back or failed, once. When a source itself raises, or a place cannot be entered, the
+    lane begins anew: `failures_max` times in a row, without a score between, then it ends.
 
     Args:
         source: Where work comes from.
         scores: What runs it.
-        places: The device of each lane.
+        places: That of each lane.
         failures_max: How often in a row a lane begins anew.
     """
 
-    def __init__(self, source: Source, scores: Scores, places: Sequence[Place], failures_max: int) -> None:
+    def __init__(self, source: Source, scores: Scores, places: Sequence[LanePlace], failures_max: int) -> None:
         self._source, self._scores, self._failures_max = source, scores, failures_max
         self._meters = ExecutionMeters()
         self._threads = [
-            threading.Thread(target=self._lane, args=(place,), name=f"lane-{number}", daemon=True)
+            threading.Thread(target=self._lane, args=(number, place), name=f"lane-{number}", daemon=True)
             for number, place in enumerate(places)
         ]
         for thread in self._threads:
@@ -78,29 +81,33 @@ class Lanes:
             thread.join(wait_s_max / len(self._threads))
         return not self.alive
 
-    def _lane(self, place: Place) -> None:
+    def _lane(self, number: int, place: LanePlace) -> None:
         failures = 0
-        # What TensorFlow makes of a thread's own accord is made there too, and not on the first device.
-        with tf.device(place.name):
-            while failures <= self._failures_max:
-                try:
-                    while (work := self._source.take()) is not None:
-                        self._do(place, work)
-                        failures = 0
-                except Exception:
-                    failures += 1
-                    self._meters.lane_failures.inc()
-                    _LOG.exception("a lane on %s begins anew, time %d of %d", place.name, failures, self._failures_max)
-                else:
-                    return
+        while failures <= self._failures_max:
+            try:
+                with place.entered():
+                    while (was_scored := self._next(number, place)) is not None:
+                        failures = 0 if was_scored else failures
+            except Exception:
+                failures += 1
+                self._source.leave(number)
+                self._meters.lane_failures.inc()
+                _LOG.exception("a lane on %s begins anew, time %d of %d", place.name, failures, self._failures_max)
+            else:
+                return
         _LOG.error("a lane on %s ends: it failed %d times in a row", place.name, failures)
 
-    def _do(self, place: Place, work: Work) -> None:
+    def _next(self, number: int, place: LanePlace) -> bool | None:
+        """Do what comes next, of which nothing is kept; whether it was scored, and None when there is no more."""
+        work = self._source.take(number)
+        if work is None:
+            return None
         try:
             scores = self._scores.score(place, work)
         except Exception as error:
             self._meters.executions.labels("failed").inc()
             self._source.fail(work, error)
-        else:
-            self._meters.executions.labels("scored").inc()
-            self._source.give(work, scores)
+            return False
+        self._meters.executions.labels("scored").inc()
+        self._source.give(work, scores)
+        return True

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from streamlearn.errors import ServiceError
+from streamlearn.errors import ServiceError, UsageError
 from streamlearn.native import native
 from streamlearn.serving.infer import InferAnswer
 
@@ -111,14 +112,16 @@ class Load:
     """Connections to a node, and messages for it.
 
     Args:
-        address: HOST:PORT.
-        messages: Encoded requests; at least one.
+        address: HOST:PORT of one that speaks gRPC, or http://HOST:PORT/PATH where bodies are posted.
+        messages: Encoded requests, or bodies; at least one.
         token: What the node wants to be told to let a caller in.
-        connections: How many connections there are; requests take them by turns.
+        connections: How many connections there are; requests take them by turns. Of HTTP how many at most: one carries
+            one request at a time.
         threads: How many threads send.
 
     Raises:
         ServiceError: Nobody answers there.
+        UsageError: The address is none.
     """
 
     def __init__(
@@ -132,7 +135,8 @@ class Load:
     ) -> None:
         self._address = address
         numbers = connections, threads, _CONNECT_WAIT_MS_MAX, _ANSWER_BYTES_MAX
-        self._native = native.Load(address, messages, token, numbers)
+        place, path = _place_of(address)
+        self._native = native.Load(place, path, messages, token, numbers)
 
     def probe(self) -> InferAnswer:
         """What the node answers to the first message.
@@ -141,14 +145,22 @@ class Load:
             ServiceError: It refuses it, or says nothing.
             BadRecord: What it answers is not of this protocol.
         """
-        code, said, answer = self._native.ask(0, _PROBE_MS)
+        return InferAnswer.decode(self.ask(0))
+
+    def ask(self, number: int) -> bytes:
+        """The bytes of what the node answers to one of the messages.
+
+        Raises:
+            ServiceError: It refuses it, or says nothing.
+        """
+        code, said, answer = self._native.ask(number, _PROBE_MS)
         if code is None:
             message = f"{self._address} did not answer within {_PROBE_MS // 1000} s"
             raise ServiceError(message, help="see whether the node is ready")
         if answer is None:
             message = f"{self._address} refuses a request: {code}: {said}"
             raise ServiceError(message, help="see whether it serves this model (--model), with these features")
-        return InferAnswer.decode(answer)
+        return answer
 
     def run(
         self, plan: LoadPlan, on_progress: Callable[[LoadProgress], None] | None = None, stop: Callable[[], bool] = bool
@@ -175,6 +187,19 @@ class Load:
         outcome = run.outcome()
         assert outcome is not None
         return _found(plan, outcome, time.process_time() - cpu_s)
+
+
+def _place_of(address: str) -> tuple[str, str | None]:
+    """HOST:PORT, and the path where the address is one of HTTP."""
+    if "://" not in address:
+        return address, None
+    parts = urlsplit(address)
+    if parts.scheme != "http" or not parts.netloc or "@" in parts.netloc:
+        message = f"{address!r} is no address that load can be put on"
+        raise UsageError(message, help="give HOST:PORT for gRPC, or http://HOST:PORT/PATH; there is no TLS")
+    path = parts.path or "/"
+    host = parts.netloc if parts.port else f"{parts.netloc}:80"
+    return host, f"{path}?{parts.query}" if parts.query else path
 
 
 def _found(plan: LoadPlan, outcome: Mapping[str, Any], cpu_s: float) -> LoadFound:

@@ -14,13 +14,14 @@ from streamlearn.errors import NodeNotReady
 from streamlearn.native import native
 from streamlearn.serving.answering import Answering
 from streamlearn.serving.compile_cache import CompileCache
-from streamlearn.serving.compiler import Compiler
-from streamlearn.serving.device import lane_places
-from streamlearn.serving.executables import Executables
+from streamlearn.serving.door_collector import DoorCollector
 from streamlearn.serving.front import Front
 from streamlearn.serving.front_meters import FrontMeters
-from streamlearn.serving.ladder import Bucket
+from streamlearn.serving.lane_kind import LaneKind
 from streamlearn.serving.lanes import Lanes
+from streamlearn.serving.shadow_meters import ShadowMeters
+from streamlearn.serving.size_meters import SizeMeters
+from streamlearn.serving.written_back import WrittenBack
 from streamlearn.settings import FrontSettings
 from streamlearn.table import TableOptions, TableSet, declared_tables
 from streamlearn.telemetry import metrics_text
@@ -49,7 +50,8 @@ class Node:
         token: What callers must say.
         tls: Files of certificate and key.
         cache: Where compiled code is kept; see `CompileCache.open`.
-        places: The device of each lane; those of the settings by default. Nodes of one process share them.
+        places: The device of each lane, where lanes are threads; those of the settings by default. Nodes of one process
+            share them.
 
     Attributes:
         grpc: Where gRPC is served.
@@ -67,18 +69,23 @@ class Node:
         places: list[Place] | None = None,
     ) -> None:
         settings = folder.settings
-        self._settings, self._cache = settings.front, cache
-        self._places = lane_places(settings.serving) if places is None else places
-        self._compiler = None if cache is None else Compiler(settings.serving, cache)
+        self._settings = settings.front
         options = _tables(folder)
         self._front = Front(folder.app, [one.spec.name for one in options], settings.serving, settings.front)
         native_front, store = self._front.native, open_store(folder.store_url)
-        self._front.answering = Answering(folder, store, self._places, native_front, self._made)
+        self._kind = _lane_kind(folder, self._front, cache, places)
+        self._front.check = self._kind.check
+        self._front.answering = Answering(folder, store, self._kind, native_front)
+        self._written_back = WrittenBack(folder, native_front) if settings.impressions.write_back else None
         self._native = _opened(folder.app.name, native_front, settings.front, token, tls)
+        if self._written_back is not None:
+            self._written_back.start(self._native)
         self.grpc: str = self._native.grpc
         self.http: str | None = self._native.http
         self._ended = threading.Event()
         self._meters = FrontMeters(native_front, settings.front)
+        self._collector = DoorCollector(self._native, native_front)
+        self._more_meters = (SizeMeters(native_front), ShadowMeters(native_front))
         self._registry = open_registry(folder.registry_url, folder.app.name)
         self._replica = Replica(
             store,
@@ -89,10 +96,11 @@ class Node:
             settings=settings.replica,
             hooks=self._front.answering,
         )
-        self._lanes = Lanes(self._front, self._front, self._places, settings.serving.lane_failures_max)
+        self._lanes = Lanes(self._front, self._front, self._kind.places, settings.serving.lane_failures_max)
         self._replica.start()
         self._teller = threading.Thread(target=self._tell, name="node-state", daemon=True)
         self._teller.start()
+        self._collector.register()
 
     def wait_ready(self, given_up: threading.Event | None = None) -> bool:
         """Wait until it answers, `front.ready_s` at most; gives whether it does.
@@ -134,10 +142,13 @@ class Node:
         # Connections end when what they asked is answered, which lanes do meanwhile.
         self._native.stop()
         self._front.end()
+        if self._written_back is not None:
+            self._written_back.close()
+        self._kind.end()
         self._lanes.join(self._settings.drain_s + 1)
+        self._kind.close()
         self._replica.close()
-        if self._compiler is not None:
-            self._compiler.close()
+        self._collector.close()
         self._front.answering.close()
         self._registry.close()
 
@@ -147,26 +158,36 @@ class Node:
     def __exit__(self, *ended: object) -> None:
         self.close()
 
-    def _made(self, executables: Executables, graphs: Path, costs_us: dict[Bucket, float]) -> None:
-        self._front.set_costs(costs_us)
-        if self._cache is not None:
-            self._cache.seal()
-        compiler = self._compiler
-        if compiler is not None:
-            executables.wanted = lambda bucket: compiler.ask(executables, graphs, bucket)
-
     def _tell(self) -> None:
         while not self._ended.wait(_STATE_S):
             self._say()
 
     def _say(self) -> None:
         self._meters.measure(self._lanes.alive)
+        for meters in self._more_meters:
+            meters.measure()
+        if self._written_back is not None:
+            self._written_back.measure()
         try:
             status = self._replica.status()
         except NodeNotReady:
             return
         said = status.error or "it has not heard of the pointer lately" if status.state == "stale" else None
         self._native.set_state(status.state in ("ready", "stale"), said)
+
+
+def _lane_kind(folder: AppFolder, front: Front, cache: CompileCache | None, places: list[Place] | None) -> LaneKind:
+    """Lanes as the settings say: TensorFlow is loaded here only where they are threads."""
+    settings = folder.settings.serving
+    if settings.lane_processes:
+        from streamlearn.serving.lane_processes import LaneProcesses
+
+        slabs = front.native.slabs()
+        assert slabs is not None
+        return LaneProcesses(settings, slabs, len(folder.app.labels), cache, front.set_costs)
+    from streamlearn.serving.lane_threads import LaneThreads
+
+    return LaneThreads(settings, cache, places, front.set_costs)
 
 
 def _tables(folder: AppFolder) -> list[TableOptions]:
@@ -194,4 +215,5 @@ def _opened(model: str, front: Any, settings: FrontSettings, token: str | None, 
         ),
         metrics=metrics_text,
         door=(token, tls),
+        arriving=(round(settings.arrival_s * 1e3), round(settings.idle_s * 1e3), settings.header_bytes_max),
     )

@@ -6,15 +6,14 @@ import ctypes
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from streamlearn.errors import UsageError
 from streamlearn.models.protocol import Tensor
+from streamlearn.serving.slab import ALIGNMENT_BYTES, aligned
 
-__all__ = ["ALIGNMENT_BYTES", "Given", "Slab", "aligned", "tensor_of"]
+__all__ = ["Given", "tensor_of"]
 
-ALIGNMENT_BYTES = 64
 # A DLPack capsule, or a NumPy array.
 Given: TypeAlias = Any
 
@@ -32,34 +31,6 @@ class _DLTensor(ctypes.Structure):
 
 _POINTER = ctypes.pythonapi.PyCapsule_GetPointer
 _POINTER.restype, _POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-
-
-class Slab:
-    """Aligned arrays side by side in one piece of memory; what is filled in later is seen by what was handed out.
-
-    Args:
-        shapes: The shape and the type of each array.
-
-    Attributes:
-        arrays: The arrays, of zeros at first.
-    """
-
-    def __init__(self, *shapes: tuple[tuple[int, ...], npt.DTypeLike]) -> None:
-        sizes = [int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in shapes]
-        places = np.cumsum([0, *(-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for size in sizes)])
-        memory = np.zeros(int(places[-1]) + ALIGNMENT_BYTES, np.uint8)
-        begin = -memory.ctypes.data % ALIGNMENT_BYTES
-        self.arrays: list[npt.NDArray[Any]] = [
-            memory[begin + at : begin + at + size].view(kind).reshape(shape)
-            for (shape, kind), size, at in zip(shapes, sizes, places[:-1].tolist(), strict=True)
-        ]
-
-
-def aligned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A copy on a boundary."""
-    (found,) = Slab((values.shape, values.dtype)).arrays
-    found[...] = values
-    return found
 
 
 def tensor_of(given: Given) -> Tensor:

@@ -7,6 +7,7 @@ function by its name and tensors in a list.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -63,6 +64,11 @@ class Place:
         except tf.errors.OpError as error:
             message = f"{function.decode()} failed on {self.name}: {error.message}"
             raise ExecutionFailed(message) from None
+        return found
+
+    def entered(self) -> AbstractContextManager[object]:
+        """What TensorFlow makes of a thread's own accord in it is made here too, and not on the first device."""
+        found: AbstractContextManager[object] = tf.device(self.name)
         return found
 
     def wait(self) -> None:

@@ -5,6 +5,7 @@ How they are read from TOML, `--set` and defaults is `config`'s business.
 
 from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
 from streamlearn.settings.front import FrontSettings
+from streamlearn.settings.impressions import ImpressionsSettings
 from streamlearn.settings.ingest import IngestSettings
 from streamlearn.settings.join import JoinSettings, MarksSettings
 from streamlearn.settings.ps import PsSettings
@@ -20,6 +21,7 @@ from streamlearn.settings.versions import RegistrySettings, ReplicaSettings, Ver
 __all__ = [
     "EventSettings",
     "FrontSettings",
+    "ImpressionsSettings",
     "IngestSettings",
     "JoinSettings",
     "JudgeSettings",

@@ -35,7 +35,7 @@ class FrontSettings(Struct, frozen=True, forbid_unknown_fields=True):
     message_bytes_max: Annotated[
         int, Meta(ge=1_024, le=1 << 30, description="Bytes of one request; a larger one is refused unread.")
     ] = 16 << 20
-    connections_max: Annotated[int, Meta(ge=1, le=100_000, description="Open connections; others wait.")] = 1_024
+    connections_max: Annotated[int, Meta(ge=1, le=100_000, description="Open connections; one more is closed.")] = 1_024
     deadline_ms: Annotated[
         int, Meta(ge=1, le=3_600_000, description="Within how long a request is answered that says nothing of it.")
     ] = 1_000
@@ -66,9 +66,36 @@ class FrontSettings(Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             le=1_000_000,
             description="A request that would be refused because there is too much to do is cut to its first so many "
-            "candidates, if that can be done in time; the others have no scores. 0 refuses it instead.",
+            "candidates, if that can be done in time; the others have no scores, and the answer says how many have. "
+            "0 refuses it instead.",
         ),
     ] = 0
+    header_bytes_max: Annotated[
+        int,
+        Meta(ge=8_192, le=1 << 20, description="Bytes of a request's headers; one with more is refused."),
+    ] = 16_384
+    arrival_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3_600,
+            description="How long a request may take to arrive whole, its headers too; then it is refused, or its "
+            "connection closed.",
+        ),
+    ] = 10.0
+    idle_s: Annotated[
+        float,
+        Meta(gt=0, le=86_400, description="How long a connection may have no request; then it is closed."),
+    ] = 300.0
+    shadow_requests_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Answered requests that may wait to be scored by a version in shadow; others are not. Lower it "
+            "when memory is short.",
+        ),
+    ] = 256
     slabs_max: Annotated[
         int, Meta(ge=1, le=10_000, description="Memory of packed TensorBatches that is kept for the next, each.")
     ] = 8

@@ -65,16 +65,55 @@ class ServingSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=1 << 26,
             le=1 << 40,
-            description="Memory of a GPU that each of several lanes takes for itself, where they have own devices.",
+            description="Memory of a GPU that each of several lanes takes for itself, where they have own devices "
+            "or processes.",
         ),
     ] = 4 << 30
+    lane_processes: Annotated[
+        bool,
+        Meta(
+            description="Whether each lane is a process, which may die without the node; it costs a TensorFlow in "
+            "memory for each, and a little time an execution."
+        ),
+    ] = False
+    lane_gpus: Annotated[
+        list[str],
+        Meta(
+            max_length=64,
+            description="CUDA_VISIBLE_DEVICES of each lane process, in turn; empty leaves the environment as it is.",
+        ),
+    ] = field(default_factory=list)
+    mps_percent: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100,
+            description="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of each lane process: the share of a GPU's multiprocessors "
+            "it may take under MPS. 0 leaves the environment as it is.",
+        ),
+    ] = 0
+    mps_folder: Annotated[
+        str,
+        Meta(
+            description="CUDA_MPS_PIPE_DIRECTORY of each lane process: where the MPS daemon listens. Empty leaves the "
+            "environment as it is."
+        ),
+    ] = ""
+    lane_answer_s_max: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3_600,
+            description="How long a lane process may take for one execution; one that takes longer is killed.",
+        ),
+    ] = 30.0
     lane_failures_max: Annotated[
         int,
         Meta(
             ge=0,
             le=1_000_000,
-            description="How often in a row a lane begins anew when it cannot take work or hand it back, before it "
-            "ends. A failed execution is none of these: it fails its own requests alone.",
+            description="How often in a row a lane begins anew when it cannot take work or hand it back, or its "
+            "process ends, before it ends. A failed execution is none of these: it fails its own requests alone.",
         ),
     ] = 10
     cache_folder: Annotated[
@@ -115,7 +154,11 @@ class ServingSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 16
     compile_s_max: Annotated[
         float,
-        Meta(gt=0, le=3_600, description="How long one compilation, or the start of its process, may take."),
+        Meta(
+            gt=0,
+            le=3_600,
+            description="How long one compilation may take, or the start of its process or a lane's.",
+        ),
     ] = 120.0
     compile_failures_max: Annotated[
         int,

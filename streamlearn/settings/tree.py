@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
 from streamlearn.settings.front import FrontSettings
+from streamlearn.settings.impressions import ImpressionsSettings
 from streamlearn.settings.ingest import IngestSettings
 from streamlearn.settings.join import JoinSettings, MarksSettings
 from streamlearn.settings.ps import PsSettings
@@ -43,4 +44,5 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     ps: PsSettings = PsSettings()
     serving: ServingSettings = ServingSettings()
     front: FrontSettings = FrontSettings()
+    impressions: ImpressionsSettings = ImpressionsSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

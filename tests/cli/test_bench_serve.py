@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -61,6 +66,58 @@ def test_callers_that_wait_are_told_as_such() -> None:
         told = _told(node.address, "--concurrency", "2", "--deadline-ms", "10000", "--requests", "history")
     assert (told["pace"], told["concurrency"], told["requests"]) == ("closed", 2, "history")
     assert told["ok"] == told["in_time"] == told["due"] > 0
+
+
+class _Door(BaseHTTPRequestHandler):
+    """A node's HTTP, as far as it is asked: what was posted, by path; those for the model "away" it does not know."""
+
+    protocol_version = "HTTP/1.1"
+    posted: list[tuple[str, dict[str, Any]]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.posted.append((self.path, json.loads(body)))
+        status, said = (404, b"no such model") if "away" in self.path else (200, b"{}")
+        self.send_response(status)
+        self.send_header("content-length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *told: object) -> None:
+        pass
+
+
+@contextmanager
+def _door() -> Iterator[tuple[str, list[tuple[str, dict[str, Any]]]]]:
+    posted: list[tuple[str, dict[str, Any]]] = []
+    kind = type("Door", (_Door,), {"posted": posted})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", posted
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_json_is_posted_where_the_address_is_one_of_http() -> None:
+    with _door() as (address, posted):
+        told = _told(address, "--arrivals", "constant", "--rate", "30", "--model", "ctr", "--version", "7")
+        refused = _ask(f"{address}/v2/models/away/infer")
+    assert (told["due"], told["ok"], told["failed"]) == (30, 30, 0)
+    path, body = posted[0]
+    assert path == "/v2/models/ctr/versions/7/infer"
+    inputs = {one["name"]: one for one in body["inputs"]}
+    assert inputs.keys() >= {"user_id", "item_id", "topics.lengths", "taste"}
+    assert all(len(one["data"]) == math.prod(one["shape"]) for one in inputs.values())
+    assert isinstance(refused.exception, ServiceError)
+    assert "NOT_FOUND: HTTP status 404: no such model" in str(refused.exception)
+
+
+def test_an_address_that_no_load_can_be_put_on_is_refused() -> None:
+    for address in ("https://127.0.0.1:1", "http://", "ftp://127.0.0.1:1/x"):
+        assert isinstance(_ask(address).exception, UsageError)
 
 
 def test_a_search_says_what_it_tried() -> None:

@@ -150,6 +150,18 @@ def test_a_canary_is_tried_on_a_share(place: Place, nodes: list[Replica], verb: 
     assert (said["canary"], said["taints"], said["active"]) == (None, [6], 5)
 
 
+def test_a_version_is_tried_in_shadow_and_ended_without_a_taint(place: Place, verb: Verb) -> None:
+    place.cut(6)
+    refused(verb("promote", MODEL, 6, "--shadow", 0.5, "--canary", 0.5), 2, "one version is tried at a time")
+    ended = verb("promote", MODEL, 6, "--shadow", 1, "--wait", 0)
+    assert f"{MODEL}: version 6 scores, in shadow, 100.0% of the requests" in ended.out
+    pointer = verb("versions", MODEL, "--json").json["pointer"]
+    assert (pointer["canary"], pointer["share"], pointer["shadow"]) == (6, 1.0, True)
+    assert "shadow: version 6 scores 100.0% of the requests" in verb("versions", MODEL).out
+    said = verb("promote", MODEL, 5, "--wait", 0, "--json").json
+    assert (said["canary"], said["taints"], said["active"]) == (None, [], 5)
+
+
 def test_without_a_registry_it_is_said_that_no_node_is_waited_for(place: Place, verb: Verb) -> None:
     ended = verb("rollback", MODEL, "--to", 4, "--registry", "none")
     assert ended.status == 0

@@ -14,7 +14,7 @@ from google.protobuf import (  # type: ignore[import-untyped]
     message_factory,
 )
 
-__all__ = ["Node", "answer_of", "request_class", "serving"]
+__all__ = ["Node", "answer_class", "answer_of", "request_class", "serving"]
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _KINDS = {
@@ -77,6 +77,7 @@ def _classes() -> dict[str, Any]:
 
 _CLASSES = _classes()
 request_class: Any = _CLASSES["Request"]
+answer_class: Any = _CLASSES["Answer"]
 
 
 def answer_of(model: str, version: str, outputs: dict[str, tuple[str, tuple[int, ...], bytes]]) -> bytes:

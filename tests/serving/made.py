@@ -86,7 +86,7 @@ def named_weights(graphs: Graphs, seed: int) -> dict[str, Floats]:
     return dict(zip((one.name for one in notes), arrays, strict=True))
 
 
-def work_of(dense: Dense, inputs: Packed, users: int, candidates: int, length: int) -> Work:
+def work_of(dense: Any, inputs: Packed, users: int, candidates: int, length: int) -> Work:
     """Work of some requests, padded to so many rows and places."""
     user = [_padded(one, users, length if one.ndim == 3 else None) for one in inputs.user if one is not None]
     item = [_padded(one, candidates) for one in inputs.item if one is not None]

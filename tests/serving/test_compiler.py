@@ -97,6 +97,17 @@ def test_only_so_many_shapes_wait(tmp_path: Path) -> None:
         wait_until(lambda: len(asked.made) == 3, "three shapes")
 
 
+def test_who_wants_all_shapes_of_a_graph_waits_for_them_however_few_may_wait(tmp_path: Path) -> None:
+    asked: Any = Asked()
+    wanted = [bucket(rows) for rows in range(1, 6)]
+    with compiler(tmp_path, "answers", compile_queue_max=2) as found:
+        found.compile_all(asked, tmp_path, wanted)
+        assert asked.made == wanted
+    with compiler(tmp_path, "complains", compile_queue_max=2) as found:
+        found.compile_all(asked, tmp_path, [bucket(9)])
+        assert asked.made == wanted
+
+
 @pytest.mark.parametrize("does", ["complains", "dies", "babbles", "hangs"])
 def test_after_so_many_failures_in_a_row_nothing_more_is_tried(
     tmp_path: Path, does: str, caplog: pytest.LogCaptureFixture

@@ -89,12 +89,18 @@ class Rig:
     """
 
     def __init__(
-        self, lanes: int = 1, *, requests_max: int = 100, tables: TableSet | None = None, token: str | None = None
+        self,
+        lanes: int = 1,
+        *,
+        requests_max: int = 100,
+        shadows_max: int = 100,
+        tables: TableSet | None = None,
+        token: str | None = None,
     ) -> None:
         self.tables = tables or tables_of(2)
         text = described(FEATURES, [label.name for label in APP.labels], list(self.tables.dims), LIMITS)
         limits = (lanes, requests_max, 1_000, 0, 0, 0)
-        self.front = native.Front(text, ([1, 4], [4, 16], [3]), limits, (10_000_000, 20_000_000), 4)
+        self.front = native.Front(text, ([1, 4], [4, 16], [3]), limits, (10_000_000, 20_000_000), 4, shadows_max)
         self.node = native.FrontNode(
             "shop", self.front, ("127.0.0.1:0", "127.0.0.1:0"), bounds=(1, 100, 100, 1 << 16, 5_000),
             metrics=lambda: "shop_metrics 1\n", door=(token, None),
@@ -104,6 +110,9 @@ class Rig:
         self._parked = [False] * lanes
         self._ended, self._open = threading.Event(), threading.Event()
         self._open.set()
+        # A lane is there once it has looked for work: who asks before that is refused.
+        for lane in range(lanes):
+            assert self.front.take(lane, 0.0) is None
         self._threads = [threading.Thread(target=self._lane, args=(lane,)) for lane in range(lanes)]
         for thread in self._threads:
             thread.start()

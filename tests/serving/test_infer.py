@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -47,6 +49,22 @@ def test_numbers_and_texts_become_tensors() -> None:
     )
     assert numbers_tensor("b", np.zeros(6, np.float32), (2, 3)).shape == (2, 3)
     assert texts_tensor("c", [b"xy", b""]) == Tensor("c", "BYTES", (2,), b"\2\0\0\0xy\0\0\0\0")
+
+
+def test_a_request_as_json_says_the_same() -> None:
+    weights = numbers_tensor("w", np.array([[0.5], [1.5]], np.float32))
+    request = InferRequest("a/b", (texts_tensor("c", ["é".encode(), b""]), weights), "7", "one", {"priority": 2})
+    assert request.path == "/v2/models/a%2Fb/versions/7/infer"
+    assert json.loads(request.body()) == {
+        "id": "one",
+        "parameters": {"priority": 2},
+        "inputs": [
+            {"name": "c", "datatype": "BYTES", "shape": [2], "data": ["é", ""]},
+            {"name": "w", "datatype": "FP32", "shape": [2, 1], "data": [0.5, 1.5]},
+        ],
+    }
+    assert InferRequest("m", ()).path == "/v2/models/m/infer"
+    assert json.loads(InferRequest("m", ()).body()) == {"inputs": []}
 
 
 def test_answers_are_read_as_protobuf_wrote_them() -> None:

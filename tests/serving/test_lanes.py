@@ -26,15 +26,19 @@ class Queued:
         self.given: dict[Any, Any] = {}
         self.failed: dict[Any, Exception] = {}
         self.lanes: set[str] = set()
+        self.left: list[int] = []
         self.before_take: Callable[[], None] = lambda: None
 
-    def take(self) -> Work | None:
+    def take(self, lane: int) -> Work | None:
         self.before_take()
         self.lanes.add(threading.current_thread().name)
         try:
             return self.works.popleft()
         except IndexError:
             return None
+
+    def leave(self, lane: int) -> None:
+        self.left.append(lane)
 
     def give(self, work: Work, scores: Any) -> None:
         assert work.note not in self.given
@@ -108,4 +112,5 @@ def test_a_lane_begins_anew_when_its_source_fails_and_ends_when_it_fails_again_a
     # Twice in a row it goes on, and a third time it ends with work left.
     assert sorted(source.given) == [0, 1]
     assert len(source.works) == 4
+    assert source.left == [0] * 6
     assert "it failed 3 times in a row" in caplog.text

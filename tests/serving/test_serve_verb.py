@@ -10,7 +10,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,46 @@ def test_a_node_answers_with_what_was_trained_follows_a_rollback_and_drains(trai
         assert process.wait(_WAIT_S) == 0
     # Nothing is left of graphs that were brought from the store.
     assert "Traceback" not in (trained.folder / "serve.log").read_text()
+
+
+def lane_processes(node: int) -> list[int]:
+    """The processes of a node's lanes."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            status = (folder / "status").read_text()
+            if f"\nPPid:\t{node}\n" in status and b"lane_process" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def test_a_node_whose_lanes_are_processes_outlives_them_and_they_end_with_it(trained: AppFolder) -> None:
+    with serving(trained, "--lanes", "2", "--set", "serving.lane_processes=true") as (process, http):
+        first = ask(http)
+        # Merged with others, and beyond every bucket, a candidate is scored the same.
+        with ThreadPoolExecutor(8) as pool:
+            for found in pool.map(lambda items: ask(http, items), [3, 1, 9, 20, 33, 2, 3, 12] * 3):
+                items = min(3, len(found["scores"]["click"]))
+                assert found["scores"]["click"][:items] == pytest.approx(first["scores"]["click"][:items], rel=1e-4)
+        before = lane_processes(process.pid)
+        assert len(before) == 2
+        # The node itself has no TensorFlow.
+        assert "tensorflow" not in Path(f"/proc/{process.pid}/maps").read_text()
+        assert "tensorflow" in Path(f"/proc/{before[0]}/maps").read_text()
+        os.kill(before[0], signal.SIGKILL)
+        # The other lane goes on, and does what the first had in hand.
+        assert [ask(http)["scores"] for _ in range(20)] == [first["scores"]] * 20
+
+        def is_replaced() -> bool:
+            return len(lane_processes(process.pid)) == 2 and before[0] not in lane_processes(process.pid)
+
+        wait_until(is_replaced, "another process", _WAIT_S)
+        done = streamlearn("rollback", "learnable", "--app", str(trained.folder), "--to", "1", "--reason", "try")
+        assert done.returncode == 0, done.stderr
+        assert ask(http)["version"] == 1
+        lanes = lane_processes(process.pid)
+        process.kill()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in lanes), "the end of lanes", _WAIT_S)
 
 
 def test_a_node_that_waits_for_a_first_version_ends_when_it_is_told_to(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from streamlearn.errors import UsageError
-from streamlearn.serving.tensors import ALIGNMENT_BYTES, Slab, aligned, tensor_of
+from streamlearn.serving.slab import ALIGNMENT_BYTES, Slab, aligned
+from streamlearn.serving.tensors import tensor_of
 
 
 def shifted(values: np.ndarray, offset: int) -> np.ndarray:

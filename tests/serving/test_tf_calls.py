@@ -11,7 +11,8 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 
 from streamlearn.errors import ExecutionFailed
-from streamlearn.serving.tensors import ALIGNMENT_BYTES, Slab, tensor_of
+from streamlearn.serving.slab import ALIGNMENT_BYTES, Slab
+from streamlearn.serving.tensors import tensor_of
 from streamlearn.serving.tf_calls import Place, definitions_of, kind_of, register
 
 

@@ -1,0 +1,84 @@
+"""The page on asking a node: its programs of the shell and of Python as they stand, against a node of that model."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamlearn.features import FeatureSpec, Slot
+from streamlearn.native import native
+from streamlearn.serving.described import described
+from streamlearn.table import TableOptions, TableSet
+from tests.pages import ROOT, walk
+
+_S_MAX = 120  # it only ends what hangs
+_FEATURES = FeatureSpec(
+    slots=(
+        Slot("user_id", "user", table="main", dim=4),
+        Slot("country", "user", table="main", dim=4, value="str"),
+        Slot("watched", "user", table="main", dim=4, multi=True, pooling="mean"),
+        Slot("video_id", "item", table="main", dim=4),
+        Slot("author_id", "item", table="main", dim=4),
+    ),
+    item_id="video_id",
+)
+_LIMITS = {"candidates_max": 64, "values_max": 512, "message_bytes_max": 1 << 16}
+
+
+@pytest.fixture
+def node() -> Iterator[Any]:
+    """A node of the page's model; what its lane gives are zeros."""
+    tables = TableSet([TableOptions(spec, 100) for spec in _FEATURES.tables])
+    tables.stage(1, None, [])
+    text = described(_FEATURES, ["click"], list(tables.dims), _LIMITS)
+    front = native.Front(text, ([1], [4], [1]), (1, 100, 1_000, 0, 0, 0), (10_000_000, 20_000_000), 4)
+    ended = threading.Event()
+
+    def lane() -> None:
+        while not ended.is_set():
+            work = front.take(0, 0.05)
+            if work is not None:
+                front.give(work, np.zeros((4, 1), np.float32))
+
+    made = native.FrontNode(
+        "ctr", front, ("127.0.0.1:0", "127.0.0.1:0"), bounds=(1, 100, 100, 1 << 16, 5_000), metrics=lambda: "some 1\n"
+    )
+    front.activate(front.add(1, tables.native))
+    made.set_state(True)
+    # A lane is there once it has looked for work: who asks before that is refused.
+    assert front.take(0, 0.0) is None
+    thread = threading.Thread(target=lane)
+    thread.start()
+    try:
+        yield made
+    finally:
+        front.drain()
+        made.stop()
+        ended.set()
+        thread.join()
+
+
+def test_the_programs_of_the_page_are_answered(node: Any, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "calling.md").read_text()
+    page = page.replace("127.0.0.1:8000", node.http).replace("127.0.0.1:8001", node.grpc)
+    lines = []
+    for kind, block in re.findall(r"^```(python|sh)\n(.*?)^```", page, flags=re.M | re.S):
+        lines.append(block if kind == "sh" else f"python -W error - <<'END-OF-BLOCK'\n{block}END-OF-BLOCK\n")
+    said = walk(tmp_path, "\necho\n".join(lines), s_max=_S_MAX)
+    assert '"version":1,"scores":{"click":[0.5,0.5]}' in said, said
+    assert '"model_version":"1"' in said, said
+    assert '"data":[0.5,0.5]' in said, said
+    assert '{"live":true,"ready":true}' in said, said
+    assert '"active":1' in said, said
+    assert '"data_type":"TYPE_STRING"' in said, said
+    assert '"inference_count":4' in said, said
+    assert '"state":"READY"' in said, said
+    assert "some 1" in said, said
+    assert "version 1 click [0.5 0.5]" in said, said
+    assert "StatusCode.FAILED_PRECONDITION version 999999 is not kept by this node, which has 1" in said, said
