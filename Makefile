@@ -35,8 +35,9 @@ $(VENV)/.built: $(NATIVE) $(VENV)/.packages
 lock: $(VENV)/.python ## pin every package again, with hashes
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	  --no-emit-index-url --no-annotate --group dev pyproject.toml -o requirements.lock
-	@for name in tensorflow tfra torch; do \
-	  $(VENV)/bin/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes \
+	@for name in mosec tensorflow tfra torch triton; do \
+	  case $$name in triton) glibc=2_35;; *) glibc=2_28;; esac; \
+	  $(VENV)/bin/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_$$glibc --generate-hashes \
 	    --no-header --no-emit-index-url --no-annotate \
 	    benchmarks/peers/requirements-$$name.in -o benchmarks/peers/requirements-$$name.lock || exit 1; \
 	done
@@ -82,7 +83,7 @@ format: setup ## format Python and Rust
 	@cargo fmt
 
 bench: setup fetch ## every benchmark, quickly; `python -m benchmarks NAME` measures one in full
-	@for name in wire table ps versions join ingest trainer learning freshness executables; do $(RUN) -m benchmarks $$name --quick; done
+	@for name in wire table ps versions join ingest trainer learning freshness executables serving; do $(RUN) -m benchmarks $$name --quick; done
 
 peers: setup ## the environments of the benchmarks' peers, into the cache (about 9 GB); 3: some cannot be had here
 	@$(RUN) -m benchmarks.peers build

@@ -9,7 +9,19 @@ import time
 
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 
-NAMES = ("wire", "table", "ps", "versions", "join", "ingest", "trainer", "learning", "freshness", "executables")
+NAMES = (
+    "wire",
+    "table",
+    "ps",
+    "versions",
+    "join",
+    "ingest",
+    "trainer",
+    "learning",
+    "freshness",
+    "executables",
+    "serving",
+)
 
 
 def main() -> int:

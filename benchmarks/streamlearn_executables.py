@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import statistics
 import sys
 import threading
@@ -16,24 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
-from streamlearn.features import FeatureSpec, Slot
+from benchmarks.serving_din.app import LENGTH, features
 from streamlearn.serving.compile_cache import CompileCache
 from streamlearn.serving.ladder import Bucket, Ladder
 from streamlearn.settings import ServingSettings
 
-__all__ = ["features", "main"]
+__all__ = ["main"]
 
-_LENGTH, _DIM, _USERS = 50, 16, 4
+_USERS = 4
+_SLABS_BYTES, _BURST = 1 << 22, 50
 _RUNS, _WORKS, _ROUNDS, _UNSEEN = 300, 400, 3, (13, 37, 91, 111, 203)
-
-
-def features() -> FeatureSpec:
-    """Eight user slots, a history of 50 places, twelve item slots, all of dim 16."""
-    user = [Slot(f"user_{at}", "user", dim=_DIM) for at in range(8)]
-    watched = Slot("watched", "user", dim=_DIM, multi=True, pooling="sequence", length=_LENGTH, keys_of="video_id")
-    item = [Slot("video_id", "item", dim=_DIM), *(Slot(f"item_{at}", "item", dim=_DIM) for at in range(11))]
-    return FeatureSpec((*user, watched, *item), item_id="video_id")
 
 
 def main(folder: Path, what: str) -> dict[str, float]:
@@ -46,7 +42,7 @@ def main(folder: Path, what: str) -> dict[str, float]:
     graphs = folder / "graphs"
     places = lane_places(settings)
     if not graphs.exists():
-        export_graphs(Din(), features(), ("click",), graphs)
+        export_graphs(Din(), features, ("click",), graphs)
     # Each process has made something else before.
     for _ in range(1 if what == "all" else 3):
         loaded = load_graphs(graphs)
@@ -58,7 +54,8 @@ def main(folder: Path, what: str) -> dict[str, float]:
     cache.seal()
     if what == "all":
         run = _Run(executables, ladder, places)
-        found |= run.costs() | run.unseen() | run.scaling() | run.beside_a_compilation(settings, cache, graphs)
+        found |= run.costs() | run.unseen() | run.scaling() | run.in_a_process(settings, graphs)
+        found |= run.beside_a_compilation(settings, cache, graphs)
     return found
 
 
@@ -71,8 +68,8 @@ class _Run:
         self.executables, self.ladder, self.places = executables, ladder, places
         described = executables.definitions.described
         rng = np.random.default_rng(0)
-        named = {one.name: rng.normal(0, 0.05, one.shape).astype(np.float32) for one in described.weights}
-        self.dense = Dense(described, named, places)
+        self.named = {one.name: rng.normal(0, 0.05, one.shape).astype(np.float32) for one in described.weights}
+        self.dense = Dense(described, self.named, places)
 
     def work(self, candidates: int) -> Any:
         """A TensorBatch of four users."""
@@ -81,7 +78,7 @@ class _Run:
 
         described = self.executables.definitions.described
         index, *item = item_example(described, candidates)
-        user = user_example(described, _USERS, _LENGTH)
+        user = user_example(described, _USERS, LENGTH)
         rng = np.random.default_rng(candidates)
         for block in (*user, *item):
             block[...] = rng.normal(0, 1, block.shape)
@@ -97,7 +94,7 @@ class _Run:
             once = self._once(work)
             found[f"execution_cpu_us_{candidates}"] = _median_cpu_us(once)
         for users in self.ladder.users:
-            found[f"user_us_{users}"] = self.executables.cost_us(Bucket("user", users, _LENGTH), _RUNS)
+            found[f"user_us_{users}"] = self.executables.cost_us(Bucket("user", users, LENGTH), _RUNS)
         return found
 
     def unseen(self) -> dict[str, float]:
@@ -128,14 +125,37 @@ class _Run:
             "two_lanes_to_one": statistics.median(b / a for a, b in zip(one, two, strict=True)),
         }
 
+    def in_a_process(self, settings: ServingSettings, graphs: Path) -> dict[str, float]:
+        """How long an execution takes in a lane that is a process, and in this one, in bursts that take turns."""
+        from streamlearn.serving.lane_processes import LaneProcesses
+
+        work, once = self.work(64), self._once(self.work(64))
+        slabs = os.memfd_create("slabs")
+        os.ftruncate(slabs, _SLABS_BYTES)
+        alone = structs.replace(settings, lanes=1, lane_processes=True)
+        lanes = LaneProcesses(alone, (slabs, _SLABS_BYTES, _SLABS_BYTES // 2), 1)
+        here_s, there_s = list[float](), list[float]()
+        with lanes.places[0].entered():
+            made = lanes.graph("din", graphs)
+            weights = lanes.weights(made.scorer, self.named)
+            with mmap.mmap(slabs, _SLABS_BYTES) as memory:
+                lying = _put(memory, work)._replace(dense=weights)
+            for _ in range(_RUNS // _BURST):
+                here_s += [_timed(once) for _ in range(_BURST)]
+                there_s += [_timed(lambda: made.scorer.score(lanes.places[0], lying)) for _ in range(_BURST)]
+            lanes.end()
+        lanes.close()
+        here, there = (statistics.median(one) * 1e6 for one in (here_s, there_s))
+        return {"thread_lane_us": here, "process_lane_us": there, "process_over_thread_us": there - here}
+
     def beside_a_compilation(self, settings: ServingSettings, cache: CompileCache, graphs: Path) -> dict[str, float]:
         """How long executions take while another process compiles, and before it."""
         from streamlearn.serving import Compiler
 
-        once, wanted = self._once(self.work(64)), [Bucket("score", rows, _LENGTH) for rows in (301, 302, 303, 304)]
+        once, wanted = self._once(self.work(64)), [Bucket("score", rows, LENGTH) for rows in (301, 302, 303, 304)]
         compiler, quiet_s, beside_s = Compiler(settings, cache), list[float](), list[float]()
-        compiler.ask(self.executables, graphs, Bucket("score", 300, _LENGTH))
-        while not self.executables.has(Bucket("score", 300, _LENGTH)):
+        compiler.ask(self.executables, graphs, Bucket("score", 300, LENGTH))
+        while not self.executables.has(Bucket("score", 300, LENGTH)):
             once()
         for bucket in wanted:
             for _ in range(_RUNS):
@@ -166,7 +186,7 @@ class _Queued:
     def __init__(self, works: list[Any]) -> None:
         self._works, self.given, self._lock = deque(works), 0, threading.Lock()
 
-    def take(self) -> Any:
+    def take(self, lane: int) -> Any:
         with self._lock:
             return self._works.popleft() if self._works else None
 
@@ -178,6 +198,23 @@ class _Queued:
     def fail(self, work: Any, error: Exception) -> None:
         del work
         raise error
+
+    def leave(self, lane: int) -> None:
+        del lane
+
+
+def _put(memory: mmap.mmap, work: Any) -> Any:
+    """The same work in memory that a process has too."""
+    from streamlearn.serving.lane_orders import Lying
+    from streamlearn.serving.slab import places_of
+
+    blocks = [*work.user, work.user_index, *work.item]
+    found = []
+    for at, one in zip(places_of([one.nbytes for one in blocks]), blocks, strict=False):
+        memory[at : at + one.nbytes] = one.tobytes()
+        found.append(Lying(at, one.shape))
+    users = len(work.user)
+    return work._replace(user=found[:users], user_index=found[users], item=found[users + 1 :])
 
 
 def _median_cpu_us(once: Callable[[], object], runs: int = _RUNS) -> float:

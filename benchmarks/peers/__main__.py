@@ -7,7 +7,10 @@ import json
 import sys
 
 from benchmarks.peers.peer import PEERS, ready_peers, run_peer
+from benchmarks.serving_peers import SERVING_PEERS, ready_servers
 from streamlearn.errors import EXIT_DONE, EXIT_FAILED, EXIT_PARTLY, StreamlearnError, UsageError
+
+_ALL = [*PEERS, *SERVING_PEERS]
 
 
 def main() -> int:
@@ -15,7 +18,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build", help="build environments into the cache; all when none is named")
-    build.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PEERS))
+    build.add_argument("names", nargs="*", metavar="NAME", help=", ".join(_ALL))
     run = verbs.add_parser("run", help="measure one peer; one line of JSON on stdout")
     run.add_argument("name", choices=PEERS)
     run.add_argument(
@@ -35,12 +38,13 @@ def main() -> int:
 
 
 def _build(names: list[str]) -> int:
-    unknown = [name for name in names if name not in PEERS]
+    unknown = [name for name in names if name not in _ALL]
     if unknown:
         message = f"no peer is called {', '.join(unknown)}"
-        raise UsageError(message, help=f"choose from {', '.join(PEERS)}")
-    chosen = names or list(PEERS)
-    ready = ready_peers(chosen, _note)
+        raise UsageError(message, help=f"choose from {', '.join(_ALL)}")
+    chosen = names or _ALL
+    ready = ready_peers([name for name in chosen if name in PEERS], _note)
+    ready += ready_servers([name for name in chosen if name in SERVING_PEERS], _note)
     for name in ready:
         _note(f"peer {name}: ready")
     if len(ready) == len(chosen):

@@ -21,6 +21,7 @@ __all__ = ["Environment"]
 PYTHON_VERSION = "3.11"
 
 _FOLDER = Path(__file__).parent
+_SYSTEM = "/usr/bin:/usr/local/bin"
 _VENV = "venv"
 _BUILD_WAIT_S_MAX = 1_200.0
 
@@ -31,9 +32,12 @@ class Environment:
 
     Attributes:
         name: The lock's.
+        is_system: Whether it is of the Python in the system's own place: what embeds the interpreter finds the
+            library of no other.
     """
 
     name: str
+    is_system: bool = False
 
     @property
     def lock(self) -> Path:
@@ -63,7 +67,7 @@ class Environment:
         uv = _uv()
         venv = folder / _VENV
         # Relocatable, because the cache moves an entry to its name when it is whole.
-        made = [uv, "venv", "--quiet", "--relocatable", "--python", PYTHON_VERSION, str(venv)]
+        made = [uv, "venv", "--quiet", "--relocatable", "--python", self._interpreter(), str(venv)]
         run_to_end("uv-venv", made, folder, wait_s_max=_BUILD_WAIT_S_MAX)
         # The lock is whole, and no package is built from source: neither is a surprise of this machine's.
         install = [uv, "pip", "install", "--quiet", "--no-build", "--no-deps", "--require-hashes"]
@@ -71,6 +75,15 @@ class Environment:
         run_to_end("uv-install", install, folder, wait_s_max=_BUILD_WAIT_S_MAX)
         for log in folder.glob("*.log"):
             log.unlink()
+
+    def _interpreter(self) -> str:
+        if not self.is_system:
+            return PYTHON_VERSION
+        found = shutil.which(f"python{PYTHON_VERSION}", path=_SYSTEM)
+        if found is None:
+            message = f"there is no python{PYTHON_VERSION} in {_SYSTEM}, and {self.name} runs with no other"
+            raise ServiceError(message, help="install the distribution's, where it has this version")
+        return found
 
 
 def _python(entry: Path) -> Path:

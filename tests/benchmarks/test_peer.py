@@ -115,7 +115,7 @@ def test_a_peer_whose_environment_cannot_be_built_is_named_and_left_out(
     assert any("peer tfra cannot be had, so there are no ratios to it: no uv" in note for note in notes)
 
 
-@pytest.mark.parametrize("name", sorted({peer.environment.name for peer in PEERS.values()}))
+@pytest.mark.parametrize("name", sorted({*(peer.environment.name for peer in PEERS.values()), "mosec", "triton"}))
 def test_an_environment_is_pinned_with_hashes_and_named_by_them(name: str) -> None:
     environment = Environment(name)
     lines = environment.lock.read_text().splitlines()

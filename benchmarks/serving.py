@@ -1,0 +1,138 @@
+"""Serving: nodes of two lanes, beside whoever asks them, with DIN and with a model that costs next to nothing."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.result import Result
+from benchmarks.serving_bare import export
+from benchmarks.serving_life import Beside, publications, rollbacks, switches, unseen
+from benchmarks.serving_load import overload
+from benchmarks.serving_model import Pointing, ServingModel
+from benchmarks.serving_nodes import ServingNode
+from benchmarks.serving_parts import Parts, Sizes
+from benchmarks.serving_peers import SERVING_PEERS
+from benchmarks.streamlearn_serving import OTHER
+from streamlearn.errors import ServiceError
+from tools.services import Redis
+
+__all__ = ["run"]
+
+Note = Callable[[str], None]
+
+_FEW = ("serving.users_buckets=[1,16]", "serving.candidates_buckets=[16,64,256]")
+_QUICK = Sizes(5_000, 100_000, 1, 1, 1, 5, (2, 20), 1, _FEW)
+# Of the peak, beside what else goes on; and of what saturates a node, where no peak was found.
+_PEAK_SHARE, _SATURATED_SHARE = 0.5, 0.3
+
+
+def run(quick: bool, note: Note) -> Result:
+    """Start nodes, and measure all of it; quickly DIN alone, with a short ladder and without peers."""
+    result = Result("serving")
+    with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as folder:
+        place = Path(folder)
+        parts = Parts(_QUICK if quick else Sizes(), note, result, place)
+        note("export graphs")
+        export(place / "graphs")
+        with parts.part("DIN"):
+            _Serving(parts, quick).din()
+        if not quick:
+            with parts.part("small"):
+                _Serving(parts, quick).small()
+    return result
+
+
+class _Serving:
+    """A run: nodes, and which parts are measured of them in which order."""
+
+    def __init__(self, parts: Parts, quick: bool) -> None:
+        self.parts, self.quick, self.sizes = parts, quick, parts.sizes
+        self.rate, self.peak = 0.0, 0.0
+
+    def din(self) -> None:
+        """All of it."""
+        parts, model = self.parts, self.parts.model("serving_din")
+        parts.padding(model)
+        with ExitStack() as stack:
+            node, second = parts.starts(model, stack)
+            second.process.pause()
+            with parts.part("one caller"):
+                parts.latency(model, node)
+            self._throughput(model, node, "din", "")
+            with parts.part("overload"):
+                load = parts.load(model, node)
+                found = overload(load, self.peak, self.sizes.rounds, self.sizes.seconds)
+                parts.result.ratios["overload_goodput"] = found
+            with parts.part("unseen shapes"):
+                parts.figures(unseen(node, model))
+            second.process.resume()
+            version = model.write(self.sizes.delta_rows // 10)
+            with model.pointing() as pointing:
+                pointing.publish(version)
+                self._rollbacks(model, [node, second], pointing, "sqlite")
+                if self.quick:
+                    second.close()
+                    self._life(model, node, pointing)
+        if not self.quick:
+            self._on_redis(model)
+
+    def small(self) -> None:
+        """Where the model costs next to nothing."""
+        model = self.parts.model("serving_small")
+        with self.parts.node(model, "small-1") as node:
+            self._throughput(model, node, "small", "_small")
+
+    def _throughput(self, model: ServingModel, node: ServingNode, name: str, suffix: str) -> None:
+        with self.parts.part(f"merging, {name}"):
+            self.rate = self.parts.merging(model, node, name) * _SATURATED_SHARE
+        with self.parts.part(f"goodput, {name}"):
+            own = self.parts.contender("streamlearn", model, node)
+            with self.parts.peers(model, node, () if self.quick else tuple(SERVING_PEERS)) as others:
+                self.peak = self.parts.goodput(own, others, suffix, quick=self.quick)
+            # Where the machine is too busy for a peak, there is still to be load.
+            self.rate = max(self.peak * _PEAK_SHARE, self.rate * _PEAK_SHARE)
+
+    def _on_redis(self, model: ServingModel) -> None:
+        """The same store, and nodes that meet in Redis; in a file, where there is none."""
+        with ExitStack() as stack:
+            try:
+                model.registry_url = stack.enter_context(Redis.start(self.parts.place / "redis")).url
+                name = "redis"
+            except ServiceError as error:
+                self.parts.result.unmeasured["rollback_to_reply_redis_ms"] = str(error).splitlines()[0]
+                name = ""
+            nodes = [stack.enter_context(self.parts.node(model, f"life-{at}")) for at in range(2 if name else 1)]
+            with model.pointing() as pointing:
+                self.parts.note(f"{len(nodes)} nodes are at {', '.join(one.grpc for one in nodes)}")
+                if name:
+                    self._rollbacks(model, nodes, pointing, name)
+                    nodes[1].close()
+                self._life(model, nodes[0], pointing)
+
+    def _rollbacks(self, model: ServingModel, nodes: list[ServingNode], pointing: Pointing, name: str) -> None:
+        with self.parts.part(f"rollbacks, {name}"):
+            found = rollbacks(nodes, pointing, model, self.sizes.rollbacks)
+            what = f"rollback_to_reply_{name}"
+            self.parts.figures({f"{what}_ms": statistics.median(found), f"{what}_max_ms": max(found)})
+
+    def _life(self, model: ServingModel, node: ServingNode, pointing: Pointing) -> None:
+        """What comes and goes under load."""
+        parts, load = self.parts, self.parts.load(model, node)
+        with parts.part("switches"):
+            beside = Beside(load, self.rate, self.sizes.seconds)
+            parts.figures(switches(node, pointing, (1, 2), beside, self.sizes.switches))
+        with parts.part("deltas"):
+            pointing.release()
+            beside = Beside(load, self.rate, self.sizes.seconds)
+            rows = self.sizes.delta_rows
+            taken_ms = publications(pointing, lambda: model.prepare(rows), beside, self.sizes.deltas)
+            parts.figures({"delta_ms": taken_ms} | beside.figures("delta"))
+        if not self.quick:
+            with parts.part("new graphs"):
+                beside, other = Beside(load, self.rate, self.sizes.seconds), parts.place / "graphs" / OTHER
+                taken_ms = publications(pointing, lambda: model.prepare(1_000, other), beside, 1)
+                parts.figures({"new_graph_ms": taken_ms} | beside.figures("new_graph"))

@@ -1,0 +1,1 @@
+"""The application that serving is measured with: attention over a history of 50 places."""
