@@ -20,6 +20,8 @@ __all__ = ["Beside", "publications", "rollbacks", "switches", "unseen"]
 
 _BESIDE_S_MAX, _BEGIN_S = 300, 1.0
 _SEEN_S_MAX = 30.0
+# How often a pointer is moved: a thousand times as often as is usual.
+_SWITCH_S = 0.1
 _COMPILES = "streamlearn_serving_compiles_total"
 _UNSEEN, _LATER = (301, 333, 391, 451, 511), 20
 
@@ -77,14 +79,20 @@ class Beside:
 def switches(
     node: ServingNode, pointing: Pointing, between: tuple[int, int], beside: Beside, counts: tuple[int, int]
 ) -> dict[str, float]:
-    """Switch to and fro between two versions under load: rounds of so many switches each."""
+    """Switch to and fro between two versions under load: rounds of so many switches each, one by one in even time.
+
+    Whoever moves the pointer, here and in the store, works on the same machine; without a pause between two moves it
+    would be that work that is measured.
+    """
     rounds, each = counts
-    older, newer = between
     moved: list[Moved] = []
 
     def there_and_back() -> None:
-        for _ in range(each // 2):
-            moved.extend((_whole(pointing.back(older)), _whole(pointing.forward(newer))))
+        begin_s = time.monotonic()
+        for at in range(each):
+            left_s = begin_s + at * _SWITCH_S - time.monotonic()
+            time.sleep(max(0.0, left_s))
+            moved.append(_whole(pointing.forward(between[1]) if at % 2 else pointing.back(between[0])))
 
     # What the first of each takes once is no growth.
     beside.turn(there_and_back)

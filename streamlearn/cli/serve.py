@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
 
 __all__ = ["serve"]
+
+# How long a lane waits for another thread's Python at most; by default that is longer than most answers take.
+_SWITCH_S = 0.0005
 
 serve = typer.Typer(cls=DefaultVerb, help="Answer requests with an application's versions; `serve tune` finds ladders.")
 
@@ -71,6 +75,7 @@ def node(
         if address:
             check_address(setting, address, has_token=token is not None)
     set_up_logging(settings.telemetry)
+    sys.setswitchinterval(_SWITCH_S)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +10,7 @@ from pathlib import Path
 
 from streamlearn.errors import StreamlearnError, UsageError
 from streamlearn.native import native
+from streamlearn.niceness import give_way
 from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.orders import Export, Failed, Order, Stats, decode_order, encode
 from streamlearn.ps.place import Place
@@ -156,8 +155,7 @@ class ShardServer:
                 self._obey(number, order)
 
     def _export(self, number: int, order: Order) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _EXPORT_NICE)
+        give_way(_EXPORT_NICE)
         self._obey(number, order)
 
     def _obey(self, number: int, order: Order) -> None:

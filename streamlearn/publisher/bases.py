@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable
 
 from streamlearn.errors import StreamlearnError
+from streamlearn.niceness import give_way
 from streamlearn.publisher.meters import Meters
 from streamlearn.versions import Chain
 
@@ -67,8 +66,7 @@ class Bases:
             thread.join(timeout_s)
 
     def _run(self, compact: Compact, version: int) -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        give_way(_NICE)
         try:
             compact(version)
         # Nothing waits for it: the chain stays longer, and it is asked for again after the next version.

@@ -9,24 +9,27 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import suppress
+import time
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.decoding import from_json
+from streamlearn.niceness import Courtesy, give_way
 from streamlearn.serving.ladder import Bucket
 from streamlearn.settings import ServingSettings
 
+if TYPE_CHECKING:
+    from streamlearn.serving.executables import Executables
+
 __all__ = ["Answer", "CompileRequest", "main"]
 
-# Not SCHED_IDLE: on a busy machine that would wait for ever.
-_NICE = 19
-# A tenth of the processors where others want them: a graph that is new waits for this.
-_SESSION_NICE = 10
+# A shape takes what lanes leave, and after so long a small share: a graph that is new waits for this.
+_NICE, _PATIENCE_S, _LOOK_S = 19, 30.0, 1.0
 
 
 class CompileRequest(Struct, frozen=True):
@@ -55,23 +58,29 @@ class Answer(Struct, frozen=True):
 
 def main() -> None:
     """Do what the lines of stdin ask for; the first argument is the settings as JSON."""
-    _give_way()
+    give_way(_NICE)
     # What libraries print goes to stderr, answers alone to stdout.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     settings = from_json(sys.argv[1], ServingSettings)
     lines: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, lines), daemon=True).start()
-    _work(settings, lines, answers)
+    courtesy = Courtesy(_NICE, _PATIENCE_S, SYSTEM_CLOCK)
+    threading.Thread(target=_look, args=(courtesy,), daemon=True).start()
+    with courtesy.given():
+        compiles = _Compiles(settings)
+    answers.write(msgspec.json.encode(Answer()) + b"\n")
+    while True:
+        asked = from_json(lines.get(), CompileRequest)
+        with courtesy.given():
+            answer = compiles.answer(asked)
+        answers.write(msgspec.json.encode(answer) + b"\n")
 
 
-def _give_way() -> None:
-    os.nice(_NICE)
-    if os.getsid(0) == os.getpid():
-        # Linux may share processors out among sessions first, and this is one of its own: niceness within it says
-        # nothing then.
-        with suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(_SESSION_NICE))
+def _look(courtesy: Courtesy) -> None:
+    while True:
+        time.sleep(_LOOK_S)
+        courtesy.look()
 
 
 def _read(stdin: IO[bytes], lines: SimpleQueue[bytes]) -> None:
@@ -80,29 +89,35 @@ def _read(stdin: IO[bytes], lines: SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-def _work(settings: ServingSettings, lines: SimpleQueue[bytes], answers: IO[bytes]) -> None:
-    from streamlearn.models import load_graphs
-    from streamlearn.serving.budget import CompileBudget
-    from streamlearn.serving.definitions import Definitions
-    from streamlearn.serving.device import lane_places
-    from streamlearn.serving.executables import Executables
+class _Compiles:
+    """What is kept from one request to the next."""
 
-    places = lane_places(msgspec.structs.replace(settings, lanes=1))
-    budget = CompileBudget(settings.compiles_max)
-    known: dict[tuple[str, int], Executables] = {}
-    answers.write(msgspec.json.encode(Answer()) + b"\n")
-    while True:
-        asked = from_json(lines.get(), CompileRequest)
+    def __init__(self, settings: ServingSettings) -> None:
+        from streamlearn.serving.budget import CompileBudget
+        from streamlearn.serving.device import lane_places
+
+        self._places = lane_places(msgspec.structs.replace(settings, lanes=1))
+        self._budget = CompileBudget(settings.compiles_max)
+        self._known: dict[tuple[str, int], Executables] = {}
+
+    def answer(self, asked: CompileRequest) -> Answer:
+        """Compile what is asked for."""
         try:
-            which = asked.graphs, asked.users_max
-            if which not in known:
-                definitions = Definitions(load_graphs(Path(asked.graphs)), asked.users_max)
-                known[which] = Executables(definitions, places, budget)
-            is_done = known[which].compile(asked.bucket)
-            answer = Answer("" if is_done else "the process has made serving.compiles_max executables")
+            is_done = self._executables(asked).compile(asked.bucket)
         except Exception as error:
-            answer = Answer(f"{type(error).__name__}: {error}")
-        answers.write(msgspec.json.encode(answer) + b"\n")
+            return Answer(f"{type(error).__name__}: {error}")
+        return Answer("" if is_done else "the process has made serving.compiles_max executables")
+
+    def _executables(self, asked: CompileRequest) -> Executables:
+        from streamlearn.models import load_graphs
+        from streamlearn.serving.definitions import Definitions
+        from streamlearn.serving.executables import Executables
+
+        which = asked.graphs, asked.users_max
+        if which not in self._known:
+            definitions = Definitions(load_graphs(Path(asked.graphs)), asked.users_max)
+            self._known[which] = Executables(definitions, self._places, self._budget)
+        return self._known[which]
 
 
 if __name__ == "__main__":

@@ -182,8 +182,10 @@ class Compiler:
             if not self._is_open:
                 message = "the compiler is closed"
                 raise ServiceError(message)
+            # Of a group of its own, that Ctrl-C does not reach it; not of a session, among which Linux may share
+            # processors out before it asks how nice anybody is.
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
             )
         self._answer()
 

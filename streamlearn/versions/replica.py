@@ -6,12 +6,13 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import NodeNotReady, RegistryUnreachable, StoreError, StreamlearnError
+from streamlearn.niceness import Courtesy
 from streamlearn.settings import ReplicaSettings
 from streamlearn.table import TableSet
 from streamlearn.versions.backoff import Backoff
@@ -33,6 +34,8 @@ _LOG = logging.getLogger(__name__)
 # How long one question to the registry waits for news, so that a node that ends is not waited for.
 _WAIT_S = 0.25
 _SAID_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
+# Who stages takes what those who answer leave, and so many seconds later a small share of what there is.
+_STAGE_NICE, _STAGE_PATIENCE_S = 15, 5.0
 
 
 class Replica:
@@ -97,6 +100,7 @@ class Replica:
         files = structs.replace(loading or LoadSettings(), stage_threads=self._settings.stage_threads)
         source = Source(store, model, make, self._settings, checked(files), clock)
         self._stager = Stager(source, self._seat, self._hooks, self._after_move)
+        self._courtesy = Courtesy(_STAGE_NICE, _STAGE_PATIENCE_S, clock)
         self._troubles: dict[str, str] = {}
         self._is_away = False
         self._ack: Ack | None = None
@@ -222,6 +226,7 @@ class Replica:
             self._ask(min(_WAIT_S, self._settings.beat_s))
         self._act()
         self._measure()
+        self._courtesy.look()
 
     def _look_on(self) -> None:
         """The thread that looks at the pointer in the store, so that a stale registry hides nothing."""
@@ -243,11 +248,13 @@ class Replica:
         return Backoff(self._settings.retry_first_ms, self._settings.retry_ms_max, self._clock)
 
     def _stage(self) -> None:
-        """The thread that stages."""
+        """The thread that stages, after those who answer."""
         waits = self._waits()
         while not self._ended.is_set():
             self._nudge.clear()
-            self._guarded("staging", self._stager.work, waits)
+            # Before there is anything to answer with, everybody waits for it.
+            with nullcontext() if self._seat.current is None else self._courtesy.given():
+                self._guarded("staging", self._stager.work, waits)
             self._nudge.wait(self._stager.wait_s)
 
     def _guarded(self, what: str, work: Callable[[], None], waits: Backoff) -> None:

@@ -68,7 +68,8 @@ impl Scoring for Node {
     fn state(&self) -> State {
         let (active, kept) = self.front.versions();
         // A node none of whose lanes is there would refuse all.
-        let is_ready = self.is_ready.load(Ordering::Acquire) && active.is_some() && self.front.figures().lanes > 0;
+        let is_ready =
+            self.is_ready.load(Ordering::Acquire) && active.is_some() && self.front.figures().lanes > 0;
         let stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner).clone();
         State { is_live: true, is_ready, stale, active, kept, statistics: self.front.statistics() }
     }

@@ -23,6 +23,8 @@ const EMPTY: u64 = 0;
 /// Was an entry; probes go on past it. No row is 0, so that no entry reads like this.
 const REMOVED: u64 = 1;
 const PLACES_MIN: usize = if cfg!(model) { 8 } else { 16 };
+/// How many places a page of memory has.
+const PAGE_PLACES: usize = 4096 / size_of::<[u64; 2]>();
 
 /// What is known of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,6 +252,11 @@ impl Images {
         let empty = || Place([AtomicU64::new(EMPTY), AtomicU64::new(0)]);
         let fresh: Box<[Place]> = (0..count).map(|_| empty()).collect();
         is_taken(fresh.as_ptr().cast(), size_of_val(&*fresh));
+        // Such memory may come from the system as zeros, and a page of it that is read before it is written is mapped
+        // twice: the second time all processors are told to forget the first, in the middle of what they answer.
+        for page in fresh.chunks(PAGE_PLACES) {
+            page[0].0[0].store(EMPTY, Ordering::Relaxed);
+        }
         for place in self.places().iter().flat_map(|places| places.0) {
             let word = place.0[0].load(Ordering::Relaxed);
             if word > REMOVED {
