@@ -20,8 +20,9 @@ PYTHON_LINES_MAX, RUST_LINES_MAX, FUNCTION_LINES_MAX = 500, 700, 70
 FUNCTION_LINES_MEDIAN_MAX, POSITIONAL_MAX = 10, 5
 
 CORE = {
-    "apps", "cache", "clock", "config", "decoding", "errors", "events", "features", "lazy", "leaving", "marks", "niceness",
-    "models", "native", "replay", "samples", "schemas", "settings", "table", "telemetry", "topics", "versions",
+    "apps", "cache", "clock", "config", "decoding", "errors", "events", "features", "lazy", "leaving", "marks",
+    "models", "native", "niceness", "replay", "samples", "schemas", "settings", "table", "telemetry", "topics",
+    "versions",
 }  # fmt: skip
 # Which parts of streamlearn a part may import, beyond itself and the core.
 ALLOWED: dict[str, set[str]] = {
