@@ -1,4 +1,4 @@
-"""The compile process: compiles shapes of graphs so that the cache has them, at the lowest priority, as it is told to.
+"""The compile process: compiles shapes of graphs so that the cache has them, with what processors others leave, as it is told to.
 
 `Compiler` starts it, with a request of JSON a line on its stdin and an answer a line on its stdout. It ends when its
 stdin does, in the midst of a compilation too.
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "CompileRequest", "main"]
 
-# A shape takes what lanes leave, and after so long a small share: a graph that is new waits for this.
-_NICE, _PATIENCE_S, _LOOK_S = 19, 30.0, 1.0
+# A shape takes what lanes leave, and after so long a tenth of a processor: a graph that is new waits for this.
+_NICE, _PATIENCE_S, _LOOK_S = 10, 10.0, 1.0
 
 
 class CompileRequest(Struct, frozen=True):

@@ -35,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 _WAIT_S = 0.25
 _SAID_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
 # Who stages takes what those who answer leave, and so many seconds later a small share of what there is.
-_STAGE_NICE, _STAGE_PATIENCE_S = 15, 5.0
+_STAGE_NICE, _STAGE_PATIENCE_S = 10, 2.0
 
 
 class Replica:
