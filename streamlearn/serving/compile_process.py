@@ -1,4 +1,4 @@
-"""The compile process: compiles shapes of graphs so that the cache has them, with what processors others leave, as it is told to.
+"""The compile process: compiles shapes of graphs, with what processors others leave, so that the cache has them.
 
 `Compiler` starts it, with a request of JSON a line on its stdin and an answer a line on its stdout. It ends when its
 stdin does, in the midst of a compilation too.
