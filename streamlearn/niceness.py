@@ -36,6 +36,8 @@ class Courtesy:
     takes part again as a nice thread does. Linux lets it come back where the process may set niceness: with
     CAP_SYS_NICE, or RLIMIT_NICE of 20 - `nice`. Where it may not, the thread is nice, and no more.
 
+    It is for processes of their own: who waits for a lock of a thread that gets no processor waits as long.
+
     Args:
         nice: How nice it is when it takes part.
         patience_s: How long it takes what is left alone.

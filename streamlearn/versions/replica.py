@@ -6,13 +6,13 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 
 from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import NodeNotReady, RegistryUnreachable, StoreError, StreamlearnError
-from streamlearn.niceness import Courtesy
+from streamlearn.niceness import give_way
 from streamlearn.settings import ReplicaSettings
 from streamlearn.table import TableSet
 from streamlearn.versions.backoff import Backoff
@@ -34,8 +34,8 @@ _LOG = logging.getLogger(__name__)
 # How long one question to the registry waits for news, so that a node that ends is not waited for.
 _WAIT_S = 0.25
 _SAID_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
-# Who stages takes what those who answer leave, and so many seconds later a small share of what there is.
-_STAGE_NICE, _STAGE_PATIENCE_S = 10, 2.0
+# No nicer: who answers waits for what this thread holds when it loses its processor.
+_STAGE_NICE = 10
 
 
 class Replica:
@@ -100,7 +100,6 @@ class Replica:
         files = structs.replace(loading or LoadSettings(), stage_threads=self._settings.stage_threads)
         source = Source(store, model, make, self._settings, checked(files), clock)
         self._stager = Stager(source, self._seat, self._hooks, self._after_move)
-        self._courtesy = Courtesy(_STAGE_NICE, _STAGE_PATIENCE_S, clock)
         self._troubles: dict[str, str] = {}
         self._is_away = False
         self._ack: Ack | None = None
@@ -226,7 +225,6 @@ class Replica:
             self._ask(min(_WAIT_S, self._settings.beat_s))
         self._act()
         self._measure()
-        self._courtesy.look()
 
     def _look_on(self) -> None:
         """The thread that looks at the pointer in the store, so that a stale registry hides nothing."""
@@ -253,8 +251,9 @@ class Replica:
         while not self._ended.is_set():
             self._nudge.clear()
             # Before there is anything to answer with, everybody waits for it.
-            with nullcontext() if self._seat.current is None else self._courtesy.given():
-                self._guarded("staging", self._stager.work, waits)
+            if self._seat.current is not None:
+                give_way(_STAGE_NICE)
+            self._guarded("staging", self._stager.work, waits)
             self._nudge.wait(self._stager.wait_s)
 
     def _guarded(self, what: str, work: Callable[[], None], waits: Backoff) -> None:
