@@ -170,7 +170,10 @@ def test_history_that_was_deleted_is_not_left_out_in_silence(tmp_path: Path) -> 
     delete_topic(folder.topic_url("impressions"))
     small = TopicSettings(partitions=1, retention_ms=-1, retention_bytes=10_000, segment_bytes=4_096)
     create_topic(folder.topic_url("impressions"), small).close()
-    fill(folder, 0, 300)
+    # A producer packs what comes while it writes into one record, which lies in one segment: several producers, several
+    # segments, however fast they are.
+    for first in range(0, 300, 50):
+        fill(folder, first, 50)
     with folder.open_topic("impressions") as topic:
         topic.maintain()
         with topic.reader() as reader:
