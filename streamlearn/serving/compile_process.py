@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "CompileRequest", "main"]
 
 # A shape takes what lanes leave, and after so long a tenth of a processor: a graph that is new waits for this.
-_NICE, _PATIENCE_S, _LOOK_S = 10, 10.0, 1.0
+_NICE, _PATIENCE_S, _LOOK_S = 10, 30.0, 1.0
 
 
 class CompileRequest(Struct, frozen=True):
