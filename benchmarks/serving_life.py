@@ -20,7 +20,7 @@ __all__ = ["Beside", "publications", "rollbacks", "switches", "unseen"]
 
 _BESIDE_S_MAX, _BEGIN_S = 300, 1.0
 _SEEN_S_MAX = 30.0
-# How often a pointer is moved: a thousand times as often as is usual.
+# Every how many seconds a pointer is moved: where versions come by the minute, hundreds of times as often.
 _SWITCH_S = 0.1
 _COMPILES = "streamlearn_serving_compiles_total"
 _UNSEEN, _LATER = (301, 333, 391, 451, 511), 20

@@ -25,7 +25,9 @@ def give_way(nice: int) -> None:
         nice: 0 is as others are, 19 the nicest.
     """
     with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+        thread = threading.get_native_id()
+        # One of a process that is nicer yet stays so.
+        os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 class Courtesy:
