@@ -6,6 +6,7 @@ and fails on CI or under STREAMLEARN_SERVICES=require. One that is there but doe
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -116,6 +117,18 @@ def prism(pytestconfig: pytest.Config) -> Path:
     path = _had("prism", prism_path)
     pytestconfig.stash.setdefault(_USED, []).append(f"prism {PRISM_VERSION} ({path})")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_one_test() -> Iterator[None]:
+    """Where a test has a command log to what was its own stderr, no later one writes there."""
+    yield
+    own, root = logging.getLogger("streamlearn"), logging.getLogger()
+    for logger in (own, root):
+        for handler in [one for one in logger.handlers if type(one) is logging.StreamHandler]:
+            logger.removeHandler(handler)
+    own.propagate = True
+    own.setLevel(logging.NOTSET)
 
 
 @pytest.fixture

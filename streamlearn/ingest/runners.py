@@ -162,6 +162,9 @@ def _flink(settings: IngestSettings) -> list[str]:
         f"--checkpointing_interval={round(settings.checkpoint_s * 1000)}",
         # Without it the first stage's bundle stays open for ever, which looks as if nothing ran.
         f"--max_bundle_time_mills={settings.bundle_ms_max}",
+        # Without it a stage keeps what a checkpoint finds unfinished until it has work again: of the first stage, which
+        # never has, that is all there is to read, and the job stands still.
+        "--finish_bundle_before_checkpointing",
     ]
     if settings.artifact_endpoint:
         found.append(f"--artifact_endpoint={settings.artifact_endpoint}")

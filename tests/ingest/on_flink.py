@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,17 +18,19 @@ from tests.ingest.history import acknowledged_ms, fill
 from tools.services import FlinkJobServer, free_ports
 from tools.services.ports import is_taken
 
-__all__ = ["CHECKPOINT_S", "DEADLINE_S", "Feed", "children", "ended", "log_of", "run_on", "worker_pool"]
+__all__ = ["CHECKPOINT_S", "DEADLINE_S", "Feed", "children", "code_of", "ended", "log_of", "run_on", "worker_pool"]
 
 DEADLINE_S = 120.0
-CHECKPOINT_S = 0.5
+# So often that one comes while a job begins.
+CHECKPOINT_S = 0.1
+_THREADS_CHARS_MAX = 20_000
 
 
 @contextmanager
 def run_on(
     flink: FlinkJobServer, app: AppFolder, *changes: str, checkpoint_s: float = CHECKPOINT_S, beam: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[str]]:
-    """A run in a process of its own; what of it is left at the end is killed."""
+    """A run in a process of its own, which says where its threads are when it is aborted; what is left is killed."""
     sets = [
         "ingest.runner=flink",
         f"ingest.job_endpoint={flink.job_endpoint}",
@@ -38,8 +41,9 @@ def run_on(
     call = [sys.executable, "-m", "streamlearn", "ingest", str(app.folder), "--json"]
     call += [part for change in sets for part in ("--set", change)]
     call += [f"--beam={flag}" for flag in beam]
+    env = os.environ | {"PYTHONFAULTHANDLER": "1"}
     with (app.folder / "job.log").open("a") as log:
-        process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+        process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=log, text=True, env=env, start_new_session=True)
         try:
             yield process
         finally:
@@ -77,11 +81,23 @@ def log_of(app: AppFolder) -> str:
     return (app.folder / "job.log").read_text()[-4000:]
 
 
+def code_of(app: AppFolder, process: subprocess.Popen[str]) -> int:
+    """The exit code of a run, which says little; one that does not end has to say what its threads wait for."""
+    try:
+        return process.wait(DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        os.kill(process.pid, signal.SIGABRT)
+        process.wait(DEADLINE_S)
+        threads = (app.folder / "job.log").read_text()[-_THREADS_CHARS_MAX:]
+    message = f"the run did not end within {DEADLINE_S:.0f} s:\n{threads}"
+    raise AssertionError(message)
+
+
 def ended(app: AppFolder, process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What a run says that has ended well."""
-    out, _ = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, log_of(app)
-    found: dict[str, Any] = json.loads(out)
+    """What a run says that has ended well; it fits into a pipe."""
+    assert code_of(app, process) == 0, log_of(app)
+    assert process.stdout is not None
+    found: dict[str, Any] = json.loads(process.stdout.read())
     return found
 
 

@@ -12,7 +12,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.ingest import begin_run
 from streamlearn.testing import wait_until
 from tests.ingest.history import STEP_MS, T_MS, acknowledged_ms, learned, messages, outcomes, write_app
-from tests.ingest.on_flink import DEADLINE_S, Feed, children, ended, log_of, run_on, worker_pool
+from tests.ingest.on_flink import DEADLINE_S, Feed, children, code_of, ended, log_of, run_on, worker_pool
 from tests.ingest.test_backfill import check_features
 from tests.ingest.test_samples_pipeline import check_messages, job, wait_for_progress
 from tools.services import FlinkJobServer, Kafka
@@ -58,7 +58,7 @@ def test_flink_killed_in_the_midst_ends_the_run_and_the_next_one_loses_nothing_a
     with run_on(own_flink, app) as orphan:
         feed.until_acknowledged(T_MS + 160 * STEP_MS, orphan)
         own_flink.kill()
-        assert orphan.wait(DEADLINE_S) == 1, log_of(app)
+        assert code_of(app, orphan) == 1, log_of(app)
     feed.more(50, end=True)
     own_flink.launch()
     with run_on(own_flink, app) as last:
@@ -101,7 +101,7 @@ def test_a_run_on_flink_ends_once_a_newer_one_has_begun(own_flink: FlinkJobServe
     with run_on(own_flink, app) as replaced:
         wait_for_progress(app, replaced, T_MS)
         begin_run(app)
-        assert replaced.wait(DEADLINE_S) == 1
+        assert code_of(app, replaced) == 1
     assert "has taken over from run 1" in log_of(app)
 
 
@@ -113,7 +113,7 @@ def test_what_a_worker_raises_again_and_again_on_flink_ends_the_run_as_itself(
     with run_on(own_flink, app) as process:
         wait_until(lambda: "ingest reads from" in log_of(app), "the run begins", DEADLINE_S)
         shutil.rmtree(Path(app.topic_url("samples").removeprefix("file://")))
-        assert process.wait(DEADLINE_S) == 1
+        assert code_of(app, process) == 1
     assert "error: there is no topic" in log_of(app)
 
 
