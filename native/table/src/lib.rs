@@ -23,6 +23,7 @@ mod memory;
 mod model;
 mod near;
 mod optimizer;
+mod pace;
 mod pack;
 mod prefetch;
 mod push;

@@ -4,6 +4,7 @@ use crate::batch::{ByPart, Member};
 use crate::error::{Result, TableError};
 use crate::held::{Cell, Held, Open, Values};
 use crate::index::part_of;
+use crate::pace::Pace;
 use crate::pack::GROUP;
 use crate::prefetch::prefetch_all;
 use crate::row_type::RowType;
@@ -166,6 +167,7 @@ impl Table {
             self.prefetch_lines(&members[..members.len().min(LINES_AHEAD)]);
             let is_same = |one: &Member, other: &Member| part_of(one.hash) == part_of(other.hash);
             let says_once = writer == Writer::Stager;
+            let mut pace = Pace::begin();
             let mut at = 0;
             for (group, left) in members.chunk_by(is_same).flat_map(groups_of_part) {
                 let mut held = self.hold(part_of(group[0].hash), open);
@@ -185,6 +187,8 @@ impl Table {
                     work(&mut held, open, member, &mut scratch)?;
                     at += 1;
                 }
+                drop(held);
+                pace.rest();
             }
             Ok(())
         })?;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::batch::THREADS_MAX;
 use crate::error::{Result, TableError};
 use crate::index::PARTS;
+use crate::pace::Pace;
 use crate::retire;
 use crate::shared::{At, Shared};
 use crate::sync::yield_now;
@@ -212,8 +213,12 @@ impl TableSet {
     fn each_part(&self, threads: usize, work: impl Fn(&Table, usize) + Sync) {
         let threads = threads.clamp(1, THREADS_MAX);
         let run = |thread: usize| {
+            let mut pace = Pace::begin();
             for table in &self.tables {
-                (PARTS * thread / threads..PARTS * (thread + 1) / threads).for_each(|part| work(table, part));
+                for part in PARTS * thread / threads..PARTS * (thread + 1) / threads {
+                    work(table, part);
+                    pace.rest();
+                }
             }
         };
         std::thread::scope(|scope| {
