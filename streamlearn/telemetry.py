@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsServer", "counter", "gauge", "histogram", "metrics_text", "serve_metrics", "set_up_logging"]
 
-COMPONENTS = ("events", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay")
+COMPONENTS = ("events", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay", "supervision")
 UNITS = (
     "total",
     "seconds",
@@ -37,6 +37,7 @@ UNITS = (
     "records",
     "offsets",
     "nats",
+    "processes",
 )
 Metric = TypeVar("Metric")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

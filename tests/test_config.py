@@ -190,7 +190,7 @@ COUNTS = {
     "join.logged_share", "replay.partitions", "serving.golden_difference_max",
     "serving.lanes", "telemetry.metrics_port",
     "tables.rate", "tables.seed", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",
-    "trainer.seed",
+    "trainer.seed", "up.nodes",
 }  # fmt: skip
 UNITS = (
     "_s",
@@ -210,7 +210,8 @@ NOUNS = (
     "_moves_min", "_pushes_max", "_orders_max", "_exports_left_max", "_blobs_max",
     "_slices", "_rows", "_steps", "_steps_max", "_messages_max", "_count", "_keys_max",
     "_impressions_max", "_actions_max", "_texts_max", "_compiles_max", "_queue_max", "_calls_min", "_runs",
-    "_candidates_max", "_values_max", "_requests_max", "_percent", "_candidates", "_slabs_max",
+    "_candidates_max", "_values_max", "_requests_max", "_percent", "_candidates", "_slabs_max", "_restarts_max",
+    "_files_max",
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from streamlearn.cli.serve import serve
 from streamlearn.cli.settings import settings
 from streamlearn.cli.topics import topics
 from streamlearn.cli.train import train
+from streamlearn.cli.up import up
 from streamlearn.cli.verify import diff, verify
 from streamlearn.cli.versions import show, versions
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
@@ -67,7 +68,7 @@ def _options(
 
 for verb in (
     backfill, bench_serve, compact, demo, diff, doctor, evaluate, export, gc, import_, ingest, peek, promote, release,
-    replay, report, rewind, rollback, schema, settings, show, topics, train, verify, versions,
+    replay, report, rewind, rollback, schema, settings, show, topics, train, up, verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(verb)
 cli.add_typer(ps, name="ps")

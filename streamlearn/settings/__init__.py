@@ -16,6 +16,7 @@ from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.settings.topics import KafkaSettings, TopicsSettings
 from streamlearn.settings.trainer import TrainerSettings, ValidationSettings
 from streamlearn.settings.tree import Settings
+from streamlearn.settings.up import UpSettings
 from streamlearn.settings.versions import RegistrySettings, ReplicaSettings, VersionSettings
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "TelemetrySettings",
     "TopicsSettings",
     "TrainerSettings",
+    "UpSettings",
     "ValidationSettings",
     "VersionSettings",
 ]

@@ -20,5 +20,10 @@ class TelemetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "info"
     metrics_port: Annotated[
         int,
-        Meta(ge=0, le=65_535, description="Prometheus metrics on this loopback port. 0 serves none."),
+        Meta(
+            ge=0,
+            le=65_535,
+            description="Prometheus metrics on this loopback port. 0 serves none. `streamlearn up` itself takes this "
+            "one and gives its processes the ports after it; with 0 it takes free ones.",
+        ),
     ] = 0

@@ -16,6 +16,7 @@ from streamlearn.settings.tables import TableSettings
 from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.settings.topics import KafkaSettings, TopicsSettings
 from streamlearn.settings.trainer import TrainerSettings, ValidationSettings
+from streamlearn.settings.up import UpSettings
 from streamlearn.settings.versions import RegistrySettings, ReplicaSettings, VersionSettings
 
 __all__ = ["Settings"]
@@ -45,4 +46,5 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     serving: ServingSettings = ServingSettings()
     front: FrontSettings = FrontSettings()
     impressions: ImpressionsSettings = ImpressionsSettings()
+    up: UpSettings = UpSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

@@ -1,0 +1,232 @@
+"""Plan: which processes an application is run by on this machine, their commands, and where each answers."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamlearn.apps import AppFolder
+from streamlearn.errors import ServiceError, UsageError
+from streamlearn.supervision.member import INGEST, NODES, SHARDS, TRAINER, Member
+from streamlearn.supervision.ports import LOOPBACK, free_ports, is_taken
+
+__all__ = ["NODE_PORTS_STEP", "Asked", "Plan", "planned"]
+
+# A node's configured ports are so far from those of the node before it.
+NODE_PORTS_STEP = 10
+_PORT_MAX = 65_535
+_SHARDS_MAX = 64
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for beyond settings.
+
+    Attributes:
+        changes: Settings laid over app.toml, which every process is told too.
+        nodes: Serving nodes; `up.nodes` when None.
+        shards: Shards on this machine; as many as `ps.addresses` has here when None.
+        token_file: Holds what callers of nodes must say.
+        shards_token_file: Holds what shards must be told.
+        tls: Certificates and their key, of nodes.
+    """
+
+    changes: tuple[str, ...] = ()
+    nodes: int | None = None
+    shards: int | None = None
+    token_file: Path | None = None
+    shards_token_file: Path | None = None
+    tls: tuple[Path, Path] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run.
+
+    Attributes:
+        members: The processes, those first that others need.
+        metrics_port: Where `up` serves metrics of its own.
+    """
+
+    members: tuple[Member, ...]
+    metrics_port: int
+
+
+def planned(
+    folder: AppFolder,
+    asked: Asked,
+    free: Callable[[int], Sequence[int]] = free_ports,
+    taken: Callable[[int, str], bool] = is_taken,
+) -> Plan:
+    """Plan the processes of an application.
+
+    Args:
+        folder: The application, with its settings.
+        asked: What else was asked for.
+        free: Gives ports of the loopback address that are free.
+        taken: Whether a port of a host is taken.
+
+    Raises:
+        UsageError: What is asked for contradicts itself.
+        ServiceError: An address is taken.
+    """
+    settings = folder.settings
+    nodes = settings.up.nodes if asked.nodes is None else asked.nodes
+    ports = _Ports(free)
+    shards = _shard_addresses(settings.ps.addresses, asked.shards, ports)
+    here = [(number, address) for number, address in enumerate(shards) if _is_here(address)]
+    if asked.shards == 0:
+        here = []
+    grpc = _node_addresses("front.listen", settings.front.listen, nodes, ports)
+    http = _node_addresses("front.http", settings.front.http, nodes, ports) if settings.front.http else [""] * nodes
+    metrics = _metrics_ports(settings.telemetry.metrics_port, 3 + len(here) + nodes, ports)
+    _check_free(
+        [*(one for _, one in here), *grpc, *filter(None, http), *(f"{LOOPBACK}:{one}" for one in metrics)], taken
+    )
+    changes = [*asked.changes]
+    if shards:
+        changes.append(f"ps.addresses={json.dumps(shards)}")
+    made = _Made(folder, asked, changes, iter(metrics[1:]))
+    members = [made.shard(number, len(shards), address) for number, address in here]
+    needs = tuple(one.name for one in members)
+    members += [made.ingest(), made.trainer(needs)]
+    members += [made.node(number, *where) for number, where in enumerate(zip(grpc, http, strict=True), 1)]
+    return Plan(tuple(members), metrics[0])
+
+
+class _Ports:
+    """Ports that are free and were not given to another."""
+
+    def __init__(self, free: Callable[[int], Sequence[int]]) -> None:
+        self._free, self._given = free, set[int]()
+
+    def take(self) -> int:
+        """One more."""
+        while (port := self._free(1)[0]) in self._given:
+            pass
+        self._given.add(port)
+        return port
+
+
+class _Made:
+    """Members of one application."""
+
+    def __init__(self, folder: AppFolder, asked: Asked, changes: Sequence[str], metrics: Iterator[int]) -> None:
+        self._folder, self._asked, self._changes, self._metrics = folder, asked, changes, metrics
+
+    def shard(self, number: int, count: int, address: str) -> Member:
+        """One shard of the parameter server."""
+        words = ["ps", "--app", str(self._folder.folder), "--shard", f"{number}/{count}", "--listen", address]
+        words += _option("--token-file", self._asked.shards_token_file)
+        command, where = self._command(words)
+        start_s_max = self._folder.settings.up.start_s_max
+        return Member(
+            f"shard-{number}", SHARDS, command, ready_word=" listens at ", ready_s_max=start_s_max,
+            where={"frames": address, **where},
+        )  # fmt: skip
+
+    def ingest(self) -> Member:
+        """Ingest, which ends with its topics."""
+        command, where = self._command(["ingest", str(self._folder.folder)])
+        return Member("ingest", INGEST, command, may_end=True, where=where)
+
+    def trainer(self, needs: tuple[str, ...]) -> Member:
+        """The trainer, with its publisher."""
+        words = ["train", str(self._folder.folder), *_option("--token-file", self._asked.shards_token_file)]
+        command, where = self._command(words)
+        return Member("trainer", TRAINER, command, needs=needs, where=where)
+
+    def node(self, number: int, grpc: str, http: str) -> Member:
+        """One serving node; it gives up by itself when it is not ready in time."""
+        name = f"node-{number}"
+        words = ["serve", str(self._folder.folder), "--name", name, "--listen", grpc, "--http", http or "none"]
+        words += _option("--token-file", self._asked.token_file)
+        if self._asked.tls is not None:
+            words += ["--tls-cert", str(self._asked.tls[0]), "--tls-key", str(self._asked.tls[1])]
+        command, where = self._command(words)
+        asked = {"grpc": grpc, "http": http} if http else {"grpc": grpc}
+        return Member(name, NODES, command, ready_word=" is served at grpc ", where={**asked, **where})
+
+    def _command(self, words: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+        port = next(self._metrics)
+        for change in (*self._changes, f"telemetry.metrics_port={port}"):
+            words += ["--set", change]
+        return (sys.executable, "-m", "streamlearn", *words), {"metrics": f"{LOOPBACK}:{port}"}
+
+
+def _shard_addresses(configured: Sequence[str], count: int | None, ports: _Ports) -> list[str]:
+    """Addresses of all shards, here and elsewhere."""
+    if count and configured and count != len(configured):
+        message = f"--shards asks for {count}, and ps.addresses names {len(configured)}: {', '.join(configured)}"
+        raise UsageError(message, help="leave --shards out to start those of them that are on this machine")
+    if count is not None and count > _SHARDS_MAX:
+        message = f"--shards asks for {count}, and {_SHARDS_MAX} are the most of one machine"
+        raise UsageError(message, help="run shards on several machines, and name them in ps.addresses")
+    if configured or not count:
+        return list(configured)
+    return [f"{LOOPBACK}:{ports.take()}" for _ in range(count)]
+
+
+def _node_addresses(name: str, configured: str, count: int, ports: _Ports) -> list[str]:
+    """Where nodes serve: at the configured port and `NODE_PORTS_STEP` apart from there on, or at free ones for 0."""
+    host, port = _parted(name, configured)
+    if port == 0:
+        return [f"{host}:{ports.take()}" for _ in range(count)]
+    highest = port + NODE_PORTS_STEP * (count - 1)
+    if highest > _PORT_MAX:
+        message = f"{count} nodes from {name} = {configured} on would end at port {highest}"
+        raise UsageError(message, help="take a lower port, or 0 for any that are free")
+    return [f"{host}:{port + NODE_PORTS_STEP * at}" for at in range(count)]
+
+
+def _metrics_ports(first: int, count: int, ports: _Ports) -> list[int]:
+    """A port for `up` and one for each process."""
+    if first == 0:
+        return [ports.take() for _ in range(count)]
+    if first + count - 1 > _PORT_MAX:
+        message = f"telemetry.metrics_port is {first}, and {count} ports from there on are needed"
+        raise UsageError(message, help="take a lower port, or 0 for any that are free")
+    return list(range(first, first + count))
+
+
+def _check_free(addresses: Sequence[str], taken: Callable[[int, str], bool]) -> None:
+    seen = set[str]()
+    for address in addresses:
+        if address in seen:
+            message = f"two processes would listen at {address}"
+            raise UsageError(message, help="change front.listen, front.http, ps.addresses or telemetry.metrics_port")
+        seen.add(address)
+        if address.startswith("unix:"):
+            continue
+        host, port = _parted("address", address)
+        if taken(port, host.strip("[]").replace("localhost", LOOPBACK)):
+            message = f"{address} is taken: something listens there already"
+            hint = "end it, or take others: --set front.listen=127.0.0.1:0 --set front.http=127.0.0.1:0 finds free ones"
+            raise ServiceError(message, help=hint)
+
+
+def _parted(name: str, address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > _PORT_MAX:
+        message = f"{name} is {address!r}, which is no address"
+        raise UsageError(message, help="give HOST:PORT, such as 127.0.0.1:8001; HOST is an IP address or localhost")
+    return host, int(port)
+
+
+def _is_here(address: str) -> bool:
+    """Whether an address is one that this machine alone reaches."""
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _option(name: str, value: Path | None) -> list[str]:
+    return [] if value is None else [name, str(value)]

@@ -1,0 +1,207 @@
+"""Supervisor: carries out what its course orders, and tells it what came of it. It decides nothing itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import PartlyDone, ServiceError
+from streamlearn.settings import UpSettings
+from streamlearn.supervision.course import Act, Course, GivenUp, Standing, State
+from streamlearn.supervision.log import MemberLog
+from streamlearn.supervision.member import Member
+from streamlearn.supervision.meters import Meters
+from streamlearn.supervision.process import MemberProcess, how_ended
+
+__all__ = ["Seen", "Signals", "Supervisor"]
+
+_LOG = logging.getLogger("streamlearn.up")
+_LOOK_S = 0.1
+_NOT_STARTED = 127
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is shown of a member.
+
+    Attributes:
+        standing: How it stands; to be read at once.
+        pid: Its process's number, while there is one.
+        age_s: Since when it is in its state.
+        said: The last line it said.
+    """
+
+    standing: Standing
+    pid: int | None
+    age_s: float
+    said: str
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What a person asks for while it runs.
+
+    Attributes:
+        stop: Set when all are to be stopped in order.
+        kill: Set when all are to be killed.
+    """
+
+    stop: Event
+    kill: Event
+
+
+class Supervisor:
+    """Runs members until they have ended; use it in the main thread.
+
+    Args:
+        members: The processes.
+        settings: The bounds.
+        logs: The folder of their logs, which is there.
+        clock: What time is taken by.
+    """
+
+    def __init__(
+        self, members: Sequence[Member], settings: UpSettings, logs: Path, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._clock, self._settings = clock, settings
+        self._course = Course(members, settings, clock)
+        self._logs = {one.name: MemberLog(logs, one.name, settings) for one in members}
+        self._meters = Meters(settings)
+        self._processes: dict[str, MemberProcess] = {}
+
+    def run(
+        self,
+        signals: Signals,
+        show: Callable[[Sequence[Seen]], None] = lambda _: None,
+        when_up: Callable[[], None] = lambda: None,
+    ) -> list[dict[str, Any]]:
+        """Run until all have ended; gives a line for each of what became of it.
+
+        Args:
+            signals: What is asked for meanwhile.
+            show: Is told how all stand, again and again.
+            when_up: Called once, when all are ready.
+
+        Raises:
+            ServiceError: A member was given up.
+            PartlyDone: Some did not stop as they should.
+        """
+        was_up = False
+        try:
+            while not self._course.is_over:
+                self._listen(signals)
+                self._reap()
+                for order in self._course.orders():
+                    self._obey(order.act, self._course.standing(order.name).member)
+                self._meters.tell(self._course.standings, self._logs, self._clock.monotonic_s())
+                show(self._seen())
+                if not was_up and self._course.is_up:
+                    was_up = True
+                    when_up()
+                if not self._course.is_over:
+                    signals.stop.wait(_LOOK_S) if not self._course.is_stopping else signals.kill.wait(_LOOK_S)
+        finally:
+            self._kill_all()
+        return self._report()
+
+    def _listen(self, signals: Signals) -> None:
+        if signals.stop.is_set() and not self._course.is_stopping:
+            _LOG.info("stopping: ingest, then the trainer, then nodes, then shards")
+            self._course.stop()
+        if signals.kill.is_set():
+            self._course.kill()
+
+    def _reap(self) -> None:
+        for name, process in list(self._processes.items()):
+            if process.is_ready and self._course.standing(name).state is State.STARTING:
+                self._course.ready(name)
+                _LOG.info("%s is ready", name, extra=dict(self._course.standing(name).member.where))
+            status = process.poll()
+            if status is not None:
+                del self._processes[name]
+                self._end(name, status)
+
+    def _end(self, name: str, status: int) -> None:
+        """Tell the course, and people what it makes of it."""
+        self._course.ended(name, status)
+        standing, how = self._course.standing(name), how_ended(status)
+        if standing.state is State.WAITING:
+            wait_s, times = standing.backoff.left_s, len(standing.recent_s)
+            said = f"{times} of {self._settings.restarts_max} restarts in {self._settings.restarts_window_s:g} s"
+            _LOG.warning("%s ended with %s; it is started again in %.1f s (%s)", name, how, wait_s, said)
+        elif self._course.given_up is not None and self._course.given_up.name == name:
+            _LOG.error("%s ended with %s and is given up: all are stopped", name, how)
+        elif not self._course.is_stopping:
+            _LOG.info("%s ended: it has nothing more to do", name)
+        else:
+            _LOG.info("%s ended with %s", name, how)
+
+    def _obey(self, act: Act, member: Member) -> None:
+        name = member.name
+        if act is Act.START:
+            self._start(member)
+        elif act is Act.STOP:
+            _LOG.info("%s is told to stop", name)
+            self._processes[name].stop()
+        else:
+            _LOG.warning("%s is killed: it took too long, or all are to end at once", name)
+            self._processes[name].kill()
+
+    def _start(self, member: Member) -> None:
+        try:
+            process = MemberProcess(member, self._logs[member.name], self._clock)
+        except OSError as error:
+            self._logs[member.name].take(f"it could not be started: {error.strerror}".encode())
+            self._end(member.name, _NOT_STARTED)
+            return
+        self._processes[member.name] = process
+        _LOG.info("%s is started", member.name, extra={"pid": process.pid, "log": str(self._logs[member.name].path)})
+
+    def _seen(self) -> list[Seen]:
+        now_s, found = self._clock.monotonic_s(), []
+        for one in self._course.standings:
+            process, tail = self._processes.get(one.member.name), self._logs[one.member.name].tail
+            pid = None if process is None else process.pid
+            found.append(Seen(one, pid, now_s - one.since_s, tail[-1] if tail else ""))
+        return found
+
+    def _report(self) -> list[dict[str, Any]]:
+        if self._course.given_up is not None:
+            raise self._failure(self._course.given_up)
+        odd = [one for one in self._course.standings if not one.stopped_well]
+        if odd:
+            said = "; ".join(f"{one.member.name} ended with {how_ended(one.status)}" for one in odd)
+            message = f"{len(odd)} of {len(self._course.standings)} processes did not stop as they should: {said}"
+            raise PartlyDone(
+                message,
+                help="their logs say why; raise up.stop_s_max where one was killed for taking too long. "
+                "What was not done is done after the next start",
+            )
+        return [
+            {"process": one.member.name, "ended": "" if one.status is None else how_ended(one.status),
+             "restarts": one.restarts, "log": str(self._logs[one.member.name].path)}
+            for one in self._course.standings
+        ]  # fmt: skip
+
+    def _failure(self, given_up: GivenUp) -> ServiceError:
+        log = self._logs[given_up.name]
+        words = "\n".join(f"  {line}" for line in log.tail) or "  (it said nothing)"
+        message = (
+            f"{given_up.name} ended with {how_ended(given_up.status)} after {given_up.restarts} restarts, and is given "
+            f"up: {given_up.why}. Its last words:\n{words}"
+        )
+        return ServiceError(
+            message, help=f"mend what it says, then run `streamlearn up` again; all it said is in {log.path}"
+        )
+
+    def _kill_all(self) -> None:
+        """What an error of this process's own would leave behind."""
+        for process in self._processes.values():
+            process.kill()
+        for log in self._logs.values():
+            log.close()

@@ -1,0 +1,208 @@
+"""The supervisor with real processes, each a few lines of Python: started, started again, stopped, killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from streamlearn.errors import PartlyDone, ServiceError
+from streamlearn.settings import UpSettings
+from streamlearn.supervision import Member, Seen, Signals, State, Supervisor
+from streamlearn.supervision.member import INGEST, NODES, TRAINER
+from streamlearn.testing import wait_until
+
+_WAIT_S = 60.0
+_SETTINGS = UpSettings(backoff_first_ms=10, backoff_ms_max=20, stop_s_max=30)
+# Says that it is there, and writes a file when it is told to end.
+_STOPS = """
+import pathlib, signal, sys, threading
+ended = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: ended.set())
+print("listens", flush=True)
+ended.wait()
+with open(sys.argv[1], "a") as file:
+    print(sys.argv[2], file=file)
+"""
+_STUBBORN = """
+import signal, threading
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("listens", flush=True)
+threading.Event().wait()
+"""
+
+
+def python(code: str, *words: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", code, *words)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Watch:
+    """Does something once all of some are ready."""
+
+    def __init__(self, names: Sequence[str], then: Callable[[Signals, dict[str, int]], None]) -> None:
+        self.signals = Signals(threading.Event(), threading.Event())
+        self._names, self._then, self._is_done = set(names), then, False
+        self.pids: dict[str, int] = {}
+
+    def __call__(self, seen: Sequence[Seen]) -> None:
+        running = {one.standing.member.name: one.pid for one in seen if one.standing.state is State.RUNNING and one.pid}
+        if not self._is_done and self._names <= set(running):
+            self._is_done = True
+            self.pids = running
+            self._then(self.signals, running)
+
+
+def run(members: Sequence[Member], logs: Path, watch: Watch, settings: UpSettings = _SETTINGS) -> list[dict[str, Any]]:
+    # It only ends what hangs.
+    timer = threading.Timer(_WAIT_S, lambda: (watch.signals.stop.set(), watch.signals.kill.set()))
+    timer.start()
+    try:
+        return Supervisor(members, settings, logs).run(watch.signals, watch)
+    finally:
+        timer.cancel()
+
+
+def stop(signals: Signals, pids: dict[str, int]) -> None:
+    del pids
+    signals.stop.set()
+
+
+def test_members_are_stopped_in_order_and_none_is_left(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    members = [
+        Member(name, stage, python(_STOPS, str(said), name), ready_word="listens")
+        for name, stage in (("node-1", NODES), ("trainer", TRAINER), ("ingest", INGEST))
+    ]
+    watch = Watch(["node-1", "trainer", "ingest"], stop)
+    lines = run(members, tmp_path, watch)
+    assert said.read_text().split() == ["ingest", "trainer", "node-1"]
+    assert [(one["process"], one["ended"], one["restarts"]) for one in lines] == [
+        ("node-1", "status 0", 0), ("trainer", "status 0", 0), ("ingest", "status 0", 0),
+    ]  # fmt: skip
+    assert not any(map(is_alive, watch.pids.values()))
+    assert "listens" in (tmp_path / "trainer.log").read_text()
+
+
+def test_a_member_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    def kill(signals: Signals, pids: dict[str, int]) -> None:
+        del signals
+        os.kill(pids["trainer"], signal.SIGKILL)
+
+    def show(seen: Sequence[Seen]) -> None:
+        watch(seen)
+        if seen[0].standing.restarts and seen[0].standing.state is State.RUNNING:
+            assert seen[0].pid not in watch.pids.values()
+            assert seen[0].said == "listens"
+            watch.signals.stop.set()
+
+    watch = Watch(["trainer"], kill)
+    members = [Member("trainer", TRAINER, python(_STOPS, str(tmp_path / "said"), "x"), ready_word="listens")]
+    lines = Supervisor(members, _SETTINGS, tmp_path).run(watch.signals, show)
+    assert (lines[0]["ended"], lines[0]["restarts"]) == ("status 0", 1)
+    assert REGISTRY.get_sample_value("streamlearn_supervision_restarts_total", {"process": "trainer"}) == 1
+    state = {"process": "trainer", "state": "ended"}
+    assert REGISTRY.get_sample_value("streamlearn_supervision_state_processes", state) is not None
+
+
+def test_a_member_that_fails_again_and_again_ends_all_and_its_words_are_said(tmp_path: Path) -> None:
+    members = [
+        Member("node-1", NODES, python(_STOPS, str(tmp_path / "said"), "node-1"), ready_word="listens"),
+        Member("trainer", TRAINER, python("import sys; sys.exit('error: no samples\\nhelp: make some')")),
+    ]
+    watch = Watch(["node-1"], lambda *_: None)
+    with pytest.raises(ServiceError) as caught:
+        run(members, tmp_path, watch, UpSettings(restarts_max=2, backoff_first_ms=1))
+    words = str(caught.value)
+    assert "trainer ended with status 1 after 2 restarts" in words
+    assert "  error: no samples\n  help: make some" in words
+    assert str(tmp_path / "trainer.log") in words
+    assert caught.value.exit_code == 1
+    assert not any(map(is_alive, watch.pids.values()))
+
+
+def test_what_cannot_be_run_at_all_is_told_likewise(tmp_path: Path) -> None:
+    members = [Member("ingest", INGEST, ("/nowhere/streamlearn", "ingest"))]
+    with pytest.raises(ServiceError, match="status 127") as caught:
+        run(members, tmp_path, Watch(["x"], stop), UpSettings(restarts_max=1, backoff_first_ms=1))
+    assert "/nowhere/streamlearn: No such file" in caught.value.message
+
+
+def test_who_does_not_stop_is_killed_after_the_deadline_and_it_is_said(tmp_path: Path) -> None:
+    members = [
+        Member("trainer", TRAINER, python(_STUBBORN), ready_word="listens"),
+        Member("node-1", NODES, python(_STOPS, str(tmp_path / "said"), "node-1"), ready_word="listens"),
+    ]
+    watch = Watch(["trainer", "node-1"], stop)
+    with pytest.raises(PartlyDone, match=r"1 of 2 processes .* trainer ended with SIGKILL") as caught:
+        run(members, tmp_path, watch, UpSettings(stop_s_max=0.2))
+    assert caught.value.exit_code == 3
+    # The next stage was stopped as it should all the same.
+    assert (tmp_path / "said").read_text() == "node-1\n"
+    assert not any(map(is_alive, watch.pids.values()))
+
+
+def test_a_second_word_kills_at_once(tmp_path: Path) -> None:
+    def stop_twice(signals: Signals, pids: dict[str, int]) -> None:
+        del pids
+        signals.stop.set()
+        signals.kill.set()
+
+    watch = Watch(["trainer"], stop_twice)
+    with pytest.raises(PartlyDone):
+        run([Member("trainer", TRAINER, python(_STUBBORN), ready_word="listens")], tmp_path, watch)
+    assert not any(map(is_alive, watch.pids.values()))
+
+
+def test_input_that_ends_is_the_end(tmp_path: Path) -> None:
+    lines = run([Member("ingest", INGEST, python("print('done')"), may_end=True)], tmp_path, Watch(["x"], stop))
+    assert lines == [
+        {"process": "ingest", "ended": "status 0", "restarts": 0, "log": str(tmp_path / "ingest.log")}
+    ]  # fmt: skip
+
+
+def test_what_a_member_left_in_its_group_is_ended_with_it(tmp_path: Path) -> None:
+    leaves = "import os, threading\nchild = os.fork()\nchild or threading.Event().wait()\nprint('child', child)"
+    run([Member("ingest", INGEST, python(leaves), may_end=True)], tmp_path, Watch(["x"], stop))
+    lines = (tmp_path / "ingest.log").read_text().splitlines()
+    found = [line.split()[1] for line in lines if line.startswith("child")]
+    assert len(found) == 1
+    wait_until(lambda: not any(is_alive(int(pid)) for pid in found), "what was left has ended", _WAIT_S)
+
+
+_OWNER = """
+import sys, threading
+from pathlib import Path
+from streamlearn.settings import UpSettings
+from streamlearn.supervision import Member, Signals, Supervisor
+members = [Member("trainer", 1, (sys.executable, "-I", "-S", "-c", sys.argv[2]), ready_word="listens")]
+def show(seen):
+    if seen[0].standing.state == "running":
+        print(seen[0].pid, flush=True)
+Supervisor(members, UpSettings(), Path(sys.argv[1])).run(Signals(threading.Event(), threading.Event()), show)
+"""
+
+
+def test_members_of_a_supervisor_that_is_killed_end_with_it(tmp_path: Path) -> None:
+    call = [sys.executable, "-c", _OWNER, str(tmp_path), _STUBBORN]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        assert is_alive(pid)
+        owner.kill()
+    wait_until(lambda: not is_alive(pid), "the member has ended", _WAIT_S)
