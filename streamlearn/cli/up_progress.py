@@ -51,12 +51,13 @@ def members_table(seen: Sequence[Seen]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("process", "", "pid", "for", "restarts", "at", "says"):
-        table.add_column(head, no_wrap=True, overflow="ellipsis")
+    # Where there is little room, addresses and words are cut.
+    for head, width in (("process", 9), ("", 8), ("pid", 7), ("for", 6), ("restarts", 8), ("at", None), ("says", None)):
+        table.add_column(head, no_wrap=True, overflow="ellipsis", min_width=width)
     for one in seen:
         state, member = str(one.standing.state), one.standing.member
         style = _STYLES.get(state, "default")
-        where = " ".join(f"{what} {address}" for what, address in member.where.items())
+        where = " ".join(f"{what} {address}" for what, address in member.where.items() if what != "metrics")
         table.add_row(
             member.name, f"[{style}]{state}[/]", str(one.pid or ""), age_text(round(one.age_s * 1000)),
             str(one.standing.restarts or ""), where, escape(one.said),

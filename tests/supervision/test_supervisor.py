@@ -70,7 +70,7 @@ class Watch:
 
 def run(members: Sequence[Member], logs: Path, watch: Watch, settings: UpSettings = _SETTINGS) -> list[dict[str, Any]]:
     # It only ends what hangs.
-    timer = threading.Timer(_WAIT_S, lambda: (watch.signals.stop.set(), watch.signals.kill.set()))
+    timer = threading.Timer(_WAIT_S, watch.signals.kill.set)
     timer.start()
     try:
         return Supervisor(members, settings, logs).run(watch.signals, watch)
