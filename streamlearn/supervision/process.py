@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.supervision import tether
@@ -45,7 +46,8 @@ class MemberProcess:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        log.begin(f"{member.name} started as pid {self.pid} at {clock.wall_ms()} ms")
+        at = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
+        log.begin(f"{member.name} started as pid {self.pid} at {at}")
         self._reader = threading.Thread(target=self._read, name=f"log of {member.name}", daemon=True)
         self._reader.start()
 

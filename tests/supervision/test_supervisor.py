@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -96,7 +97,9 @@ def test_members_are_stopped_in_order_and_none_is_left(tmp_path: Path) -> None:
         ("node-1", "status 0", 0), ("trainer", "status 0", 0), ("ingest", "status 0", 0),
     ]  # fmt: skip
     assert not any(map(is_alive, watch.pids.values()))
-    assert "listens" in (tmp_path / "trainer.log").read_text()
+    log = (tmp_path / "trainer.log").read_text().splitlines()
+    assert re.fullmatch(r"--- trainer started as pid \d+ at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", log[0])
+    assert log[1] == "listens"
 
 
 def test_a_member_that_is_killed_is_started_again(tmp_path: Path) -> None:
