@@ -21,7 +21,16 @@ from streamlearn.settings import TelemetrySettings
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-__all__ = ["MetricsServer", "counter", "gauge", "histogram", "metrics_text", "serve_metrics", "set_up_logging"]
+__all__ = [
+    "AGES_S",
+    "MetricsServer",
+    "counter",
+    "gauge",
+    "histogram",
+    "metrics_text",
+    "serve_metrics",
+    "set_up_logging",
+]
 
 COMPONENTS = ("events", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay", "supervision")
 UNITS = (
@@ -39,6 +48,8 @@ UNITS = (
     "nats",
     "processes",
 )
+AGES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0)
+"""Buckets of a histogram of how old something is."""
 Metric = TypeVar("Metric")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 # What logging itself puts on a record; all else was given as extra= and is shown.

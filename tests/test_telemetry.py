@@ -182,6 +182,7 @@ def test_no_port_serves_nothing() -> None:
 
 def test_public_names_are_listed() -> None:
     assert set(telemetry.__all__) == {
+        "AGES_S",
         "MetricsServer",
         "counter",
         "gauge",

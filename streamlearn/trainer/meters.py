@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from streamlearn.telemetry import counter, gauge
+from streamlearn.telemetry import AGES_S, counter, gauge, histogram
+from streamlearn.trainer.step import Piece
 
 __all__ = ["Meters"]
 
@@ -22,12 +23,25 @@ class Meters:
         self._marks = gauge("trainer", "marks", "ratio", "Share of marks.bytes_max that is held")
         self._clock = gauge("trainer", "clock", "seconds", "Event time that training has reached, since 1970")
         self._loss = gauge("trainer", "loss", "nats", "Mean loss of a row, of all labels, lately")
+        self._freshness = histogram(
+            "trainer",
+            "freshness",
+            "seconds",
+            "From when a row was due until it was learned, the oldest of each step",
+            AGES_S,
+        )
         self._known: dict[tuple[str, str], float] = {}
 
     def rows(self, outcomes: Mapping[str, int]) -> None:
         """How many rows there were by now, by outcome."""
         for name, count in outcomes.items():
             self._rows.labels(name).inc(self._since("rows", name, count))
+
+    def learned(self, pieces: Sequence[Piece], wall_ms: int) -> None:
+        """A step's rows, and when they were learned."""
+        if pieces:
+            due_ms = min(int(one.batch.settle_time_ms[one.rows].min()) for one in pieces)
+            self._freshness.observe((wall_ms - due_ms) / 1_000)
 
     def steps(self, outcomes: Mapping[str, int]) -> None:
         """How many steps there were by now, by outcome."""

@@ -354,6 +354,7 @@ class Trainer:
         assert self._validating is not None
         assert done.learned is not None
         self._newest = done.step.pieces
+        self._meters.learned(done.step.pieces, self._clock.wall_ms())
         columns = done.columns
         bits = (len(columns), np.bitwise_count(columns.learn).sum(), np.bitwise_count(columns.correct).sum())
         for name, count in zip(COUNTED, bits, strict=True):

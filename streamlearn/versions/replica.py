@@ -403,3 +403,6 @@ class Replica:
         meters.active.set(0 if status.active is None else status.active.version)
         meters.behind.set(status.behind_s)
         meters.readers.set(0 if current is None else current.readers)
+        active = None if current is None or current.active is None else current.versions.get(current.active)
+        if active is not None and active.manifest.watermark_ms is not None:
+            meters.freshness.observe((self._clock.wall_ms() - active.manifest.watermark_ms) / 1_000)

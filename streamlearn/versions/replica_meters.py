@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamlearn.telemetry import counter, gauge
+from streamlearn.telemetry import AGES_S, counter, gauge, histogram
 
 __all__ = ["ReplicaMeters"]
 
@@ -16,6 +16,13 @@ class ReplicaMeters:
         self.active = gauge("serving", "active", "version", "The version that answers")
         self.behind = gauge("serving", "behind", "seconds", "Since when the node is behind the pointer")
         self.readers = gauge("serving", "reading", "requests", "Readers that hold a version")
+        self.freshness = histogram(
+            "serving",
+            "freshness",
+            "seconds",
+            "How old what is answered from is: now less the event time learned",
+            AGES_S,
+        )
         self.rows = counter("serving", "staged_rows", "Rows and keys staged, verified")
         self.seconds = counter("serving", "staging_seconds", "Time spent staging them")
         self.moves = counter("serving", "moves", "Moves of the pointer that were acted on")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import REGISTRY
 
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import TrainingFailed, UsageError
@@ -36,6 +37,22 @@ def test_every_label_is_learned_once_and_corrected_once(tmp_path: Path) -> None:
     assert report.tally.refused_rows == 0
     manifest = Chain.find(store_of(folder), folder.app.name).manifest
     assert manifest.metrics["samples"] == report.tally.rows
+
+
+def test_how_long_the_oldest_row_of_each_step_was_due_is_observed(tmp_path: Path) -> None:
+    def figure(name: str) -> float:
+        return REGISTRY.get_sample_value(f"streamlearn_trainer_freshness_seconds_{name}") or 0.0
+
+    folder = learnable_folder(tmp_path, {"trainer": {"step_rows": 64}})
+    messages = messages_of(folder.app, 20)
+    write_messages(folder, messages)
+    due_ms = [int(time_ms) for _, batch in messages for time_ms in batch.settle_time_ms]
+    count, seconds, begin_ms = figure("count"), figure("sum"), SYSTEM_CLOCK.wall_ms()
+    report = run(folder)
+    end_ms, steps = SYSTEM_CLOCK.wall_ms(), figure("count") - count
+    assert 0 < steps <= report.tally.steps
+    mean_ms = (figure("sum") - seconds) / steps * 1_000
+    assert begin_ms - max(due_ms) <= mean_ms <= end_ms - min(due_ms)
 
 
 def test_it_learns(tmp_path: Path) -> None:

@@ -63,6 +63,26 @@ def test_a_move_is_acknowledged_once_with_boot_id_and_seq(world: World) -> None:
     assert ack.took_ms >= 0
 
 
+def test_how_old_what_is_answered_from_is_is_observed_at_each_look(world: World) -> None:
+    def figure(name: str) -> float:
+        return REGISTRY.get_sample_value(f"streamlearn_serving_freshness_seconds_{name}") or 0.0
+
+    count, seconds = figure("count"), figure("sum")
+    world.cut(1, 2)
+    node = world.node()
+    node.step()
+    assert figure("count") == count  # nothing answers yet
+    now_ms, expected = world.clock.wall_ms(), 0.0
+    for version in (2, 1):
+        world.serve(version)
+        node.step()
+        # A version of this history has learned all until its own number of milliseconds.
+        expected += (now_ms - version) / 1_000
+    assert figure("count") - count == 2
+    assert figure("sum") - seconds == pytest.approx(expected)
+    node.close()
+
+
 def test_versions_kept_older_than_the_active_one_can_be_gone_back_to_at_once(world: World) -> None:
     world.cut(1)
     world.serve(1)
