@@ -21,6 +21,7 @@ NAMES = (
     "freshness",
     "executables",
     "serving",
+    "loop",
 )
 
 

@@ -19,12 +19,14 @@ from streamlearn.events.packed import Packed, pack_columns
 from streamlearn.replay import History, HistoryBlock
 from streamlearn.topics import Writer, create_topic
 
-__all__ = ["Written", "click_rate", "create_topics", "history_of", "write_events"]
+__all__ = ["ACTIONS_SHARE", "ITEMS", "Written", "click_rate", "create_topics", "history_of", "write_events"]
 
 ROOT = Path(__file__).parent.parent
 SPAN_MS = 60_000
-# Items a request shows, and actions a click makes, on average: what the synthetic traffic has.
-_ITEMS, _ACTIONS_A_CLICK = 1.4, 1.4
+ITEMS, ACTIONS_SHARE = 1.4, 0.05
+"""Items a request shows on average, as the synthetic traffic has them; and actions to an impression, as asked for."""
+# Actions a click makes.
+_ACTIONS_A_CLICK = 1.4
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,12 @@ class Written:
 
 def click_rate(actions_share: float) -> float:
     """The share of shown items that are clicked, for actions to be that share of impressions."""
-    return actions_share / (_ITEMS * _ACTIONS_A_CLICK)
+    return actions_share / (ITEMS * _ACTIONS_A_CLICK)
 
 
 def history_of(events: int, rate: float, **options: object) -> History:
     """Traffic of about so many events, so many a second of event time, with five actions to a hundred impressions."""
-    given = {"events": events, "rate": rate, "click_rate": f"{click_rate(0.05):.4f}", **options}
+    given = {"events": events, "rate": rate, "click_rate": f"{click_rate(ACTIONS_SHARE):.4f}", **options}
     module = app_module(ROOT / "examples" / "synthetic", "history")
     made: History = module.history({name: str(value) for name, value in given.items()})
     return made

@@ -25,19 +25,22 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="changes")
     parser.add_argument("--rate", type=float, required=True)
     parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--seed", type=int, default=1, help="of what is shown; requests of two seeds have other ids")
+    parser.add_argument("--go-on", action="store_true", help="leave the topics without end marks")
     options = parser.parse_args()
     end_with_parent()
     folder = load_app(Path(options.app), options.changes)
     with Producer(folder) as producer:
         begin_ms = time.time_ns() // 1_000_000
-        history = history_of(round(options.rate * options.seconds), options.rate, start_ms=begin_ms)
+        events = round(options.rate * options.seconds)
+        history = history_of(events, options.rate, start_ms=begin_ms, seed=options.seed)
         # Actions go on for a window after the last impression: they are cut off.
         stop = threading.Event()
         over = threading.Timer(options.seconds, stop.set)
         over.start()
         report = Replayer(history, producer, folder.settings.replay).run(speed=1.0, stop=stop)
         over.cancel()
-        if not report.ended:
+        if not report.ended and not options.go_on:
             producer.end(time.time_ns() // 1_000_000)
             producer.flush()
     found = {"begin_ms": begin_ms, "reached_ms": report.reached_ms, "events": report.impressions + report.actions}

@@ -1,0 +1,16 @@
+"""The synthetic application with DeepFM, and a wait so short that a run sees samples soon."""
+
+from dataclasses import replace
+
+from examples.synthetic.app import app as synthetic
+from streamlearn.features import LabelGroup
+
+_slots = (replace(one, table="main", dim=16, initial_range=0.05) for one in synthetic.features.slots)
+
+app = replace(
+    synthetic,
+    name="loop_deepfm",
+    features=replace(synthetic.features, slots=tuple(_slots)),
+    groups=(LabelGroup("fast", wait_s=2, window_s=60),),
+    model="deepfm",
+)

@@ -1,0 +1,32 @@
+"""Services of the loop: a real Kafka, Redis and Flink of this machine, as an application's settings name them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from tools.services import FlinkJobServer, Kafka, Redis
+
+__all__ = ["services"]
+
+# On Flink what a reader left for later is taken up when a bundle ends, which a checkpoint makes sure of.
+_CHECKPOINT_S = 1
+
+
+def services(place: Path, ends: ExitStack) -> tuple[str, ...]:
+    """Start them, to be ended by `ends`; what `--set` says of them.
+
+    Raises:
+        ServiceError: One cannot be had here.
+    """
+    kafka = ends.enter_context(Kafka.start(place / "kafka"))
+    redis = ends.enter_context(Redis.start(place / "redis"))
+    flink = ends.enter_context(FlinkJobServer.start(place / "flink"))
+    return (
+        f"topics.root=kafka://{kafka.address}",
+        f"registry.url={redis.url}",
+        "ingest.runner=flink",
+        f"ingest.job_endpoint={flink.job_endpoint}",
+        f"ingest.artifact_endpoint={flink.artifact_endpoint}",
+        f"ingest.checkpoint_s={_CHECKPOINT_S}",
+    )
