@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -97,13 +97,13 @@ class _Loop:
     def quickly(self) -> None:
         """Freshness, a kill of each part and a rollback, in one loop with shards."""
         with self._part("a short run"), self._whole(Shape(shards=2)) as whole:
-            self._result.figures |= freshness(whole, _QUICK_SECOND, _events_of, self._note)
+            self._figures(freshness(whole, _QUICK_SECOND, _events_of, self._note))
             self._recovered(whole, _QUICK_SECOND.rate, 1, 1)
 
     def second(self) -> None:
         """A version a second, in files and on Prism."""
         with self._part("freshness"), self._whole(Shape()) as whole:
-            self._result.figures |= freshness(whole, _SECOND, _events_of, self._note)
+            self._figures(freshness(whole, _SECOND, _events_of, self._note))
 
     def sustained(self) -> None:
         """How many samples a second are learned for long, in files and on Prism."""
@@ -125,19 +125,17 @@ class _Loop:
                 self._result.unmeasured["services"] = str(error).splitlines()[0]
                 return
             with self._whole(Shape(shards=2, nodes=2, changes=changes)) as whole:
-                found = freshness(whole, _SECOND, _events_of, self._note)
-                self._result.figures |= {f"services.{name}": value for name, value in found.items()}
+                self._figures(freshness(whole, _SECOND, _events_of, self._note), "services.")
                 self._sustained(whole, _SERVICES_SEARCH, "services")
 
     def minute(self) -> None:
         """A version a minute, in files and on Prism."""
         with self._part("a version a minute"), self._whole(Shape(interval_s=_MINUTE.interval_s)) as whole:
-            found = freshness(whole, _MINUTE, _events_of, self._note)
-            self._result.figures |= {f"at_60s.{name}": value for name, value in found.items()}
+            self._figures(freshness(whole, _MINUTE, _events_of, self._note), "at_60s.")
 
     def _recovered(self, whole: Whole, rate: float, kills: int, times: int) -> None:
-        self._result.figures |= recoveries(whole, rate, _events_of, self._note, kills)
-        self._result.figures |= rollbacks(whole, rate, _events_of, times)
+        self._figures(recoveries(whole, rate, _events_of, self._note, kills))
+        self._figures(rollbacks(whole, rate, _events_of, times))
 
     def _sustained(self, whole: Whole, search: Search, name: str) -> None:
         best = sustained(search, partial(self._hold, whole, search))
@@ -146,7 +144,12 @@ class _Loop:
             self._result.failures.append(figure)
             self._note(f"{name}: not even {search.begin:,.0f} samples/s held")
         else:
-            self._result.figures[figure] = best.learned_per_s
+            self._figures({figure: best.learned_per_s})
+
+    def _figures(self, found: Mapping[str, float], prefix: str = "") -> None:
+        """Put figures down, and say them at once: a run is long, and may be ended before it is over."""
+        self._result.figures |= {f"{prefix}{name}": value for name, value in found.items()}
+        self._note(", ".join(f"{prefix}{name} {value:.4g}" for name, value in found.items()))
 
     def _hold(self, whole: Whole, search: Search, rate: float) -> Held:
         return hold(whole, search, rate, _events_of, self._note)

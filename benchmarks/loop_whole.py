@@ -129,8 +129,8 @@ class Whole:
             part(f"shard-{at}", "streamlearn", "ps", "--app", app, "--listen", one, "--shard", f"{at}/{shape.shards}")
             for at, one in enumerate(shards_at)
         ]
-        for one in self.shards:
-            one.wait_said(" listens at ", _READY_S_MAX)
+        for shard in self.shards:
+            shard.wait_said(" listens at ", _READY_S_MAX)
         quoted = ", ".join(f'"{one}"' for one in shards_at)
         self.ingest = part("ingest", "streamlearn", "ingest", app)
         self.trainer = part("trainer", "streamlearn", "train", app, more=(f"ps.addresses=[{quoted}]",))
@@ -146,6 +146,6 @@ class Whole:
         for node in self.nodes:
             node.wait_said(" is served at grpc ", _READY_S_MAX)
         self.answers = [Answers(one, message) for one in nodes_at]
-        for one in self.answers:
-            ends.callback(one.close)
+        for asker in self.answers:
+            ends.callback(asker.close)
         self._note(f"{len(self.shards)} shards, {len(self.nodes)} nodes, ingest and the trainer run")
