@@ -49,7 +49,7 @@ def freshness(whole: Whole, spell: Spell, events_of: Callable[[float], float], n
         note: Told how far it is.
 
     Raises:
-        ServiceError: Some of the rows that were due never were.
+        ServiceError: The producer failed, or no samples were written.
     """
     # A wait passes before the first row is due; rows due at the end are still produced for.
     wait_s = float(whole.folder.app.groups[0].wait_s)
@@ -60,12 +60,13 @@ def freshness(whole: Whole, spell: Spell, events_of: Callable[[float], float], n
             time.sleep(_LOOK_S)
         if producer.process.exit_status != 0:
             producer.process.fail("the producer failed")
-    rows = read_rows(whole.folder)
-    if not len(rows):
+    sent_ms = read_rows(whole.folder).sent_ms
+    sent_ms = sent_ms[sent_ms >= begin_ms]
+    if not len(sent_ms):
         message = "no samples were written"
         raise ServiceError(message, help=f"see {whole.ingest.process.log}")
     # When the producer began is known by what it produced: it takes some seconds to start.
-    first_ms = int(rows.sent_ms[rows.sent_ms >= begin_ms].min()) + (wait_s + spell.warm_s) * 1e3
+    first_ms = int(sent_ms.min()) + (wait_s + spell.warm_s) * 1e3
     last_ms = first_ms + spell.seconds * 1e3
     _wait_served(whole, last_ms, spell.late_s_max)
     rows = read_rows(whole.folder).due_between(first_ms, last_ms)

@@ -7,6 +7,7 @@ import signal
 import sys
 import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 
 from tools.services import free_ports
@@ -66,7 +67,7 @@ class LoopPart:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=_METERS_WAIT_S) as answer:
                 lines = answer.read().decode().splitlines()
-        except OSError:
+        except (OSError, HTTPException):
             return None
         return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == name), 0.0)
 

@@ -10,7 +10,7 @@ from benchmarks.loop_part import LoopPart
 __all__: list[str] = []
 
 _APP = Path(__file__).parents[2] / "examples" / "synthetic"
-_SAYS = " listens at "
+_SAYS = "of synthetic listens at "
 
 
 def test_a_part_that_is_killed_comes_back_where_it_was_and_is_heard_anew(tmp_path: Path) -> None:
