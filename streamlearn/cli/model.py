@@ -8,20 +8,16 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from streamlearn.errors import RegistryUnreachable, UsageError
+from streamlearn.errors import UsageError
+from streamlearn.versions.model import Model
 
 if TYPE_CHECKING:
     from streamlearn.cli.place import Place
-    from streamlearn.settings import Settings
-    from streamlearn.versions import History, Known, Mover, Pointer, PointerLog, Registry, Store
 
 __all__ = [
     "Model",
@@ -46,107 +42,6 @@ ReasonOption: TypeAlias = Annotated[
 
 
 _VERSION_MAX = 10**12 - 1
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model and where it is.
-
-    Attributes:
-        name: Its name.
-        store_url: Where its versions are.
-        url: Where its nodes are; empty for no registry.
-        settings: The application's, or the defaults.
-        is_alone: Whether it was said that there is no registry.
-    """
-
-    name: str
-    store_url: str
-    url: str
-    settings: Settings
-    is_alone: bool = False
-
-    @cached_property
-    def store(self) -> Store:
-        """Its store."""
-        from streamlearn.versions import open_store
-
-        return open_store(self.store_url)
-
-    @cached_property
-    def registry(self) -> Registry | None:
-        """Its registry."""
-        from streamlearn.versions import open_registry
-
-        return open_registry(self.url, self.name, self.settings.registry) if self.url else None
-
-    @cached_property
-    def log(self) -> PointerLog:
-        """The moves of its pointer."""
-        from streamlearn.versions import PointerLog
-
-        log = PointerLog(self.store, self.name)
-        if self.registry is not None:
-            with suppress(RegistryUnreachable):
-                copy = self.registry.pointer()
-                log.begin_near(0 if copy is None else copy.seq)
-        return log
-
-    @cached_property
-    def mover(self) -> Mover:
-        """What moves its pointer."""
-        from streamlearn.versions import Mover
-
-        return Mover(self.log, self.registry)
-
-    @cached_property
-    def history(self) -> History:
-        """Its versions, as far as they are known to the registry without another look."""
-        from streamlearn.versions import History
-
-        known: Sequence[Known] = ()
-        if self.registry is not None:
-            try:
-                known = self.registry.versions()
-            except RegistryUnreachable:
-                known = ()
-        return History(self.store, self.name, known)
-
-    @property
-    def pointer(self) -> Pointer:
-        """Where its pointer stands."""
-        return self.log.newest()
-
-    def known(self) -> tuple[Known, ...]:
-        """Its versions, oldest first.
-
-        Raises:
-            UsageError: There are none.
-        """
-        known = self.history.read()
-        if not known:
-            message = f"there is no version of {self.name!r} in {self.store.url}"
-            raise UsageError(message, help="check the model's name, and --store or STREAMLEARN_STORE")
-        return known
-
-    def known_at(self, pointer: Pointer, known: Sequence[Known]) -> Sequence[Known]:
-        """Its versions again, where one is served by now that was not there when they were read."""
-        is_there = all(ref.version <= known[-1].version for ref in pointer.needed.values())
-        return known if is_there else self.known()
-
-    def one(self, version: int) -> Known:
-        """One of its versions.
-
-        Raises:
-            UsageError: There is none of that number.
-        """
-        known = self.known()
-        for one in known:
-            if one.version == version:
-                return one
-        there = ", ".join(str(one.version) for one in known[-5:])
-        message = f"there is no version {version} of {self.name!r}"
-        raise UsageError(message, help=f"the newest are {there}; see `streamlearn versions {self.name}`")
 
 
 def open_model(model: str | None, place: Place) -> Model:

@@ -11,7 +11,7 @@ from streamlearn.cli.units import counted
 from streamlearn.errors import PartlyDone
 
 if TYPE_CHECKING:
-    from streamlearn.versions import Canary, Moved
+    from streamlearn.versions import Moved
 
 __all__ = ["show_moved"]
 
@@ -28,7 +28,9 @@ def show_moved(moved: Moved, said: str, *, json: bool) -> None:
         PartlyDone: A node has not acted, or could not be asked.
     """
     if json:
-        print_json(_facts(moved))
+        from streamlearn.versions.facts import moved_facts
+
+        print_json(moved_facts(moved))
     else:
         typer.echo(f"{said} (move {moved.pointer.seq}, in the store after {moved.store_ms:.1f} ms)")
         rows = [_row(one.node, "acted", one.ms, one.version) for one in moved.acted]
@@ -48,29 +50,3 @@ def show_moved(moved: Moved, said: str, *, json: bool) -> None:
 
 def _row(node: str, state: str, ms: float | None, version: int) -> dict[str, Any]:
     return {"node": node, "state": state, "ms": None if ms is None else round(ms, 1), "serves": version or "-"}
-
-
-def _facts(moved: Moved) -> dict[str, Any]:
-    pointer = moved.pointer
-    return {
-        "seq": pointer.seq,
-        "active": None if pointer.active is None else pointer.active.version,
-        "held": pointer.held,
-        "canary": None if pointer.canary is None else _canary(pointer.canary),
-        "taints": list(pointer.taints),
-        "accepted": list(pointer.accepted),
-        "reason": pointer.reason,
-        "store_ms": round(moved.store_ms, 3),
-        "acted": [
-            {"node": one.node, "boot_id": one.boot_id, "version": one.version, "ms": round(one.ms, 3),
-             "own_ms": round(one.own_ms, 3)}
-            for one in moved.acted
-        ],
-        "silent": [{"node": one.name, "boot_id": one.boot_id, "serves": one.active} for one in moved.silent],
-        "starting": [one.name for one in moved.starting],
-        "registry": moved.said,
-    }  # fmt: skip
-
-
-def _canary(canary: Canary) -> dict[str, Any]:
-    return {"version": canary.version.version, "share": canary.share, "shadow": canary.shadow}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,7 @@ from streamlearn.cli.units import parse_time_ms
 from streamlearn.errors import UsageError
 
 if TYPE_CHECKING:
-    from streamlearn.versions import Moved, Pointer
+    from streamlearn.versions import Known, Moved, Pointer
 
 __all__ = ["promote", "release", "rollback"]
 
@@ -55,21 +56,19 @@ def rollback(
         message = "how far back is not said, or said twice"
         raise UsageError(message, help="give one of --to VERSION, --steps N and --before TIME")
     found = open_model(model, place)
-    known = found.known()
     before_ms = None if before is None else parse_time_ms(before, datetime.now(UTC))
 
-    def decide(now: Pointer) -> Pointer:
-        there = found.known_at(now, known)
+    def decide(now: Pointer, there: Sequence[Known]) -> Pointer:
         if steps is not None:
             target = moves.steps_back(now, there, steps)
         else:
             target = moves.before(now, there, before_ms) if before_ms is not None else to or 0
         return moves.rollback(now, there, target)
 
-    moved = found.mover.move(decide, by=who(), what="rollback", reason=reason, wait_s=wait)
+    moved, known = found.move(decide, what="rollback", by=who(), reason=reason, wait_s=wait)
     active = moved.pointer.active
     assert active is not None
-    tainted = moves.taints_of(moved.pointer, found.known_at(moved.pointer, known))
+    tainted = moves.taints_of(moved.pointer, known)
     left = ", ".join(str(version) for version in tainted if version > active.version) or "none"
     said = f"{found.name} is rolled back to version {active.version} and held there; tainted: {_short(left)}"
     _show(found, moved, said, json=json)
@@ -87,10 +86,7 @@ def release(
     from streamlearn.versions import pointer as moves
 
     found = open_model(model, place)
-    known = found.known()
-    moved = found.mover.move(
-        lambda now: moves.release(now, found.known_at(now, known)), by=who(), what="release", reason=reason, wait_s=wait
-    )
+    moved, _ = found.move(moves.release, what="release", by=who(), reason=reason, wait_s=wait)
     assert moved.pointer.active is not None
     _show(found, moved, f"{found.name} follows again, from version {moved.pointer.active.version}", json=json)
 
@@ -120,20 +116,12 @@ def promote(
     share, in_shadow = canary if shadow is None else shadow, shadow is not None
     model, (version,) = model_and_versions(words, 1)
     found = open_model(model, place)
-    known = found.known()
 
-    def decide(now: Pointer) -> Pointer:
-        there = found.known_at(now, known)
+    def decide(now: Pointer, there: Sequence[Known]) -> Pointer:
         return moves.promote(now, there, version, accept=accept, share=share, shadow=in_shadow)
 
-    moved = found.mover.move(
-        decide,
-        by=who(),
-        what="promote" if share is None else "shadow" if in_shadow else "canary",
-        reason=reason,
-        wait_s=wait,
-    )
-    there = found.known_at(moved.pointer, known)
+    what = "promote" if share is None else "shadow" if in_shadow else "canary"
+    moved, there = found.move(decide, what=what, by=who(), reason=reason, wait_s=wait)
     tainted = moves.taints_of(moved.pointer, there)
     clean = [str(one.version) for one in there if one.version > version and one.version not in tainted]
     _show(found, moved, _promoted(found, moved.pointer, version, clean if accept else []), json=json)

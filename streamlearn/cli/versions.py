@@ -6,23 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.model import (
-    Model,
-    ModelArgument,
-    WordsArgument,
-    model_and_versions,
-    open_model,
-)
+from streamlearn.cli.model import ModelArgument, WordsArgument, model_and_versions, open_model
 from streamlearn.cli.options import JsonOption
 from streamlearn.cli.place import Place, at_place
 from streamlearn.cli.rewind import said_skip
 from streamlearn.cli.table import print_json, print_table
 from streamlearn.cli.units import age_text, bytes_text, counted, time_text
 from streamlearn.clock import SYSTEM_CLOCK
-from streamlearn.errors import RegistryUnreachable
 
 if TYPE_CHECKING:
-    from streamlearn.versions import Canary, Known, Manifest, Node, Pointer, Verdict
+    from streamlearn.versions import Canary, Manifest, Node, Pointer, Verdict
 
 __all__ = ["show", "versions"]
 
@@ -39,16 +32,18 @@ def versions(
 ) -> None:
     """Show the versions of MODEL: what each is, how old and how large, and which nodes serve it."""
     from streamlearn.versions import Requests, standings
+    from streamlearn.versions.facts import node_facts, pointer_facts, version_facts
 
     found = open_model(model, place)
     known, pointer = found.known(), found.pointer
     waiting = Requests(found.store, found.name).waiting(known)
-    nodes, said = _nodes(found)
+    nodes, said = found.nodes()
     standing = standings(pointer, known)
     now_ms = SYSTEM_CLOCK.wall_ms()
-    rows = [_row(one, standing[one.version], nodes, now_ms) for one in known[-limit:]]
+    rows = [version_facts(one, standing[one.version], nodes, now_ms) for one in known[-limit:]]
     if json:
-        whole = {"model": found.name, "pointer": _pointer(pointer, nodes), "versions": rows, "nodes": _of_nodes(nodes)}
+        whole = {"model": found.name, "pointer": pointer_facts(pointer, nodes), "versions": rows}
+        whole["nodes"] = [node_facts(one) for one in nodes]
         asked = [{"seq": one.seq, "to": one.to.version, "by": one.by, "reason": one.reason} for one in waiting]
         print_json(whole | {"requests": asked, "registry": said})
         return
@@ -72,6 +67,7 @@ def show(
 ) -> None:
     """Show one version: what it is made of, what the judge said, what it has learned up to."""
     from streamlearn.versions import read_manifest, read_verdict, standings
+    from streamlearn.versions.facts import version_facts
 
     model, (version,) = model_and_versions(words, 1)
     found = open_model(model, place)
@@ -79,8 +75,8 @@ def show(
     standing = standings(found.pointer, found.known())[version]
     folder = found.history.folder(one.ref)
     manifest, verdict = read_manifest(found.store, folder), read_verdict(found.store, folder)
-    nodes, _ = _nodes(found)
-    row = _row(one, standing, nodes, SYSTEM_CLOCK.wall_ms())
+    nodes, _ = found.nodes()
+    row = version_facts(one, standing, nodes, SYSTEM_CLOCK.wall_ms())
     if json:
         print_json(row | _details(manifest, verdict) | {"folder": folder, "sha256": one.ref.sha256})
         return
@@ -104,35 +100,6 @@ def show(
             print_table(checks)
 
 
-def _nodes(found: Model) -> tuple[list[Node], str]:
-    """The nodes there are, and why they are not known."""
-    if found.registry is None:
-        return [], "no registry was named"
-    try:
-        return found.registry.nodes(), ""
-    except RegistryUnreachable as error:
-        return [], error.message
-
-
-def _row(one: Known, standing: str, nodes: list[Node], now_ms: int) -> Row:
-    return {
-        "version": one.version,
-        "run": one.ref.run,
-        "parent": None if one.parent is None else one.parent.version,
-        "kind": one.kind if one.content_of is None else f"revert to {one.content_of.version}",
-        # Of one whose manifest is damaged nobody knows when it was written.
-        "age_s": max(0, now_ms - one.written_wall_ms) // 1000 if one.written_wall_ms else None,
-        "rows": one.rows,
-        "gone": one.gone,
-        "bytes": one.bytes,
-        "samples": one.metrics.get("samples"),
-        "auc": one.metrics.get("auc"),
-        "state": standing,
-        "lacks": one.lacks,
-        "nodes": [node.name for node in nodes if node.active == one.version],
-    }
-
-
 def _for_people(row: Row) -> Row:
     shown = {name: value for name, value in row.items() if name not in ("age_s", "lacks", "run")}
     samples = row["samples"]
@@ -145,28 +112,6 @@ def _for_people(row: Row) -> Row:
         "nodes": ", ".join(row["nodes"]),
         "age": "-" if row["age_s"] is None else age_text(row["age_s"] * 1000),
     }
-
-
-def _pointer(pointer: Pointer, nodes: list[Node]) -> Row:
-    canary = pointer.canary
-    return {
-        "seq": pointer.seq,
-        "active": None if pointer.active is None else pointer.active.version,
-        "held": pointer.held,
-        "canary": None if canary is None else canary.version.version,
-        "share": None if canary is None else canary.share,
-        "shadow": canary is not None and canary.shadow,
-        "canary_nodes": [] if canary is None else _with(nodes, canary),
-        "floor": pointer.floor,
-        "by": pointer.by,
-        "reason": pointer.reason,
-        "wall_ms": pointer.wall_ms,
-    }
-
-
-def _of_nodes(nodes: list[Node]) -> list[Row]:
-    names = ("name", "boot_id", "state", "active", "seq", "staged", "said", "wall_ms")
-    return [{name: getattr(one, name) for name in names} for one in nodes]
 
 
 def _of_node(one: Node, now_ms: int) -> Row:
@@ -191,14 +136,11 @@ def _said_of_pointer(pointer: Pointer, there: int, shown: int) -> str:
 
 def _said_of_canary(canary: Canary, nodes: list[Node]) -> str:
     """Which version is tried, on how many of the requests, and by which nodes that have it."""
-    names = ", ".join(_with(nodes, canary)) or "no node that is known"
+    from streamlearn.versions.facts import nodes_with
+
+    names = ", ".join(nodes_with(nodes, canary)) or "no node that is known"
     does = "scores" if canary.shadow else "answers"
     return f"{canary.kind}: version {canary.version.version} {does} {canary.share:.1%} of the requests, on {names}"
-
-
-def _with(nodes: list[Node], canary: Canary) -> list[str]:
-    """The nodes that can answer with a canary."""
-    return [node.name for node in nodes if canary.version.version in node.staged]
 
 
 def _details(manifest: Manifest, verdict: Verdict | None) -> Row:
@@ -211,15 +153,9 @@ def _details(manifest: Manifest, verdict: Verdict | None) -> Row:
 
 
 def _files(manifest: Manifest) -> list[Row]:
-    sums: dict[tuple[str, str], list[int]] = {}
-    for file in manifest.files:
-        mine = sums.setdefault((file.kind, file.table or ""), [0, 0, 0])
-        for at, count in enumerate((1, file.rows, file.bytes)):
-            mine[at] += count
-    return [
-        {"kind": kind, "table": table, "files": files, "records": rows, "bytes": bytes_text(size)}
-        for (kind, table), (files, rows, size) in sums.items()
-    ]
+    from streamlearn.versions.facts import file_facts
+
+    return [one | {"bytes": bytes_text(one["bytes"])} for one in file_facts(manifest)]
 
 
 def _position(said: Row) -> Row:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         TableRecord,
         TimeSkip,
     )
+    from streamlearn.versions.model import Model
     from streamlearn.versions.mover import Acted, Moved, Mover
     from streamlearn.versions.node_status import NodeStatus
     from streamlearn.versions.not_finite import NotFinite
@@ -101,6 +102,7 @@ __all__ = [
     "Log",
     "LooseFolder",
     "Manifest",
+    "Model",
     "Moved",
     "Mover",
     "NoHooks",
@@ -175,6 +177,7 @@ __getattr__ = lazy_names(
     {
         "standing": "standings",
         "places": "registry_url store_url",
+        "model": "Model",
         "mover": "Acted Moved Mover",
         "announcer": "Announcer",
         "chain": "Chain",
