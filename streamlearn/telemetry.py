@@ -32,7 +32,7 @@ __all__ = [
     "set_up_logging",
 ]
 
-COMPONENTS = ("events", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay", "supervision")
+COMPONENTS = ("events", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay", "supervision", "console")
 UNITS = (
     "total",
     "seconds",

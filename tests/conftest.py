@@ -17,7 +17,7 @@ from typing import TypeVar
 import pytest
 
 from streamlearn.errors import ServiceError
-from tools.services import Cache, FlinkJobServer, Kafka, Redis, Service, prism_path
+from tools.services import Cache, Chromium, FlinkJobServer, Kafka, Redis, Service, prism_path
 from tools.services.flink_cluster import FlinkJobs, flink_cluster
 from tools.services.prism import PRISM_VERSION
 
@@ -30,6 +30,7 @@ _MARKERS = {
     "redis": "redis",
     "own_redis": "redis",
     "prism": "prism",
+    "chromium": "chromium",
     "flink": "flink",
     "own_flink": "flink",
     "own_flink_cluster": "flink",
@@ -108,6 +109,15 @@ def flink(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     _had("flink", FlinkJobServer.fetch)
     with _started(pytestconfig, lambda: FlinkJobServer.start(tmp_path_factory.mktemp("flink"))) as service:
         assert isinstance(service, FlinkJobServer)
+        yield service
+
+
+@pytest.fixture(scope="session")
+def chromium(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """The run's driver of Chromium, shared: open browsers of your own, and close them."""
+    _had("chromium", Chromium.fetch)
+    with _started(pytestconfig, lambda: Chromium.start(tmp_path_factory.mktemp("chromium"))) as service:
+        assert isinstance(service, Chromium)
         yield service
 
 

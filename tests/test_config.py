@@ -53,7 +53,10 @@ FAULTS = [
     pytest.param("[event]\nlinger_ms = 7", "no setting 'event'", "did you mean 'events'?", id="section"),
     pytest.param("reach_s = 7", "no setting 'reach_s'", "there are", id="a key without its section"),
     pytest.param(
-        "[zzz]\na = 1", "no setting 'zzz'", "there are events, front, impressions, ingest, join", id="far section"
+        "[zzz]\na = 1",
+        "no setting 'zzz'",
+        "there are console, events, front, impressions, ingest, join",
+        id="far section",
     ),
     pytest.param("[events]\nlinger = 7", "no setting 'events.linger'", "did you mean 'events.linger_ms'?", id="key"),
     pytest.param("[events\n", "is not TOML", "docs/settings.md", id="no TOML"),

@@ -31,10 +31,11 @@ ALLOWED: dict[str, set[str]] = {
     "ingest": set(),
     "ps": set(),
     "serving": set(),
+    "console": set(),
     "supervision": set(),
     "publisher": {"ps"},
     "trainer": {"ps", "publisher"},
-    "cli": {"ingest", "ps", "publisher", "serving", "supervision", "trainer"},
+    "cli": {"console", "ingest", "ps", "publisher", "serving", "supervision", "trainer"},
 }
 # Who may import a package that is heavy or that one module stands for, as path prefixes.
 WALLS = {

@@ -14,6 +14,7 @@ import streamlearn
 from streamlearn.cli.backfill import backfill
 from streamlearn.cli.bench_serve import bench_serve
 from streamlearn.cli.compact import compact, gc
+from streamlearn.cli.console import console
 from streamlearn.cli.demo import demo
 from streamlearn.cli.doctor import doctor
 from streamlearn.cli.evaluate import evaluate
@@ -67,8 +68,8 @@ def _options(
 
 
 for verb in (
-    backfill, bench_serve, compact, demo, diff, doctor, evaluate, export, gc, import_, ingest, peek, promote, release,
-    replay, report, rewind, rollback, schema, settings, show, topics, train, up, verify, versions,
+    backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, gc, import_, ingest, peek, promote,
+    release, replay, report, rewind, rollback, schema, settings, show, topics, train, up, verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(verb)
 cli.add_typer(ps, name="ps")

@@ -15,7 +15,7 @@ from streamlearn.cli.units import age_text, bytes_text, counted, time_text
 from streamlearn.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from streamlearn.versions import Canary, Manifest, Node, Pointer, Verdict
+    from streamlearn.versions import Canary, Manifest, Node, Pointer
 
 __all__ = ["show", "versions"]
 
@@ -67,7 +67,7 @@ def show(
 ) -> None:
     """Show one version: what it is made of, what the judge said, what it has learned up to."""
     from streamlearn.versions import read_manifest, read_verdict, standings
-    from streamlearn.versions.facts import version_facts
+    from streamlearn.versions.facts import manifest_facts, version_facts
 
     model, (version,) = model_and_versions(words, 1)
     found = open_model(model, place)
@@ -78,14 +78,16 @@ def show(
     nodes, _ = found.nodes()
     row = version_facts(one, standing, nodes, SYSTEM_CLOCK.wall_ms())
     if json:
-        print_json(row | _details(manifest, verdict) | {"folder": folder, "sha256": one.ref.sha256})
+        print_json(row | manifest_facts(manifest, verdict) | {"folder": folder, "sha256": one.ref.sha256})
         return
     facts = {name: value for name, value in _for_people(row).items() if value not in (None, "")}
     facts |= {"folder": f"{found.store.url}/{folder}", "sha256": one.ref.sha256, "fingerprint": manifest.fingerprint}
     print_table([{"what": name, "value": str(value)} for name, value in facts.items()], whole=True)
     print_table(_files(manifest), "files", whole=True)
     if manifest.positions:
-        print_table([_position(one) for one in _details(manifest, verdict)["positions"]], "learned up to", whole=True)
+        print_table(
+            [_position(one) for one in manifest_facts(manifest, verdict)["positions"]], "learned up to", whole=True
+        )
     if manifest.skips:
         print_table([{"never learned from": said_skip(one)} for one in manifest.skips], whole=True)
     if manifest.metrics:
@@ -141,15 +143,6 @@ def _said_of_canary(canary: Canary, nodes: list[Node]) -> str:
     names = ", ".join(nodes_with(nodes, canary)) or "no node that is known"
     does = "scores" if canary.shadow else "answers"
     return f"{canary.kind}: version {canary.version.version} {does} {canary.share:.1%} of the requests, on {names}"
-
-
-def _details(manifest: Manifest, verdict: Verdict | None) -> Row:
-    import msgspec
-
-    said = msgspec.to_builtins(manifest)
-    kept = ("fingerprint", "windows", "graph", "positions", "watermark_ms", "skips", "metrics", "files", "tables")
-    judged = None if verdict is None else msgspec.to_builtins(verdict)
-    return {name: said.get(name) for name in kept} | {"verdict": judged}
 
 
 def _files(manifest: Manifest) -> list[Row]:

@@ -3,6 +3,7 @@
 How they are read from TOML, `--set` and defaults is `config`'s business.
 """
 
+from streamlearn.settings.console import ConsoleSettings
 from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
 from streamlearn.settings.front import FrontSettings
 from streamlearn.settings.impressions import ImpressionsSettings
@@ -20,6 +21,7 @@ from streamlearn.settings.up import UpSettings
 from streamlearn.settings.versions import RegistrySettings, ReplicaSettings, VersionSettings
 
 __all__ = [
+    "ConsoleSettings",
     "EventSettings",
     "FrontSettings",
     "ImpressionsSettings",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from streamlearn.settings.console import ConsoleSettings
 from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
 from streamlearn.settings.front import FrontSettings
 from streamlearn.settings.impressions import ImpressionsSettings
@@ -47,4 +48,5 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     front: FrontSettings = FrontSettings()
     impressions: ImpressionsSettings = ImpressionsSettings()
     up: UpSettings = UpSettings()
+    console: ConsoleSettings = ConsoleSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

@@ -8,16 +8,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import msgspec
+
 from streamlearn.versions.known import Known
 from streamlearn.versions.manifest import Manifest
 from streamlearn.versions.mover import Moved
 from streamlearn.versions.pointer import Canary, Pointer
 from streamlearn.versions.registry import Node
+from streamlearn.versions.verdict import Verdict
 
-__all__ = ["Facts", "file_facts", "moved_facts", "node_facts", "nodes_with", "pointer_facts", "version_facts"]
+__all__ = [
+    "Facts",
+    "file_facts",
+    "manifest_facts",
+    "moved_facts",
+    "node_facts",
+    "nodes_with",
+    "pointer_facts",
+    "version_facts",
+]
 
 Facts: TypeAlias = dict[str, Any]
 
+_MANIFEST_FIELDS = (
+    "fingerprint", "windows", "graph", "positions", "watermark_ms", "skips", "metrics", "files", "tables",
+)  # fmt: skip
 _NODE_FIELDS = ("name", "boot_id", "state", "active", "seq", "staged", "said", "wall_ms")
 
 
@@ -106,3 +121,10 @@ def file_facts(manifest: Manifest) -> list[Facts]:
         {"kind": kind, "table": table, "files": files, "records": rows, "bytes": size}
         for (kind, table), (files, rows, size) in sums.items()
     ]
+
+
+def manifest_facts(manifest: Manifest, verdict: Verdict | None) -> Facts:
+    """What a version is made of, up to where it has learned, and what the judge found."""
+    said = msgspec.to_builtins(manifest)
+    judged = None if verdict is None else msgspec.to_builtins(verdict)
+    return {name: said.get(name) for name in _MANIFEST_FIELDS} | {"verdict": judged}

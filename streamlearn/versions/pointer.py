@@ -20,6 +20,7 @@ __all__ = [
     "Canary",
     "Pointer",
     "before",
+    "hold",
     "promote",
     "publish",
     "raise_floor",
@@ -216,6 +217,24 @@ def rollback(pointer: Pointer, known: Sequence[Known], to: int) -> Pointer:
             accepted=tuple(version for version in held.accepted if version < left),
         )
     return _moved(held, one.ref)
+
+
+def hold(pointer: Pointer, known: Sequence[Known]) -> Pointer:
+    """Stay at the active version, whichever it is by then; nothing is tainted.
+
+    Raises:
+        MoveRefused: The pointer is held already, a canary is tried, or the active version is not clean or not whole.
+    """
+    if pointer.held:
+        message = f"the pointer is held already, at {_name(pointer.active)}"
+        raise MoveRefused(message, help="nothing newer is followed until it is released")
+    if pointer.canary is not None and not pointer.canary.shadow:
+        message = f"version {pointer.canary.version.version} is tried on {pointer.canary.share:.0%} of the requests"
+        raise MoveRefused(message, help="nothing newer is followed meanwhile; roll back or promote to end it")
+    if pointer.active is None:
+        message = "no version is active"
+        raise MoveRefused(message, help="there is nothing to stay at before the first is promoted")
+    return rollback(pointer, known, pointer.active.version)
 
 
 def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:

@@ -68,7 +68,9 @@ def test_status_tells_what_is_missing_without_fetching(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["cache"] == str(cache)
-    assert all("missing" in told["services"][name] for name in ("kafka", "redis", "prism", "flink", "java", "go"))
+    assert all(
+        "missing" in told["services"][name] for name in ("kafka", "redis", "prism", "flink", "chromium", "java", "go")
+    )
     assert not cache.exists()
 
 

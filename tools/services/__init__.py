@@ -1,9 +1,10 @@
-"""Real Kafka, Redis, Prism and Flink for tests, the demo and people: fetched into a cache, started, stopped.
+"""Real Kafka, Redis, Prism, Flink and a browser for tests, the demo and people: fetched into a cache, started, stopped.
 
 Commands: `python -m tools.services fetch | up | status`.
 """
 
 from tools.services.cache import Cache
+from tools.services.chromium import Browser, Chromium
 from tools.services.flink import FlinkJobServer
 from tools.services.kafka import Kafka
 from tools.services.ports import fixed_port, free_ports
@@ -12,7 +13,9 @@ from tools.services.redis import Redis
 from tools.services.service import Service
 
 __all__ = [
+    "Browser",
     "Cache",
+    "Chromium",
     "FlinkJobServer",
     "Kafka",
     "Redis",

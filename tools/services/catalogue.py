@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.services.cache import Cache, size_bytes
+from tools.services.chromium import Chromium, chromium_version
 from tools.services.flink import FlinkJobServer
 from tools.services.kafka import Kafka
 from tools.services.maven import Jars
@@ -57,7 +58,12 @@ def _flink(cache: Cache, *, fetching: bool) -> tuple[str, tuple[Path, ...]] | No
     return (Jars("flink").version, (files.jars,)) if files else None
 
 
-_LOOKED_UP = {"kafka": _kafka, "redis": _redis, "prism": _prism, "flink": _flink}
+def _chromium(cache: Cache, *, fetching: bool) -> tuple[str, tuple[Path, ...]] | None:
+    files = Chromium.fetch(cache) if fetching else Chromium.find(cache)
+    return (chromium_version(files.browser), (files.browser, files.driver)) if files else None
+
+
+_LOOKED_UP = {"kafka": _kafka, "redis": _redis, "prism": _prism, "flink": _flink, "chromium": _chromium}
 
 FETCHED: tuple[str, ...] = tuple(_LOOKED_UP)
 STARTED: dict[str, Callable[[Path], Service]] = {

@@ -1,0 +1,85 @@
+"""Gatherer: reads a model's store and registry, each of them no more often than is needed. It judges nothing."""
+
+from __future__ import annotations
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.console.gathered import Gathered, gone_nodes
+from streamlearn.errors import FileMissing, VersionDefect
+from streamlearn.settings import ConsoleSettings
+from streamlearn.versions import Known, Model, Node, Pointer, Request, Requests
+
+__all__ = ["Gatherer"]
+
+
+class Gatherer:
+    """Reads a model. One thread may use it at a time.
+
+    Args:
+        model: Which, and where.
+        settings: How often versions are listed, and how much is kept.
+        clock: What the time is.
+    """
+
+    def __init__(self, model: Model, settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._model, self._settings, self._clock = model, settings, clock
+        self._known: tuple[Known, ...] = ()
+        self._requests: tuple[Request, ...] = ()
+        self._listed_s: float | None = None
+        self._moves: dict[int, Pointer | None] = {}
+        self._seen: tuple[Node, ...] = ()
+
+    def gather(self) -> Gathered:
+        """What there is now.
+
+        Raises:
+            StoreError: The store did not answer, or the newest record of the pointer is damaged.
+        """
+        pointer = self._model.pointer
+        self._list(pointer)
+        nodes, said = self._model.nodes()
+        now_ms = self._clock.wall_ms()
+        # While the registry is away nothing is known of nodes: nobody is gone for that.
+        gone = () if said else gone_nodes(self._seen, nodes, now_ms, self._settings.gone_s)
+        if not said:
+            self._seen = (*nodes, *gone)
+        moves = self._moves_of(pointer)
+        return Gathered(
+            model=self._model.name,
+            at_ms=now_ms,
+            pointer=pointer,
+            known=self._known,
+            moves=moves,
+            moves_left=pointer.seq - len(moves),
+            nodes=tuple(nodes),
+            gone=gone,
+            registry=said,
+            requests=self._requests,
+            is_live=self._model.settings.topics.time == "wall",
+        )
+
+    def _list(self, pointer: Pointer) -> None:
+        """List versions when it is time, and at once when one is served that is not known."""
+        now_s = self._clock.monotonic_s()
+        is_due = self._listed_s is None or now_s - self._listed_s >= self._settings.versions_s
+        known = {one.version for one in self._known}
+        if is_due or any(ref.version not in known for name, ref in pointer.needed.items() if name != "previous"):
+            self._known = self._model.history.read()
+            self._requests = tuple(Requests(self._model.store, self._model.name).waiting(self._known))
+            self._listed_s = now_s
+
+    def _moves_of(self, pointer: Pointer) -> tuple[Pointer, ...]:
+        """The newest moves; a move never changes, so each is read once."""
+        first = max(1, pointer.seq - self._settings.moves_max + 1)
+        for seq in [one for one in self._moves if one < first]:
+            del self._moves[seq]
+        for seq in range(pointer.seq, first - 1, -1):
+            if seq in self._moves:
+                continue
+            self._moves[seq] = pointer if seq == pointer.seq else self._read(seq)
+        return tuple(one for _, one in sorted(self._moves.items()) if one is not None)
+
+    def _read(self, seq: int) -> Pointer | None:
+        try:
+            return self._model.log.read(seq)
+        except (FileMissing, VersionDefect):
+            return None

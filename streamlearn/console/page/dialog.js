@@ -1,0 +1,141 @@
+// The dialog in which a move is confirmed, and which says of each node how many milliseconds it took.
+
+import { keepToken, move, Refused, token } from "./link.js";
+import { make } from "./text.js";
+
+const at = (id) => document.getElementById(id);
+const NAMED = "streamlearn-by";
+
+const WORDS = {
+  rollback: (state, asked) => [
+    `Roll back to version ${asked.to}?`,
+    `Version ${asked.to} is served at once and held: newer ones are not followed. Version ${left(state, asked.to)} and all that is made from it are tainted until training goes back, or somebody accepts one.`,
+    `Roll back to ${asked.to}`,
+    "danger",
+  ],
+  hold: (state) => [
+    `Hold at version ${state.pointer.active}?`,
+    "The active version stays; newer ones are written and judged, and not followed until the pointer is released. Nothing is tainted.",
+    "Hold",
+    "",
+  ],
+  release: (state) => [
+    "Follow new versions again?",
+    `Version ${state.may.release.version}, the newest that is clean, is served at once, and newer ones after it.`,
+    "Release",
+    "",
+  ],
+  promote: (state, asked) => [
+    `${asked.accept ? "Accept" : "Promote"} version ${asked.version}?`,
+    `Version ${asked.version} is served at once${asked.accept ? ", although it is tainted or was refused; what comes after it is clean again" : ""}.${state.pointer.held ? " The hold stays." : ""}`,
+    asked.accept ? "Accept and serve it" : "Promote",
+    asked.accept ? "danger" : "",
+  ],
+};
+
+function left(state, to) {
+  return state.versions.find((one) => one.version > to)?.version ?? state.pointer.active;
+}
+
+let wanted = null;
+
+export function openMove(state, what, asked, after) {
+  const [title, said, button, kind] = WORDS[what](state, asked);
+  wanted = { what, asked, after, isDone: false };
+  show(title, said, button, kind, ["reason-field", "by-field", ...(token() ? [] : ["secret-field"])]);
+  at("reason").value = "";
+  at("reason").focus();
+}
+
+export function openToken(after) {
+  wanted = { what: null, after, isDone: false };
+  const title = token() ? "Another token" : "The console's token";
+  show(title, "It is kept for this tab alone, until the tab is closed. Leave it empty to forget it.", "Keep it", "", ["secret-field"]);
+  at("secret").focus();
+}
+
+function show(title, said, button, kind, fields) {
+  at("dialog-title").textContent = title;
+  at("dialog-said").textContent = said;
+  for (const id of ["reason-field", "by-field", "secret-field"]) at(id).hidden = !fields.includes(id);
+  at("secret").value = "";
+  at("by").value = localStorage.getItem(NAMED) ?? "";
+  at("outcome").replaceChildren();
+  Object.assign(at("confirm"), { textContent: button, className: kind, disabled: false, hidden: false });
+  at("cancel").textContent = "Cancel";
+  if (!at("dialog").open) at("dialog").showModal();
+}
+
+export function isOpen() {
+  return at("dialog").open;
+}
+
+async function confirmed(event) {
+  event.preventDefault();
+  if (wanted.isDone) return at("dialog").close();
+  if (!at("secret-field").hidden) keepToken(at("secret").value.trim());
+  if (wanted.what === null) {
+    at("dialog").close();
+    return wanted.after();
+  }
+  localStorage.setItem(NAMED, at("by").value);
+  at("confirm").disabled = true;
+  const begun = performance.now();
+  const waiting = make("p", { class: "soft" }, "The pointer moves, and nodes are waited for.");
+  at("outcome").replaceChildren(waiting);
+  try {
+    const asked = { ...wanted.asked, reason: at("reason").value, by: at("by").value };
+    finished(await move(wanted.what, asked), performance.now() - begun);
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    refused(error);
+  }
+  wanted.after();
+}
+
+function refused(error) {
+  if (error.status === 401) {
+    keepToken("");
+    at("secret-field").hidden = false;
+    at("secret").focus();
+  }
+  at("confirm").disabled = false;
+  at("outcome").replaceChildren(make("p", { class: "wrong", role: "alert" }, error.message), make("p", { class: "soft" }, error.help));
+}
+
+function finished(done, tookMs) {
+  wanted.isDone = true;
+  at("confirm").hidden = true;
+  at("cancel").textContent = "Close";
+  at("cancel").focus();
+  at("dialog-title").textContent = done.held ? `Version ${done.active} is served, and held` : `Version ${done.active} is served`;
+  for (const id of ["reason-field", "by-field", "secret-field"]) at(id).hidden = true;
+  const tainted = done.tainted.length ? ` Tainted: ${done.tainted.slice(0, 8).join(", ")}${done.tainted.length > 8 ? ", …" : ""}.` : "";
+  at("dialog-said").textContent = `Move ${done.seq} was in the store after ${done.store_ms.toFixed(1)} ms, and this page had its answer after ${Math.round(tookMs)} ms.${tainted}`;
+  const most = Math.max(1, ...done.acted.map((one) => one.ms));
+  const lines = [
+    ...done.acted.map((one) => act(one.node, "", `${one.ms.toFixed(1)} ms`, one.ms / most)),
+    ...done.silent.map((one) => act(one.node, "silent", "silent", 1)),
+    ...done.starting.map((name) => act(name, "starting", "starting", 0)),
+  ];
+  at("outcome").replaceChildren(
+    make("p", { class: done.is_whole ? "" : "wrong", role: done.is_whole ? null : "alert" }, verdict(done)),
+    make("ul", { class: "acts", "aria-label": "Until each node acknowledged" }, lines));
+}
+
+function verdict(done) {
+  if (!done.has_registry) return "No registry was named: nodes follow when they look at the store.";
+  if (done.registry) return `Nodes could not be asked whether they follow: ${done.registry}`;
+  if (done.silent.length) return `${done.silent.length} of ${done.silent.length + done.acted.length} nodes did not act in time; they act when they are back.`;
+  if (!done.acted.length) return "There is no node that answers.";
+  return done.acted.length === 1 ? "The node has acknowledged." : `All ${done.acted.length} nodes have acknowledged.`;
+}
+
+function act(name, kind, words, share) {
+  const length = make("div", { class: "length" });
+  length.style.width = `${Math.round(share * 100)}%`;
+  return make("li", { class: kind }, make("span", { class: "name", title: name }, name), make("span", { class: "track" }, length), make("span", { class: "ms" }, words));
+}
+
+at("form").addEventListener("submit", confirmed);
+at("cancel").addEventListener("click", () => at("dialog").close());

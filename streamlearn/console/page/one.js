@@ -1,0 +1,71 @@
+// The version that is chosen: its figures beside those of the one that is served, what the judge found, what may be done.
+
+import { sign } from "./signs.js";
+import { figureName } from "./tables.js";
+import { age, bytesText, counted, figureText, make, numberText, timeText } from "./text.js";
+
+export function oneVersion(state, one, details, { mayMove, ask }) {
+  return [
+    make("div", {},
+      make("h3", {}, `Version ${one.version}`, sign(one.standing, one.state)),
+      buttons(state, one, mayMove, ask),
+      facts(state, one)),
+    make("div", {}, make("h3", {}, "What the judge found"), judged(one, details)),
+  ];
+}
+
+function buttons(state, one, mayMove, ask) {
+  const found = [];
+  const active = state.pointer.active;
+  const isNewer = active === null || one.version > active;
+  const mayAccept = ["tainted", "rejected"].includes(one.standing);
+  const mayPromote = ["passed", "accepted", "canary", "shadow"].includes(one.standing) && (isNewer || state.pointer.held);
+  if (one.may_go_back) found.push(["rollback", { to: one.version }, `Roll back to ${one.version}…`, "danger", `rollback ${state.model} --to ${one.version}`]);
+  if (mayPromote) found.push(["promote", { version: one.version }, `Promote ${one.version}…`, "quiet", `promote ${state.model} ${one.version}`]);
+  if (mayAccept && (isNewer || state.pointer.held)) {
+    found.push(["promote", { version: one.version, accept: true }, `Accept ${one.version} and serve it…`, "quiet", `promote ${state.model} ${one.version} --accept`]);
+  }
+  if (!found.length) return null;
+  if (!mayMove) return make("div", { class: "buttons" }, found.map(([, , , , command]) => make("code", { class: "run" }, `streamlearn ${command}`)));
+  return make("div", { class: "buttons" }, found.map(([what, asked, words, kind]) =>
+    make("button", { type: "button", class: kind, data: { key: `do-${what}-${asked.accept ? 1 : 0}` }, on: { click: () => ask(what, asked) } }, words)));
+}
+
+function facts(state, one) {
+  const served = state.versions.find((other) => other.version === state.pointer.active);
+  const lines = [
+    ["written", [age(one.written_ms, { after: " ago" }), one.written_ms ? `, ${timeText(one.written_ms)}` : ""]],
+    ["learned up to", one.watermark_ms ? [timeText(one.watermark_ms)] : ["–"]],
+    ...state.figures.slice(0, 8).map((name, at) => [figureName(name), [compared(one.figures[at], served?.figures[at], one === served)]]),
+    ["samples", [numberText(one.samples === null ? null : Math.round(one.samples))]],
+    ["rows", [`${numberText(one.rows)} set, ${numberText(one.gone)} taken away`]],
+    ["size", [bytesText(one.bytes)]],
+    ["kind", [`${one.kind}, run ${one.run}${one.parent ? `, after ${one.parent}` : ""}`]],
+    ["nodes", [one.nodes.length ? one.nodes.join(", ") : "none answers with it"]],
+    ...(one.lacks ? [["lacks", [make("span", { class: "wrong" }, one.lacks)]]] : []),
+  ];
+  return make("dl", {}, lines.flatMap(([name, said]) => [make("dt", {}, name), make("dd", {}, ...said)]));
+}
+
+function compared(value, served, isServed) {
+  const said = figureText(value);
+  if (isServed || value === null || served === null || served === undefined) return said;
+  const off = value - served;
+  return `${said}  (${off >= 0 ? "+" : "−"}${Math.abs(off).toFixed(4)} against the served one)`;
+}
+
+function judged(one, details) {
+  if (details === undefined) return make("p", { class: "soft" }, "asking");
+  if (details.error) return make("p", { class: "wrong" }, details.error);
+  const verdict = details.verdict;
+  if (!verdict) return make("p", { class: "soft" }, "The judge has not said anything yet.");
+  const against = verdict.against ? `, against ${verdict.against.version}` : "";
+  const checks = verdict.findings.map((finding) =>
+    make("li", {},
+      make("span", { class: finding.is_ok ? "ok" : "refused", role: "img", "aria-label": finding.is_ok ? "ok" : "refused" }, finding.is_ok ? "✓" : "✕"),
+      make("span", {}, make("strong", {}, finding.check), " ", make("span", { class: "said" }, finding.said))));
+  return make("div", {},
+    make("p", { class: verdict.outcome === "rejected" ? "wrong" : "soft" }, `${verdict.outcome}${against}${verdict.findings.length ? "" : ", without findings"}`),
+    make("ul", { class: "checks" }, checks),
+    make("p", { class: "soft" }, `${counted(details.files.reduce((sum, file) => sum + file.files, 0), "file")} in `, make("code", {}, details.folder)));
+}

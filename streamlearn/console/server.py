@@ -1,0 +1,352 @@
+"""ConsoleServer: the console on a socket: one thread a connection and one request each, all of it bounded.
+
+The standard library's server is enough for a page that a few people look at: one more library in every deployment would
+have to be watched for holes. What it leaves open is closed here: how many connections, how large a head and a body, and
+how long either may take. It knows nothing of what is asked: that is `Api`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from http.client import LineTooLong
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from streamlearn.console.answer import Answer, refusal
+from streamlearn.console.api import Api, Route
+from streamlearn.console.gather import Gatherer
+from streamlearn.console.guard import Guard
+from streamlearn.console.state import state_of
+from streamlearn.console.watch import Watch
+from streamlearn.errors import ServiceError, UsageError
+from streamlearn.settings import ConsoleSettings
+from streamlearn.telemetry import counter, gauge
+from streamlearn.versions import Model
+
+__all__ = ["ConsoleServer"]
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 0.25
+_GZIP_BYTES_MIN = 1_024
+_DRAINED_BYTES_MAX, _DRAIN_S = 256 << 10, 1.0
+# How long a move may take beside what nodes are waited for: the store's and the registry's part.
+_MOVE_S = 120.0
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class ConsoleServer:
+    """The console of one model, from when it is made until it is closed.
+
+    Args:
+        model: Whose versions.
+        settings: Where it is served, and its limits.
+        token: What callers must say to move the pointer; without it the console is read-only.
+        tls: Files of certificates and key.
+
+    Attributes:
+        address: Where it listens, HOST:PORT.
+        url: Where people find it.
+
+    Raises:
+        ServiceError: The address is taken, or cannot be listened at.
+        UsageError: The certificate or the key cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        settings: ConsoleSettings,
+        *,
+        token: bytes | None = None,
+        tls: tuple[Path, Path] | None = None,
+    ) -> None:
+        host, _, port = settings.listen.rpartition(":")
+        context = None if tls is None else _context(*tls)
+        self._server = _bound(host.removeprefix("[").removesuffix("]"), int(port), settings)
+        self._server.context = context
+        bound_host, bound_port = self._server.server_address[:2]
+        named = f"[{bound_host!s}]" if ":" in str(bound_host) else str(bound_host)
+        self.address = f"{named}:{bound_port}"
+        self.url = f"{'http' if context is None else 'https'}://{self.address}/"
+        gatherer = Gatherer(model, settings)
+        beat_s = model.settings.replica.beat_s
+        self._watch = Watch(
+            gatherer.gather,
+            lambda found: state_of(
+                found, versions_max=settings.versions_max, late_s=settings.late_s, beat_s=beat_s
+            ),
+            refresh_s=settings.refresh_s,
+            idle_s=settings.idle_s,
+        )  # fmt: skip
+        guard = Guard(token, is_loopback=_is_loopback(str(bound_host)))
+        self._server.api = Api(model, self._watch, guard, settings)
+        self._model = model
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="console-server", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving; requests under way are cut off."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._server.cut_all()
+        self._thread.join()
+        self._watch.close()
+        self._model.close()
+
+    def __enter__(self) -> ConsoleServer:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    """Accepts connections up to a bound, and ends those that take too long."""
+
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 64
+    api: Api
+    context: ssl.SSLContext | None = None
+
+    def __init__(self, family: socket.AddressFamily, address: tuple[str, int], settings: ConsoleSettings) -> None:
+        self.address_family = family
+        self.settings = settings
+        self._free = threading.BoundedSemaphore(settings.connections_max)
+        self._lock = threading.Lock()
+        self._deadlines: dict[socket.socket, float] = {}
+        self._open = gauge("console", "connections", "ratio", "Open connections of console.connections_max.")
+        self._answers = counter("console", "answers", "Answers by status.", ("status",))
+        super().__init__(address, _Connection)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """A connection; its TLS is spoken by its own thread."""
+        connection, peer = super().get_request()
+        connection.settimeout(self.settings.arrival_s)
+        if self.context is not None:
+            connection = self.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, peer
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give a connection a thread, or refuse it."""
+        if not self._free.acquire(blocking=False):
+            self.answered(503)
+            if self.context is None:
+                request.setblocking(False)
+                with suppress(OSError):
+                    request.sendall(
+                        b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+                    )
+            self.shutdown_request(request)
+            return
+        self.give_time(request, 2 * self.settings.arrival_s)
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve one connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._deadlines.pop(request, None)
+                self._open.set(len(self._deadlines) / self.settings.connections_max)
+            self._free.release()
+
+    def give_time(self, connection: socket.socket, seconds: float) -> None:
+        """Say until when a connection may live."""
+        with self._lock:
+            self._deadlines[connection] = time.monotonic() + seconds
+            self._open.set(len(self._deadlines) / self.settings.connections_max)
+
+    def service_actions(self) -> None:
+        """Cut connections whose time is over, which a byte now and then would keep open for ever."""
+        now_s = time.monotonic()
+        with self._lock:
+            late = [connection for connection, until_s in self._deadlines.items() if until_s < now_s]
+        for connection in late:
+            _cut(connection)
+
+    def cut_all(self) -> None:
+        """Cut all connections."""
+        with self._lock:
+            every = list(self._deadlines)
+        for connection in every:
+            _cut(connection)
+
+    def answered(self, status: int) -> None:
+        """Count an answer."""
+        self._answers.labels(str(status)).inc()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Visitors come and go, and some speak no HTTP: no reason to say more than that."""
+        _LOG.debug("a connection of %s ended early", client_address, exc_info=True)
+
+
+class _Connection(BaseHTTPRequestHandler):
+    """One connection: one request and its answer."""
+
+    server: _Server
+    server_version, sys_version = "streamlearn", ""
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        """Speak TLS, where that is asked for, and bound what is read of a head."""
+        if isinstance(self.request, ssl.SSLSocket):
+            self.request.do_handshake()
+        super().setup()
+        self.rfile: Any = _Head(self.rfile, self.server.settings.header_bytes_max)
+
+    def handle(self) -> None:
+        """Answer one request."""
+        self.close_connection = True
+        self._method, self._headers = "", dict[str, str]()
+        try:
+            self.raw_requestline = self.rfile.readline()
+        except LineTooLong:
+            self.requestline, self.request_version = "", "HTTP/1.1"
+            self._send(refusal(431, "the request's head is too large", "send fewer and shorter headers"))
+            return
+        if not self.raw_requestline or not self.parse_request():
+            return
+        self._method = self.command
+        self._headers = {name.lower(): value for name, value in self.headers.items()}
+        self._send(self._answer())
+
+    def finish(self) -> None:
+        """Let the answer arrive: what the other side still sends is read and thrown away, up to a bound."""
+        with suppress(OSError):
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(_DRAIN_S)
+            left = _DRAINED_BYTES_MAX
+            while left > 0 and (data := self.connection.recv(min(left, 16_384))):
+                left -= len(data)
+        super().finish()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Say what the library found wrong as everything wrong is said."""
+        if not hasattr(self, "_headers"):
+            self._headers = {}
+        self._send(refusal(int(code), message or explain or "the request cannot be understood"))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are counted, and not logged."""
+
+    def _answer(self) -> Answer:
+        path = self.path.partition("?")[0]
+        route = self.server.api.route(self._method, path, self._headers)
+        if not isinstance(route, Route):
+            return route
+        body = b""
+        if route.has_body:
+            read = self._body()
+            if isinstance(read, Answer):
+                return read
+            body = read
+            self.server.give_time(self.connection, self.server.settings.move_wait_s + _MOVE_S)
+        return route.answer(body)
+
+    def _body(self) -> bytes | Answer:
+        """The body; refused by its stated length before any of it is read."""
+        most, said = self.server.settings.body_bytes_max, self._headers.get("content-length", "")
+        if "transfer-encoding" in self._headers or not (said.isascii() and said.isdecimal() and len(said) < 16):
+            return refusal(411, "the body's length is not said", "send Content-Length, and no Transfer-Encoding")
+        if int(said) > most:
+            return refusal(413, f"the body has {int(said)} bytes, and at most {most} are read", "send less")
+        body: bytes = self.rfile.read(int(said))
+        if len(body) < int(said):
+            return refusal(400, f"the body ended after {len(body)} of {said} bytes", "send all of it")
+        return body
+
+    def _send(self, answer: Answer) -> None:
+        body = answer.body
+        self.server.answered(answer.status)
+        self.server.give_time(self.connection, self.server.settings.arrival_s)
+        self.send_response(answer.status)
+        for name, value in (_HEADERS | answer.headers).items():
+            self.send_header(name, value)
+        if len(body) >= _GZIP_BYTES_MIN and "gzip" in self._headers.get("accept-encoding", ""):
+            body = gzip.compress(body, 1)
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Cache-Control", "no-cache" if answer.is_static else "no-store")
+        self.send_header("Vary", "Accept-Encoding")
+        if answer.status != 304:
+            self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class _Head:
+    """What is read of a connection: lines up to a bound together; a body is read by a length that was checked."""
+
+    def __init__(self, file: Any, bytes_max: int) -> None:
+        self._file, self._left = file, bytes_max
+
+    def readline(self, size: int = -1) -> bytes:
+        """A line of the head."""
+        line: bytes = self._file.readline(self._left + 1)
+        self._left -= len(line)
+        if self._left < 0:
+            what = "head"
+            raise LineTooLong(what)
+        return line
+
+    def read(self, size: int) -> bytes:
+        """So many bytes of the body."""
+        body: bytes = self._file.read(size)
+        return body
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._file.close()
+
+
+def _bound(host: str, port: int, settings: ConsoleSettings) -> _Server:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return _Server(family, (host, port), settings)
+    except OSError as error:
+        message = f"the console cannot be served at {settings.listen}: {error.strerror or error}"
+        raise ServiceError(message, help="set console.listen to a free port of this machine, or to port 0") from error
+
+
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:  # ssl.SSLError is one
+        message = f"the certificate {certificate} and the key {key} cannot be used: {error.strerror or error}"
+        raise UsageError(
+            message, help="give PEM files of a certificate and of its key, readable by this user"
+        ) from None
+    return context
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "::1" or host.startswith("127.")
+
+
+def _cut(connection: socket.socket) -> None:
+    with suppress(OSError):
+        # Of a TLS connection too it is the socket below that is shut: its own thread is in the middle of TLS.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -1,0 +1,89 @@
+"""What tests of the console share: a model with versions and two nodes, and a console of it on a free port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from streamlearn.console import ConsoleServer
+from streamlearn.settings import ConsoleSettings, ReplicaSettings, Settings
+from streamlearn.testing import wait_until
+from streamlearn.versions import Model, Replica, Verdict, open_registry, open_store, write_verdict
+from tests.cli.place import VERSIONS, Place
+from tests.console.asked import TOKEN, Asked
+from tests.versions.history import MODEL, Trainer, serving
+
+__all__: list[str] = []
+
+DEADLINE_S = 60.0
+_FAST = ConsoleSettings(listen="127.0.0.1:0", refresh_s=0.05, versions_s=0.05, move_wait_s=30.0)
+
+
+@dataclass(frozen=True)
+class Console:
+    """A console and what it shows."""
+
+    place: Place
+    server: ConsoleServer
+    ask: Asked
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A model with four versions that passed, of which 5 is served."""
+    store = open_store(str(tmp_path / "store"))
+    with open_registry(f"sqlite://{tmp_path}/registry.db", MODEL) as registry:
+        found = Place(tmp_path, store, registry, Trainer(store))
+        for one in found.trainer.story(VERSIONS):
+            write_verdict(store, one.folder, Verdict(version=one.ref, outcome="passed"))
+        found.follow(*VERSIONS)
+        yield found
+
+
+@pytest.fixture
+def nodes(place: Place) -> Iterator[list[Replica]]:
+    """Two nodes that answer with what the pointer says."""
+    settings = ReplicaSettings(beat_s=0.05, store_poll_s=0.05, retry_first_ms=1, retry_ms_max=10, drain_s=0.0)
+    with ExitStack() as stack:
+        found = [
+            Replica(
+                place.store, MODEL, lambda: serving("float32"), name=name, registry=place.registry, settings=settings
+            )
+            for name in ("node-1", "node-2")
+        ]
+        for one in found:
+            stack.callback(one.close)
+            one.start()
+        wait_until(
+            lambda: [(one.active, one.state) for one in place.registry.nodes()] == [(5, "ready")] * 2,
+            "both nodes say that they answer with version 5",
+            DEADLINE_S,
+        )
+        yield found
+
+
+@pytest.fixture
+def open_console(place: Place) -> Iterator[Callable[..., Console]]:
+    """Serves a console; settings and what it is given may be others."""
+    with ExitStack() as stack:
+
+        def serve(*, token: bytes | None = TOKEN, tls: tuple[Path, Path] | None = None, **changed: Any) -> Console:
+            settings = structs.replace(_FAST, **changed)
+            url = f"sqlite://{place.folder}/registry.db"
+            model = Model(MODEL, str(place.folder / "store"), url, Settings(console=settings))
+            server = stack.enter_context(ConsoleServer(model, settings, token=token, tls=tls))
+            return Console(place, server, Asked(server.address))
+
+        yield serve
+
+
+@pytest.fixture
+def console(open_console: Callable[..., Console]) -> Console:
+    """A console that may be moved with the token."""
+    return open_console()

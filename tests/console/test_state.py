@@ -1,0 +1,183 @@
+"""What the page is told, from what store and registry gave: no server, no store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlearn.console.gathered import Gathered, gone_nodes
+from streamlearn.console.state import may_go_back_to
+from streamlearn.errors import MoveRefused
+from streamlearn.versions import Canary, Pointer, Request
+from streamlearn.versions import pointer as decisions
+from tests.console.gathered import NOW_MS, gathered, known_of, moved, node_of, ref, said
+
+
+def levels(state: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(one["level"], one["what"]) for one in state["trouble"]]
+
+
+def test_all_is_well_where_all_nodes_answer_with_what_is_to_be_served() -> None:
+    state = said(gathered(moved(3, 10)))
+    assert state["headline"] == {"level": "good", "said": "Version 10 is served, by all 2 nodes"}
+    assert state["trouble"] == []
+    assert [one["version"] for one in state["versions"]] == list(range(1, 11))
+    assert state["versions"][-1]["state"] == "active"
+    assert state["versions"][-1]["nodes"] == ["a", "b"]
+    assert [one["moves_behind"] for one in state["nodes"]] == [0, 0]
+
+
+def test_a_model_without_versions_is_told_as_one() -> None:
+    state = said(gathered(Pointer(), known=(), moves=(), nodes=()))
+    assert state["headline"]["said"] == "Nothing is served yet"
+    assert state["may"]["rollback"]["refused"]
+    assert levels(state) == [("note", "versions")]
+
+
+def test_a_node_that_did_not_act_on_a_move_is_named_with_what_it_answers_with() -> None:
+    nodes = (node_of("a", 8, 4), node_of("b", 10, 3))
+    pointer = moved(4, 8, held=True, taints=(9,))
+    state = said(gathered(pointer, nodes=nodes))
+    assert state["headline"] == {"level": "bad", "said": "Version 8 is served and held, by 1 of 2 nodes"}
+    assert state["trouble"][0]["said"] == "b has not acted on the last move: it answers with version 10"
+    assert [(one["moves_behind"], one["versions_ahead"]) for one in state["nodes"]] == [(0, 0), (1, 2)]
+    just_now = gathered(msgspec.structs.replace(pointer, wall_ms=NOW_MS - 10), nodes=nodes)
+    assert ("bad", "node") not in levels(said(just_now)), "a node is given some beats before it is trouble"
+
+
+@pytest.mark.parametrize(
+    ("node", "level", "words"),
+    [
+        pytest.param(node_of("b", 10, 3, state="stale", said="no store"), "bad", "b is stale: no store", id="stale"),
+        pytest.param(node_of("b", 10, 3, said="a file is torn"), "warn", "b says: a file is torn", id="says"),
+        pytest.param(node_of("b", 0, 0, state="starting"), "note", "b is starting", id="starting"),
+        pytest.param(node_of("b", 10, 3, state="draining"), "note", "b is draining", id="draining"),
+    ],
+)
+def test_what_a_node_says_is_trouble_by_how_bad_it_is(node: Any, level: str, words: str) -> None:
+    state = said(gathered(moved(3, 10), nodes=(node_of("a", 10, 3), node)))
+    assert [(one["level"], one["said"]) for one in state["trouble"]] == [(level, words)]
+
+
+def test_nodes_that_are_not_known_are_not_said_to_be_well() -> None:
+    state = said(gathered(moved(3, 10), nodes=(), registry="redis://x does not answer"))
+    assert state["headline"] == {"level": "bad", "said": "Version 10 is to be served; nodes are not known"}
+    assert levels(state) == [("bad", "registry")]
+    assert levels(said(gathered(moved(3, 10), nodes=()))) == [("bad", "nodes")]
+
+
+def test_a_node_that_is_silent_is_gone_until_its_name_is_back_or_its_time_is_over() -> None:
+    a, b = node_of("a", 10, 3), node_of("b", 10, 3)
+    assert gone_nodes((a, b), [a], NOW_MS, 60.0) == (b,)
+    back = node_of("b", 10, 3, wall_ms=NOW_MS)
+    again = msgspec.structs.replace(back, boot_id="another life")
+    assert gone_nodes((a, b), [a, again], NOW_MS, 60.0) == ()
+    assert gone_nodes((a, b), [a], NOW_MS + 61_000, 60.0) == ()
+    state = said(gathered(moved(3, 10), nodes=(a,), gone=(b,)))
+    assert state["headline"]["said"] == "Version 10 is served, by 1 of 2 nodes"
+    assert [(one["name"], one["is_gone"]) for one in state["nodes"]] == [("a", False), ("b", True)]
+    assert levels(state) == [("bad", "node")]
+
+
+def test_what_is_tainted_is_said_with_where_it_began() -> None:
+    known = tuple(known_of(version, outcome="rejected" if version == 8 else "passed") for version in range(1, 11))
+    state = said(gathered(moved(3, 7), known=known))
+    assert [one["said"] for one in state["trouble"]] == [
+        "versions 8 to 10 are tainted, and not followed: the judge refused 8"
+    ]
+    assert [one["standing"] for one in state["versions"][-4:]] == ["active", "rejected", "tainted", "tainted"]
+    assert state["headline"]["level"] == "warn"
+
+
+def test_training_is_late_by_when_it_published_or_by_what_it_had_learned() -> None:
+    late = gathered(moved(3, 10), at_ms=NOW_MS + 61_000)
+    assert "no version was published since 10" in [one["said"] for one in said(late)["trouble"]]
+    behind = (*gathered(moved(3, 10)).known[:-1], known_of(10, watermark_ms=NOW_MS - 61_000))
+    assert ("warn", "training") in levels(said(gathered(moved(3, 10), known=behind)))
+    assert levels(said(gathered(moved(3, 10), known=behind, is_live=False))) == [], "a replay's events are old"
+
+
+def test_what_somebody_wanted_is_a_note_and_keeps_the_headline_good() -> None:
+    pointer = moved(4, 9, held=True, canary=Canary(version=ref(10), share=0.25))
+    asked = Request(seq=1, to=ref(5), by="anna", wall_ms=NOW_MS)
+    moves = (moved(2, 9), moved(3, 9, held=True), pointer)
+    state = said(gathered(pointer, moves=moves, requests=(asked,)))
+    assert [one["what"] for one in state["trouble"]] == ["pointer", "canary", "request"]
+    assert state["trouble"][0]["since_ms"] == moves[1].wall_ms, "since the move that laid the hold"
+    assert state["headline"]["level"] == "good"
+    assert state["versions"][-1]["standing"] == "canary"
+
+
+def test_a_version_that_cannot_be_read_is_bad_where_it_is_served() -> None:
+    torn = tuple(known_of(version, lacks="a file is gone" if version == 10 else "") for version in range(1, 11))
+    assert ("bad", "versions") in levels(said(gathered(moved(3, 10), known=torn)))
+    assert ("warn", "versions") in levels(said(gathered(moved(3, 9), known=torn)))
+
+
+def test_moves_are_told_newest_first_by_what_each_changed() -> None:
+    moves = (
+        moved(1, 8),
+        moved(2, 9),
+        moved(3, 9, held=True, by="anna"),
+        moved(4, 8, held=True, taints=(9,), by="anna", reason="clicks fell"),
+        moved(5, 8, taints=(9,)),
+        moved(7, 10),
+    )
+    state = said(gathered(moves[-1], moves=moves))
+    assert [one["what"] for one in state["moves"]] == ["move", "release", "rollback", "hold", "promote", "promote"]
+    assert state["moves"][2]["from"] == 9
+    assert (state["moves"][2]["by"], state["moves"][2]["reason"]) == ("anna", "clicks fell")
+
+
+def test_only_the_newest_versions_are_said_and_figures_are_the_judged_ones() -> None:
+    metrics = {"auc": 0.7, "validation.click.log_loss": float("nan"), "validation.click.rows": 12.0, "samples": 9.0}
+    known = (*gathered(moved(3, 10)).known[:-1], known_of(10, metrics=metrics))
+    state = said(gathered(moved(3, 10), known=known), versions_max=2)
+    assert [one["version"] for one in state["versions"]] == [9, 10]
+    assert state["versions_left"] == 8
+    assert state["figures"] == ["auc", "validation.click.log_loss", "validation.click.rows"]
+    assert state["versions"][-1]["figures"] == [0.7, None, 12.0]
+    assert state["versions"][-1]["samples"] == 9.0
+    assert msgspec.json.decode(msgspec.json.encode(state)) == state, "it is JSON as it stands"
+
+
+def test_what_each_move_would_come_to_is_asked_of_the_decisions() -> None:
+    may = said(gathered(moved(3, 10)))["may"]
+    assert (may["rollback"]["version"], may["hold"]["version"]) == (9, 10)
+    held = said(gathered(moved(4, 9, held=True, taints=(10,))))["may"]
+    assert "tainted" in held["release"]["refused"]
+    assert "rewind" in held["release"]["help"]
+    assert "held already" in held["hold"]["refused"]
+
+
+@given(
+    outcomes=st.lists(st.sampled_from(["passed", "rejected", None]), min_size=1, max_size=8),
+    lacks=st.sets(st.integers(1, 8), max_size=2),
+    taints=st.sets(st.integers(1, 8), max_size=2),
+    accepted=st.sets(st.integers(1, 8), max_size=2),
+    floor=st.integers(0, 4),
+    active=st.integers(1, 8),
+)
+def test_the_page_offers_to_go_back_where_the_decision_lets_it(
+    outcomes: list[Any], lacks: set[int], taints: set[int], accepted: set[int], floor: int, active: int
+) -> None:
+    known = tuple(
+        known_of(version, outcome=outcome, lacks="gone" if version in lacks else "")
+        for version, outcome in enumerate(outcomes, 1)
+    )
+    pointer = moved(9, active, taints=tuple(sorted(taints)), accepted=tuple(sorted(accepted)), floor=floor)
+    found: Gathered = gathered(pointer, known=known, nodes=())
+    allowed = set()
+    for one in known:
+        if one.version >= active:
+            continue
+        try:
+            decisions.rollback(pointer, known, one.version)
+        except MoveRefused:
+            continue
+        allowed.add(one.version)
+    assert may_go_back_to(found) == allowed

@@ -1,0 +1,159 @@
+"""Looking at a model for many: how often, by whom it is waited for, and what is said when the store fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from streamlearn.console.gather import Gatherer
+from streamlearn.console.gathered import Gathered
+from streamlearn.console.watch import Watch
+from streamlearn.errors import StoreUnreachable
+from streamlearn.settings import ConsoleSettings, Settings
+from streamlearn.testing import ManualClock, wait_until
+from streamlearn.versions import Model, Node, Store
+from tests.cli.place import Place
+from tests.console.gathered import gathered, moved
+from tests.versions.history import MODEL
+
+DEADLINE_S = 60.0
+
+
+class Source:
+    """Counts looks; may fail, or hang until it is let go."""
+
+    def __init__(self) -> None:
+        self.looks, self.fails, self.free = 0, False, threading.Event()
+        self.free.set()
+
+    def gather(self) -> Gathered:
+        self.looks += 1
+        assert self.free.wait(DEADLINE_S)
+        if self.fails:
+            message = "the store is away"
+            raise StoreUnreachable(message, help="bring it back")
+        return gathered(moved(self.looks, 10))
+
+
+@pytest.fixture
+def watching() -> Iterator[Callable[..., tuple[Source, Watch]]]:
+    with ExitStack() as stack:
+
+        def begin(*, refresh_s: float = 3_600.0, idle_s: float = 3_600.0) -> tuple[Source, Watch]:
+            source = Source()
+            watch = Watch(source.gather, lambda found: {"seq": found.pointer.seq}, refresh_s=refresh_s, idle_s=idle_s)
+            stack.callback(watch.close)
+            stack.callback(source.free.set)
+            return source, watch
+
+        yield begin
+
+
+def test_many_visitors_cost_one_look(watching: Callable[..., tuple[Source, Watch]]) -> None:
+    source, watch = watching()
+    said: list[bytes] = []
+    threads = [threading.Thread(target=lambda: said.append(watch.seen(DEADLINE_S).state)) for _ in range(20)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert said == [b'{"seq":1}'] * 20
+    assert source.looks == 1
+
+
+def test_without_a_visitor_nothing_is_looked_at(watching: Callable[..., tuple[Source, Watch]]) -> None:
+    source, watch = watching(refresh_s=0.001, idle_s=0.05)
+    assert source.looks == 0
+    watch.seen(DEADLINE_S)
+    assert wait_until(lambda: _is_quiet(source), "looking ends when nobody asks", DEADLINE_S)
+
+
+def _is_quiet(source: Source) -> bool:
+    before = source.looks
+    return not threading.Event().wait(0.1) and source.looks == before
+
+
+def test_after_a_move_the_next_look_is_a_new_one(watching: Callable[..., tuple[Source, Watch]]) -> None:
+    _, watch = watching()
+    assert watch.seen(DEADLINE_S).state == b'{"seq":1}'
+    watch.look()
+    assert watch.seen(DEADLINE_S).state == b'{"seq":2}'
+
+
+def test_a_look_that_was_under_way_at_a_move_is_not_taken_for_a_new_one(
+    watching: Callable[..., tuple[Source, Watch]],
+) -> None:
+    source, watch = watching()
+    source.free.clear()
+    asking = threading.Thread(target=watch.seen, args=(DEADLINE_S,))
+    asking.start()
+    wait_until(lambda: source.looks == 1, "the first look began", DEADLINE_S)
+    watch.look()
+    source.free.set()
+    assert watch.seen(DEADLINE_S).state == b'{"seq":2}'
+    asking.join()
+
+
+def test_a_store_that_fails_leaves_what_was_seen_and_says_so(watching: Callable[..., tuple[Source, Watch]]) -> None:
+    source, watch = watching()
+    watch.seen(DEADLINE_S)
+    source.fails = True
+    watch.look()
+    seen = watch.seen(DEADLINE_S)
+    assert (seen.state, seen.error, seen.help) == (b'{"seq":1}', "the store is away", "bring it back")
+    source.fails = False
+    watch.look()
+    assert watch.seen(DEADLINE_S).error == ""
+
+
+def test_a_store_that_hangs_holds_no_visitor_for_long(watching: Callable[..., tuple[Source, Watch]]) -> None:
+    source, watch = watching()
+    watch.seen(DEADLINE_S)
+    source.free.clear()
+    watch.look()
+    seen = watch.seen(0.05)
+    assert seen.state == b'{"seq":1}'
+    assert "have not answered within 0.05 s" in seen.error
+
+
+def test_versions_are_listed_when_it_is_time_or_when_one_is_served_that_is_not_known(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+    entries = Store.entries
+    monkeypatch.setattr(Store, "entries", lambda self, path: listed.append(path) or entries(self, path))
+    model = Model(MODEL, str(place.folder / "store"), "", Settings())
+    clock = ManualClock()
+    gatherer = Gatherer(model, ConsoleSettings(versions_s=5.0, moves_max=3), clock=clock)
+    first = gatherer.gather()
+    assert [one.version for one in first.known] == [1, 2, 4, 5]
+    assert ([one.seq for one in first.moves], first.moves_left) == ([2, 3, 4], 1)
+    listed.clear()
+    place.cut(6)
+    assert gatherer.gather().known == first.known
+    assert not [path for path in listed if "deltas" in path]
+    place.follow(6)
+    assert gatherer.gather().known[-1].version == 6, "at once, as it is served"
+    listed.clear()
+    clock.sleep(5.0)
+    gatherer.gather()
+    assert [path for path in listed if "deltas" in path]
+
+
+def test_a_node_that_is_gone_is_remembered_while_the_registry_answers(place: Place, tmp_path: Path) -> None:
+    model = Model(MODEL, str(tmp_path / "store"), f"sqlite://{tmp_path}/registry.db", Settings())
+    clock = ManualClock()
+    gatherer = Gatherer(model, ConsoleSettings(gone_s=60.0), clock=clock)
+    try:
+        place.registry.beat(Node(boot_id="a", name="node-a", state="ready", active=5, seq=4, wall_ms=clock.wall_ms()))
+        assert [one.name for one in gatherer.gather().nodes] == ["node-a"]
+        place.registry.leave("a")
+        assert [one.name for one in gatherer.gather().gone] == ["node-a"]
+        clock.sleep(61.0)
+        assert gatherer.gather().gone == ()
+    finally:
+        model.close()
