@@ -72,9 +72,11 @@ class Asked:
         assert told.status == 200, told
         return told.json
 
-    def move(self, what: str, asked: Any, *, token: bytes | None = TOKEN, **headers: str) -> Told:
+    def move(
+        self, what: str, asked: Any, *, token: bytes | None = TOKEN, headers: dict[str, str] | None = None
+    ) -> Told:
         """Ask for a move of the pointer."""
-        given = {"Content-Type": "application/json"} | ({} if token is None else _bearer(token)) | headers
+        given = {"Content-Type": "application/json"} | ({} if token is None else _bearer(token)) | (headers or {})
         return self("POST", f"/api/{what}", json.dumps(asked).encode(), given)
 
     def raw(self, data: bytes) -> bytes:

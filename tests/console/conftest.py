@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from msgspec import structs
@@ -25,6 +25,9 @@ DEADLINE_S = 60.0
 _FAST = ConsoleSettings(listen="127.0.0.1:0", refresh_s=0.05, versions_s=0.05, move_wait_s=30.0)
 
 
+Opener: TypeAlias = Callable[..., "Console"]
+
+
 @dataclass(frozen=True)
 class Console:
     """A console and what it shows."""
@@ -34,21 +37,19 @@ class Console:
     ask: Asked
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    """A model with four versions that passed, of which 5 is served."""
-    store = open_store(str(tmp_path / "store"))
-    with open_registry(f"sqlite://{tmp_path}/registry.db", MODEL) as registry:
-        found = Place(tmp_path, store, registry, Trainer(store))
+@contextmanager
+def _made(folder: Path) -> Iterator[Place]:
+    store = open_store(str(folder / "store"))
+    with open_registry(f"sqlite://{folder}/registry.db", MODEL) as registry:
+        found = Place(folder, store, registry, Trainer(store))
         for one in found.trainer.story(VERSIONS):
             write_verdict(store, one.folder, Verdict(version=one.ref, outcome="passed"))
         found.follow(*VERSIONS)
         yield found
 
 
-@pytest.fixture
-def nodes(place: Place) -> Iterator[list[Replica]]:
-    """Two nodes that answer with what the pointer says."""
+@contextmanager
+def _followed(place: Place) -> Iterator[list[Replica]]:
     settings = ReplicaSettings(beat_s=0.05, store_poll_s=0.05, retry_first_ms=1, retry_ms_max=10, drain_s=0.0)
     with ExitStack() as stack:
         found = [
@@ -68,9 +69,8 @@ def nodes(place: Place) -> Iterator[list[Replica]]:
         yield found
 
 
-@pytest.fixture
-def open_console(place: Place) -> Iterator[Callable[..., Console]]:
-    """Serves a console; settings and what it is given may be others."""
+@contextmanager
+def _opening(place: Place) -> Iterator[Opener]:
     with ExitStack() as stack:
 
         def serve(*, token: bytes | None = TOKEN, tls: tuple[Path, Path] | None = None, **changed: Any) -> Console:
@@ -84,6 +84,50 @@ def open_console(place: Place) -> Iterator[Callable[..., Console]]:
 
 
 @pytest.fixture
-def console(open_console: Callable[..., Console]) -> Console:
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A model with four versions that passed, of which 5 is served."""
+    with _made(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def nodes(place: Place) -> Iterator[list[Replica]]:
+    """Two nodes that answer with what the pointer says."""
+    with _followed(place) as found:
+        yield found
+
+
+@pytest.fixture
+def console(place: Place) -> Iterator[Console]:
     """A console that may be moved with the token."""
-    return open_console()
+    with _opening(place) as serve:
+        yield serve()
+
+
+@pytest.fixture(scope="session")
+def still_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Such a model for all tests that leave it as it is."""
+    with _made(tmp_path_factory.mktemp("still")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def still_nodes(still_place: Place) -> Iterator[list[Replica]]:
+    """Its two nodes."""
+    with _followed(still_place) as found:
+        yield found
+
+
+@pytest.fixture
+def open_still(still_place: Place) -> Iterator[Opener]:
+    """Serves a console of it; settings and what it is given may be others."""
+    with _opening(still_place) as serve:
+        yield serve
+
+
+@pytest.fixture
+def still(open_still: Opener) -> Iterator[Console]:
+    """A console of it, whose pointer is where it was when the test ends."""
+    opened = open_still()
+    yield opened
+    assert opened.place.pointer.seq == 4

@@ -22,8 +22,18 @@ def app(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An application whose model has versions."""
     for name in ("STREAMLEARN_STORE", "STREAMLEARN_REGISTRY"):
         monkeypatch.delenv(name, raising=False)
+    return _app(place)
+
+
+@pytest.fixture
+def still_app(still_place: Place) -> Path:
+    """Another, for what is refused."""
+    return _app(still_place)
+
+
+def _app(place: Place) -> Path:
     folder = place.folder / "app"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "app.py").write_text('from streamlearn.testing import small_app\n\napp = small_app("ctr")\n')
     (folder / "app.toml").write_text(
         f'[versions]\nstore = "{place.folder}/store"\n[registry]\nurl = "sqlite://{place.folder}/registry.db"\n'
@@ -60,18 +70,18 @@ def test_it_serves_until_it_is_told_to_end_and_keeps_its_token_to_itself(app: Pa
     assert TOKEN.decode() not in line + out + err
 
 
-def test_others_reach_it_only_with_a_token(app: Path, tmp_path: Path) -> None:
-    refused = run(app, "--listen", "0.0.0.0:0")
+def test_others_reach_it_only_with_a_token(still_app: Path, tmp_path: Path) -> None:
+    refused = run(still_app, "--listen", "0.0.0.0:0")
     assert refused.returncode == 2
     assert "console.listen is 0.0.0.0:0, which other machines reach" in refused.stderr
     assert "--token-file" in refused.stderr
     empty = tmp_path / "empty"
     empty.write_text("\n")
-    assert "holds no token" in run(app, "--token-file", empty).stderr
+    assert "holds no token" in run(still_app, "--token-file", empty).stderr
 
 
-def test_a_certificate_without_its_key_is_refused(app: Path, tmp_path: Path) -> None:
-    assert run(app, "--tls-cert", tmp_path / "c.pem").returncode == 2
+def test_a_certificate_without_its_key_is_refused(still_app: Path, tmp_path: Path) -> None:
+    assert run(still_app, "--tls-cert", tmp_path / "c.pem").returncode == 2
     (tmp_path / "c.pem").write_text("none")
-    said = run(app, "--listen", "127.0.0.1:0", "--tls-cert", tmp_path / "c.pem", "--tls-key", tmp_path / "c.pem")
+    said = run(still_app, "--listen", "127.0.0.1:0", "--tls-cert", tmp_path / "c.pem", "--tls-key", tmp_path / "c.pem")
     assert (said.returncode, "cannot be used" in said.stderr) == (2, True), said.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from streamlearn.testing import wait_until
 from streamlearn.versions import Replica
 from tests.console.asked import TOKEN
-from tests.console.conftest import Console
+from tests.console.conftest import Console, Opener
 from tools.services import Browser, Chromium
 
 DEADLINE_S = 60.0
@@ -27,7 +27,7 @@ def see(browser: Browser, selector: str, *words: str) -> str:
     """Wait until people see some words."""
     seen = wait_until(
         lambda: (text := browser.text(selector)) and all(word in text for word in words) and text,
-        f"{words} in {selector}; there is {browser.text(selector)[:500]!r}",
+        f"{words} in {selector}",
         DEADLINE_S,
     )
     return str(seen)
@@ -38,8 +38,8 @@ def quiet(browser: Browser) -> None:
     assert [line for line in browser.logged() if "favicon" not in line] == []
 
 
-def test_the_page_shows_versions_nodes_and_moves(console: Console, nodes: list[Replica], browser: Browser) -> None:
-    browser.visit(console.server.url)
+def test_the_page_shows_versions_nodes_and_moves(still: Console, still_nodes: list[Replica], browser: Browser) -> None:
+    browser.visit(still.server.url)
     see(browser, "#said", "Version 5 is served, by all 2 nodes")
     assert browser.text("#model") == "ctr"
     assert "live" in browser.text("#pulse")
@@ -80,8 +80,8 @@ def test_a_rollback_is_made_by_keyboard_and_says_each_nodes_milliseconds(
     assert TOKEN.decode() not in json.dumps(kept), "in no URL, no cookie, and nothing that outlives the tab"
 
 
-def test_a_version_is_chosen_by_arrow_keys_and_said_to_who_does_not_see(console: Console, browser: Browser) -> None:
-    browser.visit(console.server.url)
+def test_a_version_is_chosen_by_arrow_keys_and_said_to_who_does_not_see(still: Console, browser: Browser) -> None:
+    browser.visit(still.server.url)
     see(browser, "#one", "Version 5")
     said = "return document.querySelector('#chart').getAttribute('aria-valuetext')"
     assert "version 5, active" in browser.run(said)
@@ -93,10 +93,8 @@ def test_a_version_is_chosen_by_arrow_keys_and_said_to_who_does_not_see(console:
     see(browser, "#one", "Version 1")
 
 
-def test_a_console_that_may_not_move_says_the_command_that_may(
-    open_console: Callable[..., Console], browser: Browser
-) -> None:
-    browser.visit(open_console(token=None).server.url)
+def test_a_console_that_may_not_move_says_the_command_that_may(open_still: Opener, browser: Browser) -> None:
+    browser.visit(open_still(token=None).server.url)
     see(browser, "#access", "read-only")
     see(browser, "#moves", "streamlearn rollback ctr --to 4")
     assert browser.run("return document.querySelectorAll('#moves button').length") == 0
@@ -110,8 +108,8 @@ def test_what_a_store_says_stays_text(console: Console, browser: Browser) -> Non
     assert browser.run("return document.querySelectorAll('#log img, #log b').length") == 0
 
 
-def test_a_console_that_ends_is_told_on_the_page(open_console: Callable[..., Console], browser: Browser) -> None:
-    console = open_console()
+def test_a_console_that_ends_is_told_on_the_page(open_still: Opener, browser: Browser) -> None:
+    console = open_still()
     browser.visit(console.server.url)
     see(browser, "#said", "Version 5")
     console.server.close()
@@ -119,18 +117,20 @@ def test_a_console_that_ends_is_told_on_the_page(open_console: Callable[..., Con
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_nothing_hangs_over_the_edge(console: Console, nodes: list[Replica], chromium: Chromium, width: int) -> None:
+def test_nothing_hangs_over_the_edge(
+    still: Console, still_nodes: list[Replica], chromium: Chromium, width: int
+) -> None:
     with chromium.open(width=max(width, 500)) as browser:
         frame: dict[str, Any] = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
         browser.resize(**frame)
-        browser.visit(console.server.url)
+        browser.visit(still.server.url)
         see(browser, "#nodes", "node-1")
         over = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert browser.run(over) <= 0
 
 
-def test_every_control_has_a_name(console: Console, browser: Browser) -> None:
-    browser.visit(console.server.url)
+def test_every_control_has_a_name(still: Console, browser: Browser) -> None:
+    browser.visit(still.server.url)
     see(browser, "#said", "Version 5")
     nameless = browser.run(
         """return [...document.querySelectorAll('button, input, select, [role=slider], [role=region]')].filter((one) =>

@@ -15,7 +15,7 @@ from streamlearn.console.watch import Watch
 from streamlearn.errors import StoreUnreachable
 from streamlearn.settings import ConsoleSettings, Settings
 from streamlearn.testing import ManualClock, wait_until
-from streamlearn.versions import Model, Node, Store
+from streamlearn.versions import Entry, Model, Node
 from tests.cli.place import Place
 from tests.console.gathered import gathered, moved
 from tests.versions.history import MODEL
@@ -124,12 +124,18 @@ def test_versions_are_listed_when_it_is_time_or_when_one_is_served_that_is_not_k
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed: list[str] = []
-    entries = Store.entries
-    monkeypatch.setattr(Store, "entries", lambda self, path: listed.append(path) or entries(self, path))
     model = Model(MODEL, str(place.folder / "store"), "", Settings())
+    entries = model.store.entries
+
+    def noted(path: str) -> list[Entry]:
+        listed.append(path)
+        return entries(path)
+
+    monkeypatch.setattr(model.store, "entries", noted)
     clock = ManualClock()
     gatherer = Gatherer(model, ConsoleSettings(versions_s=5.0, moves_max=3), clock=clock)
     first = gatherer.gather()
+    assert [path for path in listed if "deltas" in path]
     assert [one.version for one in first.known] == [1, 2, 4, 5]
     assert ([one.seq for one in first.moves], first.moves_left) == ([2, 3, 4], 1)
     listed.clear()

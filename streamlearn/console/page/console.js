@@ -6,7 +6,7 @@ import { look, Refused, token } from "./link.js";
 import { oneVersion } from "./one.js";
 import { dot, flag, picture, STANDINGS } from "./signs.js";
 import { figureName, movesList, nodesTable, versionsTable } from "./tables.js";
-import { age, ageText, counted, figureText, make, refill } from "./text.js";
+import { age, ageText, counted, figureText, make, refill, withCode } from "./text.js";
 
 const at = (id) => document.getElementById(id);
 const THEMES = ["system", "light", "dark"];
@@ -97,7 +97,7 @@ function showTop(state) {
       make("span", { class: "what" }, one.what),
       make("span", { class: "said" }, one.said),
       make("span", { class: "when soft" }, one.since_ms ? age(one.since_ms) : ""),
-      one.help ? make("span", { class: "help" }, one.help) : null))));
+      one.help ? make("span", { class: "help" }, ...withCode(one.help)) : null))));
   part("tiles", [state.pointer, state.nodes, state.versions.at(-1), state.late_s, state.versions_left, state.headline.level], () => refill(at("tiles"), tiles(state)));
 }
 

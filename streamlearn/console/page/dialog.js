@@ -1,7 +1,7 @@
 // The dialog in which a move is confirmed, and which says of each node how many milliseconds it took.
 
 import { keepToken, move, Refused, token } from "./link.js";
-import { make } from "./text.js";
+import { make, withCode } from "./text.js";
 
 const at = (id) => document.getElementById(id);
 const NAMED = "streamlearn-by";
@@ -96,11 +96,12 @@ async function confirmed(event) {
 function refused(error) {
   if (error.status === 401) {
     keepToken("");
+    at("secret").value = "";
     at("secret-field").hidden = false;
     at("secret").focus();
   }
   at("confirm").disabled = false;
-  at("outcome").replaceChildren(make("p", { class: "wrong", role: "alert" }, error.message), make("p", { class: "soft" }, error.help));
+  at("outcome").replaceChildren(make("p", { class: "wrong", role: "alert" }, error.message), make("p", { class: "soft" }, ...withCode(error.help)));
 }
 
 function finished(done, tookMs) {

@@ -16,7 +16,7 @@ export function nodesTable(state) {
   if (!state.nodes.length) {
     return make("p", { class: "soft" }, state.registry ? `Nodes are not known: ${state.registry}` : "There are no nodes.");
   }
-  const names = [["node"], ["state"], ["answers with"], ["behind the pointer"], ["trained on up to"], ["could answer with"], ["last beat"], ["says"]];
+  const names = [["node"], ["state"], ["answers with"], ["behind the pointer"], ["learned up to"], ["could answer with"], ["last beat"], ["says"]];
   if (!state.is_live) names[4] = ["its version's age"];
   return table(names, state.nodes.map((node) => ({ cells: [
     make("strong", {}, node.name),

@@ -68,6 +68,11 @@ export function age(ms, { before = "", after = "", wordless = false } = {}) {
   return make("time", { datetime: new Date(ms).toISOString(), title: `${timeText(ms)} UTC`, data: { ms, before, after, wordless: wordless ? 1 : "" } });
 }
 
+// Words in which `commands` stand between backticks.
+export function withCode(text) {
+  return text.split("`").map((part, at) => (at % 2 ? make("code", {}, part) : part));
+}
+
 // Puts new content into its place, and the keyboard's focus back where it was.
 export function refill(place, ...content) {
   const held = place.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
