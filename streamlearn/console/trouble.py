@@ -103,8 +103,12 @@ def _of_versions(found: Gathered, late_s: float) -> Iterator[Trouble]:
         yield Trouble("bad" if is_served else "warn", "versions", said, f"see `streamlearn verify {found.model}`")
     tainted = taints_of(found.pointer, found.known)
     if newest.version in tainted:
-        began = tainted[newest.version]
-        mine = [one.version for one in found.known if tainted.get(one.version) == began]
+        # Several taints may have been laid one before the other: people want to know where all of it began.
+        count = next(
+            (at for at, one in enumerate(reversed(found.known)) if one.version not in tainted), len(found.known)
+        )
+        mine = [one.version for one in found.known[-count:]]
+        began = tainted[mine[0]]
         first = next((one for one in found.known if one.version == began), newest)
         why = f"the judge refused {began}" if first.outcome == "rejected" else f"{began} was rolled back"
         said = f"{_named(mine)} {'is' if len(mine) == 1 else 'are'} tainted, and not followed: {why}"

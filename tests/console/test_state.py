@@ -92,6 +92,8 @@ def test_what_is_tainted_is_said_with_where_it_began() -> None:
     ]
     assert [one["standing"] for one in state["versions"][-4:]] == ["active", "rejected", "tainted", "tainted"]
     assert state["headline"]["level"] == "warn"
+    further = said(gathered(moved(5, 6, held=True, taints=(7, 9)), moves=()))
+    assert further["trouble"][0]["said"] == "versions 7 to 10 are tainted, and not followed: 7 was rolled back"
 
 
 def test_training_is_late_by_when_it_published_or_by_what_it_had_learned() -> None:

@@ -86,7 +86,7 @@ function grid(laid) {
 }
 
 function times(laid, y, width) {
-  const most = Math.max(2, Math.floor((width - 70) / 90));
+  const most = Math.max(2, Math.floor((width - 70) / 64));
   const step = STEPS.find((one) => (laid.end - laid.begin) / one <= most) ?? STEPS.at(-1);
   const marks = [];
   for (let ms = Math.ceil(laid.begin / step) * step; ms <= laid.end; ms += step) {
@@ -119,7 +119,7 @@ function served(moves, laid, top) {
     const kind = one.held ? "held" : number % 2 ? "other" : "";
     marks.push(draw("rect", { class: `stretch ${kind}`, x: left, y: top, width: right - left, height: HEIGHT.strip, rx: 3 }));
     const words = one.held ? `${one.version} held` : `${one.version}`;
-    const fits = [words, `${one.version}`].find((text) => right - left > text.length * 7 + 8);
+    const fits = [words, `${one.version}`].find((text) => right - left > text.length * 7 + 10);
     if (fits) marks.push(draw("text", { class: "stretch-name", x: (left + right) / 2, y: top + 15, "text-anchor": "middle" }, fits));
   });
   for (const move of moves) {

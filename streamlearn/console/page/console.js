@@ -141,7 +141,7 @@ function tiles(state) {
   const against = newest && served && newest !== served ? `${newest.version - served.version === 1 ? "one" : counted(state.versions.filter((one) => one.version > served.version).length, "version")} after the served one` : "it is the one that is served";
   return [
     tile("Served", state.pointer.active === null ? "none" : String(state.pointer.active), served ? [`AUC ${figureText(served.auc)}, `, age(served.written_ms, { after: " old" })] : "no version is active"),
-    tile(state.is_live ? "Answers have learned up to" : "The served version is old", served ? age(lag(served), { after: state.is_live ? " ago" : "" }) : "–", state.is_live ? "before now, by event time" : "topics have a replay's clock", { late: isLate }),
+    tile(state.is_live ? "Answers have learned up to" : "The served version is old", served ? age(lag(served), { after: state.is_live ? " ago" : "" }) : "–", state.is_live ? "by event time" : "topics have a replay's clock", { late: isLate }),
     tile("Nodes ready", state.registry ? "unknown" : `${ready} of ${state.nodes.length}`, state.registry ? "the registry is away" : nodeWords(state, here), { late: !state.registry && ready < state.nodes.length }),
     tile("Newest version", newest ? String(newest.version) : "none", newest ? [age(newest.written_ms, { after: " old, " }), against] : "nothing was published"),
   ];
