@@ -209,8 +209,8 @@ UNITS = (
 )
 NOUNS = (
     "_threads", "_counters", "_keys", "_calls_max", "_connections_max", "_clients_max", "_blocks_max", "_acks_max",
-    "_notes_max", "_rows_min", "_versions_kept", "_versions_min", "_versions_max", "_deltas_max", "_failures_max", "_ratio_max",
-    "_moves_min", "_moves_max", "_pushes_max", "_orders_max", "_exports_left_max", "_blobs_max",
+    "_notes_max", "_rows_min", "_versions_kept", "_versions_min", "_versions_max", "_deltas_max", "_failures_max",
+    "_ratio_max", "_moves_min", "_moves_max", "_pushes_max", "_orders_max", "_exports_left_max", "_blobs_max",
     "_slices", "_rows", "_steps", "_steps_max", "_messages_max", "_count", "_keys_max",
     "_impressions_max", "_actions_max", "_texts_max", "_compiles_max", "_queue_max", "_calls_min", "_runs",
     "_candidates_max", "_values_max", "_requests_max", "_percent", "_candidates", "_slabs_max", "_restarts_max",
