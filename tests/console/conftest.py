@@ -104,14 +104,14 @@ def console(place: Place) -> Iterator[Console]:
         yield serve()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def still_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Such a model for all tests that leave it as it is."""
+    """Such a model for all tests here that leave it as it is; its nodes end before others look for threads."""
     with _made(tmp_path_factory.mktemp("still")) as found:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def still_nodes(still_place: Place) -> Iterator[list[Replica]]:
     """Its two nodes."""
     with _followed(still_place) as found:
