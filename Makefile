@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 MODEL = RUSTFLAGS="--cfg model" cargo test --quiet --profile model -p streamlearn-table --lib model::
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
-.PHONY: help setup services fetch test chaos model check bench peers demo format lock clean
+.PHONY: help setup services fetch test chaos model check bench peers demo demo-real format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,8 +88,13 @@ bench: setup fetch ## every benchmark, quickly; `python -m benchmarks NAME` meas
 peers: setup ## the environments of the benchmarks' peers, into the cache (about 9 GB); 3: some cannot be had here
 	@$(RUN) -m benchmarks.peers build
 
-demo: ## the loop, as far as it is built; the time it says includes what setup took
-	@begin=$$(date +%s); $(MAKE) --silent --no-print-directory setup && $(RUN) -m tools.services fetch prism && $(VENV)/bin/streamlearn demo && echo "ok: make demo, $$(($$(date +%s) - begin)) seconds"
+demo: ## the whole loop, no service needed; the time it says includes what setup took
+	@begin=$$(date +%s); $(MAKE) --silent --no-print-directory setup && $(RUN) -m tools.services fetch prism && \
+	  $(VENV)/bin/streamlearn demo && echo "ok: make demo, $$(($$(date +%s) - begin)) seconds"
+
+demo-real: setup ## the same on a real Kafka, Redis and Flink, which it fetches and starts
+	@begin=$$(date +%s); $(RUN) -m tools.services fetch kafka flink && $(RUN) -m tools.demo_real && \
+	  echo "ok: make demo-real, $$(($$(date +%s) - begin)) seconds"
 
 clean: ## remove what setup made (not the cache of services)
 	rm -rf $(VENV) target site .hypothesis streamlearn/_native*.so

@@ -12,10 +12,10 @@ from benchmarks.ingest_events import ACTIONS_SHARE, ITEMS
 from benchmarks.loop_fresh import Spell, freshness
 from benchmarks.loop_rates import Held, Search, hold, sustained
 from benchmarks.loop_recovery import recoveries, rollbacks
-from benchmarks.loop_services import services
 from benchmarks.loop_whole import Shape, Whole
 from benchmarks.result import Result
 from streamlearn.errors import ServiceError, StreamlearnError
+from tools.services.whole import whole_settings
 
 __all__ = ["LEAST", "TARGETS", "missed", "run"]
 
@@ -120,7 +120,7 @@ class _Loop:
         """The same on Kafka, Redis and Flink, with two shards and two nodes."""
         with ExitStack() as ends, self._part("services"):
             try:
-                changes = services(self._place, ends)
+                changes = whole_settings(self._place, ends)
             except ServiceError as error:
                 self._result.unmeasured["services"] = str(error).splitlines()[0]
                 return

@@ -585,7 +585,7 @@ class Load:
     Args:
         address: HOST:PORT.
         path: Where messages are posted by HTTP/1.1; without one they are the Open Inference Protocol's, over gRPC.
-        messages: Requests, encoded; at least one.
+        messages: Requests, encoded.
         token: What the node wants to be told to let a caller in.
         numbers: `(connections, threads, connect_wait_ms_max, answer_bytes_max)`.
 
@@ -603,6 +603,9 @@ class Load:
     ) -> None: ...
     def ask(self, message: int, wait_ms: int) -> _AskAnswer:
         """The code, what was said with it, and the answer to one message; no code where nothing came."""
+
+    def ask_all(self, messages: Sequence[bytes], wait_ms: int) -> list[_AskAnswer]:
+        """The same of other messages, all sent at once, in their order; returns when the last is answered."""
 
     def start(
         self,

@@ -32,10 +32,11 @@ ALLOWED: dict[str, set[str]] = {
     "ps": set(),
     "serving": set(),
     "console": set(),
+    "demo": {"publisher", "serving", "supervision"},
     "supervision": set(),
     "publisher": {"ps"},
     "trainer": {"ps", "publisher"},
-    "cli": {"console", "ingest", "ps", "publisher", "serving", "supervision", "trainer"},
+    "cli": {"console", "demo", "ingest", "ps", "publisher", "serving", "supervision", "trainer"},
 }
 # Who may import a package that is heavy or that one module stands for, as path prefixes.
 WALLS = {

@@ -1,38 +1,34 @@
-"""`streamlearn demo`: the loop, as far as it is built, on this machine and with no service needed.
+"""`streamlearn demo`: the whole loop on this machine, and what befalls it, told while it happens.
 
-Today: a week of real behaviour is replayed through file topics; ingest joins it into samples meanwhile, on Prism; a
-model learns them as they come, its rows on two shards, each label once; versions of it are published and judged; two
-nodes answer requests with them; a shard is killed, and training goes on; and a version is rolled back, in so many
-milliseconds.
+A week of real behaviour is replayed. Each request is put to one of two serving nodes before anybody has done anything
+about it, then it is produced with what they said; ingest joins it with what people did; a trainer learns it on two
+shards; versions are published, judged and served. On the way a shard is killed, data are poisoned, a version that the
+judge refused is forced through, rolled back, and training is put back behind the poison.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamlearn.cli.demo_progress import show_counts
-from streamlearn.cli.options import JsonOption
+from streamlearn.cli.options import JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
 from streamlearn.errors import StreamlearnError
 
 if TYPE_CHECKING:
-    from streamlearn.apps import AppFolder
-    from streamlearn.cli.demo_model import DemoModel
-    from streamlearn.cli.demo_samples import DemoSamples
-    from streamlearn.replay import History, ReplayReport
+    from streamlearn.demo import Board, Feed, Loop, Promise, Story
+    from streamlearn.demo.facts import Ended
 
 __all__ = ["demo"]
 
-_SHARDS = 2
-_INTERVAL_S, _STEP_ROWS, _LOOK_S = 2.0, 1_024, 0.05
+_SHARDS, _NODES = 2, 2
+_SECONDS, _BLOCK_S = 120.0, 0.05
 _KUAIRAND = Path("examples/kuairand")
 # Some of its actions come late, so that labels are corrected.
 _KUAIRAND_OPTIONS = {"delayed": "0.05"}
@@ -42,127 +38,139 @@ def demo(
     app: Annotated[
         Path, typer.Argument(metavar="[APP]", help="An application with a history.", show_default=True)
     ] = _KUAIRAND,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="N", min=30, max=86_400, help="How long the history is replayed.")
+    ] = _SECONDS,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Of the report; APP/.streamlearn/demo by default.")
+    ] = None,
+    set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Replay a history, join it into samples, let tables learn them, publish versions; and say what was there."""
+    """Run the whole loop on a history: score, join, learn, publish, serve; poison it, and roll it back."""
     from streamlearn.apps import load_app
-    from streamlearn.cli.demo_samples import DemoSamples
-    from streamlearn.cli.demo_shards import DemoShards
-    from streamlearn.replay import open_replay_topics
+    from streamlearn.demo import Board, Feed, Loop, Poison, Story, facts_of, promises_of, watched
+    from streamlearn.demo.poison import span_of
+    from streamlearn.replay import load_history, open_replay_topics
     from streamlearn.settings import TelemetrySettings
     from streamlearn.telemetry import set_up_logging
 
     set_up_logging(TelemetrySettings(log_level="error"))
-    from streamlearn.cli.demo_model import DemoModel  # TensorFlow speaks while it is loaded
-
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="streamlearn-demo-") as folder, ExitStack() as ends:
-        changes = (f"topics.root=file://{folder}/topics", "topics.time=event", "ingest.runner=prism")
-        loaded, store = load_app(app, changes), f"{folder}/versions"
-        with open_replay_topics(loaded):  # makes them
-            DemoSamples.prepare(loaded)
-        shards = ends.enter_context(closing(DemoShards(app, store, _SHARDS)))
-        trained = load_app(app, (*changes, *_trained(folder, store, shards.addresses)))
-        model = ends.enter_context(closing(DemoModel(trained, shards, _history(app))))
-        pool = ends.enter_context(ThreadPoolExecutor(1))
-        replayed = pool.submit(_replay, loaded, app)
-        samples = ends.enter_context(closing(DemoSamples(app, changes)))
-        _watch(samples, model)
-        report, joined = replayed.result(), samples.report()
-        model.finish()
-        learned = model.learned
-        held = model.facts()
-    counts = joined["counts"]
-    facts = _facts(report, joined, learned) | {"seconds in all": round(time.monotonic() - begin, 2)} | held
+    begin_s = time.monotonic()
+    history = load_history(app, _KUAIRAND_OPTIONS if app == _KUAIRAND else {})
+    span = span_of(history)
+    speed = (span[1] - span[0]) / 1_000 / seconds
+    with ExitStack() as ends:
+        place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-demo-")))
+        changes = (*_changes(place, speed), *(set_ or ()))
+        folder = load_app(app, changes)
+        board = Board(folder.app)
+        view = ends.enter_context(watched(f"{folder.app.name}, {speed:,.0f} times as fast as it happened"))
+        with open_replay_topics(folder):  # makes them
+            pass
+        view.tell(f"streamlearn up {app} --nodes {_NODES} --shards {_SHARDS}")
+        loop = ends.enter_context(closing(Loop(folder, changes, place, _NODES, _SHARDS)))
+        loop.wait_up()
+        view.tell("all processes are ready; the history begins, and each request is put to a node first")
+        story = Story(loop, board, span, view.tell)
+        poisoned = Poison(history, folder.app, *story.poisoned, told=board.did)
+        feed = ends.enter_context(closing(Feed(folder, poisoned, loop.nodes, board, speed)))
+        window_ms = round(max(group.window_s for group in folder.app.groups) * 1_000)
+        view.of(loop, feed, board, window_ms, span)
+        loop.waiting = view.look
+        found, ended = story.run(feed), _ended(loop, feed, board, story)
+    rows, label = board.rows(), folder.app.labels[0].name
+    promises = promises_of(found, rows, ended)
+    facts = facts_of(found, rows, ended, label) | {"seconds in all": round(time.monotonic() - begin_s, 1)}
+    page = _report(out or app / ".streamlearn" / "demo", folder.app.name, story, board, promises, facts)
     if json:
-        print_json(facts)
+        print_json(facts | {"report": str(page), "promises": [vars(one) for one in promises]})
     else:
-        print_table([{f"{loaded.app.name}: the loop so far": name, "": value} for name, value in facts.items()])
-    _check(loaded, report, counts, learned)
+        print_table([{f"{folder.app.name}: the loop": name, "": value} for name, value in facts.items()], whole=True)
+        print_table([_row(one) for one in promises], whole=True)
+        typer.echo(f"the report is {page}")
+    _check(promises)
 
 
-def _trained(folder: str, store: str, addresses: Sequence[str]) -> tuple[str, ...]:
-    """What `--set` says of training: it publishes every other second, onto shards that are elsewhere."""
-    quoted = ", ".join(f'"{one}"' for one in addresses)
+def _changes(place: Path, speed: float) -> tuple[str, ...]:
+    """What `--set` says: everything in files, on free ports, and so that two processors do for all of it."""
     return (
-        f"versions.store={store}",
-        f"registry.url=sqlite://{folder}/registry.db",
-        f"ps.addresses=[{quoted}]",
-        f"publisher.publish_interval_s={_INTERVAL_S}",
-        f"trainer.step_rows={_STEP_ROWS}",
+        f"topics.root=file://{place}/topics",
+        "topics.time=event",
+        f"versions.store={place}/versions",
+        f"registry.url=sqlite://{place}/registry.db",
+        f"validation.folder={place}/validation",
+        "ingest.runner=prism",
+        "publisher.publish_interval_s=3",
+        # The version that fresh ones are compared with is asked for until the end.
+        "replica.versions_kept=64",
+        f"replay.heartbeat_s={max(1.0, speed * _BLOCK_S):.0f}",
+        "front.listen=127.0.0.1:0",
+        "front.http=127.0.0.1:0",
+        "front.deadline_ms=20000",
+        "serving.lanes=1",
+        "serving.users_buckets=[4,16]",
+        "serving.candidates_buckets=[8,32]",
+        "telemetry.metrics_port=0",
+        "telemetry.log_level=warning",
     )
 
 
-def _history(path: Path) -> History:
-    from streamlearn.replay import load_history
+def _ended(loop: Loop, feed: Feed, board: Board, story: Story) -> Ended:
+    """What there is at the end."""
+    from streamlearn.demo.facts import Ended
 
-    return load_history(path, _KUAIRAND_OPTIONS if path == _KUAIRAND else {})
-
-
-def _replay(folder: AppFolder, path: Path) -> ReplayReport:
-    from streamlearn.events import Producer
-    from streamlearn.replay import Replayer, open_replay_topics
-
-    with (
-        open_replay_topics(folder) as (impressions, actions),
-        Producer(folder, impressions=impressions, actions=actions) as producer,
-    ):
-        return Replayer(_history(path), producer, folder.settings.replay).run()
-
-
-def _watch(samples: DemoSamples, model: DemoModel) -> None:
-    """Show what ingest counts, and how far training is, until all events are joined."""
-    with show_counts() as show:
-        while not samples.has_ended:
-            show(lambda: {**_live(samples.counts()), **model.live()})
-            time.sleep(_LOOK_S)
-
-
-def _live(counts: Mapping[str, int]) -> dict[str, int]:
-    """What of ingest's counts is shown while it runs."""
-    return {
-        "impressions": counts.get("impressions", 0),
-        "joined rows": counts.get("rows", 0),
-        "corrected": counts.get("rows_correction", 0),
-        "duplicates": counts.get("impressions_duplicate", 0),
-        "dead letters": counts.get("dead_letters", 0),
-    }
+    report, known, rows = feed.report, loop.known(), board.rows()
+    assert report is not None
+    begin_ms, end_ms = story.poisoned
+    metrics = known[-1].metrics
+    return Ended(
+        impressions=report.impressions,
+        actions=report.actions,
+        events_per_s=report.events_per_s,
+        asked=feed.asked,
+        unanswered=feed.unanswered,
+        letters=loop.letters,
+        learned={name: round(metrics[name]) for name in ("samples", "labels_learned", "labels_corrected")},
+        labels=rows.done.shape[1],
+        skipped_rows=int(((rows.event_ms >= begin_ms) & (rows.event_ms < end_ms)).sum()),
+        versions=len(known),
+        rejected=sum(one.outcome == "rejected" for one in known),
+        served=tuple(loop.served()),
+    )
 
 
-def _facts(report: ReplayReport, joined: dict[str, Any], learned: dict[str, int]) -> dict[str, Any]:
-    counts = joined["counts"]
-    return {
-        "impressions replayed": report.impressions,
-        "actions replayed": report.actions,
-        "replayed events/s": round(report.events_per_s),
-        "impressions joined": counts["impressions"],
-        "duplicate impressions": counts.get("impressions_duplicate", 0),
-        "items shown": counts["items"] - counts.get("items_repeated", 0),
-        "actions joined": counts["actions"],
-        "duplicate actions": counts.get("actions_duplicate", 0),
-        "dead letters": counts.get("dead_letters", 0),
-        "rows of samples": counts["rows"],
-        "rows that correct": counts.get("rows_correction", 0),
-        "positives": counts["positives"],
-        "negatives": counts["negatives"],
-        "samples learned": learned["samples"],
-        "labels learned": learned["labels_learned"],
-        "labels corrected": learned["labels_corrected"],
-        "seconds of ingest": round(joined["seconds"], 2),
-    }
+def _report(
+    out: Path, name: str, story: Story, board: Board, promises: Sequence[Promise], facts: dict[str, object]
+) -> Path:
+    """Write the page and its figure."""
+    from streamlearn.cli.demo_figure import draw_demo
+    from streamlearn.cli.report_page import page_of
+
+    png = draw_demo(board.rows(), story.found.marks, story.found.frozen)
+    said = ["Each request was scored by the version that was served then, before anybody had done anything about it."]
+    page = page_of(
+        f"{name}: the loop",
+        said,
+        {"Served, and by a version that was kept": png},
+        {
+            "Promises": [_row(one) for one in promises],
+            "Figures": [{"figure": one, "value": value} for one, value in facts.items()],
+        },
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "report.png").write_bytes(png)
+    (out / "report.html").write_text(page)
+    return out / "report.html"
 
 
-def _check(folder: AppFolder, report: ReplayReport, counts: dict[str, int], learned: dict[str, int]) -> None:
-    sent, found = (report.impressions, report.actions), (counts["impressions"], counts["actions"])
-    message = ""
-    if sent != found or counts.get("dead_letters", 0):
-        message = (
-            f"{sent} impressions and actions were replayed, {found} joined; {counts.get('dead_letters', 0)} letters"
-        )
-    labels = folder.app.labels
-    expected = (counts["items"] - counts.get("items_repeated", 0)) * len(labels)
-    if all(label.sample_rate == 1 for label in labels) and learned["labels_learned"] != expected:
-        message = f"{learned['labels_learned']} labels were learned, and there are {expected}"
-    if message:
-        raise StreamlearnError(message, help="this is a defect: please report it with this output")
-    typer.echo(f"ok: all {sum(sent):,} events were joined, and each label was learned once", err=True)
+def _row(one: Promise) -> dict[str, str]:
+    return {"promise": one.text, "": "kept" if one.is_kept else "BROKEN", "seen": one.seen}
+
+
+def _check(promises: Sequence[Promise]) -> None:
+    broken = [one for one in promises if not one.is_kept]
+    if broken:
+        message = "broken promises: " + "; ".join(f"{one.text}: {one.seen}" for one in broken)
+        raise StreamlearnError(message, help="a busy machine may need more --seconds; see above")
+    typer.echo(f"ok: all {len(promises)} promises were kept", err=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from streamlearn.cli.report_marks import Story
     from streamlearn.trainer.validation import ScoreColumns
 
-__all__ = ["MARKED", "draw_freshness", "draw_labels", "draw_segment", "stamps"]
+__all__ = ["MARKED", "draw_freshness", "draw_labels", "draw_segment", "figure_of", "png_of", "stamps"]
 
 # What is drawn as a line over the curves, and its colour. Promotions are too many.
 MARKED = {
@@ -39,7 +39,7 @@ _DPI = 110
 
 def draw_labels(scores: ScoreColumns, story: Story) -> bytes:
     """AUC, log loss and calibration by label: the shortest windows as thin lines, the next as thick ones."""
-    figure, panels = _figure(len(_PANELS), 1, 9.0)
+    figure, panels = figure_of(len(_PANELS), 1, 9.0)
     is_whole = scores["segment"] == ""
     widths = _widths(scores)[:2]
     labels = list(dict.fromkeys(scores["label"].tolist()))
@@ -56,7 +56,7 @@ def draw_labels(scores: ScoreColumns, story: Story) -> bytes:
         axes.set_ylabel(name)
     panels[0].legend(loc="best", fontsize="small")
     panels[-1].set_xlabel(_EVENT_TIME)
-    return _png(figure)
+    return png_of(figure)
 
 
 def draw_segment(scores: ScoreColumns, segment: str) -> bytes:
@@ -66,7 +66,7 @@ def draw_segment(scores: ScoreColumns, segment: str) -> bytes:
     mine = scores.where((scores["segment"] == segment) & (_width_s(scores) == width))
     labels = list(dict.fromkeys(scores["label"].tolist()))
     texts = _texts(mine)
-    figure, panels = _figure(len(_PANELS), len(labels), 8.0)
+    figure, panels = figure_of(len(_PANELS), len(labels), 8.0)
     for at, (column, name) in enumerate(_PANELS.items()):
         for place, label in enumerate(labels):
             axes = panels[at * len(labels) + place]
@@ -81,12 +81,12 @@ def draw_segment(scores: ScoreColumns, segment: str) -> bytes:
     panels[0].legend(loc="best", fontsize="small")
     for axes in panels[-len(labels) :]:
         axes.set_xlabel(_EVENT_TIME)
-    return _png(figure)
+    return png_of(figure)
 
 
 def draw_freshness(story: Story) -> bytes:
     """How old versions were when they became active, and how far what they had learned was behind."""
-    figure, panels = _figure(1, 1, 3.5)
+    figure, panels = figure_of(1, 1, 3.5)
     (axes,) = panels
     walls = _times(np.array([one.wall_ms for one in story.activations], np.int64))
     # Each version for itself: between two there is nothing that a line could say.
@@ -103,10 +103,17 @@ def draw_freshness(story: Story) -> bytes:
     axes.set_ylabel("age when it became active (s)")
     axes.set_xlabel("wall time, UTC")
     axes.legend(loc="best", fontsize="small")
-    return _png(figure)
+    return png_of(figure)
 
 
-def _figure(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+def figure_of(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure of panels over event time, row by row.
+
+    Args:
+        rows: How many rows of panels.
+        columns: How many panels a row has.
+        height: In inches.
+    """
     try:
         from matplotlib import dates, ticker
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -154,7 +161,8 @@ def stamps(times: Sequence[datetime]) -> list[str]:
     return [f"{time}\n{day}" if day != last else time for time, day, last in zip(said, days, before, strict=False)]
 
 
-def _png(figure: Figure) -> bytes:
+def png_of(figure: Figure) -> bytes:
+    """A figure as PNG."""
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=_DPI)
     return out.getvalue()

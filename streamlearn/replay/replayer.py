@@ -27,6 +27,8 @@ SLEEP_S_MAX = 0.1
 FLUSH_S = 1.0
 SPEED_MAX = 1e9
 
+Scored = Callable[[Columns, int], Columns]
+
 
 @dataclass(frozen=True)
 class ReplayProgress:
@@ -83,12 +85,20 @@ class Replayer:
         producer: Where to; it stays open.
         settings: How often a heartbeat is due.
         clock: What the pace is kept by.
+        scored: Given columns of impressions and how many they are, before they are produced; answers the columns that
+            are, such as the same with what serving says of them. Events wait for it.
     """
 
     def __init__(
-        self, history: History, producer: Producer, settings: ReplaySettings, *, clock: Clock = SYSTEM_CLOCK
+        self,
+        history: History,
+        producer: Producer,
+        settings: ReplaySettings,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        scored: Scored | None = None,
     ) -> None:
-        self._history = history
+        self._history, self._scored = history, scored
         self._producer = producer
         self._heartbeat_ms = max(1, round(settings.heartbeat_s * 1000))
         self._clock = clock
@@ -151,6 +161,8 @@ class Replayer:
     def _give(self, block: HistoryBlock, *, at_pace: bool) -> None:
         if block.impressions_rows:
             columns = self._stamped(block.impressions, block.impressions_rows)
+            if self._scored is not None:
+                columns = self._scored(columns, block.impressions_rows)
             self._producer.impressions(columns, block.impressions_rows)
         if block.actions_rows:
             self._producer.actions(block.actions, block.actions_rows)

@@ -113,7 +113,7 @@ class Load:
 
     Args:
         address: HOST:PORT of one that speaks gRPC, or http://HOST:PORT/PATH where bodies are posted.
-        messages: Encoded requests, or bodies; at least one.
+        messages: Encoded requests, or bodies; none for whoever only uses `ask_all`.
         token: What the node wants to be told to let a caller in.
         connections: How many connections there are; requests take them by turns. Of HTTP how many at most: one carries
             one request at a time.
@@ -127,7 +127,7 @@ class Load:
     def __init__(
         self,
         address: str,
-        messages: Sequence[bytes],
+        messages: Sequence[bytes] = (),
         token: str | None = None,
         *,
         connections: int = 2,
@@ -161,6 +161,15 @@ class Load:
             message = f"{self._address} refuses a request: {code}: {said}"
             raise ServiceError(message, help="see whether it serves this model (--model), with these features")
         return answer
+
+    def ask_all(self, messages: Sequence[bytes], wait_s: float = _PROBE_MS / 1_000) -> list[bytes | None]:
+        """What the node answers to other messages, all sent at once; None where it refuses one, or says nothing.
+
+        Args:
+            messages: Encoded requests, or bodies.
+            wait_s: How long an answer is waited for.
+        """
+        return [answer for _, _, answer in self._native.ask_all(messages, round(wait_s * 1_000))]
 
     def run(
         self, plan: LoadPlan, on_progress: Callable[[LoadProgress], None] | None = None, stop: Callable[[], bool] = bool

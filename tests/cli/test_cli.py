@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -122,23 +119,6 @@ def test_topics_are_created_counted_and_peeked_into(tmp_path: Path, verb: Callab
     assert rows["impressions"]["records"] > 0
     lines = verb("peek", KUAIRAND, "impressions", "--set", root).stdout.splitlines()
     assert {json.loads(line)["event"] for line in lines} == {"impression"}
-
-
-def test_the_demo_learns_what_it_replayed(tmp_path: Path) -> None:
-    app = tmp_path / "kuairand"
-    shutil.copytree(KUAIRAND, app)
-    log = app / "data" / "demo_week1.csv.gz"
-    with gzip.open(log, "rt") as week:
-        first_day = list(islice(week, 10_000))
-    with gzip.open(log, "wt") as file:
-        file.writelines(first_day)
-    done = _streamlearn("demo", app, "--json")
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
-    assert facts["impressions replayed"] == facts["impressions joined"] > 0
-    assert facts["labels learned"] == 2 * facts["items shown"] == facts["positives"] + facts["negatives"]
-    assert facts["dead letters"] == 0
-    assert "ok: all" in done.stderr
 
 
 def test_columns_of_no_schema_are_usage_and_those_of_one_are_listed(small: Path, verb: Callable[..., Any]) -> None:

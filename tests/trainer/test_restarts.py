@@ -19,7 +19,6 @@ import msgspec
 import pytest
 
 from streamlearn.apps import AppFolder
-from streamlearn.cli.demo_shards import DemoShards
 from streamlearn.errors import EpochOver, RunOver
 from streamlearn.ps import PsClient
 from streamlearn.table import declared_tables
@@ -28,6 +27,7 @@ from streamlearn.trainer.learning import Done
 from streamlearn.trainer.trainer import TrainReport
 from tests.trainer.processes import job, newest, said, store_files, write_app
 from tests.trainer.runs import known_of, run, state_of
+from tests.trainer.shards import ShardProcesses
 from tests.trainer.stream import messages_of, outcomes, write_messages
 
 _KILLS = int(os.environ.get("TRAINER_KILLS", "2"))
@@ -89,10 +89,10 @@ def test_a_trainer_killed_at_any_time_is_followed_by_one_that_learns_the_same_by
 
 
 def on_shards(
-    app: AppFolder, work: Callable[[AppFolder, DemoShards, PsClient], TrainReport], count: int = 2
+    app: AppFolder, work: Callable[[AppFolder, ShardProcesses, PsClient], TrainReport], count: int = 2
 ) -> TrainReport:
     """Something done with a client of shards, each a process."""
-    shards = DemoShards(app.folder, app.store_url, count)
+    shards = ShardProcesses(app.folder, app.store_url, count)
     try:
         ps = msgspec.structs.replace(app.settings.ps, addresses=shards.addresses)
         with PsClient.connect(app.app.name, declared_tables(app.app.features, app.settings.tables), ps) as client:
@@ -101,7 +101,7 @@ def on_shards(
         shards.close()
 
 
-def with_kills(app: AppFolder, shards: DemoShards, client: PsClient) -> TrainReport:
+def with_kills(app: AppFolder, shards: ShardProcesses, client: PsClient) -> TrainReport:
     """A run during which shards are killed, and started again while it meets that they are gone."""
     rng, learned = random.Random(_SEED), [0]
     at = {step: rng.randrange(2) for step in rng.sample(range(2, 10 * _SHARD_KILLS), _SHARD_KILLS)}
@@ -147,7 +147,7 @@ def test_of_two_trainers_on_the_same_shards_the_older_one_ends(tmp_path: Path) -
     write_messages(app, messages)
     second: list[TrainReport] = []
 
-    def both(app: AppFolder, shards: DemoShards, client: PsClient) -> TrainReport:
+    def both(app: AppFolder, shards: ShardProcesses, client: PsClient) -> TrainReport:
         ps = msgspec.structs.replace(app.settings.ps, addresses=shards.addresses)
         options = declared_tables(app.app.features, app.settings.tables)
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 use streamlearn_serve::load::{
     Answered, Arrivals, Bursts, Calls, CallsSettings, Histogram, LoadError, Message, Pace, Plan, Posts,
@@ -55,6 +56,17 @@ struct NativeLoad {
     messages: Arc<[Message]>,
 }
 
+/// `(code, said, answer)`; code and answer are None where nothing came.
+type Told<'py> = (Option<&'static str>, String, Option<Bound<'py, PyBytes>>);
+
+fn answer(py: Python<'_>, answered: Answered) -> Told<'_> {
+    match answered {
+        Answered::With(bytes) => (Some(CODES[0]), String::new(), Some(PyBytes::new(py, &bytes))),
+        Answered::Refused(code, said) => (Some(CODES[code as usize]), said, None),
+        Answered::Nothing => (None, String::new(), None),
+    }
+}
+
 /// `(seconds, warmup_ms, deadline_ms, answer_wait_ms_max)`.
 type Times = (u32, u64, Option<u64>, u64);
 
@@ -90,10 +102,8 @@ impl NativeLoad {
         numbers: (usize, usize, u64, usize),
     ) -> PyResult<Self> {
         let (connections, threads, connect_wait_ms, answer_bytes_max) = numbers;
-        if connections == 0 || threads == 0 || messages.is_empty() {
-            return Err(PyValueError::new_err(
-                "connections, threads and messages: expected at least 1 of each",
-            ));
+        if connections == 0 || threads == 0 {
+            return Err(PyValueError::new_err("connections and threads: expected at least 1 of each"));
         }
         let connect_wait_max = Duration::from_millis(connect_wait_ms);
         let settings = CallsSettings { address, connections, token, connect_wait_max, answer_bytes_max };
@@ -112,21 +122,24 @@ impl NativeLoad {
     }
 
     /// `(code, said, answer)` of one message, asked once; code and answer are None where nothing came.
-    #[allow(clippy::type_complexity)] // what a Python tuple is here
-    fn ask<'py>(
-        &self,
-        py: Python<'py>,
-        message: usize,
-        wait_ms: u64,
-    ) -> PyResult<(Option<&'static str>, String, Option<Bound<'py, PyBytes>>)> {
+    fn ask<'py>(&self, py: Python<'py>, message: usize, wait_ms: u64) -> PyResult<Told<'py>> {
         let sent = self.messages.get(message).cloned().ok_or_else(|| PyIndexError::new_err(message))?;
         let wait = Duration::from_millis(wait_ms);
-        let answered = py.detach(|| self.runtime.block_on(self.way.call(message, sent, None, wait)));
-        Ok(match answered {
-            Answered::With(bytes) => (Some(CODES[0]), String::new(), Some(PyBytes::new(py, &bytes))),
-            Answered::Refused(code, said) => (Some(CODES[code as usize]), said, None),
-            Answered::Nothing => (None, String::new(), None),
-        })
+        Ok(answer(py, py.detach(|| self.runtime.block_on(self.way.call(message, sent, None, wait)))))
+    }
+
+    /// The same of other messages, all sent at once, in their order; returns when the last is answered.
+    fn ask_all<'py>(
+        &self,
+        py: Python<'py>,
+        messages: Vec<PyBackedBytes>,
+        wait_ms: u64,
+    ) -> PyResult<Vec<Told<'py>>> {
+        let sent = messages.iter().map(|one| self.way.message(one));
+        let sent: Vec<Message> = sent.collect::<Result<_, _>>().map_err(PyValueError::new_err)?;
+        let wait = Duration::from_millis(wait_ms);
+        let answered = py.detach(|| self.runtime.block_on(self.way.call_all(sent, wait)));
+        Ok(answered.into_iter().map(|one| answer(py, one)).collect())
     }
 
     /// `amount` is a rate, or a number of callers; `times` are `(seconds, warmup_ms, deadline_ms, answer_wait_ms_max)`.

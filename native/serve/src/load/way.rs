@@ -29,6 +29,24 @@ impl Way {
         }
     }
 
+    /// Send messages at once, by connections in turn; the answers are in the order of the messages.
+    pub async fn call_all(&self, messages: Vec<Message>, answer_wait_max: Duration) -> Vec<Answered> {
+        let calls: Vec<_> = messages
+            .into_iter()
+            .enumerate()
+            .map(|(turn, message)| {
+                let way = self.clone();
+                tokio::spawn(async move { way.call(turn, message, None, answer_wait_max).await })
+            })
+            .collect();
+        let mut answered = Vec::with_capacity(calls.len());
+        for call in calls {
+            // A call that panicked has no answer, and its message said why.
+            answered.push(call.await.unwrap_or(Answered::Nothing));
+        }
+        answered
+    }
+
     /// A message of its bytes, for this way.
     ///
     /// # Errors

@@ -1,19 +1,21 @@
-"""Services of the loop: a real Kafka, Redis and Flink of this machine, as an application's settings name them."""
+"""All services of a loop: a real Kafka, Redis and Flink of this machine, as an application's settings name them."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
 
-from tools.services import FlinkJobServer, Kafka, Redis
+from tools.services.flink import FlinkJobServer
+from tools.services.kafka import Kafka
+from tools.services.redis import Redis
 
-__all__ = ["services"]
+__all__ = ["whole_settings"]
 
 # On Flink what a reader left for later is taken up when a bundle ends, which a checkpoint makes sure of.
 _CHECKPOINT_S = 1
 
 
-def services(place: Path, ends: ExitStack) -> tuple[str, ...]:
+def whole_settings(place: Path, ends: ExitStack) -> tuple[str, ...]:
     """Start them, to be ended by `ends`; what `--set` says of them.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The demo's shards: processes of `streamlearn ps`, one of which is killed and comes back."""
+"""Shards: processes of `streamlearn ps`, which are killed and come back."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from streamlearn.errors import ServiceError
 
-__all__ = ["DemoShards"]
+__all__ = ["ShardProcesses"]
 
 _END_S_MAX = 20
 
 
-class DemoShards:
+class ShardProcesses:
     """Shards of an application on this machine.
 
     Args:

@@ -1,0 +1,143 @@
+"""Board: what serving said of each row before anybody had done anything, and what people then did."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import App
+from streamlearn.events.event import Columns
+from streamlearn.publisher.scoring import auc_of
+
+__all__ = ["Board", "Rows", "ids_of"]
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows as they were shown, each once.
+
+    Attributes:
+        event_ms: int64[n]. When.
+        version: int64[n]. Which version scored it; 0 for none.
+        served: float32[n, labels]. Its scores; NaN for none.
+        frozen: float32[n, labels]. What a version that is kept said of the same; NaN for nothing.
+        done: bool[n, labels]. What people did by now.
+    """
+
+    event_ms: npt.NDArray[np.int64]
+    version: npt.NDArray[np.int64]
+    served: Floats
+    frozen: Floats
+    done: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.event_ms)
+
+    def where(self, chosen: npt.NDArray[np.bool_] | slice) -> Rows:
+        """Some of them."""
+        return Rows(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
+    def joined(self, other: Rows) -> Rows:
+        """These, and others behind them."""
+        names = self.__dataclass_fields__
+        return Rows(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
+
+    @property
+    def compared(self) -> Rows:
+        """Those that both were asked about."""
+        return self.where(~np.isnan(self.served[:, 0]) & ~np.isnan(self.frozen[:, 0]))
+
+    def auc(self, label: int, *, frozen: bool = False) -> float | None:
+        """How well scores tell what was done from what was not; None without one of both."""
+        scores, done = (self.frozen if frozen else self.served)[:, label], self.done[:, label]
+        is_there = ~np.isnan(scores)
+        scores, done = scores[is_there], done[is_there]
+        if not len(done) or done.all() or not done.any():
+            return None
+        return auc_of(scores.astype(np.float64), done, np.ones(len(done)))
+
+
+class Board:
+    """Keeps both. Safe to use from several threads.
+
+    Args:
+        app: Whose labels there are.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._of_action: dict[str, list[int]] = {}
+        for at, label in enumerate(app.labels):
+            self._of_action.setdefault(label.action, []).append(at)
+        self._count, self._lock = len(app.labels), threading.Lock()
+        self._row_of: dict[tuple[str, Any], int] = {}
+        self._done = [bytearray() for _ in app.labels]
+        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
+
+    def __len__(self) -> int:
+        return len(self._row_of)
+
+    def shown(
+        self,
+        keys: Sequence[tuple[str, Any]],
+        event_ms: npt.NDArray[np.int64],
+        version: npt.NDArray[np.int64],
+        served: Floats,
+        frozen: Floats,
+    ) -> None:
+        """Note rows; one that was shown before is left as it was.
+
+        Args:
+            keys: Of each its request and its item.
+            event_ms: When.
+            version: See `Rows`.
+            served: See `Rows`.
+            frozen: See `Rows`.
+        """
+        with self._lock:
+            kept = []
+            for at, key in enumerate(keys):
+                if key not in self._row_of:
+                    self._row_of[key] = len(self._row_of)
+                    kept.append(at)
+            for done in self._done:
+                done.extend(bytes(len(kept)))
+            self._parts.append((event_ms[kept], version[kept], served[kept], frozen[kept]))
+
+    def did(self, actions: Columns) -> None:
+        """Note what people did with what they were shown: columns of actions."""
+        requests, items, kinds = (ids_of(actions, name) for name in ("request_id", "item_id", "action"))
+        with self._lock:
+            for request, item, action in zip(requests, items, kinds, strict=True):
+                row = self._row_of.get((request, item))
+                for label in self._of_action.get(action, ()) if row is not None else ():
+                    self._done[label][row or 0] = 1
+
+    def rows(self, begin: int = 0) -> Rows:
+        """All of them from one on, in the order they were shown."""
+        with self._lock:
+            if not self._parts:
+                none, no_scores = np.zeros(0, np.int64), np.zeros((0, self._count), np.float32)
+                return Rows(none, none, no_scores, no_scores, np.zeros((0, self._count), np.bool_))
+            joined = tuple(np.concatenate([part[at] for part in self._parts]) for at in range(4))
+            self._parts = [joined]
+            done = np.array([np.frombuffer(bytes(one), np.uint8) for one in self._done]).T
+        event_ms, version, served, frozen = (one[begin:] for one in joined)
+        return Rows(event_ms, version, served, frozen, done[begin:].astype(np.bool_))
+
+
+def ids_of(columns: Columns, name: str) -> list[Any]:
+    """Values of a column of texts or of whole numbers, as keys."""
+    offsets = columns.get(f"{name}$")
+    if offsets is None:
+        found: list[Any] = columns[name].tolist()
+        return found
+    raw, places = columns[name].tobytes(), offsets.tolist()
+    return [raw[begin:end].decode() for begin, end in pairwise(places)]

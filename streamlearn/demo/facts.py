@@ -1,0 +1,166 @@
+"""Facts: what came of a demo, and which of the project's promises it kept. Pure functions of what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from streamlearn.demo.board import Rows
+from streamlearn.demo.story import Found
+
+__all__ = ["Ended", "Facts", "Promise", "facts_of", "promises_of"]
+
+Facts: TypeAlias = dict[str, Any]
+
+# A node acts within 0.1 s where it has a processor; here all of the loop shares a few.
+ROLLBACK_MS_MAX = 1_000.0
+RECOVERED_S_MAX = 15.0
+# How much of the AUC a bad version has to cost, to call it one.
+BAD_AUC = 0.02
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What there was at the end.
+
+    Attributes:
+        impressions: How many were replayed.
+        actions: Likewise.
+        events_per_s: Likewise, a second.
+        asked: Requests to nodes.
+        unanswered: How many of them had no answer.
+        letters: Dead letters.
+        learned: What the newest version says all of its history learned, by name.
+        labels: Of the application.
+        skipped_rows: Rows that were shown in the poisoned stretch.
+        versions: How many were published.
+        rejected: How many of them the judge refused.
+        served: By node, the version it answers with.
+    """
+
+    impressions: int
+    actions: int
+    events_per_s: float
+    asked: int
+    unanswered: int
+    letters: int
+    learned: Mapping[str, int]
+    labels: int
+    skipped_rows: int
+    versions: int
+    rejected: int
+    served: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Something that is promised.
+
+    Attributes:
+        text: What.
+        is_kept: Whether it was.
+        seen: What was seen of it.
+    """
+
+    text: str
+    is_kept: bool
+    seen: str
+
+
+def facts_of(found: Found, rows: Rows, ended: Ended, label: str) -> Facts:
+    """Figures, by name.
+
+    Args:
+        found: What was seen on the way.
+        rows: What was served, and what people did.
+        ended: What there was at the end.
+        label: The first label's name.
+    """
+    served, frozen = _compared(found, rows)
+    before, bad, after = _around(found, rows)
+    return {
+        "impressions replayed, each scored first": ended.impressions,
+        "actions replayed": ended.actions,
+        "replayed events/s": round(ended.events_per_s),
+        "requests to nodes": ended.asked,
+        "of these without an answer": ended.unanswered,
+        "rows shown": len(rows),
+        "samples learned": ended.learned["samples"],
+        "labels learned": ended.learned["labels_learned"],
+        "labels corrected": ended.learned["labels_corrected"],
+        "versions published": ended.versions,
+        "versions the judge refused": ended.rejected,
+        f"served AUC of {label}": _rounded(served),
+        f"AUC of {label} by version {found.frozen}, kept, of the same requests": _rounded(frozen),
+        "served AUC before the bad version": _rounded(before),
+        f"served AUC by version {found.forced}, forced": _rounded(bad),
+        "served AUC after it was rolled back": _rounded(after),
+        **{f"version {found.good} back on {name}, ms": round(ms, 1) for name, ms in found.acted_ms.items()},
+        "the whole rollback command, ms": round(found.rollback_ms),
+        "training went on after a killed shard, s": round(found.killed_s, 2),
+        "version that put training back": found.reverted,
+    }
+
+
+def promises_of(found: Found, rows: Rows, ended: Ended) -> list[Promise]:
+    """What is promised, and whether it was kept."""
+    served, frozen = _compared(found, rows)
+    before, bad, after = _around(found, rows)
+    least, most = (count * ended.labels for count in (len(rows) - ended.skipped_rows, len(rows)))
+    learned, slowest_ms = ended.learned["labels_learned"], max(found.acted_ms.values(), default=float("inf"))
+    return [
+        Promise("every request is answered", not ended.unanswered, f"{ended.unanswered} of {ended.asked} were not"),
+        Promise("every event is joined", not ended.letters, f"{ended.letters} dead letters"),
+        Promise(
+            "each label is learned once, but for what was poisoned",
+            least <= learned <= most,
+            f"{learned:,} labels, of {least:,} that were not poisoned and {most:,} in all",
+        ),
+        Promise("training goes on after a killed shard", found.killed_s <= RECOVERED_S_MAX, f"{found.killed_s:.1f} s"),
+        Promise("the judge refuses what learned from poison", found.rejected > 0, f"version {found.rejected}"),
+        Promise("a bad version shows", bad <= before - BAD_AUC, f"served AUC {before:.4f}, then {bad:.4f}"),
+        Promise(
+            f"every node is back within {ROLLBACK_MS_MAX:.0f} ms",
+            len(found.acted_ms) == len(ended.served) and slowest_ms <= ROLLBACK_MS_MAX,
+            f"{len(found.acted_ms)} of {len(ended.served)} nodes, {slowest_ms:.0f} ms",
+        ),
+        Promise("so is what they serve", after >= bad + BAD_AUC, f"served AUC {bad:.4f}, then {after:.4f}"),
+        Promise("fresh versions beat a kept one", served > frozen, f"served AUC {served:.4f}, kept {frozen:.4f}"),
+        Promise(
+            "all nodes follow once training was put back",
+            min(ended.served, default=0) > found.reverted > 0,
+            f"versions {', '.join(map(str, ended.served))} are served; {found.reverted} put training back",
+        ),
+    ]
+
+
+def _compared(found: Found, rows: Rows) -> tuple[float, float]:
+    """The AUC of the first label as it was served and by the version that was kept, without what was forced."""
+    begin, end = found.bad_rows
+    parts = [rows.where(slice(0, begin)).compared, rows.where(slice(end, None)).compared]
+    both = parts[0].joined(parts[1])
+    return _known(both.auc(0)), _known(both.auc(0, frozen=True))
+
+
+def _around(found: Found, rows: Rows) -> tuple[float, float, float]:
+    """The served AUC of the first label before, by and after the version that was forced; as many rows each."""
+    begin, end = found.bad_rows
+    mine = rows.where(slice(begin, end))
+    forced = mine.where(mine.version == found.forced)
+    count = end - begin
+    rest = rows.where(slice(end, None))
+    good = rest.where(rest.version == found.good)
+    return (
+        _known(rows.where(slice(max(0, begin - count), begin)).auc(0)),
+        _known(forced.auc(0)),
+        _known(good.where(slice(0, count)).auc(0)),
+    )
+
+
+def _known(auc: float | None) -> float:
+    return float("nan") if auc is None else auc
+
+
+def _rounded(auc: float) -> float | None:
+    return None if auc != auc else round(auc, 4)

@@ -1,0 +1,115 @@
+"""Poison: a history in a stretch of which what people did is told the wrong way round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from streamlearn.apps import App
+from streamlearn.demo.board import ids_of
+from streamlearn.events import take_rows, texts_of
+from streamlearn.events.event import Columns
+from streamlearn.replay import History, HistoryBlock
+
+__all__ = ["Poison", "span_of"]
+
+_SPAN_MS = 3_600_000
+_AFTER_MS = 1
+
+
+class Poison:
+    """A history. Of what is shown within a stretch, whoever did something did not, and all others did.
+
+    Args:
+        history: What really happened.
+        app: Whose events these are; items with numbers or texts for ids.
+        begin_ms: When the stretch begins, event time.
+        end_ms: When it is over.
+        told: Given the actions of each block as they really were.
+    """
+
+    def __init__(
+        self, history: History, app: App, begin_ms: int, end_ms: int, told: Callable[[Columns], None] = lambda _: None
+    ) -> None:
+        self._history, self._told = history, told
+        self._item, self._begin_ms, self._end_ms = f"items.{app.features.item_id}", begin_ms, end_ms
+        self._actions = sorted({label.action for label in app.labels})
+        self._did, self._requests = self._read()
+
+    @property
+    def events_count(self) -> int | None:
+        """About how many events there are; it may be off by those of the stretch."""
+        return self._history.events_count
+
+    @property
+    def begin_ms(self) -> int:
+        """See `History`."""
+        return self._history.begin_ms
+
+    def blocks(self, span_ms: int) -> Iterator[HistoryBlock]:
+        """See `History`."""
+        for block in self._history.blocks(span_ms):
+            yield self._turned(block)
+            # What the block shows is known by now, also of those who did something within it.
+            if block.actions_rows:
+                self._told(block.actions)
+
+    def _read(self) -> tuple[set[tuple[str, Any, str]], set[str]]:
+        """What was really done with what the stretch shows, and its requests."""
+        requests: set[str] = set()
+        did: set[tuple[str, Any, str]] = set()
+        for block in self._history.blocks(_SPAN_MS):
+            if block.impressions_rows:
+                ids, times = ids_of(block.impressions, "request_id"), block.impressions["event_time_ms"].tolist()
+                requests.update(one for one, at in zip(ids, times, strict=True) if self._begin_ms <= at < self._end_ms)
+            if requests and block.actions_rows:
+                one = block.actions
+                keys = zip(ids_of(one, "request_id"), ids_of(one, "item_id"), ids_of(one, "action"), strict=True)
+                did.update(key for key in keys if key[0] in requests)
+        return did, requests
+
+    def _turned(self, block: HistoryBlock) -> HistoryBlock:
+        actions = block.actions
+        if block.actions_rows:
+            ids = ids_of(actions, "request_id")
+            honest = np.array([at for at, one in enumerate(ids) if one not in self._requests], np.int64)
+            actions = take_rows(actions, honest)
+        more = self._not_done(block)
+        if not more:
+            return block._replace(actions=actions, actions_rows=len(actions["event_time_ms"]) if actions else 0)
+        times = [*(actions["event_time_ms"].tolist() if actions else ()), *(one[0] for one in more)]
+        requests = [*(ids_of(actions, "request_id") if actions else ()), *(one[1] for one in more)]
+        items = [*(ids_of(actions, "item_id") if actions else ()), *(one[2] for one in more)]
+        kinds = [*(ids_of(actions, "action") if actions else ()), *(one[3] for one in more)]
+        columns: dict[str, Any] = {"event_time_ms": np.array(times, np.int64)}
+        for name, values in (("request_id", requests), ("item_id", items), ("action", kinds)):
+            if isinstance(values[0], str):
+                columns[name], columns[f"{name}$"] = texts_of(np.arange(len(values)), values)
+            else:
+                columns[name] = np.array(values, np.int64)
+        return block._replace(actions=columns, actions_rows=len(times))
+
+    def _not_done(self, block: HistoryBlock) -> list[tuple[int, str, Any, str]]:
+        """Of what the block shows in the stretch, all that nobody did: when, the request, the item and the action."""
+        found: list[tuple[int, str, Any, str]] = []
+        if not block.impressions_rows or block.until_ms <= self._begin_ms:
+            return found
+        shown = block.impressions
+        times, items = shown["event_time_ms"].tolist(), ids_of(shown, self._item)
+        at = shown["items[]"].tolist()
+        for row, request in enumerate(ids_of(shown, "request_id")):
+            if not self._begin_ms <= times[row] < self._end_ms:
+                continue
+            keys = ((request, item, action) for item in items[at[row] : at[row + 1]] for action in self._actions)
+            found += [(times[row] + _AFTER_MS, *key) for key in keys if key not in self._did]
+        return found
+
+
+def span_of(history: History) -> tuple[int, int]:
+    """The event times at which a history begins and at which all of it has arrived."""
+    until_ms = history.begin_ms
+    for block in history.blocks(_SPAN_MS):
+        until_ms = max(until_ms, block.until_ms)
+    return history.begin_ms, until_ms
