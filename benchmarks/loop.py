@@ -12,6 +12,7 @@ from benchmarks.ingest_events import ACTIONS_SHARE, ITEMS
 from benchmarks.loop_fresh import Spell, freshness
 from benchmarks.loop_rates import Held, Search, hold, sustained
 from benchmarks.loop_recovery import recoveries, rollbacks
+from benchmarks.loop_served import served
 from benchmarks.loop_whole import Shape, Whole
 from benchmarks.result import Result
 from streamlearn.errors import ServiceError, StreamlearnError
@@ -60,6 +61,7 @@ def run(quick: bool, note: Note) -> Result:
             loop.second()
             loop.sustained()
             loop.recovery()
+            loop.served()
             loop.services()
             loop.minute()
     for one in missed(result.figures):
@@ -115,6 +117,13 @@ class _Loop:
         """Parts that are killed, and versions that are taken back, under load."""
         with self._part("recovery"), self._whole(Shape(shards=2)) as whole:
             self._recovered(whole, _RATE, _KILLS, _ROLLBACKS)
+
+    def served(self) -> None:
+        """How well what was served told what people would do, and what older versions would have."""
+        place = self._place / "served"
+        place.mkdir()
+        with self._part("served AUC"):
+            self._figures(served(place, self._note))
 
     def services(self) -> None:
         """The same on Kafka, Redis and Flink, with two shards and two nodes."""

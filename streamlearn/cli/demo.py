@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 _SHARDS, _NODES = 2, 2
-_SECONDS, _BLOCK_S = 120.0, 0.05
+_SECONDS = 120.0
 _KUAIRAND = Path("examples/kuairand")
 # Some of its actions come late, so that labels are corrected.
 _KUAIRAND_OPTIONS = {"delayed": "0.05"}
@@ -49,7 +49,8 @@ def demo(
 ) -> None:
     """Run the whole loop on a history: score, join, learn, publish, serve; poison it, and roll it back."""
     from streamlearn.apps import load_app
-    from streamlearn.demo import Board, Feed, Loop, Poison, Story, facts_of, promises_of, watched
+    from streamlearn.demo import Board, Feed, Loop, Poison, Story, Witness, facts_of, promises_of, watched
+    from streamlearn.demo.place import on_one_machine
     from streamlearn.demo.poison import span_of
     from streamlearn.replay import load_history, open_replay_topics
     from streamlearn.settings import TelemetrySettings
@@ -62,7 +63,7 @@ def demo(
     speed = (span[1] - span[0]) / 1_000 / seconds
     with ExitStack() as ends:
         place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-demo-")))
-        changes = (*_changes(place, speed), *(set_ or ()))
+        changes = (*on_one_machine(place, speed), *(set_ or ()))
         folder = load_app(app, changes)
         board = Board(folder.app)
         view = ends.enter_context(watched(f"{folder.app.name}, {speed:,.0f} times as fast as it happened"))
@@ -73,7 +74,7 @@ def demo(
         loop.wait_up()
         view.tell("all processes are ready; the history begins, and each request is put to a node first")
         story = Story(loop, board, span, view.tell)
-        poisoned = Poison(history, folder.app, *story.poisoned, told=board.did)
+        poisoned = Poison(Witness(history, board.did), folder.app, *story.poisoned)
         feed = ends.enter_context(closing(Feed(folder, poisoned, loop.nodes, board, speed)))
         window_ms = round(max(group.window_s for group in folder.app.groups) * 1_000)
         view.of(loop, feed, board, window_ms, span)
@@ -90,30 +91,6 @@ def demo(
         print_table([_row(one) for one in promises], whole=True)
         typer.echo(f"the report is {page}")
     _check(promises)
-
-
-def _changes(place: Path, speed: float) -> tuple[str, ...]:
-    """What `--set` says: everything in files, on free ports, and so that two processors do for all of it."""
-    return (
-        f"topics.root=file://{place}/topics",
-        "topics.time=event",
-        f"versions.store={place}/versions",
-        f"registry.url=sqlite://{place}/registry.db",
-        f"validation.folder={place}/validation",
-        "ingest.runner=prism",
-        "publisher.publish_interval_s=3",
-        # The version that fresh ones are compared with is asked for until the end.
-        "replica.versions_kept=64",
-        f"replay.heartbeat_s={max(1.0, speed * _BLOCK_S):.0f}",
-        "front.listen=127.0.0.1:0",
-        "front.http=127.0.0.1:0",
-        "front.deadline_ms=20000",
-        "serving.lanes=1",
-        "serving.users_buckets=[4,16]",
-        "serving.candidates_buckets=[8,32]",
-        "telemetry.metrics_port=0",
-        "telemetry.log_level=warning",
-    )
 
 
 def _ended(loop: Loop, feed: Feed, board: Board, story: Story) -> Ended:

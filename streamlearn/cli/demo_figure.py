@@ -29,8 +29,8 @@ def draw_demo(rows: Rows, marks: Sequence[tuple[float, int, str]], frozen: int) 
     figure, (upper, lower) = figure_of(2, 1, 7.0)
     parts = [rows.where(slice(at, at + _ROWS)) for at in range(0, len(rows) - _ROWS + 1, _ROWS)]
     times = np.array([int(one.event_ms.mean()) for one in parts], np.int64).astype("datetime64[ms]")
-    for said, is_frozen, colour in (("served", False, "C0"), (f"version {frozen}, kept", True, "C1")):
-        values = [one.auc(0, frozen=is_frozen) for one in parts]
+    for said, kept, colour in (("served", None, "C0"), (f"version {frozen}, kept", 0, "C1")):
+        values = [one.auc(0, kept) for one in parts]
         upper.plot(times, [np.nan if one is None else one for one in values], color=colour, marker=".", label=said)
     upper.set_ylabel(f"AUC of {_ROWS:,} rows")
     answered = rows.where(rows.version > 0)

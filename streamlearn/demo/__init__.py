@@ -10,6 +10,7 @@ from streamlearn.demo.loop import Loop
 from streamlearn.demo.poison import Poison
 from streamlearn.demo.story import Story
 from streamlearn.demo.view import View, watched
+from streamlearn.demo.witness import Witness
 
 __all__ = [
     "Board",
@@ -20,6 +21,7 @@ __all__ = [
     "Promise",
     "Story",
     "View",
+    "Witness",
     "facts_of",
     "promises_of",
     "watched",

@@ -28,14 +28,14 @@ class Rows:
         event_ms: int64[n]. When.
         version: int64[n]. Which version scored it; 0 for none.
         served: float32[n, labels]. Its scores; NaN for none.
-        frozen: float32[n, labels]. What a version that is kept said of the same; NaN for nothing.
+        kept: float32[n, kept, labels]. What each version that is kept said of the same; NaN for nothing.
         done: bool[n, labels]. What people did by now.
     """
 
     event_ms: npt.NDArray[np.int64]
     version: npt.NDArray[np.int64]
     served: Floats
-    frozen: Floats
+    kept: Floats
     done: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -52,12 +52,17 @@ class Rows:
 
     @property
     def compared(self) -> Rows:
-        """Those that both were asked about."""
-        return self.where(~np.isnan(self.served[:, 0]) & ~np.isnan(self.frozen[:, 0]))
+        """Those that all versions were asked about."""
+        return self.where(~np.isnan(self.served[:, 0]) & ~np.isnan(self.kept[:, :, 0]).any(axis=1))
 
-    def auc(self, label: int, *, frozen: bool = False) -> float | None:
-        """How well scores tell what was done from what was not; None without one of both."""
-        scores, done = (self.frozen if frozen else self.served)[:, label], self.done[:, label]
+    def auc(self, label: int, kept: int | None = None) -> float | None:
+        """How well scores tell what was done from what was not; None without one of both.
+
+        Args:
+            label: Which.
+            kept: Of which version that is kept; None for those that were served.
+        """
+        scores, done = self.served[:, label] if kept is None else self.kept[:, kept, label], self.done[:, label]
         is_there = ~np.isnan(scores)
         scores, done = scores[is_there], done[is_there]
         if not len(done) or done.all() or not done.any():
@@ -70,9 +75,11 @@ class Board:
 
     Args:
         app: Whose labels there are.
+        kept: How many versions are kept to compare with.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, kept: int = 1) -> None:
+        self._kept = kept
         self._of_action: dict[str, list[int]] = {}
         for at, label in enumerate(app.labels):
             self._of_action.setdefault(label.action, []).append(at)
@@ -90,7 +97,7 @@ class Board:
         event_ms: npt.NDArray[np.int64],
         version: npt.NDArray[np.int64],
         served: Floats,
-        frozen: Floats,
+        kept: Floats,
     ) -> None:
         """Note rows; one that was shown before is left as it was.
 
@@ -99,17 +106,17 @@ class Board:
             event_ms: When.
             version: See `Rows`.
             served: See `Rows`.
-            frozen: See `Rows`.
+            kept: See `Rows`.
         """
         with self._lock:
-            kept = []
+            new = []
             for at, key in enumerate(keys):
                 if key not in self._row_of:
                     self._row_of[key] = len(self._row_of)
-                    kept.append(at)
+                    new.append(at)
             for done in self._done:
-                done.extend(bytes(len(kept)))
-            self._parts.append((event_ms[kept], version[kept], served[kept], frozen[kept]))
+                done.extend(bytes(len(new)))
+            self._parts.append((event_ms[new], version[new], served[new], kept[new]))
 
     def did(self, actions: Columns) -> None:
         """Note what people did with what they were shown: columns of actions."""
@@ -124,13 +131,14 @@ class Board:
         """All of them from one on, in the order they were shown."""
         with self._lock:
             if not self._parts:
-                none, no_scores = np.zeros(0, np.int64), np.zeros((0, self._count), np.float32)
-                return Rows(none, none, no_scores, no_scores, np.zeros((0, self._count), np.bool_))
+                none, served = np.zeros(0, np.int64), np.zeros((0, self._count), np.float32)
+                kept = np.zeros((0, self._kept, self._count), np.float32)
+                return Rows(none, none, served, kept, np.zeros((0, self._count), np.bool_))
             joined = tuple(np.concatenate([part[at] for part in self._parts]) for at in range(4))
             self._parts = [joined]
             done = np.array([np.frombuffer(bytes(one), np.uint8) for one in self._done]).T
-        event_ms, version, served, frozen = (one[begin:] for one in joined)
-        return Rows(event_ms, version, served, frozen, done[begin:].astype(np.bool_))
+        event_ms, version, served, kept = (one[begin:] for one in joined)
+        return Rows(event_ms, version, served, kept, done[begin:].astype(np.bool_))
 
 
 def ids_of(columns: Columns, name: str) -> list[Any]:

@@ -140,7 +140,7 @@ def _compared(found: Found, rows: Rows) -> tuple[float, float]:
     begin, end = found.bad_rows
     parts = [rows.where(slice(0, begin)).compared, rows.where(slice(end, None)).compared]
     both = parts[0].joined(parts[1])
-    return _known(both.auc(0)), _known(both.auc(0, frozen=True))
+    return _known(both.auc(0)), _known(both.auc(0, kept=0))
 
 
 def _around(found: Found, rows: Rows) -> tuple[float, float, float]:

@@ -42,18 +42,21 @@ class Feed:
         nodes: Where they serve gRPC; requests take them by turns.
         board: Is told what was said.
         speed: Event time per wall time.
+        kept: How many versions may be kept.
 
     Attributes:
-        frozen: A version that is asked about everything too, from when it is set.
+        kept: Versions that are asked about everything too, from when they are set.
         last: The last version that each node answered with.
         asked: Requests so far.
         unanswered: How many of them got no answer.
     """
 
-    def __init__(self, folder: AppFolder, history: History, nodes: Sequence[str], board: Board, speed: float) -> None:
+    def __init__(
+        self, folder: AppFolder, history: History, nodes: Sequence[str], board: Board, speed: float, *, kept: int = 1
+    ) -> None:
         self._folder, self._history, self._board, self._speed = folder, history, board, speed
         self._loads = [Load(one, connections=1) for one in nodes]
-        self.frozen: int | None = None
+        self.kept: list[int | None] = [None] * kept
         self.last = [0] * len(nodes)
         self.asked = self.unanswered = 0
         self._progress: list[tuple[float, ReplayProgress]] = []
@@ -126,14 +129,15 @@ class Feed:
         for at in range(len(self._loads)):
             answered = version[at :: len(self._loads)]
             self.last[at] = int(np.append(self.last[at], answered[answered > 0])[-1])
-        frozen = np.full_like(served, np.nan)
-        if self.frozen is not None:
-            pin = nested(_VERSION_FIELD, str(self.frozen).encode())
-            _, frozen = self._ask([one + pin for one in messages], asked.candidates)
+        kept = np.full((len(served), len(self.kept), served.shape[1]), np.nan, np.float32)
+        for at, one in enumerate(self.kept):
+            if one is not None:
+                pin = nested(_VERSION_FIELD, str(one).encode())
+                _, kept[:, at] = self._ask([message + pin for message in messages], asked.candidates)
         of_row = np.repeat(np.arange(rows), asked.candidates)
         requests, items = ids_of(columns, "request_id"), ids_of(columns, f"items.{features.item_id}")
         keys = [(requests[row], item) for row, item in zip(of_row.tolist(), items, strict=True)]
-        self._board.shown(keys, columns["event_time_ms"][of_row], version[of_row], served, frozen)
+        self._board.shown(keys, columns["event_time_ms"][of_row], version[of_row], served, kept)
         return {**columns, **self._columns(version, served)}
 
     def _columns(self, version: npt.NDArray[np.int64], served: npt.NDArray[np.float32]) -> dict[str, Any]:

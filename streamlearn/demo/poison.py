@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from streamlearn.apps import App
 from streamlearn.demo.board import ids_of
 from streamlearn.events import take_rows, texts_of
-from streamlearn.events.event import Columns
 from streamlearn.replay import History, HistoryBlock
 
 __all__ = ["Poison", "span_of"]
@@ -27,13 +26,10 @@ class Poison:
         app: Whose events these are; items with numbers or texts for ids.
         begin_ms: When the stretch begins, event time.
         end_ms: When it is over.
-        told: Given the actions of each block as they really were.
     """
 
-    def __init__(
-        self, history: History, app: App, begin_ms: int, end_ms: int, told: Callable[[Columns], None] = lambda _: None
-    ) -> None:
-        self._history, self._told = history, told
+    def __init__(self, history: History, app: App, begin_ms: int, end_ms: int) -> None:
+        self._history = history
         self._item, self._begin_ms, self._end_ms = f"items.{app.features.item_id}", begin_ms, end_ms
         self._actions = sorted({label.action for label in app.labels})
         self._did, self._requests = self._read()
@@ -52,9 +48,6 @@ class Poison:
         """See `History`."""
         for block in self._history.blocks(span_ms):
             yield self._turned(block)
-            # What the block shows is known by now, also of those who did something within it.
-            if block.actions_rows:
-                self._told(block.actions)
 
     def _read(self) -> tuple[set[tuple[str, Any, str]], set[str]]:
         """What was really done with what the stretch shows, and its requests."""

@@ -128,7 +128,7 @@ class Story:
     def _freeze(self) -> None:
         self._reach(self._acts.freeze)
         self._wait(lambda: self._active() > 1, "a version to be served")
-        self.found.frozen = self._feed.frozen = self._active()
+        self.found.frozen = self._feed.kept[0] = self._active()
         self._note(f"version {self.found.frozen} is kept to compare with: every request is put to it too", "frozen")
 
     def _poison(self) -> None:

@@ -93,8 +93,8 @@ class View:
             found["what they learned last is old, s"] = f"{age_s:.1f}"
         if (auc := newest.auc(0)) is not None:
             found["served AUC"] = f"{auc:.4f}"
-        if (auc := newest.auc(0, frozen=True)) is not None:
-            found[f"AUC of version {feed.frozen}, kept"] = f"{auc:.4f}"
+        if (auc := newest.auc(0, kept=0)) is not None:
+            found[f"AUC of version {feed.kept[0]}, kept"] = f"{auc:.4f}"
         return found
 
     @staticmethod

@@ -28,7 +28,7 @@ def _show(board: Board, request: str, scores: list[list[float]], frozen: float =
     count = len(served)
     keys = [(request, item) for item in range(count)]
     same = np.full(count, 5, np.int64), np.full(count, version, np.int64)
-    board.shown(keys, *same, served, np.full_like(served, frozen))
+    board.shown(keys, *same, served, np.full((count, 1, served.shape[1]), frozen, np.float32))
 
 
 def test_rows_stand_beside_what_people_did_with_them() -> None:

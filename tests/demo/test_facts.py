@@ -25,7 +25,7 @@ def _rows(bad: float = -1.0, frozen: float = 0.3) -> Rows:
     version = np.full(_ROWS, _GOOD)
     version[slice(*_BAD)] = _FORCED
     served, kept = (np.where(done, 1.0, -1.0) * weight[:, None] + noise for weight in (sign, np.full(_ROWS, frozen)))
-    return Rows(np.arange(_ROWS), version, served.astype(np.float32), kept.astype(np.float32), done)
+    return Rows(np.arange(_ROWS), version, served.astype(np.float32), kept.astype(np.float32)[:, None], done)
 
 
 _FOUND = Found(
