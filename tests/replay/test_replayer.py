@@ -18,6 +18,7 @@ import pytest
 from streamlearn.apps import App, AppFolder, load_app
 from streamlearn.errors import ConfigError
 from streamlearn.events import EventDecoder, Events, Producer, rows_of
+from streamlearn.events.event import Columns
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
 from streamlearn.replay import HistoryBlock, Replayer, ReplayProgress, ReplayReport, open_replay_topics
 from streamlearn.settings import ReplaySettings, Settings, TopicsSettings
@@ -124,6 +125,24 @@ def test_every_event_is_written_once_beside_its_requests_actions(folder: AppFold
         assert shown.impressions.texts("request_id") == done.actions.texts("request_id")
     users = np.concatenate([part.impressions.columns["user.user_id"] for part in impressions])
     assert sorted(users.tolist()) == list(range(REQUESTS))
+
+
+def test_impressions_are_produced_as_whoever_scores_them_gives_them_back(folder: AppFolder) -> None:
+    given: list[int] = []
+
+    def scored(columns: Columns, rows: int) -> Columns:
+        given.extend(columns["user.user_id"].tolist())
+        assert (columns["shown_wall_ms"] > 0).all()
+        return {**columns, "served_version": np.full(rows, 7), "served_version?": np.ones(rows, np.bool_)}
+
+    with (
+        open_replay_topics(folder) as (impressions, actions),
+        Producer(folder, impressions=impressions, actions=actions, clock=ManualClock()) as producer,
+    ):
+        Replayer(OneASecond(), producer, folder.settings.replay, clock=ManualClock(), scored=scored).run()
+    assert given == list(range(REQUESTS))
+    shown = [part.impressions.columns["served_version"] for part in _written(folder)[0]]
+    assert np.concatenate(shown).tolist() == [7] * REQUESTS
 
 
 def test_heartbeats_and_an_end_mark_are_on_every_partition_of_both_topics(folder: AppFolder) -> None:

@@ -16,6 +16,8 @@ import tritonclient.http as by_http
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from streamlearn.serving.infer import InferAnswer, InferRequest, Tensor, numbers_tensor, texts_tensor
+from streamlearn.serving.load import Load
 from streamlearn.testing import wait_until
 from tests.serving.test_front import LIMITS, Rig, expected
 
@@ -180,6 +182,27 @@ def test_a_version_is_pinned_by_its_number(node: Any, http: Any) -> None:
     assert refused.status() == "StatusCode.FAILED_PRECONDITION"
     assert "which has 1, 2" in refused.message()
     assert _refused(lambda: http.infer("shop", _inputs(by_http), "9")).status() in ("409", 409)
+
+
+def test_many_requests_at_once_are_answered_in_their_order_and_a_refused_one_by_nothing(rig: Rig) -> None:
+    asked = [
+        InferRequest("shop", tuple(_tensors(items)), version).encode()
+        for items, version in ((3, "1"), (5, "2"), (3, "9"), (1, ""))
+    ]
+    answers = Load(rig.node.grpc, connections=2).ask_all(asked * 20)
+    assert [one is None for one in answers] == [False, False, True, False] * 20
+    for at in range(0, len(answers), 4):
+        for answer, items, version in zip(answers[at : at + 4], (3, 5, 0, 1), (1, 2, 0, 1), strict=True):
+            if answer is not None:
+                told = InferAnswer.decode(answer)
+                chances = 1 / (1 + np.exp(-np.array(expected(items, version))))
+                assert told.version == str(version)
+                np.testing.assert_allclose(told.outputs["click"].numbers.reshape(-1), chances, rtol=1e-5)
+
+
+def _tensors(items: int) -> Iterator[Tensor]:
+    for name, array in _arrays(items).items():
+        yield texts_tensor(name, array.tolist()) if array.dtype == object else numbers_tensor(name, array)
 
 
 def test_parameters_are_heard(rig: Rig, node: Any, http: Any) -> None:
