@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,6 +30,8 @@ from streamlearn.serving.protobuf import nested
 __all__ = ["Feed"]
 
 _VERSION_FIELD = 2  # of a ModelInferRequest
+# How often it is noted how far it is, for how many such notes, and of how many of them a rate is taken.
+_NOTE_S, _NOTES_MAX, _RECENT = 0.1, 20_000, 50
 
 Scores = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
@@ -59,8 +62,8 @@ class Feed:
         self.kept: list[int | None] = [None] * kept
         self.last = [0] * len(nodes)
         self.asked = self.unanswered = 0
-        self._progress: list[tuple[float, ReplayProgress]] = []
-        self._stop = threading.Event()
+        self._progress: deque[tuple[float, ReplayProgress]] = deque(maxlen=_NOTES_MAX)
+        self._event_ms, self._stop = history.begin_ms, threading.Event()
         self._report: ReplayReport | None = None
         self._error: BaseException | None = None
         self._pool = ThreadPoolExecutor(len(nodes), "demo-asks")
@@ -81,22 +84,22 @@ class Feed:
     @property
     def event_ms(self) -> int:
         """The event time that is reached."""
-        return self._progress[-1][1].event_time_ms if self._progress else self._history.begin_ms
+        return self._event_ms
 
     @property
     def events_per_s(self) -> float:
         """Events a second of the last seconds."""
-        recent = self._progress[-200:]
+        recent = list(self._progress)[-_RECENT:]
         if len(recent) < 2:
             return 0.0
         (begin_s, first), (end_s, last) = recent[0], recent[-1]
         return (last.events - first.events) / max(end_s - begin_s, 1e-3)
 
     def wall_s(self, event_ms: int) -> float | None:
-        """When an event time was reached, by the monotonic clock; None if it is not yet."""
-        times = [one.event_time_ms for _, one in self._progress]
-        at = int(np.searchsorted(times, event_ms))
-        return self._progress[at][0] if at < len(times) else None
+        """When an event time was reached, by the monotonic clock, to a tenth of a second; None if it is not yet."""
+        notes = list(self._progress)
+        at = int(np.searchsorted([one.event_time_ms for _, one in notes], event_ms))
+        return notes[at][0] if at < len(notes) else None
 
     def close(self) -> None:
         """End it."""
@@ -118,7 +121,10 @@ class Feed:
             self._error = error
 
     def _note(self, progress: ReplayProgress) -> None:
-        self._progress.append((time.monotonic(), progress))
+        now_s = time.monotonic()
+        self._event_ms = progress.event_time_ms
+        if not self._progress or now_s - self._progress[-1][0] >= _NOTE_S:
+            self._progress.append((now_s, progress))
 
     def _scored(self, columns: Columns, rows: int) -> Columns:
         """The columns, with what nodes say of them."""
