@@ -1,16 +1,18 @@
-"""Pages of the documentation that the code itself says: `python -m tools.write_docs` writes them."""
+"""Pages that the code itself says: `python -m tools.write_docs` writes them."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 
 from streamlearn.config import fields_of
 from streamlearn.settings import Settings
+from tools.commands_page import commands_page
 
-__all__ = ["settings_page"]
+__all__ = ["PAGES", "settings_page"]
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
 
 
 def settings_page() -> str:
@@ -52,5 +54,12 @@ def _said(section: str) -> str:
     return " ".join(doc.split())
 
 
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/commands.md": commands_page,
+    "docs/settings.md": settings_page,
+}
+"""What the code says itself, by its file."""
+
 if __name__ == "__main__":
-    (DOCS / "settings.md").write_text(settings_page())
+    for name, page in PAGES.items():
+        (ROOT / name).write_text(page())

@@ -1,0 +1,52 @@
+"""What the page of commands says beyond what the command line says itself."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools.commands_page import ENDS, every_command
+
+CLI = Path(__file__).parents[2] / "streamlearn" / "cli"
+
+
+def partly() -> set[str]:
+    """Modules of the command line that can end with 3 by themselves, or by one that they import."""
+    trees = {file.stem: ast.parse(file.read_text()) for file in CLI.glob("*.py") if file.stem != "main"}
+    ends = {name for name, tree in trees.items() if any(map(_ends_partly, ast.walk(tree)))}
+    return ends | {name for name, tree in trees.items() if _imports(tree) & {f"streamlearn.cli.{one}" for one in ends}}
+
+
+def _ends_partly(node: ast.AST) -> bool:
+    named = node.exc if isinstance(node, ast.Raise) else None
+    return named is not None and any(name in ast.unparse(named) for name in ("PartlyDone", "EXIT_PARTLY"))
+
+
+def _imports(tree: ast.Module) -> set[str]:
+    return {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+
+
+def module_of(name: str, command: object) -> str:
+    callback = getattr(command, "callback", None)
+    assert callback is not None, name
+    return str(callback.__module__).rpartition(".")[2]
+
+
+def test_what_commands_end_with_is_said_of_commands_that_exist() -> None:
+    assert set(ENDS) <= set(dict(every_command()))
+
+
+def test_every_command_that_can_be_partly_done_says_so() -> None:
+    ends, partial = partly(), {name for name, said in ENDS.items() if 3 in dict(said)}
+    assert {"moved", "replay", "evaluate", "ps", "bench_serve"} <= ends
+    commands = dict(every_command())
+    assert {module_of(name, commands[name]) for name in partial} - {"up"} == ends - {"moved"}
+    assert "up" in partial
+
+
+@pytest.mark.parametrize("name", [name for name, _ in every_command()])
+def test_every_option_of_every_command_says_what_it_is(name: str) -> None:
+    silent = [one.name for one in dict(every_command())[name].params if one.name != "help" and not one.help]
+    assert not silent

@@ -1,0 +1,131 @@
+"""The page of every command, from the command line itself; the statuses that one has for itself are said here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from typer.main import get_command
+
+from streamlearn.cli.main import cli
+
+__all__ = ["ENDS", "HEAD", "commands_page", "every_command"]
+
+_KINDS = dict.fromkeys(("integer", "integer range", "int", "int range", "float", "float range"), "N") | {"path": "PATH"}
+_NOT_FOLLOWED = (3, "a node has not acted in time, or could not be asked; the pointer has moved")
+# What a status of one command says beyond the lines at the head of the page.
+ENDS: dict[str, tuple[tuple[int, str], ...]] = {
+    "bench-serve": ((1, "nobody answered, or no rate held"), (3, "a search was stopped")),
+    "doctor": ((1, "something is wrong; what is missing does not change the status"),),
+    "evaluate": ((3, "it was stopped; passes made whole are printed"),),
+    "ingest": ((1, "it cannot go on, or nothing came but dead letters"),),
+    "promote": (_NOT_FOLLOWED,),
+    "ps stats": ((3, "a shard did not answer; it is named"),),
+    "release": (_NOT_FOLLOWED,),
+    "replay": ((3, "it was stopped before the history's end"),),
+    "rollback": (_NOT_FOLLOWED,),
+    "train": ((1, "it cannot go on, and says why; starting it again is safe"),),
+    "up": (
+        (1, "a process was given up, or a service is in the way"),
+        (3, "it stopped, and some processes had to be killed or failed at it"),
+    ),
+    "verify": ((1, "a defect was found; with `--finite` also numbers that are NaN or infinite"),),
+}
+HEAD = """# Commands
+
+Every command, as `streamlearn VERB --help` says it. APP is the folder of an application, MODEL the name that its
+`app.py` gives it; verbs on versions take either, MODEL where the store and the registry are named by `--store` and
+`--registry` or by STREAMLEARN_STORE and STREAMLEARN_REGISTRY, and `--app APP` where they are in its `app.toml`.
+
+| status | when |
+|---|---|
+| 0 | it is done; also after SIGTERM or Ctrl-C, where a command runs until it is told to end |
+| 1 | it failed; one line says what happened, with `help:` what to do |
+| 2 | it cannot be done as it was asked for: an option, a setting or an application contradicts itself |
+| 3 | a part of it is done, and the error names the part that is not |
+
+`--json` prints one JSON document on stdout in place of tables; what is for people goes to stderr. `--set` is said of
+one run alone: [Settings](settings.md). `streamlearn --version` says which release this is, and
+`streamlearn --install-completion` has the shell complete verbs and options.
+
+<!-- written by python -m tools.write_docs -->
+"""
+
+
+def commands_page() -> str:
+    """docs/commands.md."""
+    commands = dict(every_command())
+    lines = [HEAD, "| command | what it does |", "|---|---|"]
+    for name, command in commands.items():
+        lines.append(f"| [`{name}`](#{name.replace(' ', '-')}) | {_cell(_paragraphs(command)[0])} |")
+    for name, command in commands.items():
+        lines += ["", f"## {name}", "", "```text", _usage(name, command), "```", ""]
+        lines += [line for paragraph in _paragraphs(command) for line in (paragraph, "")]
+        lines += _parameters(command)
+        if name in ENDS:
+            lines += ["", *(f"- status {status}: {when}" for status, when in ENDS[name])]
+    return "\n".join(lines) + "\n"
+
+
+def every_command() -> Iterator[tuple[str, Any]]:
+    """Each command by its words, those of groups after their group; a group that does something itself is one too."""
+    for name, found in sorted(get_command(cli).commands.items()):  # type: ignore[attr-defined]
+        within = dict(getattr(found, "commands", {}))
+        default = within.pop("node", None) if name == "serve" else None
+        yield name, default or found
+        for inner, one in sorted(within.items()):
+            yield f"{name} {inner}", one
+
+
+def _paragraphs(command: Any) -> list[str]:
+    return [" ".join(one.split()) for one in (command.help or "").split("\n\n")]
+
+
+def _usage(name: str, command: Any) -> str:
+    words = [_shape(one) for one in command.params if one.param_type_name == "argument"]
+    return " ".join(["streamlearn", name, "[OPTIONS]", *words])
+
+
+def _shape(argument: Any) -> str:
+    """How an argument stands in a command line."""
+    shape = argument.metavar or argument.name.upper()
+    return shape if argument.required or shape.startswith("[") else f"[{shape}]"
+
+
+def _parameters(command: Any) -> list[str]:
+    rows = [_row(one) for one in command.params if one.name != "help"]
+    return ["| argument or option | default | what it is |", "|---|---|---|", *rows] if rows else []
+
+
+def _row(one: Any) -> str:
+    if one.param_type_name == "argument":
+        name = _shape(one)
+    else:
+        takes = "" if one.is_flag else f" {one.metavar or _KINDS.get(one.type.name, 'TEXT')}"
+        name = f"{', '.join([*one.opts, *one.secondary_opts])}{takes}"
+    return f"| {_code(name)} | {_default(one)} | {_cell(one.help or '')}{_bounds(one.type)} |"
+
+
+def _default(one: Any) -> str:
+    if one.required:
+        return "needed"
+    if isinstance(one.show_default, str):
+        return _cell(one.show_default)
+    if one.default is None or one.default is False or one.default == "":
+        return ""
+    return f"`{one.default}`"
+
+
+def _bounds(kind: Any) -> str:
+    """The least and most of a number, where it has them."""
+    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+    said = [f"at least {least}"] * (least is not None) + [f"at most {most}"] * (most is not None)
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    return f"`{_cell(text)}`"
