@@ -20,13 +20,17 @@ from streamlearn.settings import TelemetrySettings
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 __all__ = [
     "AGES_S",
     "MetricsServer",
     "counter",
+    "counter_family",
     "gauge",
+    "gauge_family",
     "histogram",
+    "histogram_family",
     "metrics_text",
     "serve_metrics",
     "set_up_logging",
@@ -142,6 +146,29 @@ def histogram(
     name = _name(component, noun, unit)
     found = _once(REGISTRY, name, Histogram)
     return found or Histogram(name, help, labels, buckets=buckets)
+
+
+def counter_family(component: str, noun: str, help: str, labels: Sequence[str] = ()) -> CounterMetricFamily:
+    """What a collector gives when it is asked for counts, named as `counter` names them."""
+    from prometheus_client.core import CounterMetricFamily
+
+    return CounterMetricFamily(_name(component, noun, "total"), help, labels=labels)
+
+
+def gauge_family(component: str, noun: str, unit: str, help: str, labels: Sequence[str] = ()) -> GaugeMetricFamily:
+    """What a collector gives when it is asked for numbers, named as `gauge` names them."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily(_name(component, noun, unit), help, labels=labels)
+
+
+def histogram_family(
+    component: str, noun: str, unit: str, help: str, labels: Sequence[str] = ()
+) -> HistogramMetricFamily:
+    """What a collector gives when it is asked for a distribution, named as `histogram` names them."""
+    from prometheus_client.core import HistogramMetricFamily
+
+    return HistogramMetricFamily(_name(component, noun, unit), help, labels=labels)
 
 
 class MetricsServer:

@@ -9,6 +9,7 @@ from pathlib import Path
 from streamlearn.config import fields_of
 from streamlearn.settings import Settings
 from tools.commands_page import commands_page
+from tools.metrics_page import metrics_page
 
 __all__ = ["PAGES", "settings_page"]
 
@@ -56,6 +57,7 @@ def _said(section: str) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/commands.md": commands_page,
+    "docs/metrics.md": metrics_page,
     "docs/settings.md": settings_page,
 }
 """What the code says itself, by its file."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from streamlearn.ps.orders import ShardStats, Stats
 from streamlearn.ps.server import ShardServer
 from streamlearn.settings import TelemetrySettings
-from streamlearn.telemetry import serve_metrics
+from streamlearn.telemetry import counter_family, gauge_family, serve_metrics
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["ShardCollector", "serve_shard_metrics"]
 
 _VERBS = ("hello", "pull", "push", "order", "ping")
-_COUNTS = ("requests", "errors", "rows", "in_bytes", "out_bytes", "seconds")
-# How close each bound is: the figure, what it and its bound are called, and in what they are counted.
-_BOUNDS = {
-    "connections": ("connections", "requests"),
-    "clients": ("clients", "requests"),
-    "orders_waiting": ("orders", "requests"),
-    "in_flight_bytes": ("in_flight_bytes", "bytes"),
-}
 
 
 class ShardCollector:
@@ -39,48 +31,68 @@ class ShardCollector:
 
     def collect(self) -> Iterator[Metric]:
         """All metrics."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
         said = self._server.shard.obey(Stats())
         assert isinstance(said, ShardStats)
-        for count in _COUNTS:
-            name = f"streamlearn_ps_{count}" if count != "seconds" else "streamlearn_ps_answering_seconds"
-            family = CounterMetricFamily(name, f"{count} by verb", labels=["verb"])
-            for verb in _VERBS:
-                family.add_metric([verb], said.served[f"{verb}_{count}"])
-            yield family
-        refused = CounterMetricFamily("streamlearn_ps_refused_requests", "Refusals by code", labels=["code"])
+        yield from _by_verb(said.served)
+        refused = counter_family("ps", "refused_requests", "Refusals by code", ["code"])
         for name, value in said.served.items():
             if name.startswith("refused_"):
                 refused.add_metric([name.removeprefix("refused_")], value)
         yield refused
-        yield CounterMetricFamily(
-            "streamlearn_ps_duplicate_requests", "Pushes that came again", value=said.served["duplicates"]
-        )
-        for name, (noun, unit) in _BOUNDS.items():
-            now, most = said.served[name], said.served[f"{noun}_max"]
-            yield GaugeMetricFamily(f"streamlearn_ps_{noun.removesuffix('_bytes')}_{unit}", f"{name} now", value=now)
-            bound = f"streamlearn_ps_{noun.removesuffix('_bytes')}_max_{unit}"
-            yield GaugeMetricFamily(bound, f"The most of {name}", value=most)
-        yield from self._tables(said)
+        duplicates = counter_family("ps", "duplicate_requests", "Pushes that came again")
+        duplicates.add_metric([], said.served["duplicates"])
+        yield duplicates
+        yield from _bounds(said)
+        yield from _tables(said)
 
-    def _tables(self, said: ShardStats) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
 
-        families = {
-            "keys": GaugeMetricFamily("streamlearn_ps_table_rows", "Keys that have a row", labels=["table"]),
-            "images": GaugeMetricFamily("streamlearn_ps_table_images_rows", "Images of versions", labels=["table"]),
-            "bytes": GaugeMetricFamily("streamlearn_ps_table_bytes", "Memory", labels=["table"]),
-        }
-        for name, table in said.tables.items():
-            for count, family in families.items():
-                family.add_metric([name], getattr(table, count))
-        yield from families.values()
-        left, name = said.exports_left, "streamlearn_ps_exports_left"
-        yield GaugeMetricFamily(f"{name}_requests", "Exports given up that have not ended", value=left)
-        yield GaugeMetricFamily(f"{name}_max_requests", "The most of exports_left", value=said.exports_left_max)
-        committed = said.retained[-1] if said.retained else 0
-        yield GaugeMetricFamily("streamlearn_ps_committed_version", "The newest committed version", value=committed)
+def _by_verb(served: Mapping[str, float]) -> Iterator[Metric]:
+    families = {
+        "requests": counter_family("ps", "requests", "Requests by verb", ["verb"]),
+        "errors": counter_family("ps", "errors", "Requests that ended with an error, by verb", ["verb"]),
+        "rows": counter_family("ps", "rows", "Rows pulled and gradients pushed, by verb", ["verb"]),
+        "in_bytes": counter_family("ps", "in_bytes", "Bytes of requests by verb", ["verb"]),
+        "out_bytes": counter_family("ps", "out_bytes", "Bytes of answers by verb", ["verb"]),
+        "seconds": counter_family("ps", "answering_seconds", "Seconds spent answering, by verb", ["verb"]),
+    }
+    for count, family in families.items():
+        for verb in _VERBS:
+            family.add_metric([verb], served[f"{verb}_{count}"])
+    yield from families.values()
+
+
+def _bounds(said: ShardStats) -> Iterator[Metric]:
+    """How close each bound is."""
+    served = said.served
+    for family, value in (
+        (gauge_family("ps", "connections", "requests", "Connections now"), served["connections"]),
+        (gauge_family("ps", "connections_max", "requests", "The most connections"), served["connections_max"]),
+        (gauge_family("ps", "clients", "requests", "Clients that push in this epoch"), served["clients"]),
+        (gauge_family("ps", "clients_max", "requests", "The most clients"), served["clients_max"]),
+        (gauge_family("ps", "orders", "requests", "Orders that are not answered"), served["orders_waiting"]),
+        (gauge_family("ps", "orders_max", "requests", "The most orders"), served["orders_max"]),
+        (gauge_family("ps", "in_flight", "bytes", "Bytes of requests under way"), served["in_flight_bytes"]),
+        (gauge_family("ps", "in_flight_max", "bytes", "The most of those bytes"), served["in_flight_bytes_max"]),
+        (gauge_family("ps", "exports_left", "requests", "Exports given up that have not ended"), said.exports_left),
+        (gauge_family("ps", "exports_left_max", "requests", "The most such exports"), said.exports_left_max),
+    ):
+        family.add_metric([], value)
+        yield family
+
+
+def _tables(said: ShardStats) -> Iterator[Metric]:
+    families = {
+        "keys": gauge_family("ps", "table", "rows", "Keys that have a row", ["table"]),
+        "images": gauge_family("ps", "table_images", "rows", "Images of versions", ["table"]),
+        "bytes": gauge_family("ps", "table", "bytes", "Memory", ["table"]),
+    }
+    for name, table in said.tables.items():
+        for count, family in families.items():
+            family.add_metric([name], getattr(table, count))
+    yield from families.values()
+    committed = gauge_family("ps", "committed", "version", "The newest committed version")
+    committed.add_metric([], said.retained[-1] if said.retained else 0)
+    yield committed
 
 
 @contextmanager

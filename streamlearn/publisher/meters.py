@@ -27,6 +27,8 @@ class Meters:
             "publisher", "stage", "seconds", "Time of a version by stage", buckets=_SECONDS, labels=["stage"]
         )
         self.versions = counter("publisher", "versions", "Versions by what became of them", labels=["outcome"])
+        for outcome in ("committed", "passed", "rejected"):
+            self.versions.labels(outcome)  # there from the start: a rise from nothing is none to Prometheus
         self.failures = counter("publisher", "failures", "Cuts that failed, and their interval with them")
         self.skipped = counter("publisher", "skipped_ticks", "Ticks at which the version before was still written")
         self.empty = counter("publisher", "empty_ticks", "Ticks at which nothing had been learned")

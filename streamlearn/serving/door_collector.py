@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from streamlearn.telemetry import counter_family, gauge_family, histogram_family
+
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+    from prometheus_client.core import HistogramMetricFamily, Metric
 
 __all__ = ["DoorCollector"]
 
-_PREFIX = "streamlearn_serving"
 _US_S = 1e-6
 
 
@@ -43,53 +44,55 @@ class DoorCollector:
 
     def collect(self) -> Iterator[Metric]:
         """All metrics."""
-        yield from self._door()
-        refusals, tried_again, (waits, requests, candidates) = self._front.measured()
-        yield _counts("refused_requests", "Refused, by why", "reason", refusals | dict(self._node.refused()))
-        yield _counts(
-            "tried_again_requests", "Tried once more alone, after a TensorBatch failed", "", {"": tried_again}
-        )
-        yield _histogram("decode_seconds", "To decode a request", self._node.decoding(), _US_S)
-        yield _histogram("wait_seconds", "Of a request that waited for a lane", waits, _US_S)
-        yield _histogram("tensor_batch_requests", "Requests of a TensorBatch", requests, 1)
-        yield _histogram("tensor_batch_rows", "Candidates of a TensorBatch", candidates, 1)
-
-    def _door(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        (connections, connections_max), (requests, requests_max) = self._node.open()
-        open_ = f"{_PREFIX}_connections_ratio", "Share of front.connections_max that is open"
-        yield GaugeMetricFamily(*open_, value=connections / connections_max)
-        yield GaugeMetricFamily(f"{_PREFIX}_under_way_requests", "Requests under way", value=requests)
-        full = f"{_PREFIX}_under_way_ratio", "Share of the requests that may be under way at once"
-        yield GaugeMetricFamily(*full, value=requests / requests_max)
-        lines = self._node.lines()
-        for at, (noun, said) in enumerate(
-            (("connections", "Connections that came"), ("in_bytes", "Bytes from callers"), ("out_bytes", "To callers"))
-        ):
-            yield _counts(noun, said, "protocol", {line[0]: line[at + 1] for line in lines})
-        answers = CounterMetricFamily(
-            f"{_PREFIX}_answers", "Requests that ended, by what they were told", labels=["protocol", "kind", "status"]
+        yield from self._open()
+        yield from self._lines()
+        answers = counter_family(
+            "serving", "answers", "Requests that ended, by what they were told", ["protocol", "kind", "status"]
         )
         for protocol, is_scored, status, count in self._node.answers():
             answers.add_metric([protocol, "score" if is_scored else "ask", status], count)
         yield answers
+        refusals, tried_again, (waits, requests, candidates) = self._front.measured()
+        refused = counter_family("serving", "refused_requests", "Refused, by why", ["reason"])
+        for reason, count in (refusals | dict(self._node.refused())).items():
+            refused.add_metric([reason], count)
+        yield refused
+        again = counter_family("serving", "tried_again_requests", "Tried once more alone, after a TensorBatch failed")
+        again.add_metric([], tried_again)
+        yield again
+        decoding = histogram_family("serving", "decode", "seconds", "To decode a request")
+        yield _filled(decoding, self._node.decoding(), _US_S)
+        yield _filled(
+            histogram_family("serving", "wait", "seconds", "Of a request that waited for a lane"), waits, _US_S
+        )
+        together = histogram_family("serving", "tensor_batch", "requests", "Requests of a TensorBatch")
+        yield _filled(together, requests, 1)
+        yield _filled(histogram_family("serving", "tensor_batch", "rows", "Candidates of a TensorBatch"), candidates, 1)
+
+    def _open(self) -> Iterator[Metric]:
+        (connections, connections_max), (requests, requests_max) = self._node.open()
+        open_ = gauge_family("serving", "connections", "ratio", "Share of front.connections_max that is open")
+        open_.add_metric([], connections / connections_max)
+        under_way = gauge_family("serving", "under_way", "requests", "Requests under way")
+        under_way.add_metric([], requests)
+        full = gauge_family("serving", "under_way", "ratio", "Share of the requests that may be under way at once")
+        full.add_metric([], requests / requests_max)
+        yield from (open_, under_way, full)
+
+    def _lines(self) -> Iterator[Metric]:
+        came = counter_family("serving", "connections", "Connections that came", ["protocol"])
+        in_bytes = counter_family("serving", "in_bytes", "Bytes from callers", ["protocol"])
+        out_bytes = counter_family("serving", "out_bytes", "Bytes to callers", ["protocol"])
+        for protocol, *counts in self._node.lines():
+            for family, count in zip((came, in_bytes, out_bytes), counts, strict=True):
+                family.add_metric([protocol], count)
+        yield from (came, in_bytes, out_bytes)
 
 
-def _counts(noun: str, said: str, label: str, counts: dict[str, int]) -> Metric:
-    from prometheus_client.core import CounterMetricFamily
-
-    family = CounterMetricFamily(f"{_PREFIX}_{noun}", said, labels=[label] if label else [])
-    for name, count in counts.items():
-        family.add_metric([name] if label else [], count)
-    return family
-
-
-def _histogram(name: str, said: str, counted: tuple[list[tuple[int, int]], int, int], scale: float) -> Metric:
-    from prometheus_client.core import HistogramMetricFamily
-
+def _filled(
+    family: HistogramMetricFamily, counted: tuple[list[tuple[int, int]], int, int], scale: float
+) -> HistogramMetricFamily:
     upto, count, total = counted
     buckets = [(f"{end * scale:g}", float(among)) for end, among in upto]
-    return HistogramMetricFamily(
-        f"{_PREFIX}_{name}", said, buckets=[*buckets, ("+Inf", float(count))], sum_value=total * scale
-    )
+    family.add_metric([], [*buckets, ("+Inf", float(count))], sum_value=total * scale)
+    return family

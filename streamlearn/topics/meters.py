@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamlearn.telemetry import counter, gauge
@@ -16,12 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Meter", "note_answer"]
 
-_COUNTS = {
-    "records_appended": "Records that were acknowledged.",
-    "appended_bytes": "Bytes of keys and values that were acknowledged.",
-    "records_read": "Records that were given to readers.",
-    "read_bytes": "Bytes of keys and values that were given to readers.",
-    "retries": "Requests to brokers that were or will be tried again.",
+_COUNTS: dict[str, Callable[[], Counter]] = {
+    "records_appended": lambda: counter("topics", "records_appended", "Records that were acknowledged.", ["topic"]),
+    "appended_bytes": lambda: counter(
+        "topics", "appended_bytes", "Bytes of keys and values that were acknowledged.", ["topic"]
+    ),
+    "records_read": lambda: counter("topics", "records_read", "Records that were given to readers.", ["topic"]),
+    "read_bytes": lambda: counter(
+        "topics", "read_bytes", "Bytes of keys and values that were given to readers.", ["topic"]
+    ),
+    "retries": lambda: counter("topics", "retries", "Requests to brokers that were or will be tried again.", ["topic"]),
 }
 _LOCK = threading.Lock()
 _ANSWERED_S: dict[str, float] = {}
@@ -51,7 +56,7 @@ class Meter:
     def _count(self, noun: str) -> Counter:
         if noun not in self._counts:
             with _LOCK:  # two threads would register it twice
-                self._counts[noun] = counter("topics", noun, _COUNTS[noun], ["topic"]).labels(self._topic)
+                self._counts[noun] = _COUNTS[noun]().labels(self._topic)
         return self._counts[noun]
 
 

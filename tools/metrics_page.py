@@ -1,0 +1,56 @@
+"""The page of every metric, from the declarations in the code."""
+
+from __future__ import annotations
+
+from tools.declared_metrics import DeclaredMetric, declared_metrics
+
+__all__ = ["HEAD", "PROCESSES", "metrics_page"]
+
+# Which process has the metrics of a component, in the order of the loop.
+PROCESSES = {
+    "events": "whoever has a Producer",
+    "topics": "every process that reads or writes topics",
+    "ingest": "`streamlearn ingest`",
+    "trainer": "`streamlearn train`",
+    "publisher": "`streamlearn train`, of which the publisher is a thread",
+    "ps": "`streamlearn ps`, each shard",
+    "serving": "`streamlearn serve`, each node",
+    "supervision": "`streamlearn up`",
+    "console": "`streamlearn console`",
+}
+HEAD = """# Metrics
+
+Every metric of every process, by component. A process serves its own at `/metrics` of 127.0.0.1, on
+`telemetry.metrics_port`; 0, the default, serves none. A node has them at its HTTP address as well. Under
+[`streamlearn up`](operating/up.md) each process has a port of its own.
+
+A name is `streamlearn_COMPONENT_NOUN_UNIT`. A counter ends in `_total` and only grows, until its process ends; a gauge
+moves both ways; a histogram `NAME` is stored as `NAME_bucket`, `NAME_sum` and `NAME_count`. A `ratio` says how near
+something is to its bound, or what share it is; 1 is all of it. A metric with labels is there once there is something
+to count.
+
+<!-- written by python -m tools.write_docs -->
+"""
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    metrics, lines = declared_metrics(), [HEAD.rstrip("\n")]
+    for component, process in PROCESSES.items():
+        lines += [
+            "",
+            f"## {component}",
+            "",
+            f"Of {process}.",
+            "",
+            "| metric | type | unit | labels | what it is |",
+            "|---|---|---|---|---|",
+            *(_row(one) for one in metrics if one.component == component),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(one: DeclaredMetric) -> str:
+    unit = "" if one.unit == "total" else one.unit
+    labels = ", ".join(f"`{label}`" for label in one.labels)
+    return f"| `{one.name}` | {one.kind} | {unit} | {labels} | {one.help.rstrip('.')} |"
