@@ -29,6 +29,8 @@ moves both ways; a histogram `NAME` is stored as `NAME_bucket`, `NAME_sum` and `
 something is to its bound, or what share it is; 1 is all of it. A metric with labels is there once there is something
 to count.
 
+A dashboard and alerts made of them are on [Watch it](operating/watching.md).
+
 <!-- written by python -m tools.write_docs -->
 """
 

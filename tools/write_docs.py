@@ -1,4 +1,4 @@
-"""Pages that the code itself says: `python -m tools.write_docs` writes them."""
+"""Pages that the code itself says, and the dashboard: `python -m tools.write_docs` writes them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from streamlearn.config import fields_of
 from streamlearn.settings import Settings
 from tools.commands_page import commands_page
+from tools.dashboard import dashboard_json
 from tools.metrics_page import metrics_page
 
 __all__ = ["PAGES", "settings_page"]
@@ -59,6 +60,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/commands.md": commands_page,
     "docs/metrics.md": metrics_page,
     "docs/settings.md": settings_page,
+    "packaging/grafana/streamlearn.json": dashboard_json,
 }
 """What the code says itself, by its file."""
 

@@ -1,0 +1,446 @@
+"""The dashboard for Grafana: which panels there are is said here, and the file is written from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["ROWS", "Panel", "Row", "dashboard_json"]
+
+_WIDTH, _PANELS_A_LINE, _HEIGHT = 24, 3, 8
+# What every query is held to: which application. The scrape configuration gives each target its `app`.
+_APP = 'app=~"$app"'
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart.
+
+    Args:
+        title: What it shows.
+        unit: Grafana's word for its unit: `s`, `short`, `percentunit`, `bytes`, `ops`.
+        queries: Legend and PromQL, in which `{}` are the labels that hold it to an application.
+        note: What to look for.
+    """
+
+    title: str
+    unit: str
+    queries: tuple[tuple[str, str], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Panels of one part of the loop."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+def _p(quantile: float, histogram: str, by: str = "instance") -> str:
+    return f"histogram_quantile({quantile}, sum by (le, {by}) (rate({histogram}_bucket{{}}[$__rate_interval])))"
+
+
+def _rate(counter: str, by: str, matchers: str = "") -> str:
+    return f"sum by ({by}) (rate({counter}{{{matchers}}}[$__rate_interval]))"
+
+
+LOOP = Row(
+    "The loop",
+    (
+        Panel(
+            "How old what is answered from is",
+            "s",
+            (
+                ("p50 {{instance}}", _p(0.5, "streamlearn_serving_freshness_seconds")),
+                ("p99 {{instance}}", _p(0.99, "streamlearn_serving_freshness_seconds")),
+            ),
+            "Of nodes. Under a minute and what a version takes, where versions are published by the minute.",
+        ),
+        Panel(
+            "Versions: newest committed, and active at each node",
+            "short",
+            (
+                ("committed", "streamlearn_publisher_committed_version{}"),
+                ("active {{instance}}", "streamlearn_serving_active_version{}"),
+            ),
+            "Lines that part: a hold, a rejection, a canary, or a node that cannot follow.",
+        ),
+        Panel(
+            "Processes that answer Prometheus",
+            "short",
+            (("{{process}} {{instance}}", 'up{job="streamlearn"}'),),
+            "0 is a process that is away.",
+        ),
+    ),
+)
+INGEST = Row(
+    "Ingest",
+    (
+        Panel(
+            "From when a row is due until its message is acknowledged",
+            "s",
+            tuple((f"p{of * 100:g}", _p(of, "streamlearn_ingest_emit_latency_seconds")) for of in (0.5, 0.99)),
+        ),
+        Panel(
+            "Records read, samples written",
+            "ops",
+            (
+                ("read {{partition}}", _rate("streamlearn_ingest_records_total", "partition")),
+                ("appended {{topic}}", _rate("streamlearn_topics_records_appended_total", "topic")),
+            ),
+        ),
+        Panel(
+            "Since when a partition's time stands still",
+            "s",
+            (("partition {{partition}}", "streamlearn_ingest_watermark_still_seconds{}"),),
+        ),
+        Panel(
+            "Impressions whose windows are open",
+            "short",
+            (("{{instance}}", "streamlearn_ingest_pending_requests{}"),),
+        ),
+        Panel(
+            "How near bounds are",
+            "percentunit",
+            (
+                ("fullest join {{instance}}", "streamlearn_ingest_pending_ratio{}"),
+                ("read ahead {{partition}}", "streamlearn_ingest_read_ahead_ratio{}"),
+                ("read back {{instance}}", "streamlearn_ingest_read_back_ratio{}"),
+            ),
+            "At 1 events or reading wait.",
+        ),
+        Panel(
+            "Dead letters by reason",
+            "ops",
+            (("{{reason}}", _rate("streamlearn_ingest_dead_letters_total", "reason")),),
+        ),
+    ),
+)
+TRAINER = Row(
+    "Trainer",
+    (
+        Panel(
+            "Rows by what became of them",
+            "ops",
+            (("{{outcome}}", _rate("streamlearn_trainer_rows_total", "outcome")),),
+        ),
+        Panel(
+            "From when a row is due until it is learned",
+            "s",
+            tuple((f"p{of * 100:g}", _p(of, "streamlearn_trainer_freshness_seconds")) for of in (0.5, 0.99)),
+            "The oldest row of each step.",
+        ),
+        Panel(
+            "Messages that were not read yet",
+            "short",
+            (("{{instance}}", "streamlearn_trainer_behind_records{}"),),
+        ),
+        Panel(
+            "How busy each stage is",
+            "percentunit",
+            (("{{stage}}", _rate("streamlearn_trainer_stage_seconds_total", "stage")),),
+            "The stage near 1 bounds the pace; reading includes waiting for samples.",
+        ),
+        Panel(
+            "First predictions: AUC",
+            "percentunit",
+            (("{{label}}", "streamlearn_trainer_validation_auc_ratio{}"),),
+        ),
+        Panel(
+            "First predictions: calibration",
+            "short",
+            (("{{label}}", "streamlearn_trainer_validation_calibration_ratio{}"),),
+            "Chances over positives: 1 is right.",
+        ),
+        Panel(
+            "Marks, predictions held: how near bounds are",
+            "percentunit",
+            (
+                ("marks", "streamlearn_trainer_marks_ratio{}"),
+                ("predictions", "streamlearn_trainer_validation_held_ratio{}"),
+            ),
+        ),
+        Panel(
+            "Recoveries and rewinds",
+            "short",
+            (
+                ("recoveries", "increase(streamlearn_trainer_recoveries_total{}[$__rate_interval])"),
+                ("rewinds", "increase(streamlearn_trainer_rewinds_total{}[$__rate_interval])"),
+            ),
+        ),
+    ),
+)
+PUBLISHER = Row(
+    "Versions",
+    (
+        Panel(
+            "Versions by what became of them",
+            "short",
+            (("{{outcome}}", "sum by (outcome) (increase(streamlearn_publisher_versions_total{}[10m]))"),),
+            "In ten minutes. A rejection holds serving where it is.",
+        ),
+        Panel(
+            "Since a version was committed",
+            "s",
+            (("{{instance}}", "streamlearn_publisher_since_committed_seconds{}"),),
+        ),
+        Panel(
+            "What a version takes, by stage",
+            "s",
+            (("p99 {{stage}}", _p(0.99, "streamlearn_publisher_stage_seconds", "stage")),),
+        ),
+        Panel(
+            "Ticks that were skipped, that failed, that had nothing to say",
+            "ops",
+            (
+                ("skipped", _rate("streamlearn_publisher_skipped_ticks_total", "instance")),
+                ("failed", _rate("streamlearn_publisher_failures_total", "instance")),
+                ("empty", _rate("streamlearn_publisher_empty_ticks_total", "instance")),
+            ),
+        ),
+        Panel("Bytes of the newest version", "bytes", (("{{instance}}", "streamlearn_publisher_written_bytes{}"),)),
+        Panel(
+            "How long the registry has not been told",
+            "s",
+            (("{{model}}", "streamlearn_publisher_registry_behind_seconds{}"),),
+        ),
+    ),
+)
+SERVING = Row(
+    "Serving",
+    (
+        Panel(
+            "Requests that ended, by what they were told",
+            "ops",
+            (("{{status}}", _rate("streamlearn_serving_answers_total", "status", 'kind="score"')),),
+        ),
+        Panel(
+            "How long requests wait for a lane, and are decoded",
+            "s",
+            (
+                ("p50 wait", _p(0.5, "streamlearn_serving_wait_seconds", "app")),
+                ("p99 wait", _p(0.99, "streamlearn_serving_wait_seconds", "app")),
+                ("p99 decode", _p(0.99, "streamlearn_serving_decode_seconds", "app")),
+            ),
+            "What callers see has the execution and the way to them as well: `streamlearn bench-serve` measures that.",
+        ),
+        Panel(
+            "Refused, by why",
+            "ops",
+            (("{{reason}}", _rate("streamlearn_serving_refused_requests_total", "reason")),),
+        ),
+        Panel(
+            "What waits, and until it is done by prediction",
+            "s",
+            (("{{instance}}", "streamlearn_serving_backlog_seconds{}"),),
+        ),
+        Panel(
+            "How near bounds are",
+            "percentunit",
+            (
+                ("waiting {{instance}}", "streamlearn_serving_waiting_ratio{}"),
+                ("under way {{instance}}", "streamlearn_serving_under_way_ratio{}"),
+                ("connections {{instance}}", "streamlearn_serving_connections_ratio{}"),
+                ("lanes busy {{instance}}", "streamlearn_serving_lanes_busy_ratio{}"),
+            ),
+        ),
+        Panel(
+            "Since when a node is behind the pointer",
+            "s",
+            (("{{instance}}", "streamlearn_serving_behind_seconds{}"),),
+        ),
+        Panel(
+            "Executables made, shapes that ran without one",
+            "ops",
+            (
+                ("compiled {{instance}}", _rate("streamlearn_serving_compiles_total", "instance")),
+                ("fallback {{graph}}", _rate("streamlearn_serving_fallbacks_total", "graph")),
+            ),
+            "Both are still once the ladder fits what comes.",
+        ),
+        Panel(
+            "Candidates of a TensorBatch, share of padding",
+            "short",
+            (
+                ("p50 candidates", _p(0.5, "streamlearn_serving_tensor_batch_rows", "app")),
+                (
+                    "padding {{graph}}",
+                    _rate("streamlearn_serving_padding_rows_total", "graph")
+                    + " / "
+                    + _rate("streamlearn_serving_rows_total", "graph"),
+                ),
+            ),
+        ),
+        Panel(
+            "Lanes that failed, work that was tried again",
+            "ops",
+            (
+                ("lane failures", _rate("streamlearn_serving_lane_failures_total", "instance")),
+                ("lane retries", _rate("streamlearn_serving_lane_retries_total", "instance")),
+                ("tried alone", _rate("streamlearn_serving_tried_again_requests_total", "instance")),
+            ),
+        ),
+        Panel(
+            "Impressions written, and lost",
+            "ops",
+            (
+                ("written {{instance}}", _rate("streamlearn_serving_impressions_written_total", "instance")),
+                ("lost: {{reason}}", _rate("streamlearn_serving_impressions_lost_total", "reason")),
+            ),
+        ),
+        Panel(
+            "In shadow: difference of probabilities",
+            "short",
+            (
+                ("mean {{output}}", "streamlearn_serving_shadow_difference_ratio{}"),
+                ("largest {{output}}", "streamlearn_serving_shadow_difference_max_ratio{}"),
+            ),
+        ),
+        Panel(
+            "Defects of versions, tables built anew",
+            "short",
+            (
+                ("{{defect}}", "sum by (defect) (increase(streamlearn_serving_defects_total{}[10m]))"),
+                ("rebuilt {{instance}}", "increase(streamlearn_serving_rebuilds_total{}[10m])"),
+            ),
+        ),
+    ),
+)
+PS = Row(
+    "Parameter server",
+    (
+        Panel(
+            "Rows by verb",
+            "ops",
+            (("{{verb}} {{instance}}", _rate("streamlearn_ps_rows_total", "verb, instance")),),
+        ),
+        Panel(
+            "How busy shards are, by verb",
+            "percentunit",
+            (("{{verb}} {{instance}}", _rate("streamlearn_ps_answering_seconds_total", "verb, instance")),),
+            "Seconds a second: a shard has `ps.threads` of them.",
+        ),
+        Panel("Memory by table", "bytes", (("{{table}} {{instance}}", "streamlearn_ps_table_bytes{}"),)),
+        Panel("Rows by table", "short", (("{{table}} {{instance}}", "streamlearn_ps_table_rows{}"),)),
+        Panel(
+            "How near bounds are",
+            "percentunit",
+            tuple(
+                (f"{noun} {{{{instance}}}}", f"{name}_{unit}{{}} / {name}_max_{unit}{{}}")
+                for noun, name, unit in (
+                    ("bytes in flight", "streamlearn_ps_in_flight", "bytes"),
+                    ("connections", "streamlearn_ps_connections", "requests"),
+                    ("orders", "streamlearn_ps_orders", "requests"),
+                    ("clients", "streamlearn_ps_clients", "requests"),
+                )
+            ),
+        ),
+        Panel(
+            "Errors and refusals",
+            "ops",
+            (
+                ("errors {{verb}}", _rate("streamlearn_ps_errors_total", "verb")),
+                ("refused {{code}}", _rate("streamlearn_ps_refused_requests_total", "code")),
+            ),
+        ),
+    ),
+)
+ROWS = (LOOP, INGEST, TRAINER, PUBLISHER, SERVING, PS)
+
+
+def dashboard_json() -> str:
+    """packaging/grafana/streamlearn.json."""
+    panels: list[dict[str, Any]] = []
+    top = 0
+    for row in ROWS:
+        panels.append(
+            {
+                "type": "row",
+                "title": row.title,
+                "collapsed": False,
+                "panels": [],
+                "gridPos": {"h": 1, "w": _WIDTH, "x": 0, "y": top},
+            }
+        )
+        panels += _placed(row.panels, top + 1)
+        top += 1 + _HEIGHT * -(-len(row.panels) // _PANELS_A_LINE)
+    for number, panel in enumerate(panels, start=1):
+        panel["id"] = number
+    return json.dumps(_whole(panels), indent=2) + "\n"
+
+
+def _placed(panels: Sequence[Panel], top: int) -> list[dict[str, Any]]:
+    width = _WIDTH // _PANELS_A_LINE
+    return [
+        _chart(panel)
+        | {
+            "gridPos": {
+                "h": _HEIGHT,
+                "w": width,
+                "x": at % _PANELS_A_LINE * width,
+                "y": top + at // _PANELS_A_LINE * _HEIGHT,
+            }
+        }
+        for at, panel in enumerate(panels)
+    ]
+
+
+def _chart(panel: Panel) -> dict[str, Any]:
+    source = {"type": "prometheus", "uid": "${source}"}
+    return {
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.note,
+        "datasource": source,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "options": {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        },
+        "targets": [
+            {"refId": chr(ord("A") + at), "datasource": source, "expr": _held(query), "legendFormat": legend}
+            for at, (legend, query) in enumerate(panel.queries)
+        ],
+    }
+
+
+def _held(query: str) -> str:
+    """A query of the chosen applications alone: every selector in braces gets the label that says which."""
+    parts = query.split("{")
+    held = [parts[0]]
+    for part in parts[1:]:
+        own = part.partition("}")[0]
+        held.append(part if _APP in own else f"{_APP}{', ' if own else ''}{part}")
+    return "{".join(held)
+
+
+def _whole(panels: list[dict[str, Any]]) -> dict[str, Any]:
+    choice = {"multi": True, "includeAll": True, "allValue": ".*", "current": {"text": ["All"], "value": ["$__all"]}}
+    return {
+        "title": "streamlearn",
+        "uid": "streamlearn",
+        "tags": ["streamlearn"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "utc",
+        "templating": {
+            "list": [
+                {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
+                {
+                    "name": "app",
+                    "label": "Application",
+                    "type": "query",
+                    "datasource": {"type": "prometheus", "uid": "${source}"},
+                    "query": {"query": 'label_values(up{job="streamlearn"}, app)', "refId": "app"},
+                    "refresh": 2,
+                    **choice,
+                },
+            ]
+        },
+        "panels": panels,
+    }
