@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -31,8 +31,10 @@ __all__ = ["Feed"]
 
 _VERSION_FIELD = 2  # of a ModelInferRequest
 # How often it is noted how far it is, for how many such notes, and of how many of them a rate is taken.
+_ANSWER_S_MAX = 10.0
 _NOTE_S, _NOTES_MAX, _RECENT = 0.1, 20_000, 50
 
+Heard = Callable[[bytes, InferAnswer], None]
 Scores = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
 
@@ -46,6 +48,7 @@ class Feed:
         board: Is told what was said.
         speed: Event time per wall time.
         kept: How many versions may be kept.
+        heard: Told each request and what was answered with the version that is served.
 
     Attributes:
         kept: Versions that are asked about everything too, from when they are set.
@@ -55,8 +58,17 @@ class Feed:
     """
 
     def __init__(
-        self, folder: AppFolder, history: History, nodes: Sequence[str], board: Board, speed: float, *, kept: int = 1
+        self,
+        folder: AppFolder,
+        history: History,
+        nodes: Sequence[str],
+        board: Board,
+        speed: float,
+        *,
+        kept: int = 1,
+        heard: Heard = lambda *_: None,
     ) -> None:
+        self._heard = heard
         self._folder, self._history, self._board, self._speed = folder, history, board, speed
         self._loads = [Load(one, connections=1) for one in nodes]
         self.kept: list[int | None] = [None] * kept
@@ -131,7 +143,7 @@ class Feed:
         features, offsets = self._folder.app.features, columns["items[]"].astype(np.int64)
         asked = Asked(_within(columns, "user."), _within(columns, "items."), offsets)
         messages = asked.messages(features, self._folder.app.name)
-        version, served = self._ask(messages, asked.candidates)
+        version, served = self._ask(messages, asked.candidates, self._heard)
         for at in range(len(self._loads)):
             answered = version[at :: len(self._loads)]
             self.last[at] = int(np.append(self.last[at], answered[answered > 0])[-1])
@@ -139,7 +151,8 @@ class Feed:
         for at, one in enumerate(self.kept):
             if one is not None:
                 pin = nested(_VERSION_FIELD, str(one).encode())
-                _, kept[:, at] = self._ask([message + pin for message in messages], asked.candidates)
+                pinned = [message + pin for message in messages]
+                _, kept[:, at] = self._ask(pinned, asked.candidates, lambda *_: None)
         of_row = np.repeat(np.arange(rows), asked.candidates)
         requests, items = ids_of(columns, "request_id"), ids_of(columns, f"items.{features.item_id}")
         keys = [(requests[row], item) for row, item in zip(of_row.tolist(), items, strict=True)]
@@ -154,10 +167,10 @@ class Feed:
             found[name], found[f"{name}?"] = np.nan_to_num(scores), ~np.isnan(scores)
         return found
 
-    def _ask(self, messages: list[bytes], candidates: npt.NDArray[np.int64]) -> Scores:
+    def _ask(self, messages: list[bytes], candidates: npt.NDArray[np.int64], heard: Heard) -> Scores:
         """Which version answered each request, 0 for none, and the scores of all their candidates."""
         count = len(self._loads)
-        found = self._pool.map(lambda at: self._loads[at].ask_all(messages[at::count]), range(count))
+        found = self._pool.map(lambda at: self._loads[at].ask_all(messages[at::count], _ANSWER_S_MAX), range(count))
         answers: list[bytes | None] = [None] * len(messages)
         for at, some in enumerate(found):
             answers[at::count] = some
@@ -170,6 +183,7 @@ class Feed:
                 continue
             said = InferAnswer.decode(answer)
             version[row] = int(said.version)
+            heard(messages[row], said)
             for label, name in enumerate(labels):
                 scores[end - length : end, label] = said.outputs[name].numbers
         self.asked += len(messages)

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,13 @@ class Loop:
 
     def kill(self, name: str) -> None:
         """Kill a process as a machine that loses power does; `up` starts it again."""
+        self.signal(name, signal.SIGKILL)
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a process a signal; one that has just ended gets none."""
         log = (self._logs / f"{name}.log").read_text(errors="replace")
-        os.kill(int(re.findall(rf"^--- {re.escape(name)} started as pid (\d+)", log, re.MULTILINE)[-1]), signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(int(re.findall(rf"^--- {re.escape(name)} started as pid (\d+)", log, re.MULTILINE)[-1]), number)
 
     def meter(self, name: str, metric: str, **labels: str) -> float:
         """The sum of what a process says of a metric, of the labels given; 0 while it says nothing."""

@@ -8,8 +8,9 @@ from pathlib import Path
 from tools.services.flink import FlinkJobServer
 from tools.services.kafka import Kafka
 from tools.services.redis import Redis
+from tools.services.service import Service
 
-__all__ = ["whole_settings"]
+__all__ = ["whole", "whole_settings"]
 
 # On Flink what a reader left for later is taken up when a bundle ends, which a checkpoint makes sure of.
 _CHECKPOINT_S = 1
@@ -21,10 +22,19 @@ def whole_settings(place: Path, ends: ExitStack) -> tuple[str, ...]:
     Raises:
         ServiceError: One cannot be had here.
     """
+    return whole(place, ends)[1]
+
+
+def whole(place: Path, ends: ExitStack) -> tuple[dict[str, Service], tuple[str, ...]]:
+    """The same, and those of them that may be away for a while.
+
+    Raises:
+        ServiceError: One cannot be had here.
+    """
     kafka = ends.enter_context(Kafka.start(place / "kafka"))
     redis = ends.enter_context(Redis.start(place / "redis"))
     flink = ends.enter_context(FlinkJobServer.start(place / "flink"))
-    return (
+    changes = (
         f"topics.root=kafka://{kafka.address}",
         f"registry.url={redis.url}",
         "ingest.runner=flink",
@@ -32,3 +42,4 @@ def whole_settings(place: Path, ends: ExitStack) -> tuple[str, ...]:
         f"ingest.artifact_endpoint={flink.artifact_endpoint}",
         f"ingest.checkpoint_s={_CHECKPOINT_S}",
     )
+    return {"kafka": kafka, "redis": redis}, changes

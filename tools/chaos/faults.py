@@ -1,0 +1,157 @@
+"""Faults: what may happen to a loop that runs. Each strikes, and leaves it to others to see that all is well again."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+
+from streamlearn.errors import ServiceError
+from tools.chaos.ground import PROCESSES, Ground
+from tools.chaos.heard import ask, differ
+from tools.chaos.late import LateNode
+
+__all__ = ["QUICK", "faults_of"]
+
+Strike = Callable[[Ground], None]
+
+_STOPPED_S, _AWAY_S = (1.0, 6.0), 20.0
+_STRIKE_S_MAX, _HELD_S, _DAMAGED_S = 60.0, 4.0, 3.0
+_PAIRS = (("trainer", "shard-1"), ("node-1", "node-2"), ("ingest", "trainer"), ("shard-0", "shard-1"))
+QUICK = ("kill trainer", "kill node-1", "kill shard-0", "kill ingest")
+"""Faults that a short run draws from."""
+
+
+def faults_of(ground: Ground) -> dict[str, Strike]:
+    """All that may happen there, by name."""
+    found: dict[str, Strike] = {f"kill {name}": partial(_kill, names=(name,)) for name in PROCESSES}
+    found |= {f"kill {' and '.join(names)}": partial(_kill, names=names) for names in _PAIRS}
+    found |= {f"stop {name} for seconds": partial(_stop, name=name) for name in PROCESSES}
+    found |= {
+        "kill the trainer while a version is written": _kill_mid_write,
+        "kill a node when a version comes": _kill_staging,
+        "drain a node": _drain,
+        "a file of a version is damaged while a node starts": _damage,
+        "a node joins late": _late,
+        "roll back, then put training back": _roll_back_and_rewind,
+        "roll back, then accept what was left": _roll_back_and_accept,
+        "put training back": _rewind,
+    }
+    found |= {f"stop {name} for {_AWAY_S:.0f} s": partial(_away, name=name) for name in ground.services}
+    return found
+
+
+def _kill(ground: Ground, names: tuple[str, ...]) -> None:
+    for name in names:
+        ground.loop.kill(name)
+
+
+def _stop(ground: Ground, name: str) -> None:
+    ground.loop.signal(name, signal.SIGSTOP)
+    time.sleep(ground.chance.uniform(*_STOPPED_S))
+    ground.loop.signal(name, signal.SIGCONT)
+
+
+def _drain(ground: Ground) -> None:
+    ground.loop.signal("node-1", signal.SIGTERM)
+
+
+def _kill_mid_write(ground: Ground) -> None:
+    """Kill the trainer when a version's folder is there, and its manifest is not."""
+    until_s = time.monotonic() + _STRIKE_S_MAX
+    while time.monotonic() < until_s:
+        for folder in ground.store.glob("deltas/*"):
+            if not (folder / "manifest.json").exists():
+                ground.loop.kill("trainer")
+                return
+        time.sleep(0.001)
+    message = f"no version was met while it was written within {_STRIKE_S_MAX:.0f} s"
+    raise ServiceError(message, help="see whether training goes on")
+
+
+def _kill_staging(ground: Ground) -> None:
+    ground.wait_newer(ground.newest.version)
+    ground.loop.kill("node-2")
+
+
+def _damage(ground: Ground) -> None:
+    """A node that starts meets a file that is torn: it must not serve it, and must be well once it is mended."""
+    newest = max(ground.store.glob("deltas/*/manifest.json")).parent
+    files = sorted(one for one in (newest / "rows").glob("*") if one.is_file())
+    if not files:
+        message = f"version {newest.name} has no rows"
+        raise ServiceError(message, help="see whether training goes on")
+    file = ground.chance.choice(files)
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 0xFF
+    file.write_bytes(ground.chance.choice((bytes(flipped), whole[: len(whole) // 2])))
+    try:
+        ground.loop.kill("node-2")
+        time.sleep(_DAMAGED_S)
+    finally:
+        mended = file.with_suffix(".mended")
+        mended.write_bytes(whole)
+        mended.replace(file)
+
+
+def _late(ground: Ground) -> None:
+    """A node that joins late answers as the others do, and ends in order."""
+    with closing(LateNode(ground)) as late:
+        message = next(one for version in reversed(ground.heard.versions) for one, _ in ground.heard.of(version))
+        answer = ask(late.address, message)
+        # Versions come all the while: the others retain the one that it has begun with.
+        for address in ground.loop.nodes:
+            differ(answer, ask(address, message, version=int(answer.version)), address)
+
+
+def _roll_back(ground: Ground) -> int:
+    good = ground.active
+    ground.loop.wait(lambda: ground.active > good, "a version to roll back from", _STRIKE_S_MAX)
+    ground.loop.verb("rollback", "--to", str(good), "--reason", "chaos")
+    # Versions come, and are not followed.
+    ground.wait_newer(ground.newest.version)
+    time.sleep(_HELD_S)
+    if ground.active != good or any(one != good for one in ground.loop.served()):
+        message = f"version {good} is held, and {ground.active} is active, {ground.loop.served()} are served"
+        raise ServiceError(message, help="see `streamlearn versions`")
+    return good
+
+
+def _roll_back_and_rewind(ground: Ground) -> None:
+    good = _roll_back(ground)
+    _rewind_to(ground, good)
+    ground.loop.verb("release", "--reason", "chaos")
+
+
+def _roll_back_and_accept(ground: Ground) -> None:
+    _roll_back(ground)
+    ground.loop.verb("promote", str(ground.newest.version), "--accept", "--reason", "chaos")
+    ground.loop.verb("release", "--reason", "chaos")
+
+
+def _rewind(ground: Ground) -> None:
+    _rewind_to(ground, ground.active)
+
+
+def _rewind_to(ground: Ground, version: int) -> None:
+    before = ground.newest.version
+    ground.loop.verb("rewind", "--to", str(version), "--reason", "chaos")
+
+    def reverted() -> bool:
+        return any(
+            one.content_of is not None and one.outcome == "passed"
+            for one in ground.loop.known()
+            if one.version > before
+        )
+
+    ground.loop.wait(reverted, "training to go back", _STRIKE_S_MAX)
+
+
+def _away(ground: Ground, name: str) -> None:
+    service = ground.services[name]
+    service.pause()
+    time.sleep(_AWAY_S)
+    service.resume()

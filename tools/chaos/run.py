@@ -1,0 +1,198 @@
+"""Run: a loop that is fed, struck again and again, and looked at when all is over."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from streamlearn.apps import load_app
+from streamlearn.demo import Board, Feed, Loop, Witness
+from streamlearn.demo.place import on_one_machine
+from streamlearn.demo.poison import span_of
+from streamlearn.errors import StreamlearnError
+from streamlearn.replay import History, HistoryBlock, load_history, open_replay_topics
+from tools.chaos.faults import QUICK, faults_of
+from tools.chaos.ground import Ground
+from tools.chaos.heard import Heard
+from tools.chaos.invariants import answers, learned, verified
+from tools.chaos.late import LateNode
+from tools.chaos.plan import planned
+from tools.chaos.settled import read_settled
+from tools.services import Service
+
+__all__ = ["Outcome", "Wanted", "run"]
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "kuairand"
+_END_S_MAX = 300.0
+# Before this a fault must be over; the rest is what the feed has to itself.
+_LAST_S = 20.0
+_ROWS_PER_S_MAX = 400.0
+_SETTINGS = (
+    "up.restarts_max=1000",
+    "up.backoff_ms_max=1000",
+    # How good versions are is not the matter, and noise of small ones is no violation.
+    "judge.scored_rows_min=1099511627776",
+    "judge.norm_ratio_max=0",
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for.
+
+    Attributes:
+        seconds: How long there is load.
+        seed: Where chance comes from.
+        whole_s_max: How long after a fault the loop may take to be whole again.
+        is_quick: Whether few kinds of faults are drawn from.
+    """
+
+    seconds: float
+    seed: int
+    whole_s_max: float = 60.0
+    is_quick: bool = False
+
+
+@dataclass
+class Outcome:
+    """What came of it.
+
+    Attributes:
+        took_s: By fault, how long the loop took to be whole again, each time.
+        violations: What did not hold.
+        rows: Rows shown.
+        asked: Requests.
+        unanswered: How many of them had no answer.
+        versions: How many were published.
+        compared: Replies of the way that were asked for anew, of each version that was looked at.
+    """
+
+    took_s: dict[str, list[float]] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    rows: int = 0
+    asked: int = 0
+    unanswered: int = 0
+    versions: int = 0
+    compared: list[int] = field(default_factory=list)
+
+
+class _Begin:
+    """The first part of a history.
+
+    Args:
+        history: All of it.
+        until_ms: Where it ends.
+    """
+
+    def __init__(self, history: History, until_ms: int) -> None:
+        self._history, self._until_ms = history, until_ms
+
+    events_count = None
+
+    @property
+    def begin_ms(self) -> int:
+        """See `History`."""
+        return self._history.begin_ms
+
+    def blocks(self, span_ms: int) -> Iterator[HistoryBlock]:
+        """See `History`."""
+        for block in self._history.blocks(span_ms):
+            if block.until_ms > self._until_ms:
+                return
+            yield block
+
+
+def run(
+    wanted: Wanted, place: Path, services: Mapping[str, Service], changes: tuple[str, ...], tell: Callable[[str], None]
+) -> Outcome:
+    """Carry it out.
+
+    Args:
+        wanted: How long, and by which seed.
+        place: A folder for all of it.
+        services: What the loop stands on, by name; none where it stands on files.
+        changes: What `--set` says of them.
+        tell: Told what happens.
+    """
+    outcome, heard = Outcome(), Heard()
+    history = load_history(_EXAMPLE, {"delayed": "0.05"})
+    begin_ms, end_ms = span_of(history)
+    share = min(1.0, wanted.seconds * _ROWS_PER_S_MAX / 94_000)
+    until_ms = begin_ms + round((end_ms - begin_ms) * share)
+    speed = (until_ms - begin_ms) / 1_000 / wanted.seconds
+    changes = (*on_one_machine(place, speed), *_SETTINGS, *changes)
+    folder = load_app(_EXAMPLE, changes)
+    board = Board(folder.app)
+    with open_replay_topics(folder):  # makes them
+        pass
+    with ExitStack() as ends:
+        loop = ends.enter_context(closing(Loop(folder, changes, place, 2, 2)))
+        loop.wait_up()
+        tell("the loop is up")
+        witness = Witness(_Begin(history, until_ms), board.did)
+        feed = ends.enter_context(closing(Feed(folder, witness, loop.nodes, board, speed, heard=heard)))
+        chance = random.Random(wanted.seed)
+        ground = Ground(
+            folder, changes, loop, feed, heard=heard, chance=chance, services=services, place=place
+        )  # fmt: skip
+        _strike(ground, wanted, outcome, tell)
+        _look(ground, board, outcome, tell)
+    outcome.rows, outcome.asked, outcome.unanswered = len(board), feed.asked, feed.unanswered
+    return outcome
+
+
+def _strike(ground: Ground, wanted: Wanted, outcome: Outcome, tell: Callable[[str], None]) -> None:
+    """One fault after another, each when the loop is whole again, while there is load."""
+    faults = faults_of(ground)
+    ends_s = time.monotonic() + wanted.seconds - _LAST_S
+    names = [name for name in faults if name in QUICK] if wanted.is_quick else list(faults)
+    ground.wait_whole(wanted.whole_s_max)
+    for quiet_s, name in planned(wanted.seed, names):
+        if time.monotonic() + quiet_s >= ends_s:
+            return
+        time.sleep(quiet_s)
+        tell(name)
+        begun_s = time.monotonic()
+        try:
+            faults[name](ground)
+            struck_s = time.monotonic()
+            ground.wait_whole(wanted.whole_s_max)
+        except StreamlearnError as error:
+            ground.loop.check()
+            outcome.violations.append(f"{name}, after {time.monotonic() - begun_s:.0f} s: {error.message}")
+            tell(f"VIOLATION: {outcome.violations[-1]}")
+            continue
+        outcome.took_s.setdefault(name, []).append(time.monotonic() - struck_s)
+        tell(f"  whole again after {outcome.took_s[name][-1]:.1f} s")
+
+
+def _look(ground: Ground, board: Board, outcome: Outcome, tell: Callable[[str], None]) -> None:
+    """Wait until everything is learned and served, then hold it against what was shown."""
+    loop, feed = ground.loop, ground.feed
+    loop.wait(lambda: feed.report is not None, "the feed to end", _END_S_MAX)
+    tell("everything was shown; ingest ends, training learns the rest")
+    state = {"process": "ingest", "state": "ended"}
+    loop.wait(
+        lambda: loop.meter("up", "streamlearn_supervision_state_processes", **state) > 0, "ingest to end", _END_S_MAX
+    )
+    ends = loop.ends("samples")
+    loop.wait(lambda: loop.has_learned(ground.newest, ends), "all samples to be learned", _END_S_MAX)
+    last = ground.newest
+    loop.wait(lambda: ground.active >= last.version, f"version {last.version} to be served", _END_S_MAX)
+    loop.wait(lambda: all(one >= last.version for one in loop.served()), "nodes to follow", _END_S_MAX)
+    outcome.versions = len(loop.known())
+    tell("everything is learned and served; it is held against what was shown")
+    outcome.violations += learned(
+        board, len(ground.folder.app.labels), read_settled(ground.folder), ground.newest.metrics
+    )
+    if loop.letters:
+        outcome.violations.append(f"{loop.letters} dead letters")
+    outcome.violations += verified(ground)
+    with closing(LateNode(ground)) as late:
+        outcome.violations += answers(ground, late, outcome.compared.append)
+    if not sum(outcome.compared):
+        outcome.violations.append("no reply was held against what its version answers")
