@@ -1,4 +1,4 @@
-"""Campaign: how long random tests go on: shortly, and the same every time; or as long as `make chaos` says."""
+"""Campaign: how long random tests go on: shortly, and the same every time; or as long as `make chaos-parts` says."""
 
 from __future__ import annotations
 

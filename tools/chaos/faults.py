@@ -108,6 +108,10 @@ def _late(ground: Ground) -> None:
 
 
 def _roll_back(ground: Ground) -> int:
+    # A node that was killed is waited for, and named as silent, until the registry has forgotten it.
+    ground.loop.wait(
+        lambda: len(ground.loop.served()) == len(ground.loop.nodes), "dead nodes to be forgotten", _STRIKE_S_MAX
+    )
     good = ground.active
     ground.loop.wait(lambda: ground.active > good, "a version to roll back from", _STRIKE_S_MAX)
     ground.loop.verb("rollback", "--to", str(good), "--reason", "chaos")
