@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from streamlearn.apps import App
 from streamlearn.samples import LabelColumns, SampleBatch
 from streamlearn.trainer.extract import joined_to, rows_of
 from streamlearn.trainer.identity import identity_of, request_identity
+from streamlearn.trainer.skips import SkippedRows
 from streamlearn.trainer.step import Piece
 
 __all__ = ["Recent"]
@@ -89,6 +90,11 @@ class Recent:
                 if not self._drop_closed():
                     self._halve()
 
+    def leave_out(self, skipped: SkippedRows) -> None:
+        """Let go what is not to be learned from any more: nothing is to be judged by it either."""
+        with self._lock:
+            self._keep(lambda one: ~skipped.match(one.batch, one.rows))
+
     def closed(self) -> list[SampleBatch]:
         """Rows with the labels whose windows are closed, newest last; each settles just those."""
         with self._lock:
@@ -131,9 +137,13 @@ class Recent:
 
     def _halve(self) -> None:
         self._share_max //= 2
+        self._keep(lambda one: self._is_held(one.batch, one.rows))
+
+    def _keep(self, chosen: Callable[[_Held], npt.NDArray[np.bool_]]) -> None:
+        """Let all others go."""
         held, self._held, self._rows = self._held, deque(), 0
         for one in held:
-            kept = self._is_held(one.batch, one.rows)
+            kept = chosen(one)
             if kept.any():
                 self._hold(replace(one, rows=one.rows[kept], learn=one.learn[kept]))
         if any(self._corrected):

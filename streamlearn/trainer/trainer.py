@@ -280,6 +280,7 @@ class Trainer:
         self._remembered = Remembered(len(self._folder.app.labels), self._folder.settings.marks)
         self._reached = restore(resumed.chain, self._topic, self._learner, self._remembered)
         self._skips = () if resumed.chain is None else resumed.chain.manifest.skips
+        self._recent.leave_out(SkippedRows(self._skips))
         self._learned_before = self.tally.rows
         known = {} if resumed.chain is None else resumed.chain.manifest.metrics
         self._counted = {name: known.get(name, 0.0) for name in COUNTED}

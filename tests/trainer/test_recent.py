@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from streamlearn.samples import SampleBatch
 from streamlearn.trainer.identity import identity_of, request_identity
 from streamlearn.trainer.recent import Recent
+from streamlearn.trainer.skips import SkippedRows
 from streamlearn.trainer.step import Piece
+from streamlearn.versions import TimeSkip
 from tests.trainer.stream import STEP_MS, T_MS, learnable_app, messages_of
 
 APP = learnable_app()
@@ -170,3 +172,21 @@ def test_a_message_of_which_little_is_held_is_let_go() -> None:
         return there() is not None
 
     assert [held(rows) for rows in (40, 10, 9, 1)] == [True, True, False, False]
+
+
+def test_what_is_skipped_from_now_on_is_not_judged_by_either() -> None:
+    recent = Recent(APP, 10_000)
+    pieces = [piece(number, 1, 0, 3, 3) for number in range(len(MESSAGES))]
+    recent.add(pieces, T_MS + 1_000 * STEP_MS)
+    shown = np.concatenate([one.requests.event_time_ms for one in MESSAGES])
+    skip = TimeSkip(begin_ms=int(np.quantile(shown, 0.3)), end_ms=int(np.quantile(shown, 0.7)))
+    whole, rows = sum(len(batch) for batch in recent.closed()), len(recent)
+    recent.leave_out(SkippedRows([skip]))
+    left = recent.closed()
+    assert 0 < sum(map(len, left)) < whole
+    assert 0 < len(recent) < rows
+    for batch in left:
+        times = batch.requests.event_time_ms[batch.request_index]
+        assert not ((times >= skip.begin_ms) & (times < skip.end_ms)).any()
+    recent.leave_out(SkippedRows([]))
+    assert [len(batch) for batch in recent.closed()] == [len(batch) for batch in left]
