@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import TrainingFailed, UsageError
 from streamlearn.trainer.learning import Done
+from streamlearn.trainer.recent import Recent
 from streamlearn.versions import Chain, Request, Requests, TimeSkip
 from tests.trainer.runs import known_of, run, state_of, store_of
 from tests.trainer.stream import STEP_MS, T_MS, learnable_folder, messages_of, outcomes, write_messages
@@ -160,6 +161,36 @@ def test_a_request_puts_training_back_and_what_is_skipped_is_never_learned(tmp_p
     known = known_of(folder, messages)
     expected = {key: value for key, value in outcomes(messages).items() if key[:2] not in skipped}
     assert {key: value for key, value in known.items() if key[:2] not in skipped} == expected
+
+
+def test_versions_are_not_judged_by_what_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Recent] = []
+
+    class Noted(Recent):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    def judged_by() -> list[int]:
+        """Event times of the impressions that versions are judged by, of those that are skipped in the end."""
+        times = [int(ms) for batch in made[0].closed() for ms in batch.requests.event_time_ms[batch.request_index]]
+        return [ms for ms in times if skip.begin_ms <= ms < skip.end_ms]
+
+    monkeypatch.setattr("streamlearn.trainer.trainer.Recent", Noted)
+    folder = strict_folder(tmp_path, publish_interval_s=0.001)
+    write_messages(folder, messages_of(folder.app, 240))
+    skip = TimeSkip(begin_ms=T_MS + 10 * STEP_MS, end_ms=T_MS + 12 * STEP_MS)
+    asked: list[int] = []
+
+    def told(_: Done) -> None:
+        if not asked and (before := judged_by()):
+            asked.extend(before)
+            store, name = store_of(folder), folder.app.name
+            Requests(store, name, clock=SYSTEM_CLOCK).ask(Request(to=Chain.find(store, name, 2).ref, skips=(skip,)))
+
+    assert run(folder, told=told).rewinds == 1
+    assert asked
+    assert judged_by() == []
 
 
 def test_a_step_whose_gradients_are_no_numbers_is_left_out_and_kept(tmp_path: Path) -> None:
