@@ -18,7 +18,7 @@ __all__ = ["QUICK", "faults_of"]
 Strike = Callable[[Ground], None]
 
 _STOPPED_S, _AWAY_S = (1.0, 6.0), 20.0
-_STRIKE_S_MAX, _HELD_S, _DAMAGED_S = 60.0, 4.0, 3.0
+_STRIKE_S_MAX, _HELD_S = 60.0, 4.0
 _PAIRS = (("trainer", "shard-1"), ("node-1", "node-2"), ("ingest", "trainer"), ("shard-0", "shard-1"))
 QUICK = ("kill trainer", "kill node-1", "kill shard-0", "kill ingest")
 """Faults that a short run draws from."""
@@ -90,7 +90,11 @@ def _damage(ground: Ground) -> None:
     file.write_bytes(ground.chance.choice((bytes(flipped), whole[: len(whole) // 2])))
     try:
         ground.loop.kill("node-2")
-        time.sleep(_DAMAGED_S)
+        ground.loop.wait(
+            lambda: any(file.name in one.said for one in ground.loop.model.nodes()[0]),
+            "a node to name the file that is damaged",
+            _STRIKE_S_MAX,
+        )
     finally:
         mended = file.with_suffix(".mended")
         mended.write_bytes(whole)

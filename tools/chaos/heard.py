@@ -62,14 +62,21 @@ def ask(address: str, message: bytes, version: int | None = None) -> InferAnswer
     return load.probe()
 
 
-def differ(one: InferAnswer, other: InferAnswer, who: str) -> None:
+def differ(one: InferAnswer, other: InferAnswer, who: str, *, exact: bool = False) -> None:
     """See that two answers are the same.
+
+    Args:
+        one: What is right.
+        other: What was answered.
+        who: By whom.
+        exact: Whether bit for bit, as of two nodes that are asked the same alone.
 
     Raises:
         ServiceError: They are not.
     """
+    tolerance = 0.0 if exact else _TOLERANCE
     near = all(
-        np.allclose(tensor.numbers, other.outputs[name].numbers, rtol=0, atol=_TOLERANCE)
+        np.allclose(tensor.numbers, other.outputs[name].numbers, rtol=0, atol=tolerance)
         for name, tensor in one.outputs.items()
     )
     if one.version != other.version or not near:

@@ -140,7 +140,10 @@ def run(
             folder, changes, loop, feed, heard=heard, chance=chance, services=services, place=place
         )  # fmt: skip
         _strike(ground, wanted, outcome, tell)
-        _look(ground, board, outcome, tell)
+        try:
+            _look(ground, board, outcome, tell)
+        except StreamlearnError as error:
+            outcome.violations.append(f"the end: {error.message}")
     outcome.rows, outcome.asked, outcome.unanswered = len(board), feed.asked, feed.unanswered
     return outcome
 
@@ -156,7 +159,7 @@ def _strike(ground: Ground, wanted: Wanted, outcome: Outcome, tell: Callable[[st
             return
         time.sleep(quiet_s)
         tell(name)
-        begun_s = time.monotonic()
+        begun_s, unanswered = time.monotonic(), ground.feed.unanswered
         try:
             faults[name](ground)
             struck_s = time.monotonic()
@@ -166,6 +169,10 @@ def _strike(ground: Ground, wanted: Wanted, outcome: Outcome, tell: Callable[[st
             outcome.violations.append(f"{name}, after {time.monotonic() - begun_s:.0f} s: {error.message}")
             tell(f"VIOLATION: {outcome.violations[-1]}")
             continue
+        lost = ground.feed.unanswered - unanswered
+        if lost and "node" not in name:
+            outcome.violations.append(f"{name}: {lost} requests had no answer, though no node was struck")
+            tell(f"VIOLATION: {outcome.violations[-1]}")
         outcome.took_s.setdefault(name, []).append(time.monotonic() - struck_s)
         tell(f"  whole again after {outcome.took_s[name][-1]:.1f} s")
 
@@ -194,5 +201,3 @@ def _look(ground: Ground, board: Board, outcome: Outcome, tell: Callable[[str], 
     outcome.violations += verified(ground)
     with closing(LateNode(ground)) as late:
         outcome.violations += answers(ground, late, outcome.compared.append)
-    if not sum(outcome.compared):
-        outcome.violations.append("no reply was held against what its version answers")
