@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 # About as long as all the others together.
-FIRST = ("ingest", "examples", "ps", "publisher", "replay", "table", "topics")
+FIRST = ("ingest", "examples", "ps", "publisher", "replay", "table", "tools", "topics")
 _NO_TESTS = 5
 
 
