@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import http.client
 import json
@@ -80,14 +81,18 @@ class Asked:
         return self("POST", f"/api/{what}", json.dumps(asked).encode(), given)
 
     def raw(self, data: bytes) -> bytes:
-        """All that comes back for some bytes."""
+        """All that comes back for some bytes, until the other side ends or resets the connection."""
+        found = b""
         with socket.create_connection(self.place, timeout=_WAIT_S) as link:
             link.sendall(data)
-            link.shutdown(socket.SHUT_WR)
-            found = b""
-            while piece := link.recv(65_536):
-                found += piece
-            return found
+            try:
+                link.shutdown(socket.SHUT_WR)
+                while piece := link.recv(65_536):
+                    found += piece
+            except OSError as error:
+                if error.errno not in (errno.ECONNRESET, errno.ENOTCONN):
+                    raise
+        return found
 
 
 def _bearer(token: bytes) -> dict[str, str]:
