@@ -58,6 +58,7 @@ def evaluate(
 ) -> None:
     """Learn APP's samples anew and score those held out, pass by pass; no version is read or written."""
     from streamlearn.apps import load_app
+    from streamlearn.models.tensorflow_load import load_tensorflow
     from streamlearn.replay import stop_on_signals
     from streamlearn.telemetry import set_up_logging
     from streamlearn.trainer import Asked
@@ -67,7 +68,8 @@ def evaluate(
     now = datetime.now(UTC)
     begin_ms, test_ms, end_ms = (parse_time_ms(one, now) if one else None for one in (begin, test_from, end))
     asked = Asked(begin_ms=begin_ms, end_ms=end_ms, test_ms=test_ms, hold_out=hold_out)
-    from streamlearn.trainer import evaluate as evaluate_model  # TensorFlow speaks while it is loaded
+    load_tensorflow()  # it speaks meanwhile
+    from streamlearn.trainer import evaluate as evaluate_model
 
     with stop_on_signals() as stop:
         found = evaluate_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -80,13 +81,15 @@ def node(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     cache = CompileCache.open(settings.serving)
-    from streamlearn.serving.node import Node  # TensorFlow speaks while it is loaded
+    from streamlearn.serving.node import Node
 
     metrics = serve_metrics(settings.telemetry)
     tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     try:
         with Node(folder, name=name, token=token, tls=tls, cache=cache) as served:
             if served.wait_ready(ended):
+                # What is loaded by now is never let go of: each full collection went through all of it.
+                gc.freeze()
                 # One line that scripts can wait for.
                 where = served.grpc if served.http is None else f"{served.grpc}, http {served.http}"
                 active = served.status().active

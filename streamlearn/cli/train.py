@@ -52,13 +52,15 @@ def train(
     """Train APP's model from its samples, and publish versions of it; SIGTERM ends it with a last one."""
     from streamlearn.apps import load_app
     from streamlearn.cli.train_progress import show_training
+    from streamlearn.models.tensorflow_load import load_tensorflow
     from streamlearn.ps import read_token
     from streamlearn.replay import stop_on_signals
     from streamlearn.telemetry import serve_metrics, set_up_logging
 
     folder = load_app(app, tuple(set_ or ()))
     set_up_logging(folder.settings.telemetry)
-    from streamlearn.trainer import Until, ends_of  # TensorFlow speaks while it is loaded
+    load_tensorflow()  # it speaks meanwhile
+    from streamlearn.trainer import Until, ends_of
     from streamlearn.trainer import train as train_model
 
     token = None if token_file is None else read_token(token_file)

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.decoding import from_json
+from streamlearn.models.tensorflow_load import load_tensorflow
 from streamlearn.niceness import Courtesy, give_way
 from streamlearn.serving.ladder import Bucket
 from streamlearn.settings import ServingSettings
@@ -68,6 +69,7 @@ def main() -> None:
     courtesy = Courtesy(_NICE, _PATIENCE_S, SYSTEM_CLOCK)
     threading.Thread(target=_look, args=(courtesy,), daemon=True).start()
     with courtesy.given():
+        load_tensorflow()
         compiles = _Compiles(settings)
     answers.write(msgspec.json.encode(Answer()) + b"\n")
     while True:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from streamlearn.decoding import from_json
+from streamlearn.models.tensorflow_load import load_tensorflow
 from streamlearn.serving.lane_orders import PACKET_BYTES_MAX, Answer, Birth, read_order
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def main() -> None:
     orders, work = socket.socket(fileno=birth.orders), socket.socket(fileno=birth.work)
     told: SimpleQueue[tuple[bytes, list[int]]] = SimpleQueue()
     threading.Thread(target=_listen, args=(orders, told), daemon=True).start()
-    from streamlearn.serving.lane_scoring import LaneScoring  # TensorFlow takes a while, in which the node may end
+    load_tensorflow()  # takes a while, in which the node may end
+    from streamlearn.serving.lane_scoring import LaneScoring
 
     lane = LaneScoring(birth)
     threading.Thread(target=_obey, args=(lane, orders, told), daemon=True).start()

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import NodeNotReady
+from streamlearn.models.tensorflow_load import load_tensorflow
 from streamlearn.native import native
 from streamlearn.serving.answering import Answering
 from streamlearn.serving.compile_cache import CompileCache
@@ -185,6 +186,7 @@ def _lane_kind(folder: AppFolder, front: Front, cache: CompileCache | None, plac
         slabs = front.native.slabs()
         assert slabs is not None
         return LaneProcesses(settings, slabs, len(folder.app.labels), cache, front.set_costs)
+    load_tensorflow()
     from streamlearn.serving.lane_threads import LaneThreads
 
     return LaneThreads(settings, cache, places, front.set_costs)

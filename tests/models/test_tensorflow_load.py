@@ -1,0 +1,37 @@
+"""How TensorFlow is loaded: without Keras, which is there all the same when somebody asks for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+__all__: list[str] = []
+
+_LOADS = """
+import gc, json, os, sys
+from streamlearn.models.tensorflow_load import load_tensorflow
+load_tensorflow()
+loaded = [name in sys.modules for name in ("tensorflow", "keras", "matplotlib")]
+import tensorflow as tf
+from tensorflow.keras import layers
+made = type(layers.Dense(2)(tf.zeros((1, 3)))).__name__
+print(json.dumps([loaded, gc.isenabled(), os.environ.get("TF_USE_LEGACY_KERAS"), made]))
+"""
+
+
+def _loaded(**set_: str) -> list[object]:
+    told = subprocess.run(
+        [sys.executable, "-c", _LOADS], capture_output=True, text=True, timeout=120, check=True, env=os.environ | set_
+    )
+    found: list[object] = json.loads(told.stdout)
+    return found
+
+
+def test_keras_is_loaded_when_it_is_asked_for_and_not_before() -> None:
+    assert _loaded() == [[True, False, False], True, None, "EagerTensor"]
+
+
+def test_which_keras_a_user_wants_is_left_alone() -> None:
+    assert _loaded(TF_USE_LEGACY_KERAS="0") == [[True, True, True], True, "0", "EagerTensor"]
