@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 
-__all__ = ["load_tensorflow"]
+__all__ = ["load_tensorflow", "may_leave_keras"]
 
 _LEGACY = "TF_USE_LEGACY_KERAS"
 
@@ -23,8 +24,7 @@ def load_tensorflow() -> None:
     """
     if "tensorflow" in sys.modules:
         return
-    collects = gc.isenabled()
-    leaves_out = _LEGACY not in os.environ and find_spec("tf_keras") is None
+    collects, leaves_out = gc.isenabled(), may_leave_keras(os.environ)
     try:
         gc.disable()
         if leaves_out:
@@ -35,3 +35,13 @@ def load_tensorflow() -> None:
             del os.environ[_LEGACY]
         if collects:
             gc.enable()
+
+
+def may_leave_keras(environ: Mapping[str, str]) -> bool:
+    """Whether nobody has said which Keras is to be taken, and the old one is not there to be taken.
+
+    Examples:
+        >>> may_leave_keras({"TF_USE_LEGACY_KERAS": "0"})
+        False
+    """
+    return _LEGACY not in environ and find_spec("tf_keras") is None

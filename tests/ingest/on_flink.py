@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ DEADLINE_S = 120.0
 # So often that one comes while a job begins.
 CHECKPOINT_S = 0.1
 _THREADS_CHARS_MAX = 20_000
+# Whoever feeds takes processors from the run that reads.
+_MORE_S = 0.2
 
 
 @contextmanager
@@ -120,9 +123,15 @@ class Feed:
     def until(self, is_so: Callable[[], bool], what: str, process: subprocess.Popen[str]) -> None:
         """A few more, again and again, until something is so."""
 
+        due_s = 0.0
+
         def look() -> bool:
+            nonlocal due_s
             assert process.poll() is None, log_of(self._app)
+            if time.monotonic() < due_s:
+                return False
             self.more(5)
+            due_s = time.monotonic() + _MORE_S
             return is_so()
 
         wait_until(look, what, DEADLINE_S)

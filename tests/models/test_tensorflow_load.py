@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+
+import pytest
+
+from streamlearn.models import tensorflow_load
+from streamlearn.models.tensorflow_load import may_leave_keras
 
 __all__: list[str] = []
 
@@ -21,17 +25,14 @@ print(json.dumps([loaded, gc.isenabled(), os.environ.get("TF_USE_LEGACY_KERAS"),
 """
 
 
-def _loaded(**set_: str) -> list[object]:
-    told = subprocess.run(
-        [sys.executable, "-c", _LOADS], capture_output=True, text=True, timeout=120, check=True, env=os.environ | set_
-    )
-    found: list[object] = json.loads(told.stdout)
-    return found
-
-
 def test_keras_is_loaded_when_it_is_asked_for_and_not_before() -> None:
-    assert _loaded() == [[True, False, False], True, None, "EagerTensor"]
+    told = subprocess.run([sys.executable, "-c", _LOADS], capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(told.stdout) == [[True, False, False], True, None, "EagerTensor"]
 
 
-def test_which_keras_a_user_wants_is_left_alone() -> None:
-    assert _loaded(TF_USE_LEGACY_KERAS="0") == [[True, True, True], True, "0", "EagerTensor"]
+def test_which_keras_a_user_wants_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert may_leave_keras({})
+    for wanted in ("0", "1", ""):
+        assert not may_leave_keras({"TF_USE_LEGACY_KERAS": wanted})
+    monkeypatch.setattr(tensorflow_load, "find_spec", lambda _: object())
+    assert not may_leave_keras({})

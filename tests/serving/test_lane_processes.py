@@ -50,14 +50,14 @@ class Endless:
         self._ended, self._lock, self._next = threading.Event(), threading.Lock(), 0
 
     def take(self, lane: int) -> Work | None:
-        while not self._ended.is_set():
+        # Lanes that never rest would take the processors that others compile and begin with.
+        while not self._ended.wait(0.002):
             self.check(lane)
             with self._lock:
                 if self.works:
                     self._next += 1
                     work, wanted = self.works[self._next % len(self.works)]
                     return work._replace(note=(lane, wanted))
-            self._ended.wait(0.01)
         return None
 
     def leave(self, lane: int) -> None:

@@ -49,12 +49,14 @@ class Wanted:
         seed: Where chance comes from.
         whole_s_max: How long after a fault the loop may take to be whole again.
         is_quick: Whether few kinds of faults are drawn from.
+        faults_max: After how many faults the load ends, before its time; 0 for any number.
     """
 
     seconds: float
     seed: int
     whole_s_max: float = 60.0
     is_quick: bool = False
+    faults_max: int = 0
 
 
 @dataclass
@@ -92,6 +94,10 @@ class _Begin:
         self._history, self._until_ms = history, until_ms
 
     events_count = None
+
+    def cut(self) -> None:
+        """End it where it is."""
+        self._until_ms = 0
 
     @property
     def begin_ms(self) -> int:
@@ -133,13 +139,15 @@ def run(
         loop = ends.enter_context(closing(Loop(folder, changes, place, 2, 2)))
         loop.wait_up()
         tell("the loop is up")
-        witness = Witness(_Begin(history, until_ms), board.did)
+        begin = _Begin(history, until_ms)
+        witness = Witness(begin, board.did)
         feed = ends.enter_context(closing(Feed(folder, witness, loop.nodes, board, speed, heard=heard)))
         chance = random.Random(wanted.seed)
         ground = Ground(
             folder, changes, loop, feed, heard=heard, chance=chance, services=services, place=place
         )  # fmt: skip
         _strike(ground, wanted, outcome, tell)
+        begin.cut()
         try:
             _look(ground, board, outcome, tell)
         except StreamlearnError as error:
@@ -155,7 +163,8 @@ def _strike(ground: Ground, wanted: Wanted, outcome: Outcome, tell: Callable[[st
     names = [name for name in faults if name in QUICK] if wanted.is_quick else list(faults)
     ground.wait_whole(wanted.whole_s_max)
     for quiet_s, name in planned(wanted.seed, names):
-        if time.monotonic() + quiet_s >= ends_s:
+        struck = sum(map(len, outcome.took_s.values())) + len(outcome.violations)
+        if time.monotonic() + quiet_s >= ends_s or (wanted.faults_max and struck >= wanted.faults_max):
             return
         time.sleep(quiet_s)
         tell(name)
