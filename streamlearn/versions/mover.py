@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import RegistryUnreachable
 from streamlearn.versions.pointer import Pointer
 from streamlearn.versions.pointer_log import PointerLog
-from streamlearn.versions.registry import Node, Note, Registry
+from streamlearn.versions.registry import Node, Note, Registry, replaced
 
 __all__ = ["Acted", "Moved", "Mover"]
 
 # How long acks alone are waited for, before it is looked whether nodes have acted on a later move.
 _LOOK_S = 1.0
+# As `node_ttl_s` says of itself.
+_BEATS_OF_TTL = 3
 
 
 @dataclass(frozen=True)
@@ -103,27 +105,28 @@ class Mover:
             found = self._registry.nodes() if wait_s > 0 else []
         except RegistryUnreachable as error:
             return Moved(pointer, (), (), error.message, store_ms)
-        nodes = [one for one in found if one.state != "starting"]
+        nodes = {one.boot_id: one for one in found if one.state != "starting"}
         starting = tuple(one for one in found if one.state == "starting")
         acted: dict[str, Acted] = {}
         said = ""
         try:
-            self._wait(self._registry, pointer, {one.boot_id for one in nodes}, acted, (moved_s, wait_s))
+            self._forget(self._registry, found, nodes)
+            self._wait(self._registry, pointer, nodes, acted, (moved_s, wait_s))
         except RegistryUnreachable as error:
             said = error.message
-        silent = tuple(one for one in nodes if one.boot_id not in acted)
+        silent = tuple(one for boot_id, one in nodes.items() if boot_id not in acted)
         return Moved(pointer, tuple(acted.values()), silent, said, store_ms, starting)
 
     def _wait(
         self,
         registry: Registry,
         pointer: Pointer,
-        wanted: set[str],
+        wanted: dict[str, Node],
         acted: dict[str, Acted],
         time_s: tuple[float, float],
     ) -> None:
         moved_s, wait_s = time_s
-        while wanted - acted.keys():
+        while wanted.keys() - acted.keys():
             left_s = moved_s + wait_s - self._clock.monotonic_s()
             if left_s <= 0:
                 break
@@ -131,11 +134,19 @@ class Mover:
             ms = (self._clock.monotonic_s() - moved_s) * 1e3
             for word in words:
                 acted.setdefault(word.boot_id, Acted(word.name, word.boot_id, word.version, ms, word.took_ms))
-            if wanted - acted.keys():
+            if wanted.keys() - acted.keys():
+                found = registry.nodes()
+                self._forget(registry, found, wanted)
                 # A node that heard of a later move before it had acted says nothing of this one.
-                for one in registry.nodes():
+                for one in found:
                     if one.boot_id in wanted and one.seq > pointer.seq:
                         acted.setdefault(one.boot_id, Acted(one.name, one.boot_id, one.active, ms, ms))
+
+    @staticmethod
+    def _forget(registry: Registry, found: Sequence[Node], wanted: dict[str, Node]) -> None:
+        """Wait no more for nodes in whose place others are, though the registry has not forgotten them yet."""
+        for boot_id in replaced(found, registry.settings.node_ttl_s * 1_000 / _BEATS_OF_TTL):
+            wanted.pop(boot_id, None)
 
 
 def _note(pointer: Pointer, what: str) -> Note:

@@ -6,7 +6,7 @@ The store is the truth; everything here can be made anew from it and from the no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -17,7 +17,7 @@ from streamlearn.versions.known import Known
 from streamlearn.versions.layout import model_folder
 from streamlearn.versions.pointer import Pointer
 
-__all__ = ["Ack", "Node", "NodeState", "Note", "Registry", "open_registry"]
+__all__ = ["Ack", "Node", "NodeState", "Note", "Registry", "open_registry", "replaced"]
 
 NodeState = Literal["starting", "ready", "stale", "draining"]
 _Text = Annotated[str, Meta(max_length=200)]
@@ -35,6 +35,7 @@ class Node(Struct, frozen=True, kw_only=True):
         staged: All versions it could answer with.
         said: What is wrong, for people.
         wall_ms: When it said so.
+        since_ms: When its process began; 0 where it does not say.
     """
 
     boot_id: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -45,6 +46,7 @@ class Node(Struct, frozen=True, kw_only=True):
     staged: Annotated[tuple[int, ...], Meta(max_length=1_000)] = ()
     said: Annotated[str, Meta(max_length=2_000)] = ""
     wall_ms: int = 0
+    since_ms: int = 0
 
 
 class Ack(Struct, frozen=True, kw_only=True):
@@ -85,6 +87,29 @@ class Note(Struct, frozen=True, kw_only=True):
     seq: int = 0
     version: int = 0
     reason: Annotated[str, Meta(max_length=2_000)] = ""
+
+
+def replaced(nodes: Sequence[Node], silence_ms: float) -> set[str]:
+    """Lives that ended without a word: another process of the same name began after they were last heard of.
+
+    Processes that share a name by mistake are heard of again and again, each: they are all alive.
+
+    Args:
+        nodes: All that a registry has.
+        silence_ms: What is more than a node that is alive leaves between two words.
+
+    Examples:
+        >>> old = Node(boot_id="a", name="node-1", wall_ms=10_000, since_ms=1_000)
+        >>> new = Node(boot_id="b", name="node-1", wall_ms=18_000, since_ms=13_000)
+        >>> replaced([old, new], 5_000)
+        {'a'}
+    """
+    return {
+        old.boot_id
+        for old in nodes
+        for new in nodes
+        if new.name == old.name and new.since_ms > old.wall_ms and new.wall_ms - old.wall_ms > silence_ms
+    }
 
 
 class Registry(ABC):

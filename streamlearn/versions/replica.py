@@ -92,7 +92,7 @@ class Replica:
         hooks: Hooks | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.boot_id = uuid.uuid4().hex
+        self.boot_id, self._since_ms = uuid.uuid4().hex, clock.wall_ms()
         self._name, self._registry, self._clock = name[:200], registry, clock
         self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or NoHooks()
         self._log = PointerLog(store, model, clock=clock)
@@ -281,6 +281,7 @@ class Replica:
             staged=tuple(ref.version for ref in status.staged)[-_STAGED_MAX:],
             said=status.error[:_SAID_CHARS_MAX],
             wall_ms=self._clock.wall_ms(),
+            since_ms=self._since_ms,
         )
         with self._answering(self._registry) as registry:
             registry.beat(node)

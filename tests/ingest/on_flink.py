@@ -122,7 +122,6 @@ class Feed:
 
     def until(self, is_so: Callable[[], bool], what: str, process: subprocess.Popen[str]) -> None:
         """A few more, again and again, until something is so."""
-
         due_s = 0.0
 
         def look() -> bool:

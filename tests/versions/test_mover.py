@@ -60,6 +60,48 @@ def test_a_node_that_has_acted_on_a_later_move_has_acted(store: Store, registry:
     assert [(one.node, one.version) for one in moved.acted] == [("node-a", 7)]
 
 
+def test_a_node_in_whose_place_another_is_is_not_waited_for(store: Store, registry: MemoryRegistry) -> None:
+    dead = Node(boot_id="a", name="node-1", state="ready", wall_ms=10_000, since_ms=1_000)
+    successor = Node(boot_id="b", name="node-1", state="ready", wall_ms=17_000, since_ms=14_000)
+    for one in (dead, successor):
+        registry.beat(one)
+    registry.ack(ack("b", 1))
+    moved = move(store, registry)
+    assert moved.is_whole
+    assert [one.boot_id for one in moved.acted] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Node(boot_id="b", name="node-1", wall_ms=14_500, since_ms=14_000),  # heard of lately, as the first was
+        Node(boot_id="b", name="node-1", wall_ms=17_000, since_ms=9_000),  # both were alive at once
+        Node(boot_id="b", name="node-1", wall_ms=17_000),
+        Node(boot_id="b", name="node-2", wall_ms=17_000, since_ms=14_000),
+    ],
+)
+def test_a_node_that_may_be_alive_is_waited_for(store: Store, registry: MemoryRegistry, other: Node) -> None:
+    registry.beat(Node(boot_id="a", name="node-1", state="ready", wall_ms=10_000, since_ms=1_000))
+    registry.beat(other)
+    assert "a" in [one.boot_id for one in move(store, registry).silent]
+
+
+class _Restarted(MemoryRegistry):
+    """A registry where another process takes a node's place while it is waited for."""
+
+    def wait_acks(self, seq: int, count: int, timeout_s: float) -> list[Ack]:
+        self.beat(Node(boot_id="b", name="node-1", wall_ms=17_000, since_ms=14_000))
+        return self.acks(seq)
+
+
+def test_a_node_is_waited_for_until_another_is_in_its_place(store: Store) -> None:
+    registry = _Restarted(MODEL)
+    registry.beat(Node(boot_id="a", name="node-1", state="ready", wall_ms=10_000, since_ms=1_000))
+    moved = move(store, registry)
+    assert moved.is_whole
+    assert moved.acted == ()
+
+
 class _Leaving(MemoryRegistry):
     """A registry that goes away while nodes are waited for."""
 

@@ -112,7 +112,7 @@ def _late(ground: Ground) -> None:
 
 
 def _roll_back(ground: Ground) -> int:
-    # A node that was killed is waited for, and named as silent, until the registry has forgotten it.
+    # A node that was killed is waited for, and named as silent, until another is in its place for a while.
     ground.loop.wait(
         lambda: len(ground.loop.served()) == len(ground.loop.nodes), "dead nodes to be forgotten", _STRIKE_S_MAX
     )
