@@ -21,7 +21,7 @@ FUNCTION_LINES_MEDIAN_MAX, POSITIONAL_MAX = 10, 5
 
 CORE = {
     "apps", "cache", "clock", "config", "decoding", "errors", "events", "features", "lazy", "leaving", "marks",
-    "models", "native", "niceness", "replay", "samples", "schemas", "settings", "table", "telemetry", "topics",
+    "models", "native", "niceness", "pulse", "replay", "samples", "schemas", "settings", "table", "telemetry", "topics",
     "versions",
 }  # fmt: skip
 # Which parts of streamlearn a part may import, beyond itself and the core.

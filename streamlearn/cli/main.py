@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import sys
@@ -78,6 +79,8 @@ cli.add_typer(serve, name="serve")
 
 def command() -> NoReturn:
     """Be the command line of a process, and end it."""
+    # Whoever ends a process that hangs, with SIGABRT, is told where each thread stood.
+    faulthandler.enable()
     status = EXIT_FAILED
     try:
         main()

@@ -13,6 +13,7 @@ import typer
 from streamlearn.cli.options import JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
 from streamlearn.errors import PartlyDone, UsageError
+from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
     from streamlearn.ps import ShardStats, Surveyed
@@ -25,6 +26,8 @@ _TokenOption = Annotated[
 ]
 
 _STATS_WAIT_S_MAX = 5.0
+# How often it looks whether it is at work, where nobody wants to hear of it more often.
+_LOOK_S = 5.0
 
 ps = typer.Typer(invoke_without_command=True)
 
@@ -52,7 +55,7 @@ def serve(
         message = "--tls-cert and --tls-key belong together, and one is missing"
         raise UsageError(message, help="give both, or neither")
     from streamlearn.apps import load_app
-    from streamlearn.ps import Place, ShardServer, Shelf, read_token
+    from streamlearn.ps import Door, Place, ShardServer, Shelf, read_token
     from streamlearn.ps.metrics import serve_shard_metrics
     from streamlearn.table import declared_tables
     from streamlearn.telemetry import set_up_logging
@@ -66,18 +69,22 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     tables = declared_tables(folder.app.features, folder.settings.tables)
-    server = ShardServer(
-        place,
-        tables,
-        Shelf.of(folder),
-        settings,
-        token=None if token_file is None else read_token(token_file),
-        tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),
-    )
+    token = None if token_file is None else read_token(token_file)
+    tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
+    server = ShardServer(place, tables, Shelf.of(folder), settings, token=token, tls=tls)
+    # Without what its certificate is looked at with, it cannot be asked.
+    can_ask = tls is None or settings.tls_ca
+    door = Door(server.addresses[0], folder.app.name, tables, settings, token) if can_ask else None
     with server, serve_shard_metrics(server, folder.settings.telemetry):
         # One line that scripts can wait for.
         print(f"shard {place} of {folder.app.name} listens at {' '.join(server.addresses)}", flush=True)
-        ended.wait()
+        PULSE.ready()
+        while not ended.wait(PULSE.every_s or _LOOK_S):
+            if PULSE.is_due and (door is None or door.answers(PULSE.every_s or _LOOK_S)):
+                PULSE.beat()
+        PULSE.stopping()
+        if door is not None:
+            door.close()
 
 
 @ps.command()

@@ -17,6 +17,7 @@ from streamlearn.cli.default_verb import DefaultVerb
 from streamlearn.cli.options import AppArgument, SetOption
 from streamlearn.cli.serve_tune import tune
 from streamlearn.errors import UsageError
+from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
@@ -95,7 +96,9 @@ def node(
                 active = served.status().active
                 version = "none" if active is None else active.version
                 print(f"{folder.app.name} is served at grpc {where}: version {version}", flush=True)
+                PULSE.ready()
                 ended.wait()
+                PULSE.stopping()
     finally:
         if metrics is not None:
             metrics.close()

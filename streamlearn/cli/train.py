@@ -11,6 +11,7 @@ import typer
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
 from streamlearn.cli.units import counted
+from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
     from streamlearn.topics import Topic
@@ -75,6 +76,7 @@ def train(
         with stop_on_signals() as stop, show_training() as show:
             report = train_model(folder, stop, until=until, token=token, begin_with=from_, show=show)
     finally:
+        PULSE.stopping()
         if server is not None:
             server.close()
     facts = _facts(report)

@@ -15,6 +15,7 @@ import typer
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.table import print_json, print_table
 from streamlearn.errors import TopicMissing, TopicUnreachable, UsageError
+from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
@@ -94,6 +95,7 @@ def _say_up(folder: AppFolder, members: tuple[Member, ...], metrics_port: int, *
     where = [
         f"{one.name} {what} {address}" for one in members for what, address in one.where.items() if what != "frames"
     ]
+    PULSE.ready()
     words = f"{folder.app.name} is up: {', '.join([*where, f'up metrics 127.0.0.1:{metrics_port}'])}"
     print(words, file=sys.stderr if json else sys.stdout, flush=True)
 

@@ -26,6 +26,7 @@ from streamlearn.ingest.lot_step import LotStep
 from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.progress_keeper import ProgressKeeper, close_keeper, open_keeper
 from streamlearn.ingest.progress_log import ProgressLog
+from streamlearn.ingest.rounds import ROUNDS
 from streamlearn.ingest.sample_sink import MakesSamples, SampleSink
 from streamlearn.ingest.source import timestamp_of
 from streamlearn.ingest.statecache import use_byte_sizes
@@ -175,6 +176,7 @@ class JoinLots(beam.DoFn):
         tick: Any = beam.DoFn.TimerParam(TICK),
     ) -> None:
         """Take in the events of one lot."""
+        ROUNDS.note()
         bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
         bench = self._ready()
         bench.shelf.claim(element[0], self)
@@ -201,6 +203,7 @@ class JoinLots(beam.DoFn):
         tick: Any = beam.DoFn.TimerParam(TICK),
     ) -> None:
         """Give out what is due, and say how far the lot is."""
+        ROUNDS.note()
         bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
         bench = self._ready()
         bench.shelf.claim(lot, self)

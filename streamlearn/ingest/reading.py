@@ -23,6 +23,8 @@ from apache_beam.io.unbounded_source import (
 )
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 
+from streamlearn.ingest.rounds import ROUNDS
+
 __all__ = ["ReadSource"]
 
 _TRACKER: Any = beam.DoFn.RestrictionParam(_PROVIDER)
@@ -98,6 +100,7 @@ class _Read(_ReadFromUnboundedSourceDoFn):
         watermark_estimator: Any = _ESTIMATOR,
     ) -> Iterator[Any]:
         """See Beam."""
+        ROUNDS.note()
         inner = _unwrap_tracker(tracker)
         assert inner is not None
         found = inner.current_restriction()

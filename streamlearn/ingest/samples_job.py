@@ -24,12 +24,14 @@ from streamlearn.ingest.plan import ReadPlan
 from streamlearn.ingest.prism import Prism
 from streamlearn.ingest.progress_keeper import partitions_of
 from streamlearn.ingest.progress_log import ProgressLog
+from streamlearn.ingest.rounds import ROUNDS
 from streamlearn.ingest.runners import counters_of, kind_of, require_job_server, runner_options
 from streamlearn.ingest.sample_maker import SampleMaker
 from streamlearn.ingest.sample_sink import MakesSamples
 from streamlearn.ingest.source import read_events
 from streamlearn.ingest.start import begin_run
 from streamlearn.ingest.written import Written
+from streamlearn.pulse import PULSE
 from streamlearn.samples import SampleCodec
 
 __all__ = ["SamplesJob", "SamplesReport", "run_samples", "samples_pipeline"]
@@ -174,8 +176,13 @@ class SamplesJob:
         with ExitStack() as stack:
             asked = stack.enter_context(self._progress()) if self._kind == "flink" else None
             while not self._done.wait(_LOOK_S):
+                # On Flink work is elsewhere, and Flink looks after it.
+                if self._kind != "prism" or ROUNDS.have_gone_on():
+                    PULSE.ready()
+                    PULSE.beat()
                 if stop.is_set() and not told:
                     told = True
+                    PULSE.stopping()
                     _LOG.info("run %d reads no more; what is due is written", self._plan.run)
                     with self._progress() as log:
                         log.stop(self._plan.run, self._plan.lineage)

@@ -1,6 +1,7 @@
 """The parameter server: the tables of a model on one or several shards, and versions cut from them."""
 
 from streamlearn.ps.client import PsClient
+from streamlearn.ps.door import Door
 from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.orders import Restored, ShardStats
 from streamlearn.ps.place import Place
@@ -9,6 +10,7 @@ from streamlearn.ps.shelf import Shelf
 from streamlearn.ps.survey import Surveyed, survey
 
 __all__ = [
+    "Door",
     "Epoch",
     "Place",
     "PsClient",

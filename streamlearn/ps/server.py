@@ -12,11 +12,12 @@ from streamlearn.errors import StreamlearnError, UsageError
 from streamlearn.native import native
 from streamlearn.niceness import give_way
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Export, Failed, Order, Stats, decode_order, encode
+from streamlearn.ps.orders import Export, Failed, Order, Restore, Stats, decode_order, encode
 from streamlearn.ps.place import Place
 from streamlearn.ps.shard import Shard
 from streamlearn.ps.shelf import Shelf
 from streamlearn.ps.specification import fingerprint_of, specification_of
+from streamlearn.pulse import PULSE
 from streamlearn.settings import PsSettings
 from streamlearn.table import TableOptions, TableSet
 
@@ -79,7 +80,7 @@ class ShardServer:
         self._server = native.PsServer(list(settings.listen), shard, token, paths, settings.threads, limits)
         self.addresses: list[str] = self._server.addresses
         self.shard = Shard(place, options, shelf, self, settings)
-        self._drain_ms = settings.drain_ms_max
+        self._drain_ms, self._restore_s_max = settings.drain_ms_max, settings.restore_wait_s_max
         self._stopped = threading.Event()
         self._aside: list[threading.Thread] = []
         self._obeying = threading.Thread(target=self._obey_all, name="ps-orders", daemon=True)
@@ -144,6 +145,9 @@ class ShardServer:
             if reads_only and not isinstance(order, Stats):
                 why = f"the client said that it only reads, and asks to {_name(order)}"
                 self._server.refuse(number, "reads_only", why)
+            elif isinstance(order, Restore):
+                with PULSE.patience(self._restore_s_max):
+                    self._obey(number, order)
             elif isinstance(order, Export | Stats):
                 # Others need not wait for what takes long, nor who asks how a shard is for anybody.
                 self._aside = [thread for thread in self._aside if thread.is_alive()]

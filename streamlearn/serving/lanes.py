@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -63,6 +64,7 @@ class Lanes:
     def __init__(self, source: Source, scores: Scores, places: Sequence[LanePlace], failures_max: int) -> None:
         self._source, self._scores, self._failures_max = source, scores, failures_max
         self._meters = ExecutionMeters()
+        self._taken_s: list[float | None] = [None] * len(places)
         self._threads = [
             threading.Thread(target=self._lane, args=(number, place), name=f"lane-{number}", daemon=True)
             for number, place in enumerate(places)
@@ -74,6 +76,12 @@ class Lanes:
     def alive(self) -> int:
         """How many lanes there are yet."""
         return sum(thread.is_alive() for thread in self._threads)
+
+    @property
+    def held_s(self) -> float:
+        """For how long the work has been in hand that has been longest."""
+        now_s = time.monotonic()
+        return max((now_s - taken_s for taken_s in self._taken_s if taken_s is not None), default=0.0)
 
     def join(self, wait_s_max: float) -> bool:
         """Wait for lanes whose source has no more; gives whether all have ended."""
@@ -102,12 +110,15 @@ class Lanes:
         work = self._source.take(number)
         if work is None:
             return None
+        self._taken_s[number] = time.monotonic()
         try:
             scores = self._scores.score(place, work)
         except Exception as error:
             self._meters.executions.labels("failed").inc()
             self._source.fail(work, error)
             return False
+        finally:
+            self._taken_s[number] = None
         self._meters.executions.labels("scored").inc()
         self._source.give(work, scores)
         return True

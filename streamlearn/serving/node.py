@@ -13,11 +13,13 @@ from streamlearn.apps import AppFolder
 from streamlearn.errors import NodeNotReady
 from streamlearn.models.tensorflow_load import load_tensorflow
 from streamlearn.native import native
+from streamlearn.pulse import PULSE
 from streamlearn.serving.answering import Answering
 from streamlearn.serving.compile_cache import CompileCache
 from streamlearn.serving.door_collector import DoorCollector
 from streamlearn.serving.front import Front
 from streamlearn.serving.front_meters import FrontMeters
+from streamlearn.serving.hello import answers_hello
 from streamlearn.serving.lane_kind import LaneKind
 from streamlearn.serving.lanes import Lanes
 from streamlearn.serving.shadow_meters import ShadowMeters
@@ -70,7 +72,7 @@ class Node:
         places: list[Place] | None = None,
     ) -> None:
         settings = folder.settings
-        self._settings = settings.front
+        self._settings, self._has_tls = settings.front, tls is not None
         options = _tables(folder)
         self._front = Front(folder.app, [one.spec.name for one in options], settings.serving, settings.front)
         native_front, store = self._front.native, open_store(folder.store_url)
@@ -162,6 +164,14 @@ class Node:
     def _tell(self) -> None:
         while not self._ended.wait(_STATE_S):
             self._say()
+            if PULSE.is_due and self._is_at_work(PULSE.every_s):
+                PULSE.beat()
+
+    def _is_at_work(self, wait_s: float) -> bool:
+        """Whether callers reach it, and there are lanes, none of which has had one execution in hand for long."""
+        if not self._lanes.alive or self._lanes.held_s > wait_s:
+            return False
+        return answers_hello(self.grpc, wait_s, tls=self._has_tls)
 
     def _say(self) -> None:
         self._meters.measure(self._lanes.alive)

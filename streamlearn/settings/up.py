@@ -43,6 +43,16 @@ class UpSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "`front.ready_s`.",
         ),
     ] = 120.0
+    silence_s_max: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86_400,
+            description="For how long a process that is ready may not say that its work goes round; then it is ended, "
+            "with where its threads stand in its log, and started again. 0 asks none. Keep it above `topics.reach_s`, "
+            "`ps.retry_wait_ms_max`, `ps.order_wait_s_max`, and what one step of training or one execution takes.",
+        ),
+    ] = 120.0
     stop_s_max: Annotated[
         float,
         Meta(

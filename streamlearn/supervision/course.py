@@ -3,8 +3,11 @@
     waiting ──START──▶ starting ──ready──▶ running ──STOP──▶ stopping ──ends──▶ ended
        ▲                  │                  │                   └─KILL─▶ (ends, or is left)
        └── wait doubles ──┴─── ends, unasked ┘
+                                   or was silent: ABORT, then KILL
 
 At so many restarts within a window, or when a member says that it was asked for something impossible, all are stopped.
+Silence counts from when a member is ready, and only where somebody listened: while this process itself stood still, as
+with a machine that slept, nobody did.
 """
 
 from __future__ import annotations
@@ -21,10 +24,14 @@ from streamlearn.settings import UpSettings
 from streamlearn.supervision.member import Member
 from streamlearn.versions.backoff import Backoff
 
-__all__ = ["KILLED_S_MAX", "Act", "Course", "GivenUp", "Order", "Standing", "State"]
+__all__ = ["ABORTED_S_MAX", "KILLED_S_MAX", "LOOK_S_MAX", "Act", "Course", "GivenUp", "Order", "Standing", "State"]
 
 # A killed process ends at once, unless the kernel holds it, as on a disk that hangs: it is left to it then.
 KILLED_S_MAX = 10.0
+# A process that hangs says where it stands, which takes no time, unless it was stopped by a signal and says nothing.
+ABORTED_S_MAX = 5.0
+# What is longer between two looks is time in which nobody looked.
+LOOK_S_MAX = 1.0
 
 
 class State(StrEnum):
@@ -46,6 +53,7 @@ class Act(StrEnum):
 
     START = "start"
     STOP = "stop"
+    ABORT = "abort"
     KILL = "kill"
 
 
@@ -86,8 +94,12 @@ class Standing:
         status: What it last ended with.
         restarts: How often it was started again.
         recent_s: When it ended unasked, within the window.
+        aborted_s: When it was told to say where it stands and end, while it has not ended.
         killed_s: When it was last killed, while it has not ended.
         was_killed: Whether it had to be killed to stop.
+        silent_s: How long it has been silent.
+        silence_s_max: How long it may be; 0 for ever.
+        hangs: How often it was silent for longer.
     """
 
     member: Member
@@ -97,13 +109,22 @@ class Standing:
     status: int | None = None
     restarts: int = 0
     recent_s: deque[float] = field(default_factory=deque)
+    aborted_s: float | None = None
     killed_s: float | None = None
     was_killed: bool = False
+    silent_s: float = 0.0
+    silence_s_max: float = 0.0
+    hangs: int = 0
 
     @property
     def is_alive(self) -> bool:
         """Whether there is a process."""
         return self.state in _ALIVE
+
+    @property
+    def has_hung(self) -> bool:
+        """Whether it runs, and was silent for longer than it may be."""
+        return self.state is State.RUNNING and 0 < self.silence_s_max <= self.silent_s
 
     @property
     def stopped_well(self) -> bool:
@@ -145,6 +166,7 @@ class Course:
         }
         assert len(self._standings) == len(members), "two members of one name"
         self._is_stopping = self._is_killing = False
+        self._looked_s = clock.monotonic_s()
         self.given_up: GivenUp | None = None
 
     @property
@@ -173,16 +195,35 @@ class Course:
 
     def orders(self) -> list[Order]:
         """What is to be done now."""
+        self._listen()
         self._leave()
         if self._is_stopping:
             return list(self._ends())
-        return [*self._late(), *self._starts()]
+        return [*self._late(), *self._silent(), *self._starts()]
 
     def ready(self, name: str) -> None:
         """Note that a member says that it is ready."""
         standing = self._standings[name]
         if standing.state is State.STARTING:
             self._put(standing, State.RUNNING)
+            standing.silent_s, standing.silence_s_max = 0.0, self._settings.silence_s_max
+
+    def beat(self, name: str) -> None:
+        """Note that a member says that its work goes round."""
+        self._standings[name].silent_s = 0.0
+
+    def bear(self, name: str, silence_s_max: float) -> None:
+        """Note that a member asks for silence to be borne for so long, from its last beat on."""
+        standing = self._standings[name]
+        if standing.silence_s_max:
+            standing.silence_s_max = silence_s_max
+
+    def stopping(self, name: str) -> None:
+        """Note that a member says that it ends, which may take as long as if it was told to."""
+        standing = self._standings[name]
+        if standing.state is State.RUNNING:
+            self.beat(name)
+            self.bear(name, max(standing.silence_s_max, self._settings.stop_s_max))
 
     def ended(self, name: str, status: int) -> None:
         """Note that a member's process has ended, or could not be started.
@@ -193,7 +234,7 @@ class Course:
         """
         standing = self._standings[name]
         assert standing.is_alive, f"{name} ended, and is {standing.state}"
-        standing.status, standing.killed_s = status, None
+        standing.status, standing.aborted_s, standing.killed_s = status, None, None
         if self._is_stopping or (status == 0 and standing.member.may_end):
             self._put(standing, State.ENDED)
             return
@@ -233,7 +274,7 @@ class Course:
         for one in self.standings:
             is_due = one.state is State.WAITING and one.backoff.is_due
             if is_due and all(self._standings[name].state is State.RUNNING for name in one.member.needs):
-                self._put(one, State.STARTING if one.member.ready_word else State.RUNNING)
+                self._put(one, State.STARTING)
                 yield Order(Act.START, one.member.name)
 
     def _late(self) -> Iterator[Order]:
@@ -242,6 +283,16 @@ class Course:
             bound_s = one.member.ready_s_max
             if one.state is State.STARTING and bound_s is not None and now_s - one.since_s >= bound_s:
                 yield from self._killed(one)
+
+    def _silent(self) -> Iterator[Order]:
+        now_s = self._clock.monotonic_s()
+        for one in self.standings:
+            if one.aborted_s is not None and now_s - one.aborted_s >= ABORTED_S_MAX:
+                yield from self._killed(one)
+            elif one.aborted_s is None and one.killed_s is None and one.has_hung:
+                one.aborted_s = now_s
+                one.hangs += 1
+                yield Order(Act.ABORT, one.member.name)
 
     def _ends(self) -> Iterator[Order]:
         alive, now_s = [one for one in self.standings if one.is_alive], self._clock.monotonic_s()
@@ -262,6 +313,13 @@ class Course:
             one.killed_s = self._clock.monotonic_s()
             one.was_killed = self._is_stopping
             yield Order(Act.KILL, one.member.name)
+
+    def _listen(self) -> None:
+        """Count silence since the last look."""
+        now_s = self._clock.monotonic_s()
+        for one in self.standings:
+            one.silent_s += min(now_s - self._looked_s, LOOK_S_MAX)
+        self._looked_s = now_s
 
     def _leave(self) -> None:
         now_s = self._clock.monotonic_s()

@@ -23,8 +23,7 @@ class Member:
         command: Program and arguments.
         needs: Members that are to be ready before it is started.
         may_end: Whether an end with status 0 is right, as its input may end.
-        ready_word: What a line of its output has once it is ready; where it is empty, it is when it was started.
-        ready_s_max: How long that may take; None where it bounds itself.
+        ready_s_max: How long it may take until it says that it is ready; None where it bounds itself.
         where: Its addresses, by what answers there.
     """
 
@@ -33,6 +32,5 @@ class Member:
     command: tuple[str, ...]
     needs: tuple[str, ...] = ()
     may_end: bool = False
-    ready_word: str = ""
     ready_s_max: float | None = None
     where: Mapping[str, str] = field(default_factory=dict)

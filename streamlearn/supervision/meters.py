@@ -1,4 +1,4 @@
-"""Meters: what prometheus is told of members: their states, restarts, and how near bounds are."""
+"""Meters: what prometheus is told of members: their states, restarts, hangs, and how near bounds are."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ class Meters:
         self._ratio = gauge(
             "supervision", "restarts", "ratio", "Restarts within up.restarts_window_s, of up.restarts_max.", process
         )
+        self._hangs = counter("supervision", "hangs", "Times it said nothing for too long, and was ended.", process)
+        self._silence = gauge(
+            "supervision", "silence", "ratio", "How long it has said nothing, of how long it may.", process
+        )
         self._lost = counter("supervision", "log_lines_lost", "Lines that its log could not be written.", process)
         self._before: dict[tuple[str, str], int] = {}
 
@@ -40,7 +44,10 @@ class Meters:
                 self._states.labels(name, str(state)).set(one.state is state)
             recent = sum(now_s - at_s < self._settings.restarts_window_s for at_s in one.recent_s)
             self._ratio.labels(name).set(recent / max(1, self._settings.restarts_max))
-            for counted, total in ((self._restarts, one.restarts), (self._lost, logs[name].lost_lines)):
+            listens = one.state is State.RUNNING and one.silence_s_max > 0
+            self._silence.labels(name).set(one.silent_s / one.silence_s_max if listens else 0.0)
+            lost_lines = logs[name].lost_lines
+            for counted, total in ((self._restarts, one.restarts), (self._hangs, one.hangs), (self._lost, lost_lines)):
                 key = (str(counted), name)
                 counted.labels(name).inc(total - self._before.get(key, 0))
                 self._before[key] = total

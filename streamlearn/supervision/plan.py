@@ -124,10 +124,7 @@ class _Made:
         words += _option("--token-file", self._asked.shards_token_file)
         command, where = self._command(words)
         start_s_max = self._folder.settings.up.start_s_max
-        return Member(
-            f"shard-{number}", SHARDS, command, ready_word=" listens at ", ready_s_max=start_s_max,
-            where={"frames": address, **where},
-        )  # fmt: skip
+        return Member(f"shard-{number}", SHARDS, command, ready_s_max=start_s_max, where={"frames": address, **where})
 
     def ingest(self) -> Member:
         """Ingest, which ends with its topics."""
@@ -149,7 +146,7 @@ class _Made:
             words += ["--tls-cert", str(self._asked.tls[0]), "--tls-key", str(self._asked.tls[1])]
         command, where = self._command(words)
         asked = {"grpc": grpc, "http": http} if http else {"grpc": grpc}
-        return Member(name, NODES, command, ready_word=" is served at grpc ", where={**asked, **where})
+        return Member(name, NODES, command, where={**asked, **where})
 
     def _command(self, words: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
         port = next(self._metrics)

@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.supervision import tether
+from streamlearn.supervision.ear import Ear
 from streamlearn.supervision.log import LINE_BYTES_MAX, MemberLog
 from streamlearn.supervision.member import Member
 
@@ -28,24 +30,29 @@ class MemberProcess:
 
     Args:
         member: What it is.
-        log: Where what it says goes.
+        log: Where what it writes goes.
+        silence_s_max: How often it is asked to say that it works; 0 for never.
         clock: What the time of its start is taken by.
 
     Raises:
         OSError: The system has no room for it.
     """
 
-    def __init__(self, member: Member, log: MemberLog, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, member: Member, log: MemberLog, silence_s_max: float = 0.0, clock: Clock = SYSTEM_CLOCK) -> None:
         assert threading.current_thread() is threading.main_thread()
-        self._member, self._log = member, log
-        self._is_ready = threading.Event()
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *member.command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self._log, self._ear = log, Ear()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *member.command],
+                env=self._ear.environ(silence_s_max),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError:
+            self._ear.close()
+            raise
         at = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
         log.begin(f"{member.name} started as pid {self.pid} at {at}")
         self._reader = threading.Thread(target=self._read, name=f"log of {member.name}", daemon=True)
@@ -56,10 +63,9 @@ class MemberProcess:
         """Its number."""
         return self._process.pid
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it said that it is ready."""
-        return self._is_ready.is_set()
+    def words(self) -> Iterator[tuple[str, str]]:
+        """What it has said of itself since the last time; see `Ear`."""
+        return self._ear.words(self.pid)
 
     def poll(self) -> int | None:
         """Its exit status, once it has ended and with it all that it left in its session's group."""
@@ -70,12 +76,18 @@ class MemberProcess:
             self.kill()
             self._process.wait()
             self._reader.join(_LAST_WORDS_S_MAX)
+            self._ear.close()
         return self._process.returncode
 
     def stop(self) -> None:
         """Ask it to end."""
         if self._process.returncode is None:
             os.kill(self.pid, signal.SIGTERM)
+
+    def abort(self) -> None:
+        """Have it write where each of its threads stands, and end: Python's `faulthandler` does."""
+        if self._process.returncode is None:
+            os.kill(self.pid, signal.SIGABRT)
 
     def kill(self) -> None:
         """End it and what is in its group."""
@@ -84,13 +96,11 @@ class MemberProcess:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def _read(self) -> None:
-        out, word = self._process.stdout, self._member.ready_word
+        out = self._process.stdout
         assert out is not None
         with out:
             while line := out.readline(LINE_BYTES_MAX):
-                text = self._log.take(line)
-                if word and word in text:
-                    self._is_ready.set()
+                self._log.take(line)
 
 
 def how_ended(status: int | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import PartlyDone, ServiceError
+from streamlearn.pulse import PULSE
 from streamlearn.settings import UpSettings
 from streamlearn.supervision.course import Act, Course, GivenUp, Standing, State
 from streamlearn.supervision.log import MemberLog
@@ -23,6 +24,7 @@ __all__ = ["Seen", "Signals", "Supervisor"]
 _LOG = logging.getLogger("streamlearn.up")
 _LOOK_S = 0.1
 _NOT_STARTED = 127
+_DIGITS_MAX = 20  # of 64 bits
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,9 @@ class Supervisor:
         try:
             while not self._course.is_over:
                 self._listen(signals)
+                self._hear()
                 self._reap()
+                PULSE.beat()
                 for order in self._course.orders():
                     self._obey(order.act, self._course.standing(order.name).member)
                 self._meters.tell(self._course.standings, self._logs, self._clock.monotonic_s())
@@ -112,15 +116,26 @@ class Supervisor:
     def _listen(self, signals: Signals) -> None:
         if signals.stop.is_set() and not self._course.is_stopping:
             _LOG.info("stopping: ingest, then the trainer, then nodes, then shards")
+            PULSE.stopping()
             self._course.stop()
         if signals.kill.is_set():
             self._course.kill()
 
+    def _hear(self) -> None:
+        for name, process in self._processes.items():
+            for word, value in process.words():
+                if word == "READY" and self._course.standing(name).state is State.STARTING:
+                    self._course.ready(name)
+                    _LOG.info("%s is ready", name, extra=dict(self._course.standing(name).member.where))
+                elif word == "WATCHDOG":
+                    self._course.beat(name)
+                elif word == "WATCHDOG_USEC" and value.isdecimal() and len(value) < _DIGITS_MAX:
+                    self._course.bear(name, int(value) / 1e6)
+                elif word == "STOPPING":
+                    self._course.stopping(name)
+
     def _reap(self) -> None:
         for name, process in list(self._processes.items()):
-            if process.is_ready and self._course.standing(name).state is State.STARTING:
-                self._course.ready(name)
-                _LOG.info("%s is ready", name, extra=dict(self._course.standing(name).member.where))
             status = process.poll()
             if status is not None:
                 del self._processes[name]
@@ -148,13 +163,20 @@ class Supervisor:
         elif act is Act.STOP:
             _LOG.info("%s is told to stop", name)
             self._processes[name].stop()
+        elif act is Act.ABORT:
+            silent_s = self._course.standing(name).silent_s
+            _LOG.error(
+                "%s hangs: it did not say for %.1f s that it works; it is ended, and started again", name, silent_s
+            )
+            self._processes[name].abort()
         else:
             _LOG.warning("%s is killed: it took too long, or all are to end at once", name)
             self._processes[name].kill()
 
     def _start(self, member: Member) -> None:
         try:
-            process = MemberProcess(member, self._logs[member.name], self._clock)
+            silence_s_max = self._settings.silence_s_max
+            process = MemberProcess(member, self._logs[member.name], silence_s_max, self._clock)
         except OSError as error:
             self._logs[member.name].take(f"it could not be started: {error.strerror}".encode())
             self._end(member.name, _NOT_STARTED)

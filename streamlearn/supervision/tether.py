@@ -32,6 +32,9 @@ def main(arguments: list[str]) -> int:
         return _NOT_STARTED
     if os.getppid() != owner_pid:
         return _NOT_STARTED  # the owner ended before the kernel was asked
+    # The pulse that is asked for is the command's, and not that of what it starts itself.
+    if "WATCHDOG_USEC" in os.environ:
+        os.environ["WATCHDOG_PID"] = str(os.getpid())
     # Python ignores SIGPIPE, and what is ignored would stay so in the command.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:

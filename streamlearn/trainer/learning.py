@@ -135,6 +135,11 @@ class Learning:
         self._stages.drain()
 
     @property
+    def has_gone_round(self) -> bool:
+        """Whether all stages are at work, or wait for one another; see `Stages`."""
+        return self._stages.has_gone_round
+
+    @property
     def seconds(self) -> dict[str, float]:
         """What each stage took so far."""
         return dict(self._stages.seconds)

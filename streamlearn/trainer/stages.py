@@ -61,6 +61,7 @@ class Stages:
         self._has_ended = threading.Event()
         self._moved = threading.Condition()
         self._pushed = self._handed = 0
+        self._went_round = set[int | None]()
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self._threads = [
             threading.Thread(target=self._guarded, args=(stage,), name=f"streamlearn-trainer-{name}", daemon=True)
@@ -110,6 +111,20 @@ class Stages:
                 self._moved.wait(_LOOK_S)
         self._check()
 
+    @property
+    def has_gone_round(self) -> bool:
+        """Whether each thread has taken a step or waited for others since this was last so.
+
+        One that has a step in hand for long, or waits for something else than the others, has not.
+        """
+        if not all(thread.ident in self._went_round for thread in self._threads if thread.is_alive()):
+            return False
+        self._went_round.clear()
+        return True
+
+    def _go_round(self) -> None:
+        self._went_round.add(threading.get_ident())
+
     def _check(self) -> None:
         if self._error is not None:
             raise self._error
@@ -117,6 +132,7 @@ class Stages:
     def _read(self) -> None:
         steps = iter(self._work.read)
         while not self._has_ended.is_set():
+            self._go_round()
             begin_s = self._clock.monotonic_s()
             step = next(steps, _END)
             if step is None:
@@ -137,6 +153,7 @@ class Stages:
             number += 1
             with self._moved:
                 while self._pushed < number - 1 - self._staleness and not self._has_ended.is_set():
+                    self._go_round()
                     self._moved.wait(_LOOK_S)
             if self._has_ended.is_set():
                 raise _Ended
@@ -165,6 +182,7 @@ class Stages:
 
     def _get(self, source: queue.Queue[Any], *, once: bool = False) -> Any:
         while not self._has_ended.is_set():
+            self._go_round()
             try:
                 return source.get(timeout=_LOOK_S)
             except queue.Empty:
@@ -174,6 +192,7 @@ class Stages:
 
     def _put(self, target: queue.Queue[Any], given: Any) -> None:
         while not self._has_ended.is_set():
+            self._go_round()
             try:
                 return target.put(given, timeout=_LOOK_S)
             except queue.Full:

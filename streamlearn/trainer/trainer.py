@@ -27,6 +27,7 @@ from streamlearn.models import Model
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.publisher import Judge, Lineage, Noted, Publisher, Resumed
 from streamlearn.publisher.bases import Compact
+from streamlearn.pulse import PULSE
 from streamlearn.samples import SampleCodec, golden_bytes
 from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
@@ -151,6 +152,8 @@ class Trainer:
         )
         self._expiry = Expiring(client, settings.tables)
         longest_s = max(group.window_s for group in app.groups)
+        # What is not learning has its own bounds: shards load a version, and write one.
+        self._apart_s_max = settings.ps.restore_wait_s_max + settings.ps.export_wait_s_max
         self._horizon_ms = round((longest_s + settings.trainer.restart_slack_s) * 1e3)
         self.tally = Tally()
         self._reached: Reached | None = None
@@ -187,12 +190,15 @@ class Trainer:
         failures, failed_at = 0, None
         while True:
             try:
-                self._restore(resumed)
-                self._validating = self._validating or ends.enter_context(self._begun_validating())
-                if self._obey(resumed) or self._learn(stop, until, show):
+                with PULSE.patience(self._apart_s_max):
+                    self._restore(resumed)
+                    self._validating = self._validating or ends.enter_context(self._begun_validating())
+                    was_put_back = self._obey(resumed)
+                PULSE.ready()
+                if not was_put_back and not self._learn(stop, until, show):
+                    break
+                with PULSE.patience(self._apart_s_max):
                     resumed = self.publisher.resume()
-                    continue
-                break
             except _RECOVERABLE as error:
                 # What failed counts from the newest version on: a run is never too old to recover.
                 failures = failures + 1 if self.publisher.committed == failed_at else 1
@@ -200,7 +206,8 @@ class Trainer:
                 if failures > _RECOVERIES_MAX:
                     raise
                 _LOG.warning("%s; all shards go back to the newest version", error.message)
-                resumed, self._recoveries = self._resumed(error), self._recoveries + 1
+                with PULSE.patience(self._apart_s_max):
+                    resumed, self._recoveries = self._resumed(error), self._recoveries + 1
         committed = self.publisher.committed
         assert committed is not None
         seconds = self._clock.monotonic_s() - begin_s
@@ -336,19 +343,23 @@ class Trainer:
 
             ends.callback(count)
             for _ in ends.enter_context(closing(learning.run(stop))):
+                if PULSE.is_due and learning.has_gone_round:
+                    PULSE.beat()
                 self._reached = learning.reached or self._reached
                 if self.publisher.is_due:
                     learning.drain()
                     self.publisher.boundary(self._note)
                 if self.publisher.requests:
                     learning.drain()
-                    self.publisher.settle()
+                    with PULSE.patience(self._apart_s_max):
+                        self.publisher.settle()
                     return True
                 count()
                 self._measure()
                 show(self)
             self._reached = learning.reached or self._reached
-        return self._finish()
+        with PULSE.patience(self._apart_s_max):
+            return self._finish()
 
     def _pushed(self, done: Done) -> None:
         """A step was learned and pushed; told by the thread that did."""

@@ -6,25 +6,33 @@ import signal
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from streamlearn.errors import EXIT_USAGE
 from streamlearn.settings import UpSettings
 from streamlearn.supervision import Act, Course, Member, Order, State
-from streamlearn.supervision.course import KILLED_S_MAX
+from streamlearn.supervision.course import ABORTED_S_MAX, KILLED_S_MAX, LOOK_S_MAX
 from streamlearn.supervision.member import INGEST, NODES, SHARDS, TRAINER
 from streamlearn.testing import ManualClock
 
 SETTINGS = UpSettings(
-    restarts_max=3, restarts_window_s=100, backoff_first_ms=1_000, backoff_ms_max=4_000, stop_s_max=20, start_s_max=30
+    restarts_max=3,
+    restarts_window_s=100,
+    backoff_first_ms=1_000,
+    backoff_ms_max=4_000,
+    stop_s_max=20,
+    start_s_max=30,
+    silence_s_max=0,
 )
+WATCHED = structs.replace(SETTINGS, silence_s_max=10)
 MEMBERS = (
-    Member("shard-0", SHARDS, ("ps",), ready_word="listens", ready_s_max=30),
+    Member("shard-0", SHARDS, ("ps",), ready_s_max=30),
     Member("ingest", INGEST, ("ingest",), may_end=True),
     Member("trainer", TRAINER, ("train",), needs=("shard-0",)),
-    Member("node-1", NODES, ("serve",), ready_word="served"),
-    Member("node-2", NODES, ("serve",), ready_word="served"),
+    Member("node-1", NODES, ("serve",)),
+    Member("node-2", NODES, ("serve",)),
 )
 
 
@@ -40,12 +48,21 @@ class Played:
 
     def up(self) -> Played:
         """Everything started and ready."""
-        self.orders()
-        for one in self.course.standings:
-            self.course.ready(one.member.name)
-        self.orders()
-        assert self.course.is_up
+        while not self.course.is_up:
+            self.orders()
+            for one in self.course.standings:
+                self.course.ready(one.member.name)
         return self
+
+    def watch(self, seconds: int, *beating: str) -> list[str]:
+        """What is ordered while some beat, looked at often."""
+        found = []
+        for _ in range(seconds):
+            self.clock.sleep(1)
+            for name in beating:
+                self.course.beat(name)
+            found += self.orders()
+        return found
 
     def state(self, name: str) -> State:
         return self.course.standing(name).state
@@ -56,17 +73,22 @@ def played() -> Played:
     return Played()
 
 
+@pytest.fixture
+def watched() -> Played:
+    return Played(settings=WATCHED)
+
+
 def test_all_are_started_at_once_but_for_those_that_need_others(played: Played) -> None:
     assert played.orders() == ["start shard-0", "start ingest", "start node-1", "start node-2"]
     assert played.orders() == []
     assert [str(one.state) for one in played.course.standings] == [
-        "starting", "running", "waiting", "starting", "starting",
+        "starting", "starting", "waiting", "starting", "starting",
     ]  # fmt: skip
     played.course.ready("shard-0")
     assert played.orders() == ["start trainer"]
-    assert not played.course.is_up
-    played.course.ready("node-1")
-    played.course.ready("node-2")
+    for name in ("node-1", "node-2", "ingest", "trainer"):
+        assert not played.course.is_up
+        played.course.ready(name)
     assert played.course.is_up
 
 
@@ -221,10 +243,82 @@ def test_sigterm_before_anything_was_under_way_is_no_failure(played: Played) -> 
     assert not played.course.standing("node-1").stopped_well
 
 
+OTHERS = tuple(one.name for one in MEMBERS if one.name != "trainer")
+
+
+def test_who_is_silent_for_too_long_is_told_to_end_then_killed_and_started_again(watched: Played) -> None:
+    watched.up()
+    assert watched.watch(9, *OTHERS) == []
+    assert watched.watch(1, *OTHERS) == ["abort trainer"]
+    assert watched.watch(round(ABORTED_S_MAX) - 1, *OTHERS) == []
+    assert watched.watch(1, *OTHERS) == ["kill trainer"]
+    watched.course.ended("trainer", -signal.SIGKILL)
+    assert watched.watch(1, *OTHERS) == ["start trainer"]
+    standing = watched.course.standing("trainer")
+    assert (standing.hangs, standing.restarts) == (1, 1)
+    # A start takes what it takes; then it counts anew.
+    assert watched.watch(60, *OTHERS) == []
+    watched.course.ready("trainer")
+    assert watched.watch(9, *OTHERS) == []
+    assert watched.watch(1, *OTHERS) == ["abort trainer"]
+
+
+def test_hangs_are_restarts_and_at_the_bound_all_are_stopped(watched: Played) -> None:
+    watched.up()
+    for _ in range(3):
+        assert "abort trainer" in watched.watch(10, *OTHERS)
+        watched.course.ended("trainer", -signal.SIGABRT)
+        assert "start trainer" in watched.watch(4, *OTHERS)
+        watched.course.ready("trainer")
+    assert "abort trainer" in watched.watch(10, *OTHERS)
+    watched.course.ended("trainer", -signal.SIGABRT)
+    assert watched.course.given_up is not None
+    assert watched.course.standing("trainer").hangs == 4
+
+
+def test_time_in_which_nobody_looked_does_not_count(watched: Played) -> None:
+    watched.up()
+    assert watched.watch(8, *OTHERS) == []
+    # As when the machine sleeps: what was said meanwhile is heard late, or was never said.
+    watched.clock.sleep(3_600)
+    assert watched.orders() == []
+    assert watched.course.standing("trainer").silent_s == pytest.approx(8 + LOOK_S_MAX)
+    assert watched.watch(1, *OTHERS) == ["abort trainer"]
+
+
+def test_who_asks_for_patience_may_be_silent_for_longer_until_it_asks_no_more(watched: Played) -> None:
+    watched.up().course.bear("trainer", 60)
+    assert watched.watch(59, *OTHERS) == []
+    watched.course.beat("trainer")
+    watched.course.bear("trainer", 10)
+    assert watched.watch(9, *OTHERS) == []
+    assert watched.watch(1, *OTHERS) == ["abort trainer"]
+
+
+def test_who_says_that_it_ends_may_take_as_long_as_if_it_was_told_to(watched: Played) -> None:
+    watched.up().course.stopping("trainer")
+    assert watched.watch(round(SETTINGS.stop_s_max) - 1, *OTHERS) == []
+    assert watched.watch(1, *OTHERS) == ["abort trainer"]
+
+
+def test_nobody_is_watched_where_silence_may_last_for_ever() -> None:
+    played = Played(settings=SETTINGS).up()
+    played.course.bear("trainer", 10)
+    assert played.watch(1_000) == []
+
+
+def test_silence_ends_nobody_who_is_being_stopped(watched: Played) -> None:
+    watched.up().course.stop()
+    assert watched.watch(20) == ["stop ingest"]
+    assert watched.watch(1) == ["kill ingest"]
+
+
 # What may happen: a member ends or says that it is ready, time passes, somebody asks for a stop or a kill.
 _HAPPENED = st.one_of(
     st.tuples(st.just("ends"), st.sampled_from([one.name for one in MEMBERS]), st.sampled_from([0, 1, -9])),
-    st.tuples(st.just("ready"), st.sampled_from([one.name for one in MEMBERS]), st.just(0)),
+    st.tuples(
+        st.sampled_from(["ready", "beat", "stopping"]), st.sampled_from([one.name for one in MEMBERS]), st.just(0)
+    ),
     st.tuples(st.just("sleeps"), st.just(""), st.integers(0, 60)),
     st.tuples(st.sampled_from(["stop", "kill"]), st.just(""), st.just(0)),
 )
@@ -234,7 +328,7 @@ class Judge:
     """Holds what may never be, whatever happens."""
 
     def __init__(self) -> None:
-        self.played = Played()
+        self.played = Played(settings=WATCHED)
         self.alive, self.stopped = set[str](), set[str]()
         self.starts: dict[str, list[float]] = {one.name: [] for one in MEMBERS}
 
@@ -269,8 +363,8 @@ class Judge:
         if what == "ends" and name in self.alive:
             self.alive.remove(name)
             course.ended(name, number)
-        elif what == "ready":
-            course.ready(name)
+        elif what in ("ready", "beat", "stopping"):
+            getattr(course, what)(name)
         elif what == "sleeps":
             # Whoever carries out orders looks often.
             for _ in range(number):
@@ -281,6 +375,7 @@ class Judge:
         self.obey()
 
 
+@settings(deadline=None)
 @given(st.lists(_HAPPENED, max_size=60))
 def test_whatever_happens_the_rules_hold_and_a_stop_ends_in_time(happened: list[tuple[str, str, int]]) -> None:
     judge = Judge()

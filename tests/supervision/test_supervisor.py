@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from prometheus_client import REGISTRY
 
 from streamlearn.errors import PartlyDone, ServiceError
@@ -23,20 +24,28 @@ from streamlearn.testing import wait_until
 
 _WAIT_S = 60.0
 _SETTINGS = UpSettings(backoff_first_ms=10, backoff_ms_max=20, stop_s_max=30)
+_SAY = """
+import os, socket
+def say(words):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.sendto(words.encode(), "\\0" + os.environ["NOTIFY_SOCKET"][1:])
+"""
 # Says that it is there, and writes a file when it is told to end.
-_STOPS = """
+_STOPS = f"""{_SAY}
 import pathlib, signal, sys, threading
 ended = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: ended.set())
 print("listens", flush=True)
+say("READY=1")
 ended.wait()
 with open(sys.argv[1], "a") as file:
     print(sys.argv[2], file=file)
 """
-_STUBBORN = """
+_STUBBORN = f"""{_SAY}
 import signal, threading
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("listens", flush=True)
+say("READY=1")
 threading.Event().wait()
 """
 
@@ -87,7 +96,7 @@ def stop(signals: Signals, pids: dict[str, int]) -> None:
 def test_members_are_stopped_in_order_and_none_is_left(tmp_path: Path) -> None:
     said = tmp_path / "said"
     members = [
-        Member(name, stage, python(_STOPS, str(said), name), ready_word="listens")
+        Member(name, stage, python(_STOPS, str(said), name))
         for name, stage in (("node-1", NODES), ("trainer", TRAINER), ("ingest", INGEST))
     ]
     watch = Watch(["node-1", "trainer", "ingest"], stop)
@@ -109,13 +118,12 @@ def test_a_member_that_is_killed_is_started_again(tmp_path: Path) -> None:
 
     def show(seen: Sequence[Seen]) -> None:
         watch(seen)
-        if seen[0].standing.restarts and seen[0].standing.state is State.RUNNING:
+        if seen[0].standing.restarts and seen[0].standing.state is State.RUNNING and seen[0].said == "listens":
             assert seen[0].pid not in watch.pids.values()
-            assert seen[0].said == "listens"
             watch.signals.stop.set()
 
     watch = Watch(["trainer"], kill)
-    members = [Member("trainer", TRAINER, python(_STOPS, str(tmp_path / "said"), "x"), ready_word="listens")]
+    members = [Member("trainer", TRAINER, python(_STOPS, str(tmp_path / "said"), "x"))]
     lines = Supervisor(members, _SETTINGS, tmp_path).run(watch.signals, show)
     assert (lines[0]["ended"], lines[0]["restarts"]) == ("status 0", 1)
     assert REGISTRY.get_sample_value("streamlearn_supervision_restarts_total", {"process": "trainer"}) == 1
@@ -123,9 +131,91 @@ def test_a_member_that_is_killed_is_started_again(tmp_path: Path) -> None:
     assert REGISTRY.get_sample_value("streamlearn_supervision_state_processes", state) is not None
 
 
+# Its work goes round until it finds a file.
+_WORKS = f"""{_SAY}
+import faulthandler, pathlib, sys, threading, time
+faulthandler.enable()
+say("READY=1")
+def work():
+    while not pathlib.Path(sys.argv[1]).exists():
+        say("WATCHDOG=1")
+        time.sleep(0.01)
+    threading.Lock().acquire(timeout=0)
+    stuck_here()
+def stuck_here():
+    threading.Event().wait()
+work()
+"""
+
+
+def hangs(name: str) -> float | None:
+    return REGISTRY.get_sample_value("streamlearn_supervision_hangs_total", {"process": name})
+
+
+def run_until_again(member: Member, logs: Path, then: Callable[[Signals, dict[str, int]], None]) -> dict[str, Any]:
+    """Run until a member that was made to hang is there again."""
+
+    def show(seen: Sequence[Seen]) -> None:
+        watch(seen)
+        if seen[0].standing.restarts and seen[0].standing.state is State.RUNNING:
+            watch.signals.kill.set()
+
+    watch, before = Watch([member.name], then), hangs(member.name) or 0
+    settings = structs.replace(_SETTINGS, silence_s_max=1.0)
+    timer = threading.Timer(_WAIT_S, watch.signals.kill.set)
+    timer.start()
+    try:
+        with pytest.raises(PartlyDone):  # as the one that is there again is killed
+            Supervisor([member], settings, logs).run(watch.signals, show)
+    finally:
+        timer.cancel()
+    assert not any(map(is_alive, watch.pids.values()))
+    assert hangs(member.name) == before + 1
+    return {"log": (logs / f"{member.name}.log").read_text(), **watch.pids}
+
+
+def test_a_member_whose_work_stands_still_says_where_and_is_started_again(tmp_path: Path) -> None:
+    stuck = tmp_path / "stuck"
+    member = Member("trainer", TRAINER, python(_WORKS, str(stuck)))
+    found = run_until_again(member, tmp_path, lambda *_: stuck.touch())
+    assert "in stuck_here" in found["log"]
+    assert found["log"].count("--- trainer started as pid") >= 2
+
+
+def test_a_member_that_a_signal_stopped_is_killed_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamlearn.supervision.course.ABORTED_S_MAX", 0.2)
+    member = Member("node-1", NODES, python(_WORKS, str(tmp_path / "never")))
+    run_until_again(member, tmp_path, lambda _, pids: os.kill(pids["node-1"], signal.SIGSTOP))
+
+
+def test_what_another_process_says_is_not_heard(tmp_path: Path) -> None:
+    """One that a member started has the same socket, and is asked for no pulse."""
+    forks = f"""{_SAY}
+import threading
+if os.fork():
+    os.wait()
+    print("asked of me" if int(os.environ["WATCHDOG_PID"]) == os.getpid() else "asked of another", flush=True)
+    say("STOPPING=1")
+else:
+    say("READY=1")
+    os._exit(0)
+"""
+    seen_states = set[State]()
+
+    def show(seen: Sequence[Seen]) -> None:
+        seen_states.add(seen[0].standing.state)
+
+    signals = Signals(threading.Event(), threading.Event())
+    Supervisor([Member("ingest", INGEST, python(forks), may_end=True)], _SETTINGS, tmp_path).run(signals, show)
+    assert seen_states == {State.STARTING, State.ENDED}
+    assert "asked of me" in (tmp_path / "ingest.log").read_text()
+
+
 def test_a_member_that_fails_again_and_again_ends_all_and_its_words_are_said(tmp_path: Path) -> None:
     members = [
-        Member("node-1", NODES, python(_STOPS, str(tmp_path / "said"), "node-1"), ready_word="listens"),
+        Member("node-1", NODES, python(_STOPS, str(tmp_path / "said"), "node-1")),
         Member("trainer", TRAINER, python("import sys; sys.exit('error: no samples\\nhelp: make some')")),
     ]
     watch = Watch(["node-1"], lambda *_: None)
@@ -148,8 +238,8 @@ def test_what_cannot_be_run_at_all_is_told_likewise(tmp_path: Path) -> None:
 
 def test_who_does_not_stop_is_killed_after_the_deadline_and_it_is_said(tmp_path: Path) -> None:
     members = [
-        Member("trainer", TRAINER, python(_STUBBORN), ready_word="listens"),
-        Member("node-1", NODES, python(_STOPS, str(tmp_path / "said"), "node-1"), ready_word="listens"),
+        Member("trainer", TRAINER, python(_STUBBORN)),
+        Member("node-1", NODES, python(_STOPS, str(tmp_path / "said"), "node-1")),
     ]
     watch = Watch(["trainer", "node-1"], stop)
     with pytest.raises(PartlyDone, match=r"1 of 2 processes .* trainer ended with SIGKILL") as caught:
@@ -168,7 +258,7 @@ def test_a_second_word_kills_at_once(tmp_path: Path) -> None:
 
     watch = Watch(["trainer"], stop_twice)
     with pytest.raises(PartlyDone):
-        run([Member("trainer", TRAINER, python(_STUBBORN), ready_word="listens")], tmp_path, watch)
+        run([Member("trainer", TRAINER, python(_STUBBORN))], tmp_path, watch)
     assert not any(map(is_alive, watch.pids.values()))
 
 
@@ -193,7 +283,7 @@ import sys, threading
 from pathlib import Path
 from streamlearn.settings import UpSettings
 from streamlearn.supervision import Member, Signals, Supervisor
-members = [Member("trainer", 1, (sys.executable, "-I", "-S", "-c", sys.argv[2]), ready_word="listens")]
+members = [Member("trainer", 1, (sys.executable, "-I", "-S", "-c", sys.argv[2]))]
 def show(seen):
     if seen[0].standing.state == "running":
         print(seen[0].pid, flush=True)

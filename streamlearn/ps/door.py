@@ -1,0 +1,58 @@
+"""Door: whether a shard answers, asked where everybody asks it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from streamlearn.errors import StreamlearnError
+from streamlearn.ps.orders import ShardStats, Stats
+from streamlearn.ps.remote import RemoteLink
+from streamlearn.settings import PsSettings
+from streamlearn.table import TableOptions
+
+__all__ = ["Door"]
+
+_LOG = logging.getLogger("streamlearn.ps")
+
+
+class Door:
+    """A connection of a shard's process to itself, made anew when it fails.
+
+    Args:
+        address: Where the shard listens.
+        model: The application's name.
+        options: Of the tables.
+        settings: What the shard's certificate is looked at with, and limits.
+        token: What callers must say.
+    """
+
+    def __init__(
+        self, address: str, model: str, options: Sequence[TableOptions], settings: PsSettings, token: bytes | None
+    ) -> None:
+        self._model, self._options, self._token = model, options, token
+        self._settings = msgspec.structs.replace(settings, addresses=[address])
+        self._link: RemoteLink | None = None
+
+    def answers(self, wait_s: float) -> bool:
+        """Whether the shard says how it is: its server, whoever takes orders, and the shard are at work then."""
+        answer: object
+        try:
+            if self._link is None:
+                self._link = RemoteLink(self._model, self._options, self._settings, self._token, role="asks")
+            (answer,) = self._link.order_all([Stats()], wait_s)
+        except StreamlearnError as error:
+            answer = error
+        if isinstance(answer, ShardStats):
+            return True
+        self.close()
+        _LOG.warning("this shard does not answer itself: %s", answer)
+        return False
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None

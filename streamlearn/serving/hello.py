@@ -1,0 +1,43 @@
+"""Hello: whether a server of gRPC answers, asked by any caller's first bytes, which need no token and ask nothing."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+__all__ = ["answers_hello"]
+
+# RFC 9113, 3.4: what a client begins with, its settings, and with what kind of frame a server answers.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
+_HEAD_BYTES, _KIND_AT, _SETTINGS_KIND = 9, 3, 4
+
+
+def answers_hello(address: str, wait_s: float, *, tls: bool) -> bool:
+    """Whether a server of this process answers at its address: it takes connections, and its threads are at work.
+
+    Args:
+        address: HOST:PORT.
+        wait_s: For how long each step of it is waited for.
+        tls: Whether it speaks TLS. Whose certificate it has is not looked at: nothing is told to it.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), wait_s) as plain:
+            if not tls:
+                return _is_answered(plain)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            context.set_alpn_protocols(["h2"])
+            with context.wrap_socket(plain) as wrapped:
+                return _is_answered(wrapped)
+    except OSError:
+        return False
+
+
+def _is_answered(connection: socket.socket) -> bool:
+    connection.sendall(_PREFACE + _SETTINGS)
+    head = b""
+    while len(head) < _HEAD_BYTES and (more := connection.recv(_HEAD_BYTES - len(head))):
+        head += more
+    return len(head) == _HEAD_BYTES and head[_KIND_AT] == _SETTINGS_KIND

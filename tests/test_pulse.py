@@ -1,0 +1,133 @@
+"""A process's pulse: what is said, when, and that nothing comes of nobody listening."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamlearn.pulse import Pulse
+from streamlearn.testing import ManualClock
+
+_SILENCE_S = 12.0
+
+
+class Listener:
+    """Whoever runs a process, as systemd listens."""
+
+    def __init__(self, name: str | bytes) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.setblocking(False)
+        self.socket.bind(name)
+
+    def heard(self) -> list[str]:
+        """What was said since the last time, in the words' order."""
+        found = []
+        while True:
+            try:
+                found.append(" ".join(sorted(self.socket.recv(4_096).decode().split("\n"))))
+            except BlockingIOError:
+                return found
+
+
+@pytest.fixture(params=["path", "abstract"])
+def listening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Listener, dict[str, str]]]:
+    place = str(tmp_path / "notify") if request.param == "path" else f"@streamlearn-{tmp_path}"
+    listener = Listener(place.replace("@", "\0", 1))
+    with listener.socket:
+        yield listener, {"NOTIFY_SOCKET": place, "WATCHDOG_USEC": str(round(_SILENCE_S * 1e6))}
+
+
+def test_it_says_that_it_is_ready_then_that_it_works_and_then_that_it_ends(
+    listening: tuple[Listener, dict[str, str]],
+) -> None:
+    (listener, environ), clock = listening, ManualClock()
+    pulse = Pulse(environ, clock)
+    pulse.beat()
+    assert listener.heard() == []
+    pulse.ready()
+    assert listener.heard() == ["READY=1 WATCHDOG=1"]
+    pulse.ready()
+    pulse.beat()
+    assert (listener.heard(), pulse.is_due) == ([], False)
+    clock.sleep(_SILENCE_S / 3)
+    assert pulse.is_due
+    pulse.beat()
+    assert listener.heard() == ["WATCHDOG=1"]
+    pulse.stopping()
+    clock.sleep(_SILENCE_S)
+    pulse.beat()
+    assert listener.heard() == ["STOPPING=1 WATCHDOG=1"]
+
+
+def test_it_asks_for_patience_and_takes_it_back(listening: tuple[Listener, dict[str, str]]) -> None:
+    (listener, environ), clock = listening, ManualClock()
+    pulse = Pulse(environ, clock)
+    with pulse.patience(60):
+        assert listener.heard() == []  # it was not ready
+    pulse.ready()
+    listener.heard()
+    with pulse.patience(60):
+        assert listener.heard() == ["WATCHDOG=1 WATCHDOG_USEC=72000000"]
+        clock.sleep(5)
+        pulse.beat()
+        assert listener.heard() == ["WATCHDOG=1"]
+    assert listener.heard() == ["WATCHDOG=1 WATCHDOG_USEC=12000000"]
+
+
+def test_what_a_busy_listener_did_not_take_it_hears_with_the_next_beat(
+    listening: tuple[Listener, dict[str, str]],
+) -> None:
+    (listener, environ), clock = listening, ManualClock()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                other.sendto(b"x", environ["NOTIFY_SOCKET"].replace("@", "\0", 1))
+    pulse = Pulse(environ, clock)
+    pulse.ready()
+    with pulse.patience(1):
+        assert set(listener.heard()) == {"x"}
+        clock.sleep(5)
+        pulse.beat()
+        assert listener.heard() == ["READY=1 WATCHDOG=1 WATCHDOG_USEC=13000000"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"NOTIFY_SOCKET": ""},
+        {"NOTIFY_SOCKET": "vsock:2:1"},
+        {"NOTIFY_SOCKET": "/nowhere/notify"},
+        {"WATCHDOG_PID": str(os.getpid() + 1)},
+        {"WATCHDOG_USEC": "a minute"},
+        {"WATCHDOG_USEC": "0"},
+    ],
+    ids=lambda changed: " ".join(f"{name}={value[:9]}" for name, value in changed.items()),
+)
+def test_where_nobody_asks_nothing_is_said_and_nothing_fails(
+    listening: tuple[Listener, dict[str, str]], changed: dict[str, str]
+) -> None:
+    (listener, environ), clock = listening, ManualClock()
+    pulse = Pulse(environ | changed, clock)
+    pulse.ready()
+    for _ in range(3):
+        clock.sleep(_SILENCE_S)
+        pulse.beat()
+        with pulse.patience(1):
+            pulse.beat()
+    assert set(listener.heard()) <= {"READY=1"}
+    assert pulse.every_s == 0 or "/nowhere" in changed.get("NOTIFY_SOCKET", "")
+    pulse.stopping()
+
+
+def test_its_own_pid_is_asked(listening: tuple[Listener, dict[str, str]]) -> None:
+    listener, environ = listening
+    pulse = Pulse(environ | {"WATCHDOG_PID": str(os.getpid())}, ManualClock())
+    pulse.ready()
+    assert pulse.every_s > 0
+    assert listener.heard() == ["READY=1 WATCHDOG=1"]
