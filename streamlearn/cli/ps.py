@@ -74,7 +74,7 @@ def serve(
     server = ShardServer(place, tables, Shelf.of(folder), settings, token=token, tls=tls)
     # Without what its certificate is looked at with, it cannot be asked.
     can_ask = tls is None or settings.tls_ca
-    door = Door(server.addresses[0], folder.app.name, tables, settings, token) if can_ask else None
+    door = Door(server.addresses[0], place, folder.app.name, tables, settings, token=token) if can_ask else None
     with server, serve_shard_metrics(server, folder.settings.telemetry):
         # One line that scripts can wait for.
         print(f"shard {place} of {folder.app.name} listens at {' '.join(server.addresses)}", flush=True)

@@ -9,6 +9,7 @@ import msgspec
 
 from streamlearn.errors import StreamlearnError
 from streamlearn.ps.orders import ShardStats, Stats
+from streamlearn.ps.place import Place
 from streamlearn.ps.remote import RemoteLink
 from streamlearn.settings import PsSettings
 from streamlearn.table import TableOptions
@@ -23,6 +24,7 @@ class Door:
 
     Args:
         address: Where the shard listens.
+        place: Which shard it is.
         model: The application's name.
         options: Of the tables.
         settings: What the shard's certificate is looked at with, and limits.
@@ -30,10 +32,18 @@ class Door:
     """
 
     def __init__(
-        self, address: str, model: str, options: Sequence[TableOptions], settings: PsSettings, token: bytes | None
+        self,
+        address: str,
+        place: Place,
+        model: str,
+        options: Sequence[TableOptions],
+        settings: PsSettings,
+        *,
+        token: bytes | None = None,
     ) -> None:
-        self._model, self._options, self._token = model, options, token
-        self._settings = msgspec.structs.replace(settings, addresses=[address])
+        self._number, self._model, self._options, self._token = place.number, model, options, token
+        # A client asks as many shards as there are; at the places of the others it says that this is not the one.
+        self._settings = msgspec.structs.replace(settings, addresses=[address] * place.count)
         self._link: RemoteLink | None = None
 
     def answers(self, wait_s: float) -> bool:
@@ -42,7 +52,7 @@ class Door:
         try:
             if self._link is None:
                 self._link = RemoteLink(self._model, self._options, self._settings, self._token, role="asks")
-            (answer,) = self._link.order_all([Stats()], wait_s)
+            answer = self._link.order_all([Stats()] * self._link.shards, wait_s)[self._number]
         except StreamlearnError as error:
             answer = error
         if isinstance(answer, ShardStats):

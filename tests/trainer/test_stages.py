@@ -180,3 +180,49 @@ def test_the_seconds_of_each_stage_are_its_own() -> None:
     stages = Stages(one, queue_max=1, staleness=0, clock=clock)
     assert learned(stages) == [0]
     assert {name: stages.seconds[name] for name in STAGES[1:]} == {"gather": 2, "pull": 4, "learn": 8, "push": 16}
+
+
+@pytest.mark.parametrize("stuck", ["gather", "pull", "push"])
+def test_a_stage_that_stands_still_is_seen_while_the_others_wait_for_it(stuck: str) -> None:
+    is_in, go_on = threading.Event(), threading.Event()
+
+    def stand_still(one: int) -> int:
+        if one == 2:
+            is_in.set()
+            assert go_on.wait(60)
+        return one
+
+    stages = Stages(work(range(_COUNT), **{stuck: stand_still}), queue_max=1, staleness=1)
+    with stages:
+        found = stages.learned()
+        wait_until(lambda: next(found) is None and is_in.is_set(), f"{stuck} stands still")
+        # What was noted before it stood still counts once.
+        wait_until(lambda: next(found) is None and not stages.has_gone_round, "a round that is not whole")
+        for _ in range(5):
+            next(found)
+            assert not stages.has_gone_round
+        go_on.set()
+        wait_until(lambda: next(found, "") == "" or stages.has_gone_round, "it goes on")
+        rest = [one for one in found if one is not None]
+    assert not rest or rest[-1] == _COUNT - 1
+
+
+def test_a_reader_that_does_not_come_back_is_seen_and_one_that_finds_nothing_is_not() -> None:
+    is_in, go_on = threading.Event(), threading.Event()
+
+    def read() -> Iterator[int | None]:
+        while not is_in.is_set():
+            yield None
+        assert go_on.wait(60)
+
+    stages = Stages(work(read()), queue_max=1, staleness=1)
+    with stages:
+        found = stages.learned()
+        for _ in range(3):
+            wait_until(lambda: next(found) is None and stages.has_gone_round, "a round while there is nothing")
+        is_in.set()
+        wait_until(lambda: next(found) is None and not stages.has_gone_round, "a round that is not whole")
+        next(found)
+        assert not stages.has_gone_round
+        go_on.set()
+        assert [one for one in found if one is not None] == []

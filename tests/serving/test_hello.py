@@ -1,0 +1,100 @@
+"""Whether a node answers a caller's first bytes, with TLS and without; and of one that stands still."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trustme
+
+from streamlearn.native import native
+from streamlearn.serving.hello import answers_hello
+from streamlearn.serving.lanes import Lanes
+from streamlearn.serving.work import Work
+from streamlearn.testing import wait_until
+from tests.serving.test_front import Rig
+
+_WAIT_S = 30.0
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+@contextmanager
+def node(rig: Rig, tls: tuple[Path, Path] | None = None) -> Iterator[Any]:
+    made = native.FrontNode(
+        "shop", rig.front, ("127.0.0.1:0", None), bounds=(1, 100, 100, 1 << 16, 5_000), metrics=str, door=("word", tls)
+    )  # fmt: skip
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def test_a_node_answers_whoever_asks_until_it_is_stopped(rig: Rig) -> None:
+    with node(rig) as made:
+        for _ in range(3):
+            assert answers_hello(made.grpc, _WAIT_S, tls=False)
+    assert not answers_hello(made.grpc, _WAIT_S, tls=False)
+
+
+def test_a_node_with_tls_answers_by_tls(rig: Rig, tmp_path: Path) -> None:
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    with node(rig, (certificate, key)) as made:
+        assert answers_hello(made.grpc, _WAIT_S, tls=True)
+        assert not answers_hello(made.grpc, _WAIT_S, tls=False)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_one_whose_threads_stand_still_does_not_though_it_is_reached(tls: bool) -> None:
+    # The kernel takes connections for it.
+    with socket.create_server(("127.0.0.1", 0)) as still:
+        assert not answers_hello(f"127.0.0.1:{still.getsockname()[1]}", 0.1, tls=tls)
+
+
+def test_for_how_long_a_lane_has_had_work_in_hand_is_seen() -> None:
+    taken, go_on = threading.Event(), threading.Event()
+    works: list[Any] = [object()]
+
+    class Source:
+        def take(self, lane: int) -> Work | None:
+            return works.pop() if works else None
+
+        def leave(self, lane: int) -> None: ...
+
+        def give(self, work: Work, scores: Any) -> None: ...
+
+        def fail(self, work: Work, error: Exception) -> None: ...
+
+    class Scores:
+        def score(self, place: Any, work: Work) -> Any:
+            taken.set()
+            assert go_on.wait(_WAIT_S)
+            return np.zeros((1, 1), np.float32)
+
+    class Place:
+        name = "here"
+
+        @contextmanager
+        def entered(self) -> Iterator[None]:
+            yield
+
+    lanes = Lanes(Source(), Scores(), [Place()], 1)
+    assert taken.wait(_WAIT_S)
+    wait_until(lambda: lanes.held_s > 0.05, "work that is in hand for a while", _WAIT_S)
+    go_on.set()
+    assert lanes.join(_WAIT_S)
+    assert lanes.held_s == 0
