@@ -12,26 +12,9 @@ import pytest
 
 from streamlearn.pulse import Pulse
 from streamlearn.testing import ManualClock
+from tests.listener import Listener
 
 _SILENCE_S = 12.0
-
-
-class Listener:
-    """Whoever runs a process, as systemd listens."""
-
-    def __init__(self, name: str | bytes) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.setblocking(False)
-        self.socket.bind(name)
-
-    def heard(self) -> list[str]:
-        """What was said since the last time, in the words' order."""
-        found = []
-        while True:
-            try:
-                found.append(" ".join(sorted(self.socket.recv(4_096).decode().split("\n"))))
-            except BlockingIOError:
-                return found
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -21,6 +21,7 @@ from streamlearn.ps import Epoch, PsClient, read_token
 from streamlearn.settings import PsSettings
 from streamlearn.table import declared_tables
 from streamlearn.testing import wait_until
+from tests.listener import listening
 
 _END_S_MAX = 20
 
@@ -53,6 +54,26 @@ def test_a_shard_serves_until_it_is_told_to_end(small: Path, verb: Callable[...,
         assert "4.2" in verb("ps", "stats", "--app", small, "--address", address).stdout
         shard.send_signal(signal.SIGTERM)
         assert shard.wait(_END_S_MAX) == 0
+
+
+@pytest.mark.parametrize("place", ["0/1", "1/2"])
+def test_a_shard_says_that_it_works_while_it_answers_itself(
+    small: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (small / "token").write_text("a word")
+    with listening(monkeypatch) as (heard, _):
+        with _shard(small, "--shard", place, "--token-file", str(small / "token")) as (shard, _):
+            heard.wait("READY=1")
+            for _ in range(3):
+                heard.wait("WATCHDOG=1")
+            shard.send_signal(signal.SIGSTOP)
+            heard.wait_silence(0.5)
+            shard.send_signal(signal.SIGCONT)
+            heard.wait("WATCHDOG=1")
+            shard.send_signal(signal.SIGTERM)
+            heard.wait("STOPPING=1")
+            assert shard.wait(_END_S_MAX) == 0
+        assert "refused" not in (small / "shard.log").read_text()
 
 
 def test_shards_that_answer_are_shown_beside_one_that_does_not(

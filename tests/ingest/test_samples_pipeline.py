@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from streamlearn.apps import AppFolder
 from streamlearn.events import Producer
@@ -30,6 +33,7 @@ from tests.ingest.history import (
     records_of,
     write_app,
 )
+from tests.listener import listening
 
 DEADLINE_S = 120.0
 
@@ -91,6 +95,26 @@ def test_what_is_learned_is_the_oracles_though_a_run_is_killed_and_another_stopp
     assert learned(app) == expected
     assert sum(expected.values()) > 200
     check_messages(app)
+
+
+def test_a_job_whose_runner_stands_still_says_no_more_that_it_works(
+    prism: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = write_app(tmp_path / "app", prism, lots=2)
+    fill(app, 0, 40)
+    with listening(monkeypatch) as (heard, _), job(app) as process:
+        heard.wait("READY=1", "WATCHDOG=1")
+        wait_for_progress(app, process, T_MS + 20 * STEP_MS)
+        for _ in range(5):  # where nothing comes, too
+            heard.wait("WATCHDOG=1")
+        runner = one_of(family_of(process.pid), "--job_port")
+        os.kill(runner, signal.SIGSTOP)
+        heard.wait_silence(0.5)
+        os.kill(runner, signal.SIGCONT)
+        heard.wait("WATCHDOG=1")
+        process.send_signal(signal.SIGTERM)
+        heard.wait("STOPPING=1")
+        assert ended(app, process)["stopped"]
 
 
 def test_a_second_signal_ends_a_run_and_its_runner_at_once_and_the_next_leaves_no_partition_silent(

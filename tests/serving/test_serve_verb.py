@@ -20,6 +20,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.errors import ConfigError
 from streamlearn.serving.address import check_address
 from streamlearn.testing import wait_until
+from tests.listener import listening
 from tests.trainer.processes import job, said, write_app
 from tests.trainer.stream import messages_of, write_messages
 
@@ -86,8 +87,11 @@ def streamlearn(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(call, capture_output=True, text=True, timeout=_WAIT_S, check=False)
 
 
-def test_a_node_answers_with_what_was_trained_follows_a_rollback_and_drains(trained: AppFolder) -> None:
-    with serving(trained, "--name", "node-1") as (process, http):
+def test_a_node_answers_with_what_was_trained_follows_a_rollback_and_drains(
+    trained: AppFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening(monkeypatch) as (heard, _), serving(trained, "--name", "node-1") as (process, http):
+        heard.wait("WATCHDOG=1")
         first = ask(http)
         version = first["version"]
         assert version > 1
@@ -109,7 +113,10 @@ def test_a_node_answers_with_what_was_trained_follows_a_rollback_and_drains(trai
         assert [one["node"] for one in json.loads(done.stdout)["acted"]] == ["node-1"]
         # Whoever waited for the ack is answered by the older version at once.
         assert ask(http)["version"] == 1
+        heard.heard()
+        heard.wait("WATCHDOG=1")
         process.send_signal(signal.SIGTERM)
+        heard.wait("STOPPING=1")
         assert process.wait(_WAIT_S) == 0
     # Nothing is left of graphs that were brought from the store.
     assert "Traceback" not in (trained.folder / "serve.log").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from typer.testing import CliRunner
 from streamlearn.apps import AppFolder
 from streamlearn.cli.main import cli
 from streamlearn.errors import ConfigError, SpecError, StreamlearnError, TopicMissing, UsageError
+from streamlearn.pulse import Pulse
+from streamlearn.trainer import Trainer
+from tests.listener import listening
 from tests.trainer.processes import newest, write_app
 from tests.trainer.runs import known_of
 from tests.trainer.stream import messages_of, outcomes, write_messages
@@ -69,6 +73,32 @@ def test_it_trains_to_the_end_there_is_and_says_what_it_did(app: AppFolder, trai
     assert rows["loss"] == "-"
     assert f"nothing new to learn: no samples came after version {manifest.version}" in again.stderr
     assert "nothing new" not in result.stderr
+
+
+def test_it_says_that_it_works_and_is_patient_with_what_takes_long(
+    app: AppFolder, train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_messages(app, messages_of(app.app, 4))
+    with listening(monkeypatch) as (listener, environ):
+        pulse, heard = Pulse(environ), list[str]()
+        for module in ("streamlearn.trainer.trainer", "streamlearn.cli.train"):
+            monkeypatch.setattr(f"{module}.PULSE", pulse)
+        begin = Trainer.run
+
+        def hear(self: Trainer, stop: threading.Event, *, show: Any, **more: Any) -> Any:
+            return begin(self, stop, show=lambda _: heard.extend(listener.heard()), **more)
+
+        monkeypatch.setattr(Trainer, "run", hear)
+        result = train("--until-idle", "1", "--set", "publisher.publish_interval_s=0.2")
+        assert result.exit_code == 0, result.output
+        heard += listener.heard()
+    ready, *others, going_on, ends = heard
+    assert ready == "READY=1 WATCHDOG=1"
+    assert "WATCHDOG=1" in others
+    # Its last version takes what it takes.
+    assert any("WATCHDOG_USEC=4200300000" in one for one in others)
+    assert going_on == "WATCHDOG=1 WATCHDOG_USEC=300000"
+    assert ends == "STOPPING=1 WATCHDOG=1"
 
 
 def test_it_says_what_was_read_and_not_learned(app: AppFolder, train: Callable[..., Any]) -> None:
