@@ -97,6 +97,7 @@ class Standing:
         aborted_s: When it was told to say where it stands and end, while it has not ended.
         killed_s: When it was last killed, while it has not ended.
         was_killed: Whether it had to be killed to stop.
+        has_spoken: Whether it said that it works since the last look.
         silent_s: How long it has been silent.
         silence_s_max: How long it may be; 0 for ever.
         hangs: How often it was silent for longer.
@@ -112,6 +113,7 @@ class Standing:
     aborted_s: float | None = None
     killed_s: float | None = None
     was_killed: bool = False
+    has_spoken: bool = False
     silent_s: float = 0.0
     silence_s_max: float = 0.0
     hangs: int = 0
@@ -206,11 +208,11 @@ class Course:
         standing = self._standings[name]
         if standing.state is State.STARTING:
             self._put(standing, State.RUNNING)
-            standing.silent_s, standing.silence_s_max = 0.0, self._settings.silence_s_max
+            standing.has_spoken, standing.silence_s_max = True, self._settings.silence_s_max
 
     def beat(self, name: str) -> None:
         """Note that a member says that its work goes round."""
-        self._standings[name].silent_s = 0.0
+        self._standings[name].has_spoken = True
 
     def bear(self, name: str, silence_s_max: float) -> None:
         """Note that a member asks for silence to be borne for so long, from its last beat on."""
@@ -318,7 +320,8 @@ class Course:
         """Count silence since the last look."""
         now_s = self._clock.monotonic_s()
         for one in self.standings:
-            one.silent_s += min(now_s - self._looked_s, LOOK_S_MAX)
+            one.silent_s = 0.0 if one.has_spoken else one.silent_s + min(now_s - self._looked_s, LOOK_S_MAX)
+            one.has_spoken = False
         self._looked_s = now_s
 
     def _leave(self) -> None:

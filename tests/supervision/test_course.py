@@ -52,6 +52,7 @@ class Played:
             self.orders()
             for one in self.course.standings:
                 self.course.ready(one.member.name)
+        assert self.orders() == []
         return self
 
     def watch(self, seconds: int, *beating: str) -> list[str]:
@@ -259,6 +260,7 @@ def test_who_is_silent_for_too_long_is_told_to_end_then_killed_and_started_again
     # A start takes what it takes; then it counts anew.
     assert watched.watch(60, *OTHERS) == []
     watched.course.ready("trainer")
+    assert watched.orders() == []
     assert watched.watch(9, *OTHERS) == []
     assert watched.watch(1, *OTHERS) == ["abort trainer"]
 
@@ -270,6 +272,7 @@ def test_hangs_are_restarts_and_at_the_bound_all_are_stopped(watched: Played) ->
         watched.course.ended("trainer", -signal.SIGABRT)
         assert "start trainer" in watched.watch(4, *OTHERS)
         watched.course.ready("trainer")
+        assert watched.orders() == []
     assert "abort trainer" in watched.watch(10, *OTHERS)
     watched.course.ended("trainer", -signal.SIGABRT)
     assert watched.course.given_up is not None
@@ -291,12 +294,14 @@ def test_who_asks_for_patience_may_be_silent_for_longer_until_it_asks_no_more(wa
     assert watched.watch(59, *OTHERS) == []
     watched.course.beat("trainer")
     watched.course.bear("trainer", 10)
+    assert watched.orders() == []
     assert watched.watch(9, *OTHERS) == []
     assert watched.watch(1, *OTHERS) == ["abort trainer"]
 
 
 def test_who_says_that_it_ends_may_take_as_long_as_if_it_was_told_to(watched: Played) -> None:
     watched.up().course.stopping("trainer")
+    assert watched.orders() == []
     assert watched.watch(round(SETTINGS.stop_s_max) - 1, *OTHERS) == []
     assert watched.watch(1, *OTHERS) == ["abort trainer"]
 
