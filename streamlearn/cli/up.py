@@ -60,7 +60,7 @@ def up(
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run ingest, trainer, shards and nodes of APP here, and start again what ends; SIGTERM stops all in order."""
+    """Run ingest, trainer, shards and nodes of APP; start again what ends or hangs; SIGTERM stops all in order."""
     if (tls_cert is None) != (tls_key is None):
         message = "--tls-cert and --tls-key belong together, and one is missing"
         raise UsageError(message, help="give both, or neither")
