@@ -200,8 +200,8 @@ class Course:
         self._listen()
         self._leave()
         if self._is_stopping:
-            return list(self._ends())
-        return [*self._late(), *self._silent(), *self._starts()]
+            return [*self._outlived(), *self._ends()]
+        return [*self._outlived(), *self._late(), *self._silent(), *self._starts()]
 
     def ready(self, name: str) -> None:
         """Note that a member says that it is ready."""
@@ -287,14 +287,17 @@ class Course:
                 yield from self._killed(one)
 
     def _silent(self) -> Iterator[Order]:
+        for one in self.standings:
+            if one.aborted_s is None and one.killed_s is None and one.has_hung:
+                one.aborted_s = self._clock.monotonic_s()
+                one.hangs += 1
+                yield Order(Act.ABORT, one.member.name)
+
+    def _outlived(self) -> Iterator[Order]:
         now_s = self._clock.monotonic_s()
         for one in self.standings:
             if one.aborted_s is not None and now_s - one.aborted_s >= ABORTED_S_MAX:
                 yield from self._killed(one)
-            elif one.aborted_s is None and one.killed_s is None and one.has_hung:
-                one.aborted_s = now_s
-                one.hangs += 1
-                yield Order(Act.ABORT, one.member.name)
 
     def _ends(self) -> Iterator[Order]:
         alive, now_s = [one for one in self.standings if one.is_alive], self._clock.monotonic_s()

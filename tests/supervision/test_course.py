@@ -318,6 +318,14 @@ def test_silence_ends_nobody_who_is_being_stopped(watched: Played) -> None:
     assert watched.watch(1) == ["kill ingest"]
 
 
+def test_who_hangs_when_all_are_stopped_is_not_waited_for(watched: Played) -> None:
+    others = tuple(one.name for one in MEMBERS if one.name != "node-1")
+    assert watched.up().watch(10, *others) == ["abort node-1"]
+    watched.course.stop()
+    assert watched.orders() == ["stop ingest"]
+    assert watched.watch(round(ABORTED_S_MAX)) == ["kill node-1"]
+
+
 # What may happen: a member ends or says that it is ready, time passes, somebody asks for a stop or a kill.
 _HAPPENED = st.one_of(
     st.tuples(st.just("ends"), st.sampled_from([one.name for one in MEMBERS]), st.sampled_from([0, 1, -9])),
