@@ -20,6 +20,7 @@ from streamlearn.cli.main import cli
 from streamlearn.errors import TopicMissing, UsageError
 from streamlearn.testing import wait_until
 from tests.ingest.history import fill, write_app
+from tests.listener import listening
 
 _WAIT_S = 300.0
 _APP = """\
@@ -101,14 +102,18 @@ def ask(http: str) -> int:
         return int(json.load(answer)["version"])
 
 
-def test_events_become_scores_what_is_killed_comes_back_and_nothing_stays_behind(tmp_path: Path, prism: Path) -> None:
+def test_events_become_scores_what_is_killed_comes_back_and_nothing_stays_behind(
+    tmp_path: Path, prism: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = write_app(tmp_path / "app", prism, lots=2)
     (app.folder / "app.py").write_text(_APP)
     with (app.folder / "app.toml").open("a") as file:
         file.write(_SETTINGS.format(cache=tmp_path / "compiled"))
-    with running(app.folder) as up:
+    with listening(monkeypatch) as (heard, _), running(app.folder) as up:
         fill(app, 0, 60)
         up.wait_said("small is up: ")
+        # To whom `up` itself says how it is; its processes speak to it alone.
+        heard.wait("READY=1", "WATCHDOG=1")
         http = re.findall(r"node-1 http ([^,\s]+)", up.said)[0]
         wait_until(lambda: ask(http) > 1, "scores of what was learned", _WAIT_S)
         os.kill(up.pids("node-1")[0], signal.SIGKILL)
@@ -119,8 +124,12 @@ def test_events_become_scores_what_is_killed_comes_back_and_nothing_stays_behind
         before = ask(http)
         fill(app, 60, 60)
         wait_until(lambda: ask(http) > before, "scores of what came since", _WAIT_S)
+        heard.heard()
+        heard.wait("WATCHDOG=1")
         up.process.send_signal(signal.SIGTERM)
+        heard.wait("STOPPING=1")
         assert up.process.wait(_WAIT_S) == 0, up.said
+        assert heard.heard() == []
         stopped = re.findall(r" (\S+) is told to stop", up.said)
         assert stopped == ["ingest", "trainer", "node-1"]
         assert len(up.pids()) == 4
