@@ -127,6 +127,11 @@ class Board:
                 for label in self._of_action.get(action, ()) if row is not None else ():
                     self._done[label][row or 0] = 1
 
+    def keys(self) -> list[tuple[str, Any]]:
+        """The request and the item of each row, in the order they were shown."""
+        with self._lock:
+            return list(self._row_of)
+
     def rows(self, begin: int = 0) -> Rows:
         """All of them from one on, in the order they were shown."""
         with self._lock:

@@ -37,6 +37,7 @@ def test_rows_stand_beside_what_people_did_with_them() -> None:
     _show(board, "b", [[0.4, 0.6]])
     board.did(_actions(("a", 0, "click"), ("b", 0, "purchase"), ("b", 0, "looked"), ("gone", 0, "click")))
     rows = board.rows()
+    assert board.keys() == [("a", 0), ("a", 1), ("b", 0)]
     assert rows.done.tolist() == [[True, False], [False, False], [False, True]]
     assert rows.auc(0) == 1.0
     assert rows.auc(1) == 1.0

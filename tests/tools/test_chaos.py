@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -21,7 +22,7 @@ from tools.chaos.heard import Heard, differ
 from tools.chaos.invariants import learned
 from tools.chaos.plan import planned
 from tools.chaos.run import Wanted, run
-from tools.chaos.settled import Settled, counted
+from tools.chaos.settled import Settled, counted, mark_of
 
 # So many seconds at most: it is over after so many faults.
 _SEED, _SECONDS, _FAULTS = 7, 200.0, 2
@@ -55,36 +56,97 @@ def test_quick_faults_are_among_all() -> None:
     assert any("kafka" in name for name in found)
 
 
+_LABELS = ("click", "purchase")
+_METRICS = {"labels_learned": 6.0, "labels_corrected": 1.0}
+_MARKS = tuple(mark_of("q", item) for item in range(3))
+_VALUES = ((1, 0), (0, 0), (0, 0))
+
+
+def _settled(
+    rows: Sequence[int] = _MARKS, values: Sequence[Sequence[int]] = _VALUES, strange: tuple[str, ...] = ()
+) -> Settled:
+    return Settled(np.array(rows, np.int64), np.array(values, np.int8), 1, strange)
+
+
 @pytest.mark.parametrize(
     ("settled", "metrics", "says"),
     [
-        (Settled(3, 6, 1), {"labels_learned": 6, "labels_corrected": 1}, None),
-        (Settled(2, 6, 1), {"labels_learned": 6, "labels_corrected": 1}, "3 rows were shown, and 2 are"),
-        (Settled(3, 5, 1), {"labels_learned": 5, "labels_corrected": 1}, "6 labels are to be settled, and 5 are"),
-        (Settled(3, 6, 1), {"labels_learned": 7, "labels_corrected": 1}, "6 labels are settled, and 7 were"),
-        (Settled(3, 6, 1), {"labels_learned": 6, "labels_corrected": 2}, "1 labels are to be corrected, and 2 were"),
+        (_settled(), {}, []),
+        (_settled(rows=_MARKS[::-1], values=_VALUES[::-1]), {}, []),
+        (
+            _settled(rows=(_MARKS[0], _MARKS[1], _MARKS[1])),  # one is dropped, another doubled: as many as there are
+            {},
+            [
+                "1 rows were shown, and are in no sample: item 2 of request q",
+                "1 rows are in the samples under more than one identity: item 1 of request q",
+            ],
+        ),
+        (
+            _settled(rows=(*_MARKS[:2], mark_of("r", 2))),
+            {},
+            [
+                "1 rows were shown, and are in no sample: item 2 of request q",
+                "1 rows of samples are of nothing that was shown: one that was not shown",
+            ],
+        ),
+        (_settled(strange=("item 4",)), {}, ["1 rows of samples are of nothing that was shown: item 4"]),
+        (
+            _settled(values=((0, 0), (1, 0), (0, 0))),  # as many positives, of other rows
+            {},
+            [
+                "1 rows have a click that nobody learned of: item 0 of request q",
+                "1 rows have a click that nobody did: item 1 of request q",
+            ],
+        ),
+        (
+            _settled(values=((1, 0), (0, -1), (0, 0))),
+            {"labels_learned": 5.0},
+            ["1 rows have no purchase that is settled: item 1 of request q"],
+        ),
+        (_settled(), {"labels_learned": 7.0}, ["6 labels are settled, and 7 were learned"]),
+        (_settled(), {"labels_corrected": 2.0}, ["1 labels are to be corrected, and 2 were"]),
     ],
 )
-def test_what_was_lost_or_learned_twice_is_named(settled: Settled, metrics: dict[str, float], says: str | None) -> None:
+def test_what_was_lost_or_learned_twice_is_named(settled: Settled, metrics: dict[str, float], says: list[str]) -> None:
     board = Board(small_app())
     none = np.zeros((3, 2), np.float32)
     three = np.arange(3)
     board.shown([("q", at) for at in range(3)], three, three, none, none[:, None])
-    found = list(learned(board, 2, settled, metrics))
-    assert [one.startswith(says or "") for one in found] == [True] * (says is not None)
+    board.did({"request_id": np.array(["q"]), "item_id": np.array([0]), "action": np.array(["click"])})
+    assert list(learned(board, _LABELS, settled, _METRICS | metrics)) == says
 
 
 def test_labels_count_once_and_corrections_by_their_order() -> None:
     batch = small_batch(small_app(), 3, 5, seed=1)
     settled = _valued(batch, 1, 0)
-    one = counted([settled])
-    assert (one.labels, one.corrected) == (one.rows * 2, 0)
+    shown = _shown_at(batch)
+    one = counted([settled], shown, 2)
+    assert (sorted(one.rows.tolist()), one.labels, one.corrected) == (sorted(shown.values()), 10, 0)
     positive = _valued(batch, 1, 1)
-    assert counted([settled, settled]) == one
-    corrected = counted([settled, positive, settled, positive])
-    assert (corrected.rows, corrected.labels, corrected.corrected) == (one.rows, one.labels, one.labels)
-    assert counted([positive, settled]).corrected == 0
-    assert counted([_valued(batch, 0, 0)]).labels == 0
+    assert counted([settled, settled], shown, 2).labels == 10
+    corrected = counted([settled, positive, settled, positive], shown, 2)
+    assert (corrected.rows.tolist(), corrected.labels, corrected.corrected) == (one.rows.tolist(), 10, 10)
+    assert corrected.values.all()
+    assert counted([positive, settled], shown, 2).corrected == 0
+    assert counted([_valued(batch, 0, 0)], shown, 2).labels == 0
+
+
+def test_a_row_of_no_impression_is_strange_and_nothing_is_nothing() -> None:
+    batch = _valued(small_batch(small_app(), 3, 5, seed=1), 1, 0)
+    shown = _shown_at(batch)
+    (partition, offset, item), _ = shown.popitem()
+    found = counted([batch], shown, 2)
+    assert found.strange == (f"item {item} of partition {partition} offset {offset}",)
+    assert len(found.rows) == 4
+    assert counted([], shown, 2).values.shape == (0, 2)
+
+
+def _shown_at(batch: SampleBatch) -> dict[tuple[int, int, int], int]:
+    """A mark for every row of it."""
+    at = batch.request_index
+    partitions, offsets = batch.requests.partition[at].tolist(), batch.requests.offset[at].tolist()
+    places = zip(partitions, offsets, range(len(batch)), strict=True)
+    return {place: mark for mark, place in enumerate(places)}
 
 
 def _valued(batch: SampleBatch, settles: int, value: int) -> SampleBatch:

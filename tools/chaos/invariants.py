@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from streamlearn.demo import Board
 from streamlearn.errors import StreamlearnError
@@ -10,30 +14,50 @@ from streamlearn.serving.infer import InferAnswer
 from tools.chaos.ground import Ground
 from tools.chaos.heard import ask, differ
 from tools.chaos.late import LateNode
-from tools.chaos.settled import Settled
+from tools.chaos.settled import UNSETTLED, Settled, mark_of
 
 __all__ = ["answers", "chosen", "learned", "verified"]
 
-_OLDER = 5
+_OLDER, _NAMED = 5, 5
 
 
-def learned(board: Board, labels: int, settled: Settled, metrics: dict[str, float]) -> Iterator[str]:
-    """Whether all that was shown is in the samples, and each label was learned once.
+def learned(board: Board, labels: Sequence[str], settled: Settled, metrics: dict[str, float]) -> Iterator[str]:
+    """Whether all that was shown is in the samples, and each label was learned once, as it was told.
 
     Args:
-        board: What was shown.
-        labels: How many labels a row has.
+        board: What was shown, and what people were told to have done.
+        labels: The names of the labels.
         settled: What the samples say.
         metrics: Of the newest version.
     """
-    if settled.rows != len(board):
-        yield f"{len(board):,} rows were shown, and {settled.rows:,} are in the samples"
-    if settled.labels != len(board) * labels:
-        yield f"{len(board) * labels:,} labels are to be settled, and {settled.labels:,} are"
+    keys, done = board.keys(), board.rows().done
+    marks = np.fromiter((mark_of(*key) for key in keys), np.int64, len(keys))
+    there, first, times = np.unique(settled.rows, return_index=True, return_counts=True)
+    is_there = np.isin(marks, there)
+    yield from _named(keys, ~is_there, "rows were shown, and are in no sample")
+    yield from _named(keys, np.isin(marks, there[times > 1]), "rows are in the samples under more than one identity")
+    strange = [*settled.strange, *("one that was not shown" for _ in range(int((~np.isin(there, marks)).sum())))]
+    if strange:
+        yield f"{len(strange):,} rows of samples are of nothing that was shown: {', '.join(strange[:_NAMED])}"
+    values = np.full(done.shape, UNSETTLED, np.int8)
+    values[is_there] = settled.values[first[np.searchsorted(there, marks[is_there])]]
+    for at, label in enumerate(labels):
+        said, is_settled = values[:, at], values[:, at] != UNSETTLED
+        yield from _named(keys, is_there & ~is_settled, f"rows have no {label} that is settled")
+        yield from _named(keys, is_settled & (said < done[:, at]), f"rows have a {label} that nobody learned of")
+        yield from _named(keys, is_settled & (said > done[:, at]), f"rows have a {label} that nobody did")
     if round(metrics["labels_learned"]) != settled.labels:
         yield f"{settled.labels:,} labels are settled, and {metrics['labels_learned']:,.0f} were learned"
     if round(metrics["labels_corrected"]) != settled.corrected:
         yield f"{settled.corrected:,} labels are to be corrected, and {metrics['labels_corrected']:,.0f} were"
+
+
+def _named(keys: Sequence[tuple[str, Any]], are_bad: npt.NDArray[np.bool_], what: str) -> Iterator[str]:
+    """How many rows there are, and the first few of them."""
+    bad = np.flatnonzero(are_bad)
+    if len(bad):
+        names = (f"item {keys[row][1]} of request {keys[row][0]}" for row in bad[:_NAMED].tolist())
+        yield f"{len(bad):,} {what}: {', '.join(names)}"
 
 
 def verified(ground: Ground) -> Iterator[str]:

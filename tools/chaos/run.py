@@ -203,7 +203,7 @@ def _look(ground: Ground, board: Board, outcome: Outcome, tell: Callable[[str], 
     outcome.versions = len(loop.known())
     tell("everything is learned and served; it is held against what was shown")
     outcome.violations += learned(
-        board, len(ground.folder.app.labels), read_settled(ground.folder), ground.newest.metrics
+        board, [one.name for one in ground.folder.app.labels], read_settled(ground.folder), ground.newest.metrics
     )
     if loop.letters:
         outcome.violations.append(f"{loop.letters} dead letters")
