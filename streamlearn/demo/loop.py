@@ -122,9 +122,13 @@ class Loop:
 
     def signal(self, name: str, number: int) -> None:
         """Send a process a signal; one that has just ended gets none."""
-        log = (self._logs / f"{name}.log").read_text(errors="replace")
         with suppress(ProcessLookupError):
-            os.kill(int(re.findall(rf"^--- {re.escape(name)} started as pid (\d+)", log, re.MULTILINE)[-1]), number)
+            os.kill(self.pid(name), number)
+
+    def pid(self, name: str) -> int:
+        """The process of a name that was started last."""
+        log = (self._logs / f"{name}.log").read_text(errors="replace")
+        return int(re.findall(rf"^--- {re.escape(name)} started as pid (\d+)", log, re.MULTILINE)[-1])
 
     def meter(self, name: str, metric: str, **labels: str) -> float:
         """The sum of what a process says of a metric, of the labels given; 0 while it says nothing."""

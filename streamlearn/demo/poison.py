@@ -47,23 +47,10 @@ class Poison:
     def blocks(self, span_ms: int) -> Iterator[HistoryBlock]:
         """See `History`."""
         for block in self._history.blocks(span_ms):
-            yield self._turned(block)
+            yield self.turned(block)
 
-    def _read(self) -> tuple[set[tuple[str, Any, str]], set[str]]:
-        """What was really done with what the stretch shows, and its requests."""
-        requests: set[str] = set()
-        did: set[tuple[str, Any, str]] = set()
-        for block in self._history.blocks(_SPAN_MS):
-            if block.impressions_rows:
-                ids, times = ids_of(block.impressions, "request_id"), block.impressions["event_time_ms"].tolist()
-                requests.update(one for one, at in zip(ids, times, strict=True) if self._begin_ms <= at < self._end_ms)
-            if requests and block.actions_rows:
-                one = block.actions
-                keys = zip(ids_of(one, "request_id"), ids_of(one, "item_id"), ids_of(one, "action"), strict=True)
-                did.update(key for key in keys if key[0] in requests)
-        return did, requests
-
-    def _turned(self, block: HistoryBlock) -> HistoryBlock:
+    def turned(self, block: HistoryBlock) -> HistoryBlock:
+        """A block, with what it tells of the stretch the wrong way round."""
         actions = block.actions
         if block.actions_rows:
             ids = ids_of(actions, "request_id")
@@ -83,6 +70,20 @@ class Poison:
             else:
                 columns[name] = np.array(values, np.int64)
         return block._replace(actions=columns, actions_rows=len(times))
+
+    def _read(self) -> tuple[set[tuple[str, Any, str]], set[str]]:
+        """What was really done with what the stretch shows, and its requests."""
+        requests: set[str] = set()
+        did: set[tuple[str, Any, str]] = set()
+        for block in self._history.blocks(_SPAN_MS):
+            if block.impressions_rows:
+                ids, times = ids_of(block.impressions, "request_id"), block.impressions["event_time_ms"].tolist()
+                requests.update(one for one, at in zip(ids, times, strict=True) if self._begin_ms <= at < self._end_ms)
+            if requests and block.actions_rows:
+                one = block.actions
+                keys = zip(ids_of(one, "request_id"), ids_of(one, "item_id"), ids_of(one, "action"), strict=True)
+                did.update(key for key in keys if key[0] in requests)
+        return did, requests
 
     def _not_done(self, block: HistoryBlock) -> list[tuple[int, str, Any, str]]:
         """Of what the block shows in the stretch, all that nobody did: when, the request, the item and the action."""

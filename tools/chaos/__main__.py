@@ -30,6 +30,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="how long there is load")
     parser.add_argument("--seed", type=int, help="where chance comes from; one by chance without it")
     parser.add_argument("--real", action="store_true", help="on a real Kafka, Redis and Flink")
+    parser.add_argument("--only", action="append", default=[], help="faults whose name has this; may be repeated")
     asked = parser.parse_args(words)
     seed = random.SystemRandom().randrange(1 << 31) if asked.seed is None else asked.seed
     begun_s = time.monotonic()
@@ -42,7 +43,7 @@ def main(words: list[str]) -> int:
     with ExitStack() as ends:
         place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-chaos-")))
         services, changes = whole(place / "services", ends) if asked.real else ({}, ())
-        outcome = run(Wanted(asked.minutes * 60, seed), place, services, changes, tell)
+        outcome = run(Wanted(asked.minutes * 60, seed, only=tuple(asked.only)), place, services, changes, tell)
     _print(outcome, seed)
     return 1 if outcome.violations else 0
 

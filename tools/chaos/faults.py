@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
 from streamlearn.errors import ServiceError
@@ -17,15 +18,17 @@ __all__ = ["QUICK", "faults_of"]
 
 Strike = Callable[[Ground], None]
 
-_STOPPED_S, _AWAY_S = (1.0, 6.0), 20.0
+_STOPPED_S, _LONG_S = (1.0, 6.0), 30.0
+_FULL_S, _ROOM_BYTES = 10.0, 4_096
+_TURN_WALL_S = (5.0, 10.0)
 _STRIKE_S_MAX, _HELD_S = 60.0, 4.0
 _PAIRS = (("trainer", "shard-1"), ("node-1", "node-2"), ("ingest", "trainer"), ("shard-0", "shard-1"))
 QUICK = ("kill trainer", "kill node-1", "kill shard-0", "kill ingest")
 """Faults that a short run draws from."""
 
 
-def faults_of(ground: Ground) -> dict[str, Strike]:
-    """All that may happen there, by name."""
+def faults_of(ground: Ground, away_s: float) -> dict[str, Strike]:
+    """All that may happen there, by name, of which services are away for some seconds."""
     found: dict[str, Strike] = {f"kill {name}": partial(_kill, names=(name,)) for name in PROCESSES}
     found |= {f"kill {' and '.join(names)}": partial(_kill, names=names) for names in _PAIRS}
     found |= {f"stop {name} for seconds": partial(_stop, name=name) for name in PROCESSES}
@@ -35,11 +38,14 @@ def faults_of(ground: Ground) -> dict[str, Strike]:
         "drain a node": _drain,
         "a file of a version is damaged while a node starts": _damage,
         "a node joins late": _late,
+        f"stop the trainer for {_LONG_S:.0f} s": _stop_long,
+        "what people did is told the wrong way round": _turn,
+        "the trainer can write no large file, as on a full disk": _fill,
         "roll back, then put training back": _roll_back_and_rewind,
         "roll back, then accept what was left": _roll_back_and_accept,
         "put training back": _rewind,
     }
-    found |= {f"stop {name} for {_AWAY_S:.0f} s": partial(_away, name=name) for name in ground.services}
+    found |= {f"stop {name} for {away_s:.0f} s": partial(_away, name=name, away_s=away_s) for name in ground.services}
     return found
 
 
@@ -52,6 +58,39 @@ def _stop(ground: Ground, name: str) -> None:
     ground.loop.signal(name, signal.SIGSTOP)
     time.sleep(ground.chance.uniform(*_STOPPED_S))
     ground.loop.signal(name, signal.SIGCONT)
+
+
+def _stop_long(ground: Ground) -> None:
+    """Longer than shards and the registry wait for anybody."""
+    ground.loop.signal("trainer", signal.SIGSTOP)
+    time.sleep(_LONG_S)
+    ground.loop.signal("trainer", signal.SIGCONT)
+
+
+def _turn(ground: Ground) -> None:
+    """Some seconds of data are told the wrong way round; they are learned as they are told."""
+    begin_ms, end_ms = (ground.feed.event_ms + round(wall_s * 1_000 * ground.speed) for wall_s in _TURN_WALL_S)
+    ground.turning.turn(begin_ms, end_ms)
+    ground.loop.wait(lambda: ground.feed.event_ms >= end_ms, "the stretch to be over", _STRIKE_S_MAX)
+
+
+def _fill(ground: Ground) -> None:
+    """Writes of the trainer beyond the first few bytes of a file fail, as with a disk that is full.
+
+    The error is EFBIG, not ENOSPC, and small files still find room; no disk is filled, and nobody has to be root.
+    """
+    pid, before = ground.loop.pid("trainer"), ground.newest.version
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (_ROOM_BYTES, hard))
+    try:
+        time.sleep(_FULL_S)
+        # One may have been all but written.
+        if ground.newest.version > before + 1 and ground.loop.pid("trainer") == pid:
+            message = f"version {ground.newest.version} was published where there was no room, after {before}"
+            raise ServiceError(message, help="see what it wrote")
+    finally:
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _drain(ground: Ground) -> None:
@@ -158,8 +197,8 @@ def _rewind_to(ground: Ground, version: int) -> None:
     ground.loop.wait(reverted, "training to go back", _STRIKE_S_MAX)
 
 
-def _away(ground: Ground, name: str) -> None:
+def _away(ground: Ground, name: str, away_s: float) -> None:
     service = ground.services[name]
     service.pause()
-    time.sleep(_AWAY_S)
+    time.sleep(away_s)
     service.resume()

@@ -12,6 +12,7 @@ from streamlearn.demo import Feed, Loop
 from streamlearn.errors import ServiceError
 from streamlearn.versions import Known
 from tools.chaos.heard import Heard
+from tools.chaos.turning import Turning
 from tools.services import Service
 
 __all__ = ["PROCESSES", "Ground"]
@@ -28,6 +29,8 @@ class Ground:
         changes: What `--set` says of it.
         loop: Its processes.
         feed: What they are fed.
+        turning: What the feed replays.
+        speed: Event time per wall time.
         heard: Some of what nodes answered.
         chance: Where chance comes from.
         services: What the loop stands on, by name; none where it stands on files.
@@ -41,12 +44,15 @@ class Ground:
         loop: Loop,
         feed: Feed,
         *,
+        turning: Turning,
+        speed: float,
         heard: Heard,
         chance: random.Random,
         services: Mapping[str, Service],
         place: Path,
     ) -> None:
         self.folder, self.changes, self.loop, self.feed = folder, changes, loop, feed
+        self.turning, self.speed = turning, speed
         self.heard, self.chance, self.services, self.place = heard, chance, services, place
 
     @property

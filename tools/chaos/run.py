@@ -22,6 +22,7 @@ from tools.chaos.invariants import answers, learned, verified
 from tools.chaos.late import LateNode
 from tools.chaos.plan import planned
 from tools.chaos.settled import read_settled
+from tools.chaos.turning import Turning
 from tools.services import Service
 
 __all__ = ["Outcome", "Wanted", "run"]
@@ -29,7 +30,7 @@ __all__ = ["Outcome", "Wanted", "run"]
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "kuairand"
 _END_S_MAX = 300.0
 # Before this a fault must be over; the rest is what the feed has to itself.
-_LAST_S = 20.0
+_LAST_S, _LONG_S = 20.0, 600.0
 _ROWS_PER_S_MAX = 400.0
 _SETTINGS = (
     "up.restarts_max=1000",
@@ -50,6 +51,7 @@ class Wanted:
         whole_s_max: How long after a fault the loop may take to be whole again.
         is_quick: Whether few kinds of faults are drawn from.
         faults_max: After how many faults the load ends, before its time; 0 for any number.
+        only: Texts of which a fault's name has to have one; none for all faults.
     """
 
     seconds: float
@@ -57,6 +59,12 @@ class Wanted:
     whole_s_max: float = 60.0
     is_quick: bool = False
     faults_max: int = 0
+    only: tuple[str, ...] = ()
+
+    @property
+    def away_s(self) -> float:
+        """How long services are away: a minute where there is time for it."""
+        return 60.0 if self.seconds >= _LONG_S else 20.0
 
 
 @dataclass
@@ -140,12 +148,23 @@ def run(
         loop.wait_up()
         tell("the loop is up")
         begin = _Begin(history, until_ms)
-        witness = Witness(begin, board.did)
+        turning = Turning(begin, folder.app)
+        # What is told is what there is to learn, also where it is the wrong way round.
+        witness = Witness(turning, board.did)
         feed = ends.enter_context(closing(Feed(folder, witness, loop.nodes, board, speed, heard=heard)))
         chance = random.Random(wanted.seed)
         ground = Ground(
-            folder, changes, loop, feed, heard=heard, chance=chance, services=services, place=place
-        )  # fmt: skip
+            folder,
+            changes,
+            loop,
+            feed,
+            turning=turning,
+            speed=speed,
+            heard=heard,
+            chance=chance,
+            services=services,
+            place=place,
+        )
         _strike(ground, wanted, outcome, tell)
         begin.cut()
         try:
@@ -158,9 +177,10 @@ def run(
 
 def _strike(ground: Ground, wanted: Wanted, outcome: Outcome, tell: Callable[[str], None]) -> None:
     """One fault after another, each when the loop is whole again, while there is load."""
-    faults = faults_of(ground)
+    faults = faults_of(ground, wanted.away_s)
     ends_s = time.monotonic() + wanted.seconds - _LAST_S
     names = [name for name in faults if name in QUICK] if wanted.is_quick else list(faults)
+    names = [name for name in names if not wanted.only or any(one in name for one in wanted.only)]
     ground.wait_whole(wanted.whole_s_max)
     for quiet_s, name in planned(wanted.seed, names):
         struck = sum(map(len, outcome.took_s.values())) + len(outcome.violations)
