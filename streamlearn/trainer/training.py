@@ -60,7 +60,7 @@ def train(
         log = ends.enter_context(ScoreLog(scores_folder(folder.folder, validation), validation, clock=clock))
         trainer = Trainer(
             folder, model, topic, client, store,
-            registry=registry, graph=_graph(folder, model, store), scored=log.append, clock=clock,
+            registry=registry, graph=_graph(folder, model, store), scored=log.offer, clock=clock,
             begin_with=source_of(store, begin_with) if begin_with else None, compact=_compact(folder),
         )  # fmt: skip
         return trainer.run(stop, until=until(topic), show=show)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.validation.score import WindowScore
 
 __all__ = ["COLUMNS", "ScoreColumns", "ScoreLog", "read_scores", "scores_folder"]
+
+_LOG = logging.getLogger(__name__)
 
 # Each column of a file, the unit last in its name, with its field in a score.
 COLUMNS = {
@@ -150,6 +153,13 @@ class ScoreLog:
             raise
         self._bytes += len(data)
 
+    def offer(self, scores: Sequence[WindowScore]) -> None:
+        """Add scores, or say that they are lost: a disk that is full stops no training."""
+        try:
+            self.append(scores)
+        except OSError as error:
+            _LOG.warning("%d scores of closed windows are lost: %s", len(scores), error)
+
     def close(self) -> None:
         """End the file; the next score begins another."""
         if self._file is not None:
@@ -163,12 +173,18 @@ class ScoreLog:
         number = files[-1][0] if files else 0
         while self._file is None:
             number += 1
+            file = self._folder / f"scores-{number:06d}.csv"
             try:
-                self._file = (self._folder / f"scores-{number:06d}.csv").open("xb", buffering=0)
+                self._file = file.open("xb", buffering=0)
             except FileExistsError:  # of another process that begins now
                 continue
         self._bytes = 0
-        _write(self._file, _HEAD)
+        try:
+            _write(self._file, _HEAD)
+        except OSError:
+            self.close()  # nothing may come after half a head
+            file.unlink(missing_ok=True)
+            raise
         self._bytes = len(_HEAD)
         self._forget(files)
 

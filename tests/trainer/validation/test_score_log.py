@@ -149,6 +149,23 @@ def test_a_line_that_a_full_disk_tore_harms_nothing_that_comes_later(tmp_path: P
     assert found.torn_lines == 1
 
 
+def test_scores_that_a_full_disk_refuses_are_said_to_be_lost_and_stop_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with ScoreLog(tmp_path) as log:
+        log.offer([score(0)])
+        with monkeypatch.context() as full:
+            full.setattr(score_log, "_write", refuse)
+            log.offer([score(1), score(1)])
+            log.offer([score(1)])  # no file can be begun either
+        log.offer([score(2)])
+    assert read_scores(tmp_path)["begin_ms"].tolist() == [0, 120_000]
+    assert "2 scores of closed windows are lost: [Errno 28]" in caplog.text
+
+
 def test_of_a_window_that_was_scored_twice_the_complete_score_counts(tmp_path: Path) -> None:
     with ScoreLog(tmp_path) as log:
         log.append([score(1, rows=10), score(2, rows=30, is_complete=False), score(2, "home")])
