@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 # Folders of tests that take about as long together as those of the other; a last process has the others, and files.
 SHARES = (
-    ("examples", "ingest"),
+    ("examples", "ingest", "publisher"),
     ("cli", "models", "native", "serving", "versions"),
 )
 _NO_TESTS = 5
