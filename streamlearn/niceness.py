@@ -11,11 +11,7 @@ from pathlib import Path
 
 from streamlearn.clock import Clock
 
-__all__ = ["BACKGROUND_NICE", "LANE_NICE", "Courtesy", "give_way"]
-
-# In a serving node: whoever scores gives way to whoever takes requests in, so that what comes while a machine has much
-# to do waits to be merged, and not to be read. Whoever stages or compiles gives way to both.
-LANE_NICE, BACKGROUND_NICE = 7, 17
+__all__ = ["Courtesy", "give_way"]
 
 _TASKS = Path("/proc/self/task")
 

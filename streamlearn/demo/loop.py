@@ -17,7 +17,7 @@ from typing import Any
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ServiceError, StreamlearnError
-from streamlearn.supervision.tether import tethered
+from streamlearn.supervision import tether
 from streamlearn.topics import create_topic
 from streamlearn.versions import Known, Model, Verdict, read_manifest, read_verdict
 
@@ -52,14 +52,15 @@ class Loop:
         for name in ("samples", "progress", "dead_letters"):
             create_topic(folder.topic_url(name), folder.topic_settings(name, partitions), folder.access).close()
         self._logs.mkdir(parents=True)
-        command = [sys.executable, "-m", "streamlearn", "up", str(folder.folder), "--logs", str(self._logs)]
+        # It ends with the demo, however that ends.
+        command = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
+        command += [sys.executable, "-m", "streamlearn", "up", str(folder.folder), "--logs", str(self._logs)]
         command += ["--nodes", str(nodes), "--shards", str(shards)]
         command += [word for change in changes for word in ("--set", change)]
         self._said = self._logs / "up.txt"
         with self._said.open("wb") as said:
-            # It ends with the demo, however that ends. A group of its own: Ctrl-C reaches the demo alone, which ends it
-            # in order.
-            self._up = subprocess.Popen(tethered(command), stdout=said, stderr=said, start_new_session=True)
+            # A group of its own: Ctrl-C reaches the demo alone, which ends the loop in order.
+            self._up = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
         self._where: dict[tuple[str, str], str] = {}
         self.waiting: Callable[[], None] = lambda: None
 

@@ -17,7 +17,6 @@ import msgspec
 
 from streamlearn.decoding import from_json
 from streamlearn.models.tensorflow_load import load_tensorflow
-from streamlearn.niceness import BACKGROUND_NICE, LANE_NICE, give_way
 from streamlearn.serving.lane_orders import PACKET_BYTES_MAX, Answer, Birth, read_order
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ def main() -> None:
     lane = LaneScoring(birth)
     threading.Thread(target=_obey, args=(lane, orders, told), daemon=True).start()
     orders.send(msgspec.json.encode(Answer()))
-    give_way(LANE_NICE)
     with lane.place.entered():
         while packet := work.recv(PACKET_BYTES_MAX):
             work.send(lane.score(packet))
@@ -59,7 +57,6 @@ def _listen(orders: socket.socket, told: SimpleQueue[tuple[bytes, list[int]]]) -
 
 
 def _obey(lane: LaneScoring, orders: socket.socket, told: SimpleQueue[tuple[bytes, list[int]]]) -> None:
-    give_way(BACKGROUND_NICE)
     with lane.place.entered():
         while True:
             data, files = told.get()

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.niceness import LANE_NICE, give_way
 from streamlearn.serving.execution_meters import ExecutionMeters
 from streamlearn.serving.lane_kind import LanePlace
 from streamlearn.serving.work import Work
@@ -91,7 +90,6 @@ class Lanes:
         return not self.alive
 
     def _lane(self, number: int, place: LanePlace) -> None:
-        give_way(LANE_NICE)
         failures = 0
         while failures <= self._failures_max:
             try:

@@ -24,7 +24,6 @@ class Member:
         needs: Members that are to be ready before it is started.
         may_end: Whether an end with status 0 is right, as its input may end.
         ready_s_max: How long it may take until it says that it is ready; None where it bounds itself.
-        nice: How far it gives way to the others; 0 is not at all.
         where: Its addresses, by what answers there.
     """
 
@@ -34,5 +33,4 @@ class Member:
     needs: tuple[str, ...] = ()
     may_end: bool = False
     ready_s_max: float | None = None
-    nice: int = 0
     where: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ServiceError, UsageError
-from streamlearn.niceness import LANE_NICE
 from streamlearn.supervision.member import INGEST, NODES, SHARDS, TRAINER, Member
 from streamlearn.supervision.ports import LOOPBACK, free_ports, is_taken
 
@@ -21,8 +20,6 @@ __all__ = ["NODE_PORTS_STEP", "Asked", "Plan", "planned"]
 NODE_PORTS_STEP = 10
 _PORT_MAX = 65_535
 _SHARDS_MAX = 64
-# Who learns gives way to who answers.
-_LEARNS_NICE = LANE_NICE
 
 
 @dataclass(frozen=True)
@@ -132,13 +129,13 @@ class _Made:
     def ingest(self) -> Member:
         """Ingest, which ends with its topics."""
         command, where = self._command(["ingest", str(self._folder.folder)])
-        return Member("ingest", INGEST, command, may_end=True, nice=_LEARNS_NICE, where=where)
+        return Member("ingest", INGEST, command, may_end=True, where=where)
 
     def trainer(self, needs: tuple[str, ...]) -> Member:
         """The trainer, with its publisher."""
         words = ["train", str(self._folder.folder), *_option("--token-file", self._asked.shards_token_file)]
         command, where = self._command(words)
-        return Member("trainer", TRAINER, command, needs=needs, nice=_LEARNS_NICE, where=where)
+        return Member("trainer", TRAINER, command, needs=needs, where=where)
 
     def node(self, number: int, grpc: str, http: str) -> Member:
         """One serving node; it gives up by itself when it is not ready in time."""

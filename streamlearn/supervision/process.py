@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.supervision import tether
 from streamlearn.supervision.ear import Ear
 from streamlearn.supervision.log import LINE_BYTES_MAX, MemberLog
 from streamlearn.supervision.member import Member
-from streamlearn.supervision.tether import tethered
 
 __all__ = ["MemberProcess", "how_ended"]
 
@@ -42,7 +43,7 @@ class MemberProcess:
         self._log, self._ear = log, Ear()
         try:
             self._process = subprocess.Popen(
-                tethered(member.command, member.nice),
+                [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *member.command],
                 env=self._ear.environ(silence_s_max),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

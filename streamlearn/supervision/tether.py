@@ -11,39 +11,27 @@ import os
 import signal
 import sys
 
-__all__ = ["main", "tethered"]
+__all__ = ["main"]
 
 _PR_SET_PDEATHSIG = 1
 _NOT_STARTED = 127
-
-
-def tethered(command: list[str] | tuple[str, ...], nice: int = 0) -> list[str]:
-    """The command line by which this process starts a command that ends with it.
-
-    Args:
-        command: Program and arguments.
-        nice: How far it gives way to others.
-    """
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(nice), *command]
 
 
 def main(arguments: list[str]) -> int:
     """Become a command that ends with its owner.
 
     Args:
-        arguments: The owner's pid, how nice it is to be, then the command.
+        arguments: The owner's pid, then the command.
 
     Returns:
         The exit status, where there is no such command or no owner any more.
     """
-    owner_pid, nice, command = int(arguments[0]), int(arguments[1]), arguments[2:]
+    owner_pid, command = int(arguments[0]), arguments[1:]
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         print(f"error: the kernel refuses to end it with its owner: {os.strerror(ctypes.get_errno())}", file=sys.stderr)
         return _NOT_STARTED
     if os.getppid() != owner_pid:
         return _NOT_STARTED  # the owner ended before the kernel was asked
-    if nice:
-        os.nice(nice)
     # The pulse that is asked for is the command's, and not that of what it starts itself.
     if "WATCHDOG_USEC" in os.environ:
         os.environ["WATCHDOG_PID"] = str(os.getpid())

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import NodeNotReady, RegistryUnreachable, StoreError, StreamlearnError
-from streamlearn.niceness import BACKGROUND_NICE, give_way
+from streamlearn.niceness import give_way
 from streamlearn.settings import ReplicaSettings
 from streamlearn.table import TableSet
 from streamlearn.versions.backoff import Backoff
@@ -34,6 +34,8 @@ _LOG = logging.getLogger(__name__)
 # How long one question to the registry waits for news, so that a node that ends is not waited for.
 _WAIT_S = 0.25
 _SAID_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
+# No nicer: who answers waits for what this thread holds when it loses its processor.
+_STAGE_NICE = 10
 
 
 class Replica:
@@ -250,7 +252,7 @@ class Replica:
             self._nudge.clear()
             # Before there is anything to answer with, everybody waits for it.
             if self._seat.current is not None:
-                give_way(BACKGROUND_NICE)
+                give_way(_STAGE_NICE)
             self._guarded("staging", self._stager.work, waits)
             self._nudge.wait(self._stager.wait_s)
 

@@ -53,12 +53,6 @@ def test_by_default_there_are_ingest_a_trainer_with_its_own_tables_and_a_node() 
     )  # fmt: skip
 
 
-def test_who_learns_gives_way_to_who_answers() -> None:
-    assert [(one.name, one.nice) for one in plan(Asked(shards=1)).members] == [
-        ("shard-0", 0), ("ingest", 7), ("trainer", 7), ("node-1", 0),
-    ]  # fmt: skip
-
-
 def test_every_process_has_metrics_of_its_own_at_a_free_port() -> None:
     found = plan()
     ports = [told(one, "telemetry.metrics_port") for one in found.members]

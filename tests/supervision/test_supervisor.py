@@ -111,21 +111,6 @@ def test_members_are_stopped_in_order_and_none_is_left(tmp_path: Path) -> None:
     assert log[1] == "listens"
 
 
-def test_a_member_is_as_nice_as_it_is_planned(tmp_path: Path) -> None:
-    def note(signals: Signals, pids: dict[str, int]) -> None:
-        found.update({name: os.getpriority(os.PRIO_PROCESS, pid) for name, pid in pids.items()})
-        signals.stop.set()
-
-    found: dict[str, int] = {}
-    members = [
-        Member(name, stage, python(_STOPS, str(tmp_path / "said"), name), nice=nice)
-        for name, stage, nice in (("node-1", NODES, 0), ("trainer", TRAINER, 3))
-    ]
-    run(members, tmp_path, Watch(["node-1", "trainer"], note))
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert found == {"node-1": own, "trainer": min(19, own + 3)}
-
-
 def test_a_member_that_is_killed_is_started_again(tmp_path: Path) -> None:
     def kill(signals: Signals, pids: dict[str, int]) -> None:
         del signals
