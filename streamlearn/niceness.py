@@ -11,7 +11,11 @@ from pathlib import Path
 
 from streamlearn.clock import Clock
 
-__all__ = ["Courtesy", "give_way"]
+__all__ = ["BEHIND_LANES", "Courtesy", "give_way"]
+
+# How much nicer than lanes what stages or compiles in a serving node is. No more: who answers waits for what such a
+# thread holds when it loses its processor.
+BEHIND_LANES = 10
 
 _TASKS = Path("/proc/self/task")
 

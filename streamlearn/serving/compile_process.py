@@ -20,7 +20,7 @@ from msgspec import Struct
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.decoding import from_json
 from streamlearn.models.tensorflow_load import load_tensorflow
-from streamlearn.niceness import Courtesy, give_way
+from streamlearn.niceness import BEHIND_LANES, Courtesy, give_way
 from streamlearn.serving.ladder import Bucket
 from streamlearn.settings import ServingSettings
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "CompileRequest", "main"]
 
 # A shape takes what lanes leave, and after so long a tenth of a processor: a graph that is new waits for this.
-_NICE, _PATIENCE_S, _LOOK_S = 10, 30.0, 1.0
+_PATIENCE_S, _LOOK_S = 30.0, 1.0
 
 
 class CompileRequest(Struct, frozen=True):
@@ -59,14 +59,15 @@ class Answer(Struct, frozen=True):
 
 def main() -> None:
     """Do what the lines of stdin ask for; the first argument is the settings as JSON."""
-    give_way(_NICE)
     # What libraries print goes to stderr, answers alone to stdout.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     settings = from_json(sys.argv[1], ServingSettings)
+    nice = settings.lane_nice + BEHIND_LANES
+    give_way(nice)
     lines: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, lines), daemon=True).start()
-    courtesy = Courtesy(_NICE, _PATIENCE_S, SYSTEM_CLOCK)
+    courtesy = Courtesy(nice, _PATIENCE_S, SYSTEM_CLOCK)
     threading.Thread(target=_look, args=(courtesy,), daemon=True).start()
     with courtesy.given():
         load_tensorflow()

@@ -17,6 +17,7 @@ import msgspec
 
 from streamlearn.decoding import from_json
 from streamlearn.models.tensorflow_load import load_tensorflow
+from streamlearn.niceness import give_way
 from streamlearn.serving.lane_orders import PACKET_BYTES_MAX, Answer, Birth, read_order
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def main() -> None:
         # The node that drains needs its lanes, and they end with it.
         signal.signal(number, signal.SIG_IGN)
     birth = from_json(sys.argv[1], Birth)
+    give_way(birth.settings.lane_nice)
     orders, work = socket.socket(fileno=birth.orders), socket.socket(fileno=birth.work)
     told: SimpleQueue[tuple[bytes, list[int]]] = SimpleQueue()
     threading.Thread(target=_listen, args=(orders, told), daemon=True).start()

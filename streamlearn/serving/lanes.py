@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.niceness import give_way
 from streamlearn.serving.execution_meters import ExecutionMeters
 from streamlearn.serving.lane_kind import LanePlace
 from streamlearn.serving.work import Work
@@ -59,10 +60,13 @@ class Lanes:
         scores: What runs it.
         places: That of each lane.
         failures_max: How often in a row a lane begins anew.
+        nice: How far they give way to other threads.
     """
 
-    def __init__(self, source: Source, scores: Scores, places: Sequence[LanePlace], failures_max: int) -> None:
-        self._source, self._scores, self._failures_max = source, scores, failures_max
+    def __init__(
+        self, source: Source, scores: Scores, places: Sequence[LanePlace], failures_max: int, *, nice: int = 0
+    ) -> None:
+        self._source, self._scores, self._failures_max, self._nice = source, scores, failures_max, nice
         self._meters = ExecutionMeters()
         self._taken_s: list[float | None] = [None] * len(places)
         self._threads = [
@@ -90,6 +94,7 @@ class Lanes:
         return not self.alive
 
     def _lane(self, number: int, place: LanePlace) -> None:
+        give_way(self._nice)
         failures = 0
         while failures <= self._failures_max:
             try:

@@ -13,6 +13,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.errors import NodeNotReady
 from streamlearn.models.tensorflow_load import load_tensorflow
 from streamlearn.native import native
+from streamlearn.niceness import BEHIND_LANES
 from streamlearn.pulse import PULSE
 from streamlearn.serving.answering import Answering
 from streamlearn.serving.compile_cache import CompileCache
@@ -98,8 +99,10 @@ class Node:
             registry=self._registry,
             settings=settings.replica,
             hooks=self._front.answering,
+            stage_nice=settings.serving.lane_nice + BEHIND_LANES,
         )
-        self._lanes = Lanes(self._front, self._front, self._kind.places, settings.serving.lane_failures_max)
+        nice, failures_max = settings.serving.lane_nice, settings.serving.lane_failures_max
+        self._lanes = Lanes(self._front, self._front, self._kind.places, failures_max, nice=nice)
         self._replica.start()
         self._teller = threading.Thread(target=self._tell, name="node-state", daemon=True)
         self._teller.start()

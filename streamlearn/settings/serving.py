@@ -53,6 +53,16 @@ class ServingSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "its own, and they are shared out among the GPUs.",
         ),
     ] = 1
+    lane_nice: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=9,
+            description="How far lanes give way to the threads that take requests in, as niceness. 7 for a model that "
+            "costs less than taking its requests in: where processors are short, these wait to be merged then, and not "
+            "to be read. For other models 0.",
+        ),
+    ] = 0
     lane_devices: Annotated[
         Literal["auto", "shared", "own"],
         Meta(

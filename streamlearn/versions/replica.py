@@ -12,7 +12,7 @@ from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import NodeNotReady, RegistryUnreachable, StoreError, StreamlearnError
-from streamlearn.niceness import give_way
+from streamlearn.niceness import BEHIND_LANES, give_way
 from streamlearn.settings import ReplicaSettings
 from streamlearn.table import TableSet
 from streamlearn.versions.backoff import Backoff
@@ -34,8 +34,6 @@ _LOG = logging.getLogger(__name__)
 # How long one question to the registry waits for news, so that a node that ends is not waited for.
 _WAIT_S = 0.25
 _SAID_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
-# No nicer: who answers waits for what this thread holds when it loses its processor.
-_STAGE_NICE = 10
 
 
 class Replica:
@@ -53,6 +51,7 @@ class Replica:
         settings: How it follows.
         loading: How files are read; `stage_threads` is the settings' own.
         hooks: What else must be ready before a version answers.
+        stage_nice: How far the thread that stages gives way to others.
         clock: What time is taken by.
 
     Attributes:
@@ -90,10 +89,11 @@ class Replica:
         settings: ReplicaSettings | None = None,
         loading: LoadSettings | None = None,
         hooks: Hooks | None = None,
+        stage_nice: int = BEHIND_LANES,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.boot_id, self._since_ms = uuid.uuid4().hex, clock.wall_ms()
-        self._name, self._registry, self._clock = name[:200], registry, clock
+        self._name, self._registry, self._stage_nice, self._clock = name[:200], registry, stage_nice, clock
         self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or NoHooks()
         self._log = PointerLog(store, model, clock=clock)
         self._seat = Seat(clock)
@@ -252,7 +252,7 @@ class Replica:
             self._nudge.clear()
             # Before there is anything to answer with, everybody waits for it.
             if self._seat.current is not None:
-                give_way(_STAGE_NICE)
+                give_way(self._stage_nice)
             self._guarded("staging", self._stager.work, waits)
             self._nudge.wait(self._stager.wait_s)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -58,6 +59,20 @@ def works_of(made: Made, count: int) -> tuple[list[Work], list[Any]]:
         works.append(work_of(dense, inputs, 4, 16, 5)._replace(note=note))
         wanted.append(scores_of(made.graphs, arrays, inputs))
     return works, wanted
+
+
+@pytest.mark.parametrize("nice", [0, 7])
+def test_lanes_are_as_nice_as_they_are_told(din: Made, nice: int) -> None:
+    def note() -> None:
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    found: list[int] = []
+    works, _ = works_of(din, 1)
+    queued = Queued(works)
+    queued.before_take = note
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    assert Lanes(queued, din.executables, [din.place], 0, nice=nice).join(END_S_MAX)
+    assert found == [max(nice, own)] * 2
 
 
 def test_lanes_share_what_there_is_and_answer_all_of_it(din: Made) -> None:
