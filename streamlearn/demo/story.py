@@ -27,7 +27,8 @@ class Acts:
         kill: A shard is killed.
         freeze: From here on all requests are put to a version of now too.
         poison: What people did is told the wrong way round from here on.
-        force: The judge's refusal is overruled.
+        force: The judge's refusal is overruled, of a version that has learned up to `learned`.
+        learned: By which it has learned enough of the poison to be seen.
         roll_back: And that is taken back.
         cure: Until here. Training is put back, and skips what lies between.
     """
@@ -36,8 +37,9 @@ class Acts:
     freeze: float = 0.35
     poison: float = 0.52
     force: float = 0.62
-    roll_back: float = 0.66
-    cure: float = 0.68
+    learned: float = 0.57
+    roll_back: float = 0.67
+    cure: float = 0.7
 
 
 ACTS = Acts()
@@ -150,6 +152,8 @@ class Story:
 
     def _force(self) -> None:
         self._reach(self._acts.force)
+        learned_ms = self.event_ms(self._acts.learned)
+        self._wait(lambda: (self._versions()[-1].watermark_ms or 0) >= learned_ms, "poison to be learned")
         bad = self._versions()[-1]
         self.found.forced, first = bad.version, len(self._board)
         self._loop.verb("promote", str(bad.version), "--accept", "--reason", "the demo wants to see it")
