@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 MODEL = RUSTFLAGS="--cfg model" cargo test --quiet --profile model -p streamlearn-table --lib model::
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
-.PHONY: help setup services fetch test chaos chaos-parts model check bench peers demo demo-real format lock clean
+.PHONY: help setup services fetch test chaos chaos-parts fuzz fuzz-corpora model check bench peers demo demo-real format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,23 @@ chaos-parts: setup fetch ## the parts' tests by chance for long: more kills, mor
 	  LIFE_SEEDS=$${LIFE_SEEDS:-30} LIFE_VERSIONS=$${LIFE_VERSIONS:-200} EXAMPLES_TIMES=$${EXAMPLES_TIMES:-20} \
 	  $(VENV)/bin/pytest -q tests/ps/test_chaos.py tests/ingest/test_restarts.py tests/ingest/test_broker_away.py \
 	  tests/examples/test_kuairand_equal.py tests/trainer tests/versions tests/publisher tests/table $(PYTEST)
+
+FUZZ ?= $(notdir $(wildcard native/fuzz/corpus/*))
+FUZZ_RUN = CARGO_PROFILE_RELEASE_LTO=off cargo +nightly fuzz run --fuzz-dir native/fuzz/libfuzzer --target-dir target/fuzz any
+
+fuzz: ## every native decoder against libFuzzer, FUZZ_S (600) seconds each; FUZZ="NAME ..." names some; needs a nightly compiler and cargo-fuzz
+	@for name in $(FUZZ); do \
+	  mkdir -p target/fuzz-corpus/$$name target/fuzz-found/$$name && \
+	  FUZZ=$$name $(FUZZ_RUN) $(CURDIR)/target/fuzz-corpus/$$name $(CURDIR)/native/fuzz/corpus/$$name -- -max_total_time=$${FUZZ_S:-600} \
+	    -timeout=20 -rss_limit_mb=2048 -max_len=8192 -artifact_prefix=$(CURDIR)/target/fuzz-found/$$name/ || exit 1; \
+	done
+
+fuzz-corpora: ## put what `make fuzz` has found into native/fuzz/corpus, minimised
+	@for name in $(FUZZ); do \
+	  rm -rf target/fuzz-merged && mkdir -p target/fuzz-merged && \
+	  FUZZ=$$name $(FUZZ_RUN) $(CURDIR)/target/fuzz-merged $(CURDIR)/native/fuzz/corpus/$$name $(CURDIR)/target/fuzz-corpus/$$name -- \
+	    -merge=1 -max_len=2048 && rm -rf native/fuzz/corpus/$$name && mv target/fuzz-merged native/fuzz/corpus/$$name || exit 1; \
+	done
 
 model: ## the model check of the table in full: every order of readers and writers with two preemptions
 	@LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} $(MODEL)

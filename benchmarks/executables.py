@@ -38,7 +38,7 @@ def run(quick: bool, note: Note) -> Result:
 
 
 def _process(folder: str, what: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.streamlearn_executables", folder, what]
+    command = [sys.executable, "-m", "benchmarks.ours.streamlearn_executables", folder, what]
     bare = {name: value for name, value in os.environ.items() if name not in ("TF_XLA_FLAGS", "XLA_FLAGS")}
     done = subprocess.run(command, env=bare, capture_output=True, text=True, timeout=_PROCESS_S_MAX)
     if done.returncode:

@@ -21,11 +21,11 @@ from benchmarks.result import Result
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.models import model_of
 from streamlearn.ps import Epoch, PsClient, Shelf
-from streamlearn.publisher.scoring import auc_of
+from streamlearn.publisher.logit_scores import auc_of
 from streamlearn.table import declared_tables
 from streamlearn.trainer.columns import columns_of
+from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.message import Reached
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.step import Piece, Step
 from streamlearn.versions import open_store

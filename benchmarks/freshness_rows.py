@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import AppFolder
-from streamlearn.ingest.sample_features import features_of, take_features
+from streamlearn.ingest.output.sample_features import features_of, take_features
 from streamlearn.replay import load_history
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, SampleHeader
 
@@ -54,7 +54,9 @@ def read_week(folder: AppFolder) -> Week:
     settled_ms = shown_ms[request_index] + 1_000 * folder.app.groups[0].wait_s
     features = folder.app.features
     batch = SampleBatch(
-        header=SampleHeader(features.fingerprint, folder.app.window_settings, "week", 0, 1, 1, int(settled_ms[-1])),
+        header=SampleHeader(
+            folder.app.samples_fingerprint, folder.app.window_settings, "week", 0, 1, 1, int(settled_ms[-1])
+        ),
         requests=RequestColumns(
             partition=np.zeros(len(first), np.int32),
             offset=np.arange(len(first), dtype=np.int64),

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.ingest_events import Written, history_of, write_events
-from benchmarks.ingest_place import Place, end_of, result_of, running
-from benchmarks.ingest_samples import made_of, watch
 from benchmarks.join import measure_join
 from benchmarks.result import Result
+from benchmarks.streams.ingest_events import Written, history_of, write_events
+from benchmarks.streams.ingest_place import Place, end_of, result_of, running
+from benchmarks.streams.ingest_samples import made_of, watch
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ServiceError
 from streamlearn.ingest import ProgressLog

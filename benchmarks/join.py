@@ -14,9 +14,12 @@ from streamlearn.apps import AppFolder
 from streamlearn.events import EventDecoder
 from streamlearn.events.encoder import EventEncoder
 from streamlearn.features import Label, LabelGroup, keys_of
-from streamlearn.ingest import ActionColumns, ImpressionColumns, JoinCore, JoinPlan, Lineage, SampleMaker
+from streamlearn.ingest import JoinCore, JoinPlan
+from streamlearn.ingest.join.columns import ActionColumns, ImpressionColumns
+from streamlearn.ingest.output.progress import Lineage
+from streamlearn.ingest.output.sample_maker import SampleMaker
 from streamlearn.marks import MarkedRows, Marks
-from streamlearn.settings import JoinSettings, MarksSettings
+from streamlearn.settings.join import JoinSettings, MarksSettings
 from streamlearn.testing import small_folder, small_impression
 
 __all__ = ["measure_join", "run"]
@@ -146,7 +149,7 @@ def _samples(items: int, takes: int, figures: dict[str, float]) -> None:
     """Rows a second of the small application's impressions, about 2,000 rows a take, as a join gives them."""
     folder = small_folder(Path())
     app, shown = folder.app, 4_000 // items
-    lineage = Lineage(16, app.window_settings, app.features.fingerprint, "events", "actions")
+    lineage = Lineage(16, app.window_settings, app.samples_fingerprint, "events", "actions")
     core, impressions = JoinCore(JoinPlan.of(app, "events", folder.settings.join)), _impressions(folder, shown, items)
     core.add_impressions(impressions)
     # Of the group that is due within the shortest window: half of its negatives are kept.

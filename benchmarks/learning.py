@@ -21,11 +21,12 @@ from streamlearn.apps import AppFolder, load_app
 from streamlearn.models import model_of
 from streamlearn.ps import Epoch, PsClient, Shelf
 from streamlearn.samples import SampleBatch
-from streamlearn.settings import TableSettings, TrainerSettings
+from streamlearn.settings.tables import TableSettings
+from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.table import declared_tables
 from streamlearn.trainer.columns import columns_of
+from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.message import Reached
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.step import Piece, Step
 from streamlearn.versions import open_store

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from examples.synthetic.history import SyntheticHistory, Truth
 from examples.synthetic.options import options_of
 from streamlearn.apps import App
-from streamlearn.ingest.sample_features import features_of
+from streamlearn.ingest.output.sample_features import features_of
 from streamlearn.replay import HistoryBlock
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, SampleHeader
 
@@ -49,7 +49,7 @@ def _batch(app: App, block: HistoryBlock, truth: Truth, chance: np.random.Genera
     begins = np.repeat(np.cumsum(counts) - counts, counts)
     shown_ms = np.asarray(shown["event_time_ms"], np.int64)
     return SampleBatch(
-        header=SampleHeader(app.features.fingerprint, app.window_settings, "truth", 0, 1, 1, int(shown_ms[-1])),
+        header=SampleHeader(app.samples_fingerprint, app.window_settings, "truth", 0, 1, 1, int(shown_ms[-1])),
         requests=RequestColumns(
             partition=np.zeros(requests, np.int32),
             offset=np.arange(requests, dtype=np.int64),

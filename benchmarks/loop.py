@@ -8,13 +8,13 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.ingest_events import ACTIONS_SHARE, ITEMS
-from benchmarks.loop_fresh import Spell, freshness
-from benchmarks.loop_rates import Held, Search, hold, sustained
-from benchmarks.loop_recovery import recoveries, rollbacks
-from benchmarks.loop_served import served
-from benchmarks.loop_whole import Shape, Whole
+from benchmarks.loops.loop_fresh import Spell, freshness
+from benchmarks.loops.loop_rates import Held, Search, hold, sustained
+from benchmarks.loops.loop_recovery import recoveries, rollbacks
+from benchmarks.loops.loop_served import served
+from benchmarks.loops.loop_whole import Shape, Whole
 from benchmarks.result import Result
+from benchmarks.streams.ingest_events import ACTIONS_SHARE, ITEMS
 from streamlearn.errors import ServiceError, StreamlearnError
 from tools.services.whole import whole_settings
 

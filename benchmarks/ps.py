@@ -16,7 +16,7 @@ __all__ = ["run"]
 Note = Callable[[str], None]
 
 _KEYS = 1_000_000
-_OURS = [sys.executable, "-m", "benchmarks.streamlearn_ps"]
+_OURS = [sys.executable, "-m", "benchmarks.ours.streamlearn_ps"]
 _PEER = "tensorflow_ps"
 _LESS = ("_ms",)
 

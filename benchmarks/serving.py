@@ -8,15 +8,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.nodes.serving_bare import export
+from benchmarks.nodes.serving_life import Beside, publications, rollbacks, switches, unseen
+from benchmarks.nodes.serving_load import overload
+from benchmarks.nodes.serving_model import Pointing, ServingModel
+from benchmarks.nodes.serving_nodes import ServingNode
+from benchmarks.nodes.serving_parts import Parts, Sizes
+from benchmarks.nodes.serving_peers import SERVING_PEERS
+from benchmarks.ours.streamlearn_serving import OTHER
 from benchmarks.result import Result
-from benchmarks.serving_bare import export
-from benchmarks.serving_life import Beside, publications, rollbacks, switches, unseen
-from benchmarks.serving_load import overload
-from benchmarks.serving_model import Pointing, ServingModel
-from benchmarks.serving_nodes import ServingNode
-from benchmarks.serving_parts import Parts, Sizes
-from benchmarks.serving_peers import SERVING_PEERS
-from benchmarks.streamlearn_serving import OTHER
 from streamlearn.errors import ServiceError
 from tools.services import Redis
 

@@ -18,7 +18,7 @@ Note = Callable[[str], None]
 
 _FULL_KEYS = 10_000_000
 _QUICK_KEYS = 1_000_000
-_OURS = [sys.executable, "-m", "benchmarks.streamlearn_table"]
+_OURS = [sys.executable, "-m", "benchmarks.ours.streamlearn_table"]
 # Of a virtual machine, memory that nothing has touched for long is slow to be had: it is touched before each process.
 _TOUCHED_BYTES = 4 << 30
 # Of each peer: the group, and how many cores it is measured on.

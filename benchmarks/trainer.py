@@ -20,7 +20,7 @@ Note = Callable[[str], None]
 Side: TypeAlias = Callable[[str, int, int], dict[str, float]]
 
 OURS = "streamlearn"
-_COMMAND = [sys.executable, "-m", "benchmarks.streamlearn_trainer"]
+_COMMAND = [sys.executable, "-m", "benchmarks.ours.streamlearn_trainer"]
 _CORES = 2
 _SIZES = ((100_000, "1e5"), (10_000_000, "1e7"))
 _QUICK_SIZES = _SIZES[:1]

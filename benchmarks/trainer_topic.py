@@ -22,7 +22,9 @@ from streamlearn.samples import (
     SampleHeader,
     SlotColumns,
 )
-from streamlearn.settings import Settings, TableSettings, TrainerSettings
+from streamlearn.settings import Settings
+from streamlearn.settings.tables import TableSettings
+from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.topics import TopicSettings, create_topic
 
 __all__ = ["MESSAGE_ROWS", "STALENESS_STEPS", "batches", "samples_folder", "write_samples"]
@@ -124,7 +126,7 @@ def _slots(side: str, keys: NDArray[np.uint64]) -> dict[str, SlotColumns]:
 
 def _header(app: App, shown_ms: int) -> SampleHeader:
     watermark_ms = shown_ms + 1_000 * _WAIT_S
-    return SampleHeader(app.features.fingerprint, app.window_settings, "bench", 0, 1, 1, watermark_ms)
+    return SampleHeader(app.samples_fingerprint, app.window_settings, "bench", 0, 1, 1, watermark_ms)
 
 
 def _requests(first: int, shown_ms: NDArray[np.int64]) -> RequestColumns:

@@ -46,7 +46,7 @@ def run(quick: bool, note: Note) -> Result:
 
 
 def _command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.streamlearn_versions", *words]
+    return [sys.executable, "-m", "benchmarks.ours.streamlearn_versions", *words]
 
 
 def _part(*words: str) -> dict[str, float]:
@@ -92,7 +92,7 @@ def _rollbacks(folder: str, registry: str, name: str) -> dict[str, float]:
     """Milliseconds from the pointer's write to the last node's word; and of the whole command."""
     store = f"{folder}/store"
     _part("small", store, registry)
-    from streamlearn.versions import pointer as moves
+    from streamlearn.versions.pointer import moves
 
     with _nodes(store, registry), open_registry(registry, "bench") as opened:
         from streamlearn.versions import History

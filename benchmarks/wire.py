@@ -24,7 +24,8 @@ from streamlearn.native import native
 from streamlearn.samples import SampleCodec
 from streamlearn.schemas import impression_schema
 from streamlearn.schemas.schema import PREFIX_BYTES
-from streamlearn.settings import EventSettings, SampleSettings, Settings
+from streamlearn.settings import EventSettings, Settings
+from streamlearn.settings.events import SampleSettings
 from streamlearn.testing import small_batch
 from streamlearn.topics import TopicSettings, create_topic, open_topic
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from streamlearn.apps import load_app
 from streamlearn.errors import StreamlearnError
 from streamlearn.ingest import BackfillReport, HistoryRange, run_backfill
-from streamlearn.leaving import leave
+from streamlearn.process_exit import leave
 from streamlearn.telemetry import set_up_logging
 
 __all__ = ["run"]
@@ -20,6 +20,11 @@ __all__ = ["run"]
 
 def run(argv: Sequence[str]) -> BackfillReport:
     """Run it to its end."""
+    return _run(argv)[0]
+
+
+def _run(argv: Sequence[str]) -> tuple[BackfillReport, float]:
+    """The report, and the share of events that may become dead letters."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.backfill", allow_abbrev=False)
     parser.add_argument("app", metavar="APP", help="the folder of an application, on every worker")
     parser.add_argument("--from", dest="begin", metavar="TIME", help="event time, ISO 8601; UTC unless it says so")
@@ -33,7 +38,7 @@ def run(argv: Sequence[str]) -> BackfillReport:
     within = HistoryRange.of(own.begin, own.end, from_offsets=own.from_offsets, to_offsets=own.to_offsets)
     folder = load_app(own.app, own.changes)
     set_up_logging(folder.settings.telemetry)
-    return run_backfill(
+    report = run_backfill(
         folder,
         within,
         changes=tuple(own.changes),
@@ -41,13 +46,14 @@ def run(argv: Sequence[str]) -> BackfillReport:
         accept_lost=own.accept_lost,
         more=tuple(more),
     )
+    return report, folder.settings.ingest.dead_share_max
 
 
 if __name__ == "__main__":
     try:
-        report = run(sys.argv[1:])
+        report, share_max = _run(sys.argv[1:])
         print(report)
-        report.written.check("APP")
+        report.written.check("APP", share_max)
     except StreamlearnError as error:
         print(f"error: {error}", file=sys.stderr)
         leave(error.exit_code)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from streamlearn.apps import load_app
 from streamlearn.errors import StreamlearnError
 from streamlearn.ingest import SamplesReport, end_at_once, run_samples
-from streamlearn.leaving import leave
+from streamlearn.process_exit import leave
 from streamlearn.replay import stop_on_signals
 from streamlearn.telemetry import set_up_logging
 
@@ -21,6 +21,11 @@ __all__ = ["run"]
 
 def run(argv: Sequence[str]) -> SamplesReport:
     """Run it, until its topics end or a signal stops it."""
+    return _run(argv)[0]
+
+
+def _run(argv: Sequence[str]) -> tuple[SamplesReport, float]:
+    """The report, and the share of events that may become dead letters."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.samples", allow_abbrev=False)
     parser.add_argument("app", metavar="APP", help="the folder of an application, on every worker")
     parser.add_argument("--runner", default="", help="prism or flink; ingest.runner when not given")
@@ -30,17 +35,18 @@ def run(argv: Sequence[str]) -> SamplesReport:
     folder = load_app(own.app, own.changes)
     set_up_logging(folder.settings.telemetry)
     with stop_on_signals(end_at_once) as stop:
-        return run_samples(
+        report = run_samples(
             folder, stop, changes=tuple(own.changes), runner=own.runner, accept_lost=own.accept_lost, more=tuple(more)
         )
+    return report, 1.0 if report.stopped else folder.settings.ingest.dead_share_max
 
 
 if __name__ == "__main__":
     try:
-        report = run(sys.argv[1:])
+        report, share_max = _run(sys.argv[1:])
         print(report)
         if report.written is not None:
-            report.written.check("APP")
+            report.written.check("APP", share_max)
     except StreamlearnError as error:
         print(f"error: {error}", file=sys.stderr)
         leave(error.exit_code)

@@ -8,7 +8,7 @@ must not be written to meanwhile.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -212,9 +212,14 @@ def index_frames(
 def pack_kafka_batch(
     producer: tuple[int, int, int], timestamps_ms: _I64, keys: _Parts | None, values: _Parts
 ) -> bytes: ...
+
+class _Decompress(Protocol):
+    def __call__(self, codec: int, data: bytes, /) -> bytes: ...
+    def charge(self, size: int, /) -> None: ...
+
 def scan_kafka_batches(
-    data: bytes, offset_min: int, aborted: list[tuple[int, int]], decompress: Callable[[int, bytes], bytes]
-) -> tuple[_Columns, int]: ...
+    data: bytes, offset_min: int, aborted: list[tuple[int, int]], decompress: _Decompress
+) -> tuple[_Columns, int, list[tuple[int, int]]]: ...
 
 # Tables. `streamlearn.table` says what each call does; a table is named by its place in the set.
 
@@ -671,7 +676,7 @@ class Front:
     """Where requests wait, and where lanes take TensorBatches and give scores back.
 
     Args:
-        description: What `streamlearn.serving.described` says.
+        description: What `streamlearn.serving.model_schema` says.
         buckets: Users, candidates and lengths that are padded to, each growing.
         limits: `(lanes, requests_max, candidates_max, reserved_percent, slack_us, degraded_candidates)`.
         waits_us: The deadline of a request that names none, and the longest.

@@ -15,12 +15,24 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from streamlearn.decoding import from_plain
 from streamlearn.errors import ConfigError
+from streamlearn.struct_decoder import from_plain
 
 __all__ = ["FILE_BYTES_MAX", "Field", "apply_overrides", "fields_of", "read_bounded", "read_settings"]
 
 FILE_BYTES_MAX = 1 << 20
+_MPS = "set {} in the node's environment; its lane processes inherit it"
+_FIXED = (
+    "request_timeout_s", "answer_wait_s", "check_s", "fetch_bytes_max", "request_bytes_max", "response_bytes_max",
+    "decompressed_bytes_max", "lock_wait_s",
+)  # fmt: skip
+_REPLACED = {
+    **{f"topics.{name}": "remove it; the value is fixed" for name in _FIXED},
+    "impressions.share": "set join.logged_share, which both nodes and the join use",
+    "serving.mps_percent": _MPS.format("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+    "serving.mps_folder": _MPS.format("CUDA_MPS_PIPE_DIRECTORY"),
+}
+"""Settings of earlier releases, and what to do instead."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -68,7 +80,7 @@ def apply_overrides(kind: type[msgspec.Struct], given: Mapping[str, Any], overri
             message = f"--set {override!r} is not SECTION.NAME=VALUE"
             raise ConfigError(message, help="for example --set topics.reach_s=5")
         if path not in known:
-            raise _unknown(path, known, "--set")
+            raise _unknown(kind, path, known, "--set")
         *sections, name = path.split(".")
         target = result
         for section in sections:
@@ -90,6 +102,8 @@ def _walk(info: inspect.Type, defaults: Any, prefix: str) -> Iterator[Field]:
             yield from _walk(one.type, default, f"{prefix}{one.name}.")
             continue
         described = one.type if isinstance(one.type, inspect.Metadata) else None
+        if described and (described.extra or {}).get("fixed"):
+            continue
         extra = (described.extra_json_schema or {}) if described else {}
         inner = described.type if described else one.type
         yield Field(f"{prefix}{one.name}", _type_name(inner), default, extra.get("description", ""))
@@ -130,10 +144,10 @@ def read_bounded(file: Path, what: str) -> bytes:
             raw = opened.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         message = f"{file} cannot be read: {error.strerror}"
-        raise ConfigError(message, help=f"check the path of {what}, and its permissions") from error
+        raise ConfigError(message, help=f"check the path of {what} and its permissions") from error
     if len(raw) > FILE_BYTES_MAX:
         message = f"{file} has more than {FILE_BYTES_MAX} bytes"
-        raise ConfigError(message, help=f"this is where {what} is named")
+        raise ConfigError(message, help=f"check that it is the right path of {what}")
     return raw
 
 
@@ -158,17 +172,25 @@ def _check_keys(kind: type[msgspec.Struct], given: Mapping[str, Any], origin: st
     sections = {path.partition(".")[0] for path in known}
     for section, values in given.items():
         if section not in sections:
-            raise _unknown(section, sections, origin)
+            raise _unknown(kind, section, sections, origin)
         for name in values if isinstance(values, dict) else ():
             path = f"{section}.{name}"
             if path not in known:
-                raise _unknown(path, known, origin)
+                raise _unknown(kind, path, known, origin)
 
 
-def _unknown(path: str, known: set[str], origin: str) -> ConfigError:
+def _unknown(kind: type[msgspec.Struct], path: str, known: set[str], origin: str) -> ConfigError:
+    if path in _REPLACED:
+        message = f"{origin}: {path} has been removed"
+        return ConfigError(message, help=_REPLACED[path])
+    section, _, name = path.partition(".")
+    fixed = getattr(getattr(kind(), section, None), name, None)
+    if name and fixed is not None:
+        message = f"{origin}: {path} cannot be set; its value is always {fixed!r}"
+        return ConfigError(message, help="remove it; docs/settings.md lists the settings")
     close = difflib.get_close_matches(path, sorted(known), n=1)
-    message = f"{origin}: there is no setting {path!r}"
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(known))}"
+    message = f"{origin}: unknown setting {path!r}"
+    hint = f"did you mean {close[0]!r}?" if close else f"the known ones are {', '.join(sorted(known))}"
     return ConfigError(message, help=hint)
 
 

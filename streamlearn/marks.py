@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.native import native
-from streamlearn.settings import MarksSettings
+from streamlearn.settings.join import MarksSettings
 
 __all__ = ["MarkedRows", "Marks", "MarksSave", "Settled"]
 
@@ -155,6 +155,7 @@ class Marks:
         Raises:
             BadRecord: It is no save, was damaged, is of another number of labels, or something is in flight. The
                 marks are of no use then.
+            MarksFull: More would be held than `marks.bytes_max`. The marks are of no use then either.
         """
         number: int = self._marks.load(list(entries.items()))
         return number

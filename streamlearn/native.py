@@ -23,7 +23,7 @@ def check(module: ModuleType) -> None:
     """
     found = getattr(module, "__version__", "none")
     if found != streamlearn.__version__:
-        message = f"streamlearn {streamlearn.__version__} found a compiled module of version {found}"
+        message = f"streamlearn {streamlearn.__version__} needs a compiled module of the same version; found {found}"
         raise NativeMismatch(message, help=_HELP)
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from streamlearn.errors import ServiceError
-from streamlearn.settings import TelemetrySettings
+from streamlearn.settings.telemetry import TelemetrySettings
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -56,6 +56,8 @@ AGES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 
 """Buckets of a histogram of how old something is."""
 Metric = TypeVar("Metric")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+# Texts of strangers may be in a line. They neither move a terminal's cursor nor begin a line that looks like another.
+_SHOWN = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))} | {10: "\n  "}
 # What logging itself puts on a record; all else was given as extra= and is shown.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -97,7 +99,7 @@ class _HumanLines(logging.Formatter):
         at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         extra = "".join(f" {name}={value}" for name, value in _extra(record).items())
         where = record.name.removeprefix("streamlearn.")
-        line = f"{at} {record.levelname.lower():7} {where}: {record.getMessage()}{extra}"
+        line = f"{at} {record.levelname.lower():7} {where}: {record.getMessage()}{extra}".translate(_SHOWN)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -15,9 +15,20 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from streamlearn.errors import ServiceError
-from tools.services import Cache, Chromium, FlinkJobServer, Kafka, Redis, Service, prism_path
+from tools.services import (
+    Cache,
+    Chromium,
+    FlinkJobServer,
+    Kafka,
+    KafkaCluster,
+    Redis,
+    Service,
+    kafka_cluster,
+    prism_path,
+)
 from tools.services.flink_cluster import FlinkJobs, flink_cluster
 from tools.services.prism import PRISM_VERSION
 
@@ -27,6 +38,7 @@ __all__: list[str] = []
 _MARKERS = {
     "kafka": "kafka",
     "own_kafka": "kafka",
+    "own_kafka_cluster": "kafka",
     "redis": "redis",
     "own_redis": "redis",
     "prism": "prism",
@@ -44,6 +56,11 @@ _WARNINGS_ALLOWED = (
     # kafka-python reads its schemas at import by a function that Python 3.11 and 3.12 call deprecated.
     "ignore:(read|open)_text is deprecated:DeprecationWarning",
 )
+
+
+# A busy machine takes longer for an example, and that is no failure.
+hypothesis_settings.register_profile("suite", deadline=None)
+hypothesis_settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -147,6 +164,14 @@ def own_kafka(tmp_path: Path) -> Iterator[Kafka]:
     _had("kafka", Kafka.fetch)
     with Kafka.start(tmp_path / "own_kafka") as service:
         yield service
+
+
+@pytest.fixture
+def own_kafka_cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
+    """Three brokers of this test alone, each to be killed and restarted."""
+    _had("kafka", Kafka.fetch)
+    with kafka_cluster(tmp_path / "own_kafka_cluster") as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ _context.set_forkserver_preload(
         "tests.publisher.crashes",
         "numpy.ma",
         "pyarrow.compute",
-        "streamlearn.versions.local",
+        "streamlearn.versions.store.local",
     ]
 )
 

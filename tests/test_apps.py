@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from streamlearn.apps import App, AppFolder, load_app
 from streamlearn.errors import ConfigError, SpecError
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
-from streamlearn.settings import Settings, TopicsSettings
+from streamlearn.settings import Settings
+from streamlearn.settings.topics import TopicsSettings
 from streamlearn.testing import small_app, small_folder
 from streamlearn.topics import AccessSettings, WriterSettings, create_topic
 
@@ -36,11 +38,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_becomes_an_application_with_its_settings(folder: Path) -> None:
-    (folder / "app.toml").write_text("[events]\nlinger_ms = 7\nitems_max = 8\n")
+    (folder / "app.toml").write_text("[events]\nlinger_ms = 7\nrecord_bytes_max = 2048\n")
     loaded = load_app(folder, ["events.linger_ms=9"])
     assert loaded.app.name == "shop"
     assert loaded.folder == folder
-    assert (loaded.settings.events.linger_ms, loaded.settings.events.items_max) == (9, 8)
+    assert (loaded.settings.events.linger_ms, loaded.settings.events.record_bytes_max) == (9, 2048)
     assert load_app(str(folder)).app == loaded.app
 
 
@@ -93,7 +95,7 @@ def test_an_app_py_that_loads_a_heavy_package_is_refused(
 
 def test_app_toml_at_fault_is_refused_by_its_path(folder: Path) -> None:
     (folder / "app.toml").write_text("[events]\nlinger = 7\n")
-    with pytest.raises(ConfigError, match=r"app\.toml: there is no setting"):
+    with pytest.raises(ConfigError, match=r"app\.toml: unknown setting"):
         load_app(folder)
 
 
@@ -134,11 +136,51 @@ def test_an_application_of_an_unusable_name_is_refused() -> None:
         app_of("Shop")
 
 
-def test_the_fingerprint_of_an_application_is_its_features_and_the_order_of_its_labels() -> None:
+def test_the_fingerprints_of_a_fixed_application_never_change() -> None:
+    """A change says that no samples made before are read, or no model continued: mean it, and say so in CHANGELOG."""
+    assert small_app().samples_fingerprint == "f523cf85197ee698"
+    assert small_app().model_fingerprint == "4aa3b5ee87906676"
+
+
+def slot_changed(number: int, **fields: Any) -> App:
     app = small_app()
-    swapped = App("small", app.features, app.groups, app.labels[::-1])
-    assert app.fingerprint == small_app("renamed").fingerprint
-    assert app.fingerprint != swapped.fingerprint
+    slots = list(app.features.slots)
+    slots[number] = replace(slots[number], **fields)
+    return replace(app, features=replace(app.features, slots=tuple(slots)))
+
+
+def labels_changed(*labels: Label) -> App:
+    return replace(small_app(), labels=labels)
+
+
+_CLICK, _BOUGHT = small_app().labels
+
+
+@pytest.mark.parametrize(
+    ("other", "samples", "model"),
+    [
+        pytest.param(small_app("renamed"), False, False, id="the name"),
+        pytest.param(replace(small_app(), model="deepfm"), False, False, id="the model"),
+        pytest.param(slot_changed(2, default="SE"), False, False, id="a default"),
+        pytest.param(labels_changed(replace(_CLICK, sample_rate=0.25), _BOUGHT), False, False, id="a rate"),
+        pytest.param(slot_changed(0, table="users", dim=8), False, True, id="a dim"),
+        pytest.param(slot_changed(0, table="users", initial_range=0.5), False, True, id="an initial range"),
+        pytest.param(slot_changed(4, pooling="sum"), False, True, id="mean or sum"),
+        pytest.param(slot_changed(4, pooling="weighted"), True, True, id="weighted"),
+        pytest.param(slot_changed(1, length=9), True, True, id="a length"),
+        pytest.param(slot_changed(1, keys_of=None), True, True, id="whose keys"),
+        pytest.param(slot_changed(0, value="str"), True, True, id="a type"),
+        pytest.param(slot_changed(0, name="person"), True, True, id="a slot's name"),
+        pytest.param(slot_changed(0, multi=True), True, True, id="many values"),
+        pytest.param(labels_changed(_BOUGHT, _CLICK), True, True, id="the order of labels"),
+        pytest.param(labels_changed(replace(_CLICK, name="share"), _BOUGHT), True, True, id="a label's name"),
+        pytest.param(labels_changed(_CLICK, _BOUGHT, Label("view", "view", "fast")), True, True, id="a label more"),
+    ],
+)
+def test_samples_depend_on_what_is_written_and_models_on_all(other: App, samples: bool, model: bool) -> None:
+    app = small_app()
+    assert (other.samples_fingerprint != app.samples_fingerprint) == samples
+    assert (other.model_fingerprint != app.model_fingerprint) == model
 
 
 def test_actions_are_named_once_each() -> None:
@@ -176,17 +218,10 @@ def test_a_folder_of_an_odd_name_has_topics_too(tmp_path: Path) -> None:
 
 
 def test_every_setting_of_topics_arrives_where_topics_are_opened_and_written(folder: Path) -> None:
-    numbers = {
-        "reach_s": 61.5, "request_timeout_s": 7.5, "answer_wait_s": 0.25, "check_s": 3.5, "lock_wait_s": 9.5,
-        "fetch_bytes_max": 2_001, "request_bytes_max": 2_002, "response_bytes_max": 2_003,
-        "decompressed_bytes_max": 2_004, "delivery_timeout_s": 99.5,
-    }  # fmt: skip
+    numbers = {"reach_s": 61.5, "delivery_timeout_s": 99.5}
     loaded = load_app(folder, [f"topics.{name}={value}" for name, value in numbers.items()] + ["topics.fsync=batch"])
     access, writer = loaded.access, loaded.writer_settings
-    assert (access.unreachable_after_ms, access.request_timeout_ms) == (61_500, 7_500)
-    assert (access.answer_wait_ms, access.check_every_ms, access.lock_wait_ms) == (250, 3_500, 9_500)
-    assert (access.fetch_bytes_max, access.request_bytes_max) == (2_001, 2_002)
-    assert (access.response_bytes_max, access.decompressed_bytes_max) == (2_003, 2_004)
+    assert access.unreachable_after_ms == 61_500
     assert (writer.delivery_timeout_ms, writer.fsync) == (99_500, "batch")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from streamlearn.features import FeatureSpec, Slot
 from streamlearn.native import native
-from streamlearn.serving.described import described
+from streamlearn.serving.model_schema import described
 from streamlearn.table import TableOptions, TableSet
 from tests.pages import ROOT, walk
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import re
 from pathlib import Path
@@ -50,15 +51,17 @@ FAULTS = [
     pytest.param("[topics]\ntime = 'sun'", "topics.time: invalid enum value 'sun'", '"event" | "wall"', id="word"),
     pytest.param("[topics]\nold_schemas = [1]", "topics.old_schemas[0]: expected `str`", "docs", id="list"),
     pytest.param("topics = 3", "topics: expected `object`, got `int`", "docs/settings.md", id="no section"),
-    pytest.param("[event]\nlinger_ms = 7", "no setting 'event'", "did you mean 'events'?", id="section"),
-    pytest.param("reach_s = 7", "no setting 'reach_s'", "there are", id="a key without its section"),
+    pytest.param("[event]\nlinger_ms = 7", "unknown setting 'event'", "did you mean 'events'?", id="section"),
+    pytest.param("reach_s = 7", "unknown setting 'reach_s'", "the known ones are", id="a key without its section"),
     pytest.param(
         "[zzz]\na = 1",
-        "no setting 'zzz'",
-        "there are console, events, front, impressions, ingest, join",
+        "unknown setting 'zzz'",
+        "the known ones are console, events, front, impressions, ingest, join",
         id="far section",
     ),
-    pytest.param("[events]\nlinger = 7", "no setting 'events.linger'", "did you mean 'events.linger_ms'?", id="key"),
+    pytest.param(
+        "[events]\nlinger = 7", "unknown setting 'events.linger'", "did you mean 'events.linger_ms'?", id="key"
+    ),
     pytest.param("[events\n", "is not TOML", "docs/settings.md", id="no TOML"),
     pytest.param("[events]\nlinger_ms = 1\nlinger_ms = 2", "is not TOML", "docs", id="twice"),
 ]
@@ -125,7 +128,7 @@ def test_an_override_is_a_toml_value_or_a_bare_word() -> None:
         pytest.param("events.linger_ms", "is not SECTION.NAME=VALUE", "for example", id="no equals sign"),
         pytest.param("=5", "'=5' is not SECTION.NAME=VALUE", "for example", id="no path"),
         pytest.param("events.linger=5", "'events.linger'", "'events.linger_ms'", id="an unknown path"),
-        pytest.param("events=5", "no setting 'events'", "", id="a section"),
+        pytest.param("events=5", "unknown setting 'events'", "", id="a section"),
         pytest.param("events.linger_ms=soon", "--set: events.linger_ms: expected `int`", "50", id="a type"),
         pytest.param("events.linger_ms=-1", "--set: events.linger_ms: expected `int` >= 0", "50", id="a bound"),
     ],
@@ -180,6 +183,25 @@ def test_booleans_are_named_too() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("path", "help"),
+    [
+        ("ps.calls_max", "its value is always 64"),
+        ("topics.check_s", "the value is fixed"),
+        ("impressions.share", "set join.logged_share"),
+    ],
+)
+def test_a_setting_of_before_is_refused_with_what_replaces_it(tmp_path: Path, path: str, help: str) -> None:
+    section, _, name = path.partition(".")
+    file = tmp_path / "app.toml"
+    file.write_text(f"[{section}]\n{name} = 5\n")
+    for overrides, source in (([], file), ([f"{path}=5"], None)):
+        with pytest.raises(ConfigError) as caught:
+            read_settings(Settings, source, overrides)
+        assert path in caught.value.message
+        assert help in f"{caught.value.message} {caught.value.help}"
+
+
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.path)
 def test_every_setting_says_what_it_is_for(field: object) -> None:
     description = field.description  # type: ignore[attr-defined]
@@ -189,7 +211,7 @@ def test_every_setting_says_what_it_is_for(field: object) -> None:
 
 # What a number counts, where it is neither a duration nor a size: the noun is the unit.
 COUNTS = {
-    "ingest.lots", "ingest.parallelism", "impressions.share",
+    "ingest.lots", "ingest.parallelism",
     "join.logged_share", "replay.partitions", "serving.golden_difference_max",
     "serving.lanes", "telemetry.metrics_port",
     "tables.rate", "tables.seed", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",
@@ -214,7 +236,7 @@ NOUNS = (
     "_slices", "_rows", "_steps", "_steps_max", "_messages_max", "_count", "_keys_max",
     "_impressions_max", "_actions_max", "_texts_max", "_compiles_max", "_queue_max", "_calls_min", "_runs",
     "_candidates_max", "_values_max", "_requests_max", "_percent", "_candidates", "_slabs_max", "_restarts_max",
-    "_files_max", "_nice",
+    "_files_max", "_nice", "_attempts_max", "_entries_max", "_share_max",
 )  # fmt: skip
 
 
@@ -222,3 +244,67 @@ NOUNS = (
 def test_every_number_says_its_unit(path: str) -> None:
     name = f"_{path.partition('.')[2]}"
     assert path in COUNTS or name.endswith((*UNITS, *NOUNS))
+
+
+PACKAGE = Path(__file__).parents[1] / "streamlearn"
+MODULES = {
+    file: ast.parse(file.read_text())
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if not file.is_relative_to(PACKAGE / "settings")
+}
+
+
+def _named(tree: ast.AST) -> set[str]:
+    """Every name, attribute, import and short text of a module."""
+    named = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            named.add(node.attr)
+        elif isinstance(node, ast.Name):
+            named.add(node.id)
+        elif isinstance(node, ast.ImportFrom):
+            named.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named.add(node.value)
+    return named
+
+
+NAMED = {file: _named(tree) for file, tree in MODULES.items()}
+
+
+@pytest.mark.parametrize("path", [field.path for field in FIELDS], ids=str)
+def test_every_setting_is_read_where_its_section_is_used(path: str) -> None:
+    section, _, name = path.partition(".")
+    kind = type(getattr(Settings(), section)).__name__
+    rooms = [file.parent for file, named in NAMED.items() if kind in named]
+    read = [file for file, named in NAMED.items() if name in named]
+    by_section = [file for file in read if re.search(rf"settings\.{section}\b", file.read_text())]
+    assert by_section or [file for file in read if any(file.is_relative_to(room) for room in rooms)], (
+        f"nothing that has {kind} reads {name}: the setting has no effect"
+    )
+
+
+def test_every_store_and_registry_of_the_product_is_opened_with_its_settings() -> None:
+    opened = [
+        (file.name, node.lineno, ast.unparse(node))
+        for file, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open_store", "open_registry")
+    ]
+    assert len(opened) >= 8
+    without = [
+        call for call in opened if not re.search(r"settings\.versions|settings\.registry|VersionSettings", call[2])
+    ]
+    assert not without, "the application's settings would have no effect on it"
+
+
+def test_limits_of_files_and_of_loading_come_from_the_store_that_is_used() -> None:
+    by_hand = [
+        (file.name, node.lineno)
+        for file, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("FileSettings", "LoadSettings")
+        and file != PACKAGE / "versions" / "store" / "interface.py"
+    ]
+    assert not by_hand, "use Store.files and Store.loading"

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import msgspec
 import pytest
 
-from streamlearn.decoding import decoder_of, from_json, from_plain
+from streamlearn.struct_decoder import decoder_of, from_json, from_plain, packed_decoder_of
+from streamlearn.table.options import Sgd
 
 # What msgspec itself does not live through.
 _THREADS = """
 import sys, threading
 from typing import Optional
 import msgspec
-from streamlearn.decoding import from_json
+from streamlearn.struct_decoder import from_json
 
 def nested():
     kind = None
@@ -59,3 +61,38 @@ def test_what_is_declared_comes_back_and_other_things_are_refused() -> None:
         from_json(b'{"x": "a"}', Point)
     with pytest.raises(msgspec.ValidationError):
         from_plain({}, Point)
+
+
+_DEEP = b'{"y":' * 100_000
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"", Any),
+        (b'"\x80"', Any),
+        (b'{"\xff":1}', Point),
+        (b'{"\xff":1}', dict[str, Any]),
+        (b'{"x":"\xff"}', dict[str, Any]),
+        (b"[" * 100_000, Any),
+        (_DEEP, dict[str, Any]),
+        (_DEEP, Point),
+        (b'{"kind":"sgd","rate":1e300}', Sgd),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_json_that_cannot_be_decoded_raises_one_error(data: bytes, kind: Any) -> None:
+    for decode in (from_json, lambda data, kind: decoder_of(kind).decode(data)):
+        with pytest.raises(msgspec.DecodeError):
+            decode(data, kind)
+
+
+@pytest.mark.parametrize("data", [b"\xa1\x80", b"\x91" * 100_000], ids=lambda data: repr(data[:12]))
+def test_packed_bytes_that_cannot_be_decoded_raise_that_error_too(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        packed_decoder_of(Any).decode(data)
+
+
+def test_text_that_is_no_unicode_raises_that_error_too() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        from_json("\ud800", str)

@@ -10,6 +10,9 @@
 | Redis down for a minute, with a hold meanwhile | publisher/test_faults_registry.py::test_redis_down_for_a_minute_stops_no_serving_and_no_publishing_and_a_hold_made_meanwhile_holds |
 | a stale Redis | publisher/test_faults_registry.py::test_a_stale_redis_restored_from_an_older_dump_undoes_no_hold |
 | a lost Redis | publisher/test_faults_registry.py::test_a_redis_that_lost_everything_undoes_no_hold |
+| a Redis that somebody else wrote to | versions/test_registry_wrong.py::test_a_move_that_somebody_wrote_into_the_registry_is_given_up_at_the_next_look_at_the_store |
+| a registry emptied or put back before a rollback | versions/test_registry_wrong.py::test_a_registry_that_was_emptied_or_put_back_keeps_no_rollback_from_its_nodes |
+| a store put back from an older copy | versions/test_registry_wrong.py::test_a_store_put_back_from_an_older_copy_is_followed_though_nodes_heard_of_later_moves |
 | disk full while publishing | publisher/test_faults.py::test_a_disk_that_is_full_at_any_byte_of_a_version_loses_nothing |
 | disk full, a real one | publisher/test_faults.py::test_a_real_disk_that_is_full_is_survived_once_there_is_room |
 | duplicated delta, under another number | versions/test_defects.py::test_a_delta_copied_to_another_number_is_named |
@@ -18,6 +21,9 @@
 | truncated or corrupted delta | versions/test_defects.py::test_a_damaged_file_of_a_table_is_named |
 | truncated or corrupted delta, on a node | versions/test_replica_defects.py::test_a_damaged_delta_is_refused_by_name_and_the_old_version_answers |
 | damaged delta, healed from a base | versions/test_replica_defects.py::test_a_base_after_a_damaged_delta_heals_it |
+| damaged delta, a node that starts | versions/test_replica_defects.py::test_a_node_that_starts_answers_with_the_version_before_a_damaged_one |
+| damaged delta between two versions of a revert | versions/test_revert.py::test_a_revert_passes_over_damaged_versions_between_two_whole_ones |
+| damaged newest move of the pointer, a trainer that starts | publisher/test_requests.py::test_training_starts_though_the_newest_move_of_the_pointer_is_damaged |
 | foreign-run delta | versions/test_chain.py::test_a_parent_of_another_run_is_foreign |
 | delete then recreate of a key within one version | publisher/test_publishing.py::test_a_key_that_leaves_and_comes_back_within_a_version_is_there_and_one_that_leaves_is_not |
 | delete then recreate, on a node | table/test_replicas.py::test_a_key_may_leave_and_come_back_within_one_version |
@@ -30,17 +36,36 @@
 | new version during a hold, on a node | versions/test_replica.py::test_versions_that_come_during_a_hold_are_staged_and_not_activated |
 | empty interval | publisher/test_publishing.py::test_an_empty_interval_publishes_nothing |
 | two tables of one name | publisher/test_publishing.py::test_two_tables_of_one_name_are_refused |
+| other labels under a live model, at the trainer | trainer/test_labels.py::test_a_trainer_refuses_other_labels_by_name |
+| other labels under a live model, on a node | serving/test_answering.py::test_a_node_refuses_other_labels_by_name |
+| samples deleted while training is quiet | trainer/test_lost_samples.py::test_a_shop_that_has_nothing_to_learn_for_longer_than_samples_are_kept_goes_on |
+| samples deleted before they were learned | trainer/test_lost_samples.py::test_samples_that_are_gone_end_training_with_the_way_to_go_on |
+| a rewind to a damaged version | trainer/test_trainer.py::test_a_request_to_go_back_to_a_damaged_version_stops_nothing_and_the_next_one_is_obeyed |
+| a rewind to where samples are gone | trainer/test_lost_samples.py::test_a_request_to_go_back_to_where_samples_are_gone_is_refused_and_training_goes_on |
 | poisoned data: judge | publisher/test_judge.py::test_flipped_labels_are_refused_for_their_scores |
 | poisoned data: rollback | versions/test_pointer.py::test_a_rollback_holds_and_taints_what_it_left |
+| poisoned data, again after a rewind | versions/test_pointer.py::test_a_rollback_taints_all_that_was_served_after_it_though_training_was_put_back_in_between |
+| a process stopped while it judges | publisher/test_judge.py::test_time_in_which_the_process_was_stopped_is_no_verdict |
 | poisoned data: rewind request | publisher/test_requests.py::test_training_goes_back_to_the_last_clean_version_and_on_from_there |
 | poisoned data: skip | publisher/test_requests.py::test_requests_are_obeyed_in_their_order_and_skips_stay |
 | two runs racing on one store | publisher/test_publishing.py::test_of_two_trainers_the_older_one_ends_and_promotes_nothing_more |
 | two runs racing, a late version | publisher/test_publishing.py::test_a_newer_run_takes_over_from_versions_of_an_older_one_that_came_too_late |
+| two runs racing, a request | publisher/test_requests.py::test_a_request_is_obeyed_though_a_run_that_is_over_committed_the_next_number |
+| two runs racing, one number twice | publisher/test_requests.py::test_shards_are_restored_to_the_version_they_are_told_where_two_runs_gave_one_number |
 | kill -9 of ingest, of its worker, of its runner | ingest/test_restarts.py::test_whatever_is_killed_the_next_run_goes_on_and_all_is_learned_once |
 | kill -9 of the trainer, at any time | trainer/test_restarts.py::test_a_trainer_killed_at_any_time_is_followed_by_one_that_learns_the_same_bytes |
 | kill -9 of a shard under a trainer | trainer/test_restarts.py::test_a_trainer_goes_on_by_itself_when_shards_are_killed |
 | SIGTERM of the trainer | trainer/test_restarts.py::test_a_sigterm_ends_a_trainer_with_a_version_that_says_all_it_learned |
 | two trainers on the same shards | trainer/test_restarts.py::test_of_two_trainers_on_the_same_shards_the_older_one_ends |
+| a stranger's graph | models/test_admission.py::test_a_graph_that_copies_a_file_when_it_is_loaded_is_refused_and_no_file_is_written |
+| a stranger's version, on a node | versions/test_signatures.py::test_a_node_stays_at_the_signed_version_and_says_why |
+| a stranger's version, under a trainer | trainer/test_signed.py::test_a_trainer_signs_what_it_writes_and_refuses_to_go_on_from_what_nobody_signed |
+| a broker killed, of three | topics/test_kafka_unclean.py::test_a_killed_broker_loses_nothing_and_is_in_sync_again_once_it_is_back |
+| an unclean leader election | topics/test_kafka_unclean.py::test_a_log_that_lost_what_was_read_and_has_grown_again_is_noticed_by_every_reader |
+| a pointer record that nests without end | cli/test_whole_versions.py::test_a_damaged_move_is_mended_from_the_registry |
+| an order that cannot be decoded | ps/test_server.py::test_an_order_that_cannot_be_decoded_is_refused_and_the_next_one_is_answered |
+| a Kafka batch that lies about its count | topics/test_kafka_codec.py::test_a_batch_that_lies_about_its_count_is_refused_before_memory_is_taken_for_it |
+| any bytes at every decoder of Python | test_any_bytes.py::test_any_bytes_give_a_value_or_the_decoders_own_error |
 | all of it, by chance | versions/test_replica_property.py::test_nodes_answer_with_the_trainers_rows_at_every_version_they_are_moved_to |
 | any of them on the whole loop, by chance | tools/test_chaos.py::test_a_short_run_leaves_nothing_violated |
 """  # noqa: E501

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from streamlearn.errors import BadRecord, MarksFull
 from streamlearn.marks import MarkedRows, Marks, Settled
-from streamlearn.settings import MarksSettings
+from streamlearn.native import native
+from streamlearn.settings.join import MarksSettings
 
 NONE, NEGATIVE, POSITIVE, REFUSED = range(4)
 Row = tuple[str, int, int, int, int, int, int]  # topic, partition, offset, item, time, settles, labels
@@ -76,7 +78,7 @@ def make_rows(rng: random.Random, labels: int) -> list[Row]:
     return rows
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 1 << 32), st.integers(1, 32), st.integers(1, 40))
 def test_marks_do_what_a_dict_does_through_saves_and_restarts(seed: int, labels: int, turns: int) -> None:
     rng = random.Random(seed)
@@ -215,6 +217,41 @@ def test_full_marks_refuse_and_mark_nothing() -> None:
         marks.settle(1, columns([row(0, item=1_000)]))
 
 
+def test_a_save_that_does_not_fit_is_refused_before_memory_is_taken_for_it() -> None:
+    marks = Marks(4)
+    marks.settle(1, columns([row(number, offset=number * 1_024) for number in range(100)]))
+    marks.acknowledge(1)
+    entries = marks.save().entries
+    assert Marks(4).load(entries) == 1
+    small = Marks(4, MarksSettings(bytes_max=1 << 16))
+    with pytest.raises(MarksFull, match="65536 are allowed"):
+        small.load(entries)
+    assert small.bytes <= 1 << 16
+
+
+def test_a_later_save_may_take_the_room_of_pages_that_it_forgets() -> None:
+    marks, room = Marks(4), Marks(4, MarksSettings(bytes_max=10 * 8_400))
+    for step, begin in ((1, 0), (2, 8)):
+        marks.settle(step, columns([row(begin + number, offset=(begin + number) * 1_024) for number in range(8)]))
+        marks.acknowledge(step)
+        marks.forget(begin)
+        saved = marks.save(step - 1)
+        room.load(saved.entries)
+    assert room.pages == marks.pages == 8
+
+
+def test_a_page_without_records_is_refused() -> None:
+    marks = Marks(4)
+    marks.settle(1, columns([row(0)]))
+    marks.acknowledge(1)
+    entries = dict(marks.save().entries)
+    pages = b"".join(struct.pack("<5q", at, 0, 0, 0, 0) for at in range(1_000))
+    body = b"SLMK" + struct.pack("<H3q", 1, 0, 0, 1_000) + pages
+    entries["0-0"] = body + struct.pack("<I", native.crc32c(body))
+    with pytest.raises(BadRecord, match="columns of page 0 contradict each other"):
+        Marks(4).load(entries)
+
+
 def test_rows_that_contradict_themselves_are_refused() -> None:
     marks = Marks(2)
     for bad, reason in (
@@ -222,6 +259,8 @@ def test_rows_that_contradict_themselves_are_refused() -> None:
         (row(0, settles=1, labels=2), "0b10"),
         (row(0, offset=-1), "offset -1"),
         (row(0, item=-1), "item index -1"),
+        (row(-(1 << 63)), "time -9223372036854775808"),
+        (row(1 << 52), "time 4503599627370496"),
     ):
         with pytest.raises(ValueError, match=reason):
             marks.settle(1, columns([bad]))

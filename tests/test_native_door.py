@@ -22,12 +22,14 @@ def test_a_module_of_another_version_is_refused_with_both_versions() -> None:
     other.__version__ = "0.0.0"  # type: ignore[attr-defined]
     with pytest.raises(NativeMismatch) as caught:
         check(other)
-    assert caught.value.message == (f"streamlearn {streamlearn.__version__} found a compiled module of version 0.0.0")
+    assert caught.value.message == (
+        f"streamlearn {streamlearn.__version__} needs a compiled module of the same version; found 0.0.0"
+    )
     assert "make setup" in caught.value.help
 
 
 def test_a_module_that_does_not_know_its_version_is_refused() -> None:
-    with pytest.raises(NativeMismatch, match="of version none"):
+    with pytest.raises(NativeMismatch, match="found none"):
         check(ModuleType("_native"))
 
 

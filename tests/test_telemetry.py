@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY
 
 from streamlearn import telemetry
 from streamlearn.errors import ServiceError
-from streamlearn.settings import TelemetrySettings
+from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.telemetry import MetricsServer, counter, gauge, histogram, serve_metrics, set_up_logging
 
 _numbers = itertools.count()
@@ -72,6 +72,15 @@ def test_a_line_for_people_is_followed_by_its_exception() -> None:
     assert lines[0].endswith("error   ingest.join: a lot stopped lot=3")
     assert lines[1].startswith("Traceback")
     assert lines[-1] == "OSError: no room"
+
+
+def test_a_text_from_elsewhere_begins_no_line_and_moves_no_cursor() -> None:
+    stream = logged("human")
+    LOG.info("moved by %s", "a\r\x1b[2K\n02:54:00 info    console.api: all is well", extra={"who": "a\nb\u0085"})
+    first, second, third = stream.getvalue().splitlines()
+    assert first.endswith(r"moved by a\x0d\x1b[2K")
+    assert second == "  02:54:00 info    console.api: all is well who=a"
+    assert third == r"  b\x85"
 
 
 def test_a_json_line_is_one_object_with_the_extras_beside_the_message() -> None:

@@ -12,17 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 import streamlearn
+from tools.shape import code_lines, declared_names
 
 ROOT = Path(__file__).parent.parent
 PYTHON_LINES_MAX, RUST_LINES_MAX, FUNCTION_LINES_MAX = 500, 700, 70
 FUNCTION_LINES_MEDIAN_MAX, POSITIONAL_MAX = 10, 5
 
 CORE = {
-    "apps", "cache", "clock", "config", "decoding", "errors", "events", "features", "lazy", "leaving", "marks",
-    "models", "native", "niceness", "pulse", "replay", "samples", "schemas", "settings", "table", "telemetry", "topics",
-    "versions",
+    "apps", "cache", "clock", "config", "errors", "events", "features", "lazy", "marks", "models", "native",
+    "niceness", "open_files", "process_exit", "pulse", "replay", "samples", "schemas", "settings", "struct_decoder",
+    "table", "telemetry", "topics", "versions",
 }  # fmt: skip
 # Which parts of streamlearn a part may import, beyond itself and the core.
 ALLOWED: dict[str, set[str]] = {
@@ -56,7 +58,8 @@ WALLS = {
     "apache_beam": ("streamlearn/ingest/", "pipelines/", "tests/", "benchmarks/"),
     "kafka": ("streamlearn/topics/kafka_link.py", "tools/", "tests/", "benchmarks/"),
     "redis": ("streamlearn/versions/", "tools/", "tests/"),
-    "matplotlib": ("streamlearn/cli/report_figures.py",),
+    "cryptography": ("streamlearn/versions/format/signatures.py", "tests/"),
+    "matplotlib": ("streamlearn/cli/report/figures.py",),
     "fsspec": ("streamlearn/versions/", "tests/"),
     **dict.fromkeys(
         (
@@ -126,29 +129,8 @@ def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
             yield node
 
 
-def _code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a function without its docstring, which is for its readers and not for its length."""
-    assert function.end_lineno is not None
-    body = function.body
-    first = body[0]
-    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    doc = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
-    return function.end_lineno - function.lineno + 1 - doc
-
-
 def _part(file: Path) -> str:
     return file.relative_to(ROOT / "streamlearn").parts[0].removesuffix(".py")
-
-
-def _declared_all(tree: ast.Module) -> list[str] | None:
-    for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
-        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
-            assert isinstance(node, ast.Assign | ast.AnnAssign)
-            assert isinstance(node.value, ast.List)
-            return [element.value for element in node.value.elts if isinstance(element, ast.Constant)]  # type: ignore[misc]
-    return None
 
 
 def test_a_part_imports_only_what_its_layer_allows() -> None:
@@ -179,9 +161,32 @@ def test_only_one_door_leads_to_the_compiled_module() -> None:
 
 
 def test_only_one_module_decodes_structs() -> None:
-    direct = re.compile(r"msgspec\.(convert|(json|msgpack|toml|yaml)\.(decode|Decoder))\(")
-    found = [_name(file) for file in PACKAGE if file.stem != "decoding" and direct.search(file.read_text())]
-    assert not found, f"use streamlearn.decoding, which threads may share: {found}"
+    formats = {"json", "msgpack", "toml", "yaml"}
+    direct = re.compile(rf"msgspec\.(convert|({'|'.join(formats)})\.(decode|Decoder))\b")
+    found = [_name(file) for file in PACKAGE if file.stem != "struct_decoder" and direct.search(file.read_text())]
+    found += [
+        f"{_name(file)} imports {name} of {module}"
+        for file in PACKAGE
+        for module, name in IMPORTS[file]
+        if module.startswith("msgspec.") or (module == "msgspec" and name in {*formats, "convert"})
+        if module != "msgspec.structs"
+    ]
+    assert not found, f"use streamlearn.struct_decoder, which threads may share and which raises one error: {found}"
+
+
+def test_patterns_do_not_take_a_newline_for_the_end() -> None:
+    wrong = []
+    for file in PACKAGE:
+        for call in (node for node in ast.walk(TREES[file]) if isinstance(node, ast.Call)):
+            name = ast.unparse(call.func)
+            patterns = [one.value for one in call.keywords if one.arg == "pattern"]
+            patterns += call.args[:1] if name.startswith("re.") and "re.M" not in ast.unparse(call) else []
+            wrong += [
+                f"{_name(file)}:{call.lineno}"
+                for one in patterns
+                if isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value.endswith("$")
+            ]
+    assert not wrong, r"`$` also matches before a last newline: end with `\Z`, or use fullmatch: " + ", ".join(wrong)
 
 
 @pytest.mark.parametrize("package", WALLS)
@@ -226,7 +231,7 @@ def test_files_are_short() -> None:
 
 
 def test_functions_are_short() -> None:
-    found = [(_code_lines(f), f"{_name(file)}:{f.name}") for file in PYTHON for f in _functions(TREES[file])]
+    found = [(code_lines(f), f"{_name(file)}:{f.name}") for file in PYTHON for f in _functions(TREES[file])]
     long = [f"{name} has {lines} lines" for lines, name in found if lines > FUNCTION_LINES_MAX]
     assert not long, ", ".join(long)
     assert statistics.median(lines for lines, _ in found) <= FUNCTION_LINES_MEDIAN_MAX
@@ -266,7 +271,7 @@ def test_modules_say_what_they_are() -> None:
 def test_all_lists_exactly_what_is_public() -> None:
     wrong = []
     for file in PACKAGE:
-        tree, declared = TREES[file], _declared_all(TREES[file])
+        tree, declared = TREES[file], declared_names(TREES[file])
         if declared is None:
             wrong.append(f"{_name(file)} has no __all__")
             continue
@@ -285,7 +290,7 @@ def test_a_module_imports_only_what_another_lists() -> None:
     listed = {}
     for file in PACKAGE:
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        listed[module] = set(_declared_all(TREES[file]) or [])
+        listed[module] = set(declared_names(TREES[file]) or [])
     wrong = []
     for file in PYTHON:
         for module, name in IMPORTS[file]:
@@ -389,3 +394,12 @@ def test_the_project_speaks_of_itself_alone() -> None:
             if REGISTRY.search(line) or any(place in line for place in PLACES):
                 wrong.append(f"{_name(file)}:{number}: {line.strip()[:100]}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_property_fails_by_the_clock() -> None:
+    assert hypothesis_settings().deadline is None
+    calls = re.compile(r"settings\([^)]*\bdeadline=(?!None)")
+    wrong = [
+        _name(file) for file in _tracked(".py") if _name(file).startswith("tests/") and calls.search(file.read_text())
+    ]
+    assert not wrong, f"a busy machine fails them: {wrong}"

@@ -1,4 +1,4 @@
-"""The page of every command, from the command line itself; the statuses that one has for itself are said here."""
+"""The page of all commands, made from the command line itself. Statuses of single commands stand here."""
 
 from __future__ import annotations
 
@@ -12,41 +12,44 @@ from streamlearn.cli.main import cli
 __all__ = ["ENDS", "HEAD", "commands_page", "every_command"]
 
 _KINDS = dict.fromkeys(("integer", "integer range", "int", "int range", "float", "float range"), "N") | {"path": "PATH"}
-_NOT_FOLLOWED = (3, "a node has not acted in time, or could not be asked; the pointer has moved")
+_NOT_FOLLOWED = (3, "the pointer moved, but a node did not follow in time or could not be asked, or no node is known")
+_MANY = "a larger share of events than `ingest.dead_share_max` became dead letters, or most did and no sample was made"
+_DEAD = (3, f"the command is done, but {_MANY}")
 # What a status of one command says beyond the lines at the head of the page.
 ENDS: dict[str, tuple[tuple[int, str], ...]] = {
-    "bench-serve": ((1, "nobody answered, or no rate held"), (3, "a search was stopped")),
-    "doctor": ((1, "something is wrong; what is missing does not change the status"),),
-    "evaluate": ((3, "it was stopped; passes made whole are printed"),),
-    "ingest": ((1, "it cannot go on, or nothing came but dead letters"),),
+    "bench-serve": ((1, "no request was answered, or no rate met the target"), (3, "a search was stopped")),
+    "doctor": ((1, "something is wrong; missing optional components do not count"),),
+    "evaluate": ((3, "it was stopped; complete passes are printed"),),
+    "backfill": (_DEAD,),
+    "ingest": ((1, "it cannot continue, and the error says why"), _DEAD),
     "promote": (_NOT_FOLLOWED,),
-    "ps stats": ((3, "a shard did not answer; it is named"),),
+    "ps stats": ((3, "a shard did not answer; the error names it"),),
     "release": (_NOT_FOLLOWED,),
-    "replay": ((3, "it was stopped before the history's end"),),
+    "replay": ((3, "it was stopped before the end of the history"),),
     "rollback": (_NOT_FOLLOWED,),
-    "train": ((1, "it cannot go on, and says why; starting it again is safe"),),
+    "train": ((1, "it cannot continue, and the error says why; you can safely start it again"),),
     "up": (
-        (1, "a process was given up, or a service is in the way"),
-        (3, "it stopped, and some processes had to be killed or failed at it"),
+        (1, "`up` gave up on a process, or a service prevents the start"),
+        (3, "it stopped, but some processes had to be killed or failed while stopping"),
     ),
     "verify": ((1, "a defect was found; with `--finite` also numbers that are NaN or infinite"),),
 }
 HEAD = """# Commands
 
-Every command, as `streamlearn VERB --help` says it. APP is the folder of an application, MODEL the name that its
-`app.py` gives it; verbs on versions take either, MODEL where the store and the registry are named by `--store` and
-`--registry` or by STREAMLEARN_STORE and STREAMLEARN_REGISTRY, and `--app APP` where they are in its `app.toml`.
+All commands, with the text of `streamlearn VERB --help`. APP is the folder of an application. MODEL is the name that
+its `app.py` gives it. Verbs on versions accept either: `--app APP` takes the store and the registry from its
+`app.toml`. With MODEL, name them with `--store` and `--registry`, or in STREAMLEARN_STORE and STREAMLEARN_REGISTRY.
 
 | status | when |
 |---|---|
-| 0 | it is done; also after SIGTERM or Ctrl-C, where a command runs until it is told to end |
-| 1 | it failed; one line says what happened, with `help:` what to do |
-| 2 | it cannot be done as it was asked for: an option, a setting or an application contradicts itself |
-| 3 | a part of it is done, and the error names the part that is not |
+| 0 | success; also after SIGTERM or Ctrl-C, for commands that run until they are stopped |
+| 1 | failure; one line says what happened, and `help:` says what to do |
+| 2 | invalid request: an option, a setting or an application contradicts itself |
+| 3 | partial success; the error names the part that is not done |
 
-`--json` prints one JSON document on stdout in place of tables; what is for people goes to stderr. `--set` is said of
-one run alone: [Settings](settings.md). `streamlearn --version` says which release this is, and
-`streamlearn --install-completion` has the shell complete verbs and options.
+`--json` prints one JSON document on stdout instead of tables; messages for people go to stderr. `--set` changes a
+[setting](settings.md) for one run. `streamlearn --version` prints the release, and
+`streamlearn --install-completion` installs shell completion of verbs and options.
 
 <!-- written by python -m tools.write_docs -->
 """

@@ -1,4 +1,4 @@
-"""The dashboard for Grafana: which panels there are is said here, and the file is written from it."""
+"""The dashboard for Grafana. Its panels are declared here, and the file is written from them."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ LOOP = Row(
     "The loop",
     (
         Panel(
-            "How old what is answered from is",
+            "Age of the events behind answers",
             "s",
             (
                 ("p50 {{instance}}", _p(0.5, "streamlearn_serving_freshness_seconds")),
                 ("p99 {{instance}}", _p(0.99, "streamlearn_serving_freshness_seconds")),
             ),
-            "Of nodes. Under a minute and what a version takes, where versions are published by the minute.",
+            "By node. With a version a minute, expect one minute plus the time to make a version.",
         ),
         Panel(
-            "Versions: newest committed, and active at each node",
+            "Newest committed version, and active version by node",
             "short",
             (
                 ("committed", "streamlearn_publisher_committed_version{}"),
                 ("active {{instance}}", "streamlearn_serving_active_version{}"),
             ),
-            "Lines that part: a hold, a rejection, a canary, or a node that cannot follow.",
+            "Lines that diverge: a hold, a rejection, a canary, or a node that cannot follow.",
         ),
         Panel(
             "Processes that answer Prometheus",
             "short",
             (("{{process}} {{instance}}", 'up{job="streamlearn"}'),),
-            "0 is a process that is away.",
+            "0: the process does not answer.",
         ),
     ),
 )
@@ -80,12 +80,12 @@ INGEST = Row(
     "Ingest",
     (
         Panel(
-            "From when a row is due until its message is acknowledged",
+            "Delay of samples: due until acknowledged",
             "s",
             tuple((f"p{of * 100:g}", _p(of, "streamlearn_ingest_emit_latency_seconds")) for of in (0.5, 0.99)),
         ),
         Panel(
-            "Records read, samples written",
+            "Records read and samples written",
             "ops",
             (
                 ("read {{partition}}", _rate("streamlearn_ingest_records_total", "partition")),
@@ -93,24 +93,24 @@ INGEST = Row(
             ),
         ),
         Panel(
-            "Since when a partition's time stands still",
+            "Time since a partition's watermark advanced",
             "s",
             (("partition {{partition}}", "streamlearn_ingest_watermark_still_seconds{}"),),
         ),
         Panel(
-            "Impressions whose windows are open",
+            "Impressions with open windows",
             "short",
             (("{{instance}}", "streamlearn_ingest_pending_requests{}"),),
         ),
         Panel(
-            "How near bounds are",
+            "Use of limits",
             "percentunit",
             (
                 ("fullest join {{instance}}", "streamlearn_ingest_pending_ratio{}"),
                 ("read ahead {{partition}}", "streamlearn_ingest_read_ahead_ratio{}"),
                 ("read back {{instance}}", "streamlearn_ingest_read_back_ratio{}"),
             ),
-            "At 1 events or reading wait.",
+            "At 1, events or reading wait.",
         ),
         Panel(
             "Dead letters by reason",
@@ -123,26 +123,26 @@ TRAINER = Row(
     "Trainer",
     (
         Panel(
-            "Rows by what became of them",
+            "Rows by outcome",
             "ops",
             (("{{outcome}}", _rate("streamlearn_trainer_rows_total", "outcome")),),
         ),
         Panel(
-            "From when a row is due until it is learned",
+            "Delay of rows: due until learned",
             "s",
             tuple((f"p{of * 100:g}", _p(of, "streamlearn_trainer_freshness_seconds")) for of in (0.5, 0.99)),
             "The oldest row of each step.",
         ),
         Panel(
-            "Messages that were not read yet",
+            "Consumer lag of the trainer, in messages",
             "short",
             (("{{instance}}", "streamlearn_trainer_behind_records{}"),),
         ),
         Panel(
-            "How busy each stage is",
+            "Busy share of each stage",
             "percentunit",
             (("{{stage}}", _rate("streamlearn_trainer_stage_seconds_total", "stage")),),
-            "The stage near 1 bounds the pace; reading includes waiting for samples.",
+            "The stage near 1 limits throughput. Reading includes waiting for samples.",
         ),
         Panel(
             "First predictions: AUC",
@@ -153,10 +153,10 @@ TRAINER = Row(
             "First predictions: calibration",
             "short",
             (("{{label}}", "streamlearn_trainer_validation_calibration_ratio{}"),),
-            "Chances over positives: 1 is right.",
+            "Sum of predictions over positives: 1 is right.",
         ),
         Panel(
-            "Marks, predictions held: how near bounds are",
+            "Use of limits: marks and held predictions",
             "percentunit",
             (
                 ("marks", "streamlearn_trainer_marks_ratio{}"),
@@ -177,23 +177,23 @@ PUBLISHER = Row(
     "Versions",
     (
         Panel(
-            "Versions by what became of them",
+            "Versions by outcome",
             "short",
             (("{{outcome}}", "sum by (outcome) (increase(streamlearn_publisher_versions_total{}[10m]))"),),
-            "In ten minutes. A rejection holds serving where it is.",
+            "In ten minutes. After a rejection, nodes keep the active version.",
         ),
         Panel(
-            "Since a version was committed",
+            "Time since the last committed version",
             "s",
             (("{{instance}}", "streamlearn_publisher_since_committed_seconds{}"),),
         ),
         Panel(
-            "What a version takes, by stage",
+            "Time to make a version, by stage",
             "s",
             (("p99 {{stage}}", _p(0.99, "streamlearn_publisher_stage_seconds", "stage")),),
         ),
         Panel(
-            "Ticks that were skipped, that failed, that had nothing to say",
+            "Ticks skipped, failed, or without changes",
             "ops",
             (
                 ("skipped", _rate("streamlearn_publisher_skipped_ticks_total", "instance")),
@@ -201,9 +201,9 @@ PUBLISHER = Row(
                 ("empty", _rate("streamlearn_publisher_empty_ticks_total", "instance")),
             ),
         ),
-        Panel("Bytes of the newest version", "bytes", (("{{instance}}", "streamlearn_publisher_written_bytes{}"),)),
+        Panel("Size of the newest version", "bytes", (("{{instance}}", "streamlearn_publisher_written_bytes{}"),)),
         Panel(
-            "How long the registry has not been told",
+            "Time since the registry was last updated",
             "s",
             (("{{model}}", "streamlearn_publisher_registry_behind_seconds{}"),),
         ),
@@ -213,32 +213,32 @@ SERVING = Row(
     "Serving",
     (
         Panel(
-            "Requests that ended, by what they were told",
+            "Requests by status of the answer",
             "ops",
             (("{{status}}", _rate("streamlearn_serving_answers_total", "status", 'kind="score"')),),
         ),
         Panel(
-            "How long requests wait for a lane, and are decoded",
+            "Time to wait for a lane, and to decode",
             "s",
             (
                 ("p50 wait", _p(0.5, "streamlearn_serving_wait_seconds", "app")),
                 ("p99 wait", _p(0.99, "streamlearn_serving_wait_seconds", "app")),
                 ("p99 decode", _p(0.99, "streamlearn_serving_decode_seconds", "app")),
             ),
-            "What callers see has the execution and the way to them as well: `streamlearn bench-serve` measures that.",
+            "Latency for callers also includes execution and network: measure it with `streamlearn bench-serve`.",
         ),
         Panel(
-            "Refused, by why",
+            "Refused requests by reason",
             "ops",
             (("{{reason}}", _rate("streamlearn_serving_refused_requests_total", "reason")),),
         ),
         Panel(
-            "What waits, and until it is done by prediction",
+            "Predicted time to finish the queue",
             "s",
             (("{{instance}}", "streamlearn_serving_backlog_seconds{}"),),
         ),
         Panel(
-            "How near bounds are",
+            "Use of limits",
             "percentunit",
             (
                 ("waiting {{instance}}", "streamlearn_serving_waiting_ratio{}"),
@@ -248,18 +248,18 @@ SERVING = Row(
             ),
         ),
         Panel(
-            "Since when a node is behind the pointer",
+            "Time since a node fell behind the pointer",
             "s",
             (("{{instance}}", "streamlearn_serving_behind_seconds{}"),),
         ),
         Panel(
-            "Executables made, shapes that ran without one",
+            "Executables compiled, executions of shapes without one",
             "ops",
             (
                 ("compiled {{instance}}", _rate("streamlearn_serving_compiles_total", "instance")),
                 ("fallback {{graph}}", _rate("streamlearn_serving_fallbacks_total", "graph")),
             ),
-            "Both are still once the ladder fits what comes.",
+            "Both stay flat once the ladder fits the traffic.",
         ),
         Panel(
             "Candidates of a TensorBatch, share of padding",
@@ -275,7 +275,7 @@ SERVING = Row(
             ),
         ),
         Panel(
-            "Lanes that failed, work that was tried again",
+            "Lane failures and retries",
             "ops",
             (
                 ("lane failures", _rate("streamlearn_serving_lane_failures_total", "instance")),
@@ -284,7 +284,7 @@ SERVING = Row(
             ),
         ),
         Panel(
-            "Impressions written, and lost",
+            "Impressions written and lost",
             "ops",
             (
                 ("written {{instance}}", _rate("streamlearn_serving_impressions_written_total", "instance")),
@@ -292,7 +292,7 @@ SERVING = Row(
             ),
         ),
         Panel(
-            "In shadow: difference of probabilities",
+            "Version in shadow: difference of probabilities",
             "short",
             (
                 ("mean {{output}}", "streamlearn_serving_shadow_difference_ratio{}"),
@@ -300,7 +300,7 @@ SERVING = Row(
             ),
         ),
         Panel(
-            "Defects of versions, tables built anew",
+            "Version defects, rebuilt tables",
             "short",
             (
                 ("{{defect}}", "sum by (defect) (increase(streamlearn_serving_defects_total{}[10m]))"),
@@ -318,15 +318,15 @@ PS = Row(
             (("{{verb}} {{instance}}", _rate("streamlearn_ps_rows_total", "verb, instance")),),
         ),
         Panel(
-            "How busy shards are, by verb",
+            "Busy time of shards, by verb",
             "percentunit",
             (("{{verb}} {{instance}}", _rate("streamlearn_ps_answering_seconds_total", "verb, instance")),),
-            "Seconds a second: a shard has `ps.threads` of them.",
+            "Seconds per second; a shard has `ps.threads` of them.",
         ),
         Panel("Memory by table", "bytes", (("{{table}} {{instance}}", "streamlearn_ps_table_bytes{}"),)),
         Panel("Rows by table", "short", (("{{table}} {{instance}}", "streamlearn_ps_table_rows{}"),)),
         Panel(
-            "How near bounds are",
+            "Use of limits",
             "percentunit",
             tuple(
                 (f"{noun} {{{{instance}}}}", f"{name}_{unit}{{}} / {name}_max_{unit}{{}}")

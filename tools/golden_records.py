@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from streamlearn.events import EventEncoder, Failure, Origin, dead_letter
+from streamlearn.events import EventEncoder, Failure, Origin
+from streamlearn.events.dead_letter import dead_letter
 from streamlearn.samples import (
     FeatureColumns,
     LabelColumns,
@@ -21,7 +22,8 @@ from streamlearn.samples import (
     SlotColumns,
 )
 from streamlearn.schemas import EVENT_PACK, PROGRESS
-from streamlearn.settings import EventSettings, SampleSettings
+from streamlearn.settings import EventSettings
+from streamlearn.settings.events import SampleSettings
 from streamlearn.testing import small_app
 
 __all__ = ["ACTION", "CONTROL_VALUES", "IMPRESSION", "PROGRESS_VALUES", "golden_records", "golden_sample"]
@@ -94,7 +96,7 @@ def golden_records() -> dict[str, bytes]:
 def golden_sample() -> SampleBatch:
     """One request with two rows, and another with one."""
     return SampleBatch(
-        header=SampleHeader("4b06c24c016fd4f9", "7d4a9bd2bdfce5b2", "topic-1", 3, 64, 9, 1_700_000_050_000),
+        header=SampleHeader("f523cf85197ee698", "7d4a9bd2bdfce5b2", "topic-1", 3, 64, 9, 1_700_000_050_000),
         requests=RequestColumns(
             partition=np.array([1, 0], np.int32),
             offset=np.array([1 << 33, 5], np.int64),

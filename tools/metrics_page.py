@@ -8,11 +8,11 @@ __all__ = ["HEAD", "PROCESSES", "metrics_page"]
 
 # Which process has the metrics of a component, in the order of the loop.
 PROCESSES = {
-    "events": "whoever has a Producer",
+    "events": "every process with a Producer",
     "topics": "every process that reads or writes topics",
     "ingest": "`streamlearn ingest`",
     "trainer": "`streamlearn train`",
-    "publisher": "`streamlearn train`, of which the publisher is a thread",
+    "publisher": "`streamlearn train`, where the publisher is a thread",
     "ps": "`streamlearn ps`, each shard",
     "serving": "`streamlearn serve`, each node",
     "supervision": "`streamlearn up`",

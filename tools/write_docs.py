@@ -6,15 +6,24 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 
-from streamlearn.config import fields_of
+from streamlearn.config import Field, fields_of
 from streamlearn.settings import Settings
 from tools.commands_page import commands_page
 from tools.dashboard import dashboard_json
 from tools.metrics_page import metrics_page
 
-__all__ = ["PAGES", "settings_page"]
+__all__ = ["FIRST", "PAGES", "settings_page"]
 
 ROOT = Path(__file__).parent.parent
+FIRST = (
+    "topics.root", "topics.time", "kafka.security_protocol", "kafka.sasl_mechanism", "kafka.sasl_username",
+    "ingest.runner", "ingest.out_of_orderness_s", "ingest.dead_share_max", "ingest.job_endpoint", "join.logged_share",
+    "tables.optimizer", "tables.rate", "tables.idle_s", "trainer.step_rows", "trainer.rate", "trainer.device",
+    "versions.store", "registry.url", "publisher.publish_interval_s", "publisher.on_reject",
+    "judge.auc_drop_ratio_max", "judge.log_loss_rise_ratio_max", "retention.keep_s", "front.listen", "front.http",
+    "front.deadline_ms", "impressions.write_back", "up.nodes", "console.listen", "telemetry.metrics_port",
+)  # fmt: skip
+"""The settings that a new user meets."""
 
 
 def settings_page() -> str:
@@ -22,35 +31,45 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Everything `app.toml` may say, by section. `--set SECTION.NAME=VALUE` lays a value over it for one run;",
-        "`streamlearn settings APP` shows what an application runs with. An unknown key or a wrong type is refused.",
+        "Write settings into `app.toml`, each under its section. `--set SECTION.NAME=VALUE` changes one for one run.",
+        "`streamlearn settings APP` shows the values of an application. Unknown keys and wrong types are refused.",
         "",
-        "The environment names addresses and secrets, and no setting: `STREAMLEARN_KAFKA_PASSWORD` is the password",
-        "that goes with `kafka.sasl_username`. It is in no file, no log and no message.",
+        "Secrets come from the environment and never appear in a file, a log or a message.",
+        "`STREAMLEARN_KAFKA_PASSWORD` is the password for `kafka.sasl_username`.",
         "",
         "<!-- written by python -m tools.write_docs -->",
+        "",
+        "## The first settings",
+        "",
+        "Most applications need no others.",
+        "",
+        *_HEAD,
     ]
+    fields = fields_of(Settings)
+    lines += [_row(field, field.path) for path in FIRST for field in fields if field.path == path]
+    lines += ["", "All others follow by section, for operators."]
     section = ""
-    for field in fields_of(Settings):
-        found, _, name = field.path.partition(".")
-        if found != section:
-            section = found
-            lines += [
-                "",
-                f"## [{section}]",
-                "",
-                _said(section),
-                "",
-                "| setting | type | default | what it is |",
-                "|---|---|---|---|",
-            ]
-        kind = field.type.replace("|", "\\|")
-        lines.append(f"| `{name}` | {kind} | `{field.default!r}` | {field.description} |")
+    for field in fields:
+        if field.path in FIRST:
+            continue
+        name, _, last = field.path.partition(".")
+        if name != section:
+            section = name
+            lines += ["", f"## [{section}]", "", _purpose(section), "", *_HEAD]
+        lines.append(_row(field, last))
     return "\n".join(lines) + "\n"
 
 
-def _said(section: str) -> str:
-    """What the section's docstring says it is for."""
+_HEAD = ("| setting | type | default | purpose |", "|---|---|---|---|")
+
+
+def _row(field: Field, name: str) -> str:
+    kind = field.type.replace("|", "\\|")
+    return f"| `{name}` | {kind} | `{field.default!r}` | {field.description} |"
+
+
+def _purpose(section: str) -> str:
+    """The purpose of a section, from its docstring."""
     doc = inspect.getdoc(type(getattr(Settings(), section)))
     assert doc is not None
     return " ".join(doc.split())

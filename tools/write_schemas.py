@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from streamlearn.schemas import app_schemas
+from streamlearn.schemas.app import app_schemas
 from streamlearn.testing import small_app
-from streamlearn.versions import Manifest
+from streamlearn.versions.format.manifest import Manifest
 from tools.golden_records import golden_records
 
 __all__ = ["FOLDER", "manifest_schema", "schema_files", "write_schemas"]
@@ -29,7 +29,9 @@ def schema_files() -> dict[str, bytes]:
 
 def manifest_schema() -> bytes:
     """The JSON schema of a version's manifest."""
-    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Manifest), order="deterministic")) + b"\n"
+    schema = msgspec.json.encode(msgspec.json.schema(Manifest), order="deterministic")
+    # In a JSON schema `$` is the end alone; in Python's patterns only `\\Z` is.
+    return msgspec.json.format(schema.replace(rb"\\Z", b"$")) + b"\n"
 
 
 def write_schemas(folder: Path) -> None:

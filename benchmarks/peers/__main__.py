@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 
+from benchmarks.nodes.serving_peers import SERVING_PEERS, ready_servers
 from benchmarks.peers.peer import PEERS, ready_peers, run_peer
-from benchmarks.serving_peers import SERVING_PEERS, ready_servers
 from streamlearn.errors import EXIT_DONE, EXIT_FAILED, EXIT_PARTLY, StreamlearnError, UsageError
 
 _ALL = [*PEERS, *SERVING_PEERS]

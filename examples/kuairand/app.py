@@ -1,17 +1,17 @@
-"""The KuaiRand application: what a request and a video look like, and what is predicted."""
+"""The KuaiRand application: the features of a request and of a video, and the labels that are predicted."""
 
 from streamlearn.apps import App
 from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Segment, Slot
 
-# Rows begin with a number a label of their key's own. Who or what is met only a few times has nothing but these: two
-# numbers, which begin at zero. All else has a vector of 8 after them.
+# Each row begins with one number for each label, the key's own bias, which starts at zero. Keys that occur only a few
+# times have only these two numbers. All other rows have a vector of 8 after them.
 OWN = 2
 WIDE = OWN + 8
 RANGE = 0.02
 
 features = FeatureSpec(
     slots=(
-        # How much a user plays says more than all else, from few impressions each: a table that learns faster.
+        # The user is the most telling feature but has few impressions, so users have a table that learns faster.
         Slot("user_id", "user", table="users", dim=OWN, initial_range=0.0),
         Slot("tab", "user", dim=WIDE, initial_range=RANGE),
         Slot("pause", "user", dim=WIDE, initial_range=RANGE),
@@ -38,7 +38,7 @@ features = FeatureSpec(
 app = App(
     name="kuairand",
     features=features,
-    # A click is a play of 7 s, a long view one of 18 s: after 20 s every answer is in, unless it was delayed.
+    # A click is a play of 7 s and a long view one of 18 s. After 20 s both are known, unless an event is delayed.
     groups=(LabelGroup("fast", wait_s=20, window_s=300),),
     labels=(Label("click", "click", "fast"), Label("long_view", "long_view", "fast")),
     model="model:deepfm",

@@ -1,12 +1,12 @@
-"""The synthetic application: twenty slots and some dense columns, as `world` and `traffic` fill them."""
+"""The synthetic application: twenty slots and some dense columns, filled by `world` and `traffic`."""
 
 from typing import Any, Literal
 
 from streamlearn.apps import App
 from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Segment, Slot
 
-# Rows begin with a number a label of their key's own, and that is all there is of most; the vectors of what is
-# multiplied come after. Groups begin at random, so that what multiplies them learns at once.
+# Each row begins with one number for each label, the key's own bias; most rows have nothing else. Rows that the model
+# multiplies have their vector after it. Groups start at random values, so that their factors learn from the start.
 OWN = 2
 WIDE = OWN + 30
 

@@ -9,10 +9,12 @@ from functools import cached_property
 from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec, Label, LabelGroup, window_settings_id
 from streamlearn.features.labels import check_labels
-from streamlearn.features.names import check_name, fingerprint, tuple_of
+from streamlearn.features.names import check_name, declared, fingerprint, model_fingerprint, tuple_of
 
 __all__ = ["App"]
 
+# Fields of slots and dense columns that a model reads and no sample depends on. A default leaves both valid.
+_OF_THE_MODEL = ("table", "dim", "initial_range", "default")
 _MODEL = re.compile(r"[a-z][a-z0-9_]*|[a-z_][a-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -55,9 +57,29 @@ class App:
         return window_settings_id(self.groups, self.labels)
 
     @cached_property
-    def fingerprint(self) -> str:
+    def label_names(self) -> tuple[str, ...]:
+        """The names of its labels, in order."""
+        return tuple(label.name for label in self.labels)
+
+    @cached_property
+    def samples_fingerprint(self) -> str:
+        """Changes when the bytes of samples would: other slots, dense columns, item id or labels, or another order.
+
+        Dims, tables, initial ranges and the model do not enter: they change and compare on the samples there are.
+        """
+        columns = [*map(declared, self.features.slots), *map(declared, self.features.dense)]
+        for column in columns:
+            for field in _OF_THE_MODEL:
+                column.pop(field, None)
+            if column.get("pooling") in ("mean", "sqrtn"):  # samples have the same keys for these as for "sum"
+                del column["pooling"]
+        said = {"columns": columns, "item_id": self.features.item_id, "labels": list(self.label_names)}
+        return fingerprint(said)
+
+    @cached_property
+    def model_fingerprint(self) -> str:
         """Changes when versions trained before could not be continued: other features or other labels."""
-        return fingerprint([self.features.fingerprint, [label.name for label in self.labels]])
+        return model_fingerprint(self.features.fingerprint, self.label_names)
 
     @property
     def actions(self) -> tuple[str, ...]:

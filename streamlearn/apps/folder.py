@@ -14,11 +14,12 @@ from types import ModuleType
 
 from streamlearn.apps.app import App
 from streamlearn.apps.module import app_module
+from streamlearn.apps.places import registry_url, store_url
 from streamlearn.config import read_settings
 from streamlearn.errors import ConfigError, SpecError, UsageError
 from streamlearn.settings import Settings
-from streamlearn.topics import AccessSettings, KafkaSecurity, Topic, TopicSettings, WriterSettings, open_topic
-from streamlearn.versions import registry_url, store_url
+from streamlearn.topics import AccessSettings, Topic, TopicSettings, WriterSettings, open_topic
+from streamlearn.topics.settings import KafkaSecurity
 
 __all__ = ["TOPICS", "AppFolder", "load_app"]
 
@@ -43,7 +44,7 @@ class AppFolder:
             topic: One of `TOPICS`; the field of that name in `settings.topics` may name another place.
         """
         if topic not in TOPICS:
-            message = f"an application has no topic {topic!r}"
+            message = f"an application has no topic named {topic!r}"
             raise UsageError(message, help=f"its topics are {', '.join(TOPICS)}")
         explicit: str = getattr(self.settings.topics, topic)
         if explicit:
@@ -92,14 +93,6 @@ class AppFolder:
         topics = self.settings.topics
         return AccessSettings(
             unreachable_after_ms=_ms(topics.reach_s),
-            request_timeout_ms=_ms(topics.request_timeout_s),
-            answer_wait_ms=_ms(topics.answer_wait_s),
-            check_every_ms=_ms(topics.check_s),
-            lock_wait_ms=_ms(topics.lock_wait_s),
-            fetch_bytes_max=topics.fetch_bytes_max,
-            request_bytes_max=topics.request_bytes_max,
-            response_bytes_max=topics.response_bytes_max,
-            decompressed_bytes_max=topics.decompressed_bytes_max,
             kafka=security,
         )
 
@@ -132,7 +125,7 @@ def load_app(folder: Path | str, overrides: Sequence[str] | str = ()) -> AppFold
     """
     path, overrides = Path(folder), [overrides] if isinstance(overrides, str) else overrides
     if not (path / "app.py").is_file():
-        message = f"{path} is no application: it has no app.py"
+        message = f"{path} is not an application folder: it has no app.py"
         raise ConfigError(message, help="name the folder of an application, such as examples/kuairand")
     loaded_before = {heavy for heavy in _HEAVY if heavy in sys.modules}
     module = app_module(path, "app")
@@ -152,7 +145,10 @@ def _app_of(file: Path, module: ModuleType, loaded_before: set[str]) -> App:
     for heavy in _HEAVY:
         if heavy in sys.modules and heavy not in loaded_before:
             message = f"{file} loads {heavy}"
-            hint = "app.py is read by every process; keep models in model.py and name them as MODULE:CLASS"
+            hint = (
+                "every process reads app.py, so it must stay light: keep models in model.py and name them as "
+                "MODULE:CLASS"
+            )
             raise SpecError(message, help=hint)
     app = getattr(module, "app", None)
     if not isinstance(app, App):

@@ -1,4 +1,4 @@
-"""The command line: `streamlearn VERB ...`. Each verb has a file; a verb loads its component when it runs."""
+"""The command line: `streamlearn VERB ...`. Each verb has a file, which loads its component when it runs."""
 
 from streamlearn.cli.main import command, main
 

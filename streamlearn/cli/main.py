@@ -12,31 +12,31 @@ from typing import Annotated, NoReturn
 import typer
 
 import streamlearn
-from streamlearn.cli.backfill import backfill
-from streamlearn.cli.bench_serve import bench_serve
-from streamlearn.cli.compact import compact, gc
-from streamlearn.cli.console import console
-from streamlearn.cli.demo import demo
-from streamlearn.cli.doctor import doctor
-from streamlearn.cli.evaluate import evaluate
-from streamlearn.cli.exchange import export, import_
-from streamlearn.cli.ingest import ingest
-from streamlearn.cli.peek import peek
-from streamlearn.cli.ps import ps
-from streamlearn.cli.replay import replay
-from streamlearn.cli.report import report
-from streamlearn.cli.rewind import rewind
-from streamlearn.cli.rollback import promote, release, rollback
-from streamlearn.cli.schema import schema
-from streamlearn.cli.serve import serve
+from streamlearn.cli.bench.verb import bench_serve
+from streamlearn.cli.demo.verb import demo
+from streamlearn.cli.doctor.verb import doctor
+from streamlearn.cli.events.peek import peek
+from streamlearn.cli.events.replay import replay
+from streamlearn.cli.events.schema import schema
+from streamlearn.cli.events.topics import topics
+from streamlearn.cli.model.compact import compact, gc
+from streamlearn.cli.model.console import console
+from streamlearn.cli.model.evaluate import evaluate
+from streamlearn.cli.model.exchange import export, import_
+from streamlearn.cli.model.rewind import rewind
+from streamlearn.cli.model.rollback import promote, release, rollback
+from streamlearn.cli.model.verify import diff, verify
+from streamlearn.cli.model.versions import show, versions
+from streamlearn.cli.report.verb import report
+from streamlearn.cli.run.backfill import backfill
+from streamlearn.cli.run.ingest import ingest
+from streamlearn.cli.run.ps import ps
+from streamlearn.cli.run.serve import serve
+from streamlearn.cli.run.train import train
+from streamlearn.cli.run.up import up
 from streamlearn.cli.settings import settings
-from streamlearn.cli.topics import topics
-from streamlearn.cli.train import train
-from streamlearn.cli.up import up
-from streamlearn.cli.verify import diff, verify
-from streamlearn.cli.versions import show, versions
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
-from streamlearn.leaving import leave
+from streamlearn.process_exit import leave
 
 __all__ = ["cli", "command", "main"]
 
@@ -45,7 +45,7 @@ _GARBAGE_OBJECTS = 50_000
 
 cli = typer.Typer(
     name="streamlearn",
-    help="Online recommendation: behaviour events in, a better model served a minute later.",
+    help="Online learning for recommendation: behaviour events in, and a better model served a minute later.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -113,7 +113,7 @@ def main() -> NoReturn:
         # A disk, a folder or a connection that nothing below knew how to speak of; never a fault of the program's own.
         where = f"{error.filename}: " if error.filename else ""
         print(f"error: {where}{error.strerror or error}", file=sys.stderr)
-        help = "see whether the place is there, has space and may be written; --set telemetry.log_level=debug says more"
+        help = "check that the path exists, has free space and is writable; --set telemetry.log_level=debug shows more"
         print(f"help: {help}", file=sys.stderr)
         _LOG.debug("%s", error, exc_info=error)
         sys.exit(EXIT_FAILED)

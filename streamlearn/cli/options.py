@@ -17,23 +17,25 @@ AppArgument: TypeAlias = Annotated[
 ]
 SetOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.NAME=VALUE", help="Lay a setting over app.toml; may be repeated."),
+    typer.Option("--set", metavar="SECTION.NAME=VALUE", help="Override a setting of app.toml; may be repeated."),
 ]
 AcceptLostOption: TypeAlias = Annotated[
-    bool, typer.Option("--accept-lost", help="Begin with what is there, where events that are needed were deleted.")
+    bool, typer.Option("--accept-lost", help="Continue with the remaining records if needed ones were deleted.")
 ]
 BeamOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--beam", metavar="FLAG", help="A further option of Beam's, such as --beam=--job_name=x."),
+    typer.Option(
+        "--beam", metavar="FLAG", help="Pass an option on to Beam, such as --beam=--job_name=x; may be repeated."
+    ),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
 
 def named_values(given: Sequence[str] | None) -> dict[str, str]:
-    """What `--option NAME=VALUE` says, by name.
+    """The values of `--option NAME=VALUE`, by name.
 
     Raises:
-        ConfigError: A text is not of that form.
+        ConfigError: A text does not have that form.
     """
     options: dict[str, str] = {}
     for text in given or ():
@@ -46,7 +48,7 @@ def named_values(given: Sequence[str] | None) -> dict[str, str]:
 
 
 def one_of(names: Sequence[str]) -> Callable[[str | None], str | None]:
-    """A callback that refuses what is none of some names; enums are refused with a word that is not ours."""
+    """A callback that refuses a value that is not one of some names. Typer's own text for enums uses other words."""
 
     def check(given: str | None) -> str | None:
         if given is not None and given not in names:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
-from streamlearn.cli.table import print_json
+from streamlearn.cli.output.table import print_json
 
 if TYPE_CHECKING:
     from streamlearn.config import Field
@@ -23,7 +23,9 @@ __all__ = ["settings"]
 
 def settings(
     app: AppArgument,
-    changed: Annotated[bool, typer.Option("--changed", help="Only those that differ from their default.")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Show only settings that differ from their default.")
+    ] = False,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -1,8 +1,7 @@
 """The console: one page on which people watch a model's versions and nodes, and move its pointer."""
 
-from streamlearn.console.gather import Gatherer
-from streamlearn.console.gathered import Gathered
 from streamlearn.console.server import ConsoleServer
+from streamlearn.console.snapshot import Gathered
 from streamlearn.console.state import state_of
 
-__all__ = ["ConsoleServer", "Gathered", "Gatherer", "state_of"]
+__all__ = ["ConsoleServer", "Gathered", "state_of"]

@@ -16,10 +16,10 @@ from streamlearn.console.guard import Guard
 from streamlearn.console.moves import MOVES, make_move
 from streamlearn.console.pages import read_pages
 from streamlearn.console.watch import Watch
-from streamlearn.decoding import from_json
 from streamlearn.errors import MoveRefused, StoreUnreachable, StreamlearnError, UsageError
-from streamlearn.settings import ConsoleSettings
-from streamlearn.versions import Model
+from streamlearn.settings.console import ConsoleSettings
+from streamlearn.struct_decoder import from_json
+from streamlearn.versions.pointer.model import Model
 
 __all__ = ["Api", "Route"]
 
@@ -75,12 +75,12 @@ class Api:
         if what in MOVES and path != what:
             refused = self._allowed(method, "POST") or self._guard.refuse_move(headers)
             return refused or Route(partial(self._move, what), has_body=True)
-        return refusal(404, f"there is nothing at {path[:200]!r}", "the page is at /, its state at /api/state")
+        return refusal(404, f"nothing is served at {path[:200]!r}", "the page is at /, its state at /api/state")
 
     def _allowed(self, method: str, only: str) -> Answer | None:
         if method == only:
             return None
-        return refusal(405, f"{method[:20]} is not for this path", f"use {only}", allow=only)
+        return refusal(405, f"{method[:20]} is not allowed here", f"use {only}", allow=only)
 
     def _page(self, path: str, headers: Mapping[str, str]) -> Answer | Route:
         page = self._pages[path]
@@ -104,7 +104,7 @@ class Api:
         found = self._watch.seen(_LOOK_WAIT_S).found
         one = next((one for one in found.known if one.version == version), None) if found is not None else None
         if one is None:
-            return refusal(404, f"there is no version {version}", "the versions there are stand in /api/state")
+            return refusal(404, f"version {version} does not exist", "/api/state lists the existing versions")
         try:
             return json_answer(200, details_of(self._model.store, self._model.name, one))
         except StreamlearnError as error:
@@ -113,8 +113,10 @@ class Api:
     def _move(self, what: str, body: bytes) -> Answer:
         try:
             asked = from_json(body, MOVES[what])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return refusal(400, f"the body is no {what}: {error}", "see docs/operating/console.md for its fields")
+        except msgspec.DecodeError as error:
+            return refusal(
+                400, f"the body is not a valid {what}: {error}", "see docs/operating/console.md for its fields"
+            )
         try:
             done = make_move(self._model, what, asked, self._settings.move_wait_s)
         except UsageError as error:
@@ -123,7 +125,7 @@ class Api:
             return refusal(409, error.message, error.help)
         except StreamlearnError as error:
             unsure = isinstance(error, StoreUnreachable)
-            said = f"{error.message}; the pointer may have moved all the same" if unsure else error.message
+            said = f"{error.message}; the pointer may have moved anyway" if unsure else error.message
             return refusal(503, said, error.help)
         finally:
             self._watch.look()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from streamlearn.versions import History, Known, Store, read_manifest, read_verdict
-from streamlearn.versions.facts import Facts, file_facts, manifest_facts
+from streamlearn.versions import History, Known, Store
+from streamlearn.versions.format.log import read_manifest
+from streamlearn.versions.format.verdict import read_verdict
+from streamlearn.versions.pointer.facts import Facts, file_facts, manifest_facts
 
 __all__ = ["details_of"]
 

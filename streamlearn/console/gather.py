@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.console.gathered import Gathered, gone_nodes
+from streamlearn.console.snapshot import Gathered, gone_nodes
 from streamlearn.errors import FileMissing, VersionDefect
-from streamlearn.settings import ConsoleSettings
-from streamlearn.versions import Known, Model, Node, Pointer, Request, Requests
+from streamlearn.settings.console import ConsoleSettings
+from streamlearn.versions import Known, Node, Pointer, Request, Requests
+from streamlearn.versions.pointer.model import Model
+from streamlearn.versions.pointer.request import Refusal
 
 __all__ = ["Gatherer"]
 
@@ -18,12 +22,22 @@ class Gatherer:
         model: Which, and where.
         settings: How often versions are listed, and how much is kept.
         clock: What the time is.
+        dead_share: Gives the share of ingest's recent events that became dead letters; asked when versions are listed.
     """
 
-    def __init__(self, model: Model, settings: ConsoleSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        model: Model,
+        settings: ConsoleSettings,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        dead_share: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._model, self._settings, self._clock = model, settings, clock
+        self._dead_share, self._dead = dead_share, 0.0
         self._known: tuple[Known, ...] = ()
         self._requests: tuple[Request, ...] = ()
+        self._refused: Refusal | None = None
         self._listed_s: float | None = None
         self._moves: dict[int, Pointer | None] = {}
         self._seen: tuple[Node, ...] = ()
@@ -54,7 +68,9 @@ class Gatherer:
             gone=gone,
             registry=said,
             requests=self._requests,
+            refused=self._refused,
             is_live=self._model.settings.topics.time == "wall",
+            dead_share=self._dead if self._dead > self._model.settings.ingest.dead_share_max else 0.0,
         )
 
     def _list(self, pointer: Pointer) -> None:
@@ -64,8 +80,9 @@ class Gatherer:
         known = {one.version for one in self._known}
         if is_due or any(ref.version not in known for name, ref in pointer.needed.items() if name != "previous"):
             self._known = self._model.history.read()
-            self._requests = tuple(Requests(self._model.store, self._model.name).waiting(self._known))
-            self._listed_s = now_s
+            requests = Requests(self._model.store, self._model.name)
+            self._requests, self._refused = tuple(requests.waiting(self._known)), requests.refused_last()
+            self._dead, self._listed_s = self._dead_share(), now_s
 
     def _moves_of(self, pointer: Pointer) -> tuple[Pointer, ...]:
         """The newest moves; a move never changes, so each is read once."""

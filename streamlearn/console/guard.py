@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +13,9 @@ from streamlearn.console.answer import Answer, refusal
 __all__ = ["Guard"]
 
 _SCHEME = "bearer "
-_CALLERS = 'send the header "Authorization: Bearer TOKEN", with what the console\'s --token-file holds'
+# An address of IPv6 in brackets, or any other name; then perhaps a port, and nothing else.
+_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:]*))(?::[0-9]*)?")
+_CALLERS = 'send the header "Authorization: Bearer TOKEN" with the token from the console\'s --token-file'
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Guard:
         host = headers.get("host", "")
         if self.is_loopback and not _is_loopback(host):
             # A name of somebody else's that leads to this machine: a page of his would read what people here see.
-            message = f"this console is asked for as {host[:100]!r}, and serves this machine alone"
-            return refusal(421, message, "use http://127.0.0.1:PORT or a tunnel to it")
+            message = f"the request is for host {host[:100]!r}, but this console serves only its own machine"
+            return refusal(421, message, "use http://127.0.0.1:PORT, or a tunnel to it")
         return None
 
     def refuse_look(self, headers: Mapping[str, str]) -> Answer | None:
@@ -48,14 +51,18 @@ class Guard:
     def refuse_move(self, headers: Mapping[str, str]) -> Answer | None:
         """Why a visitor may not move the pointer."""
         if self.token is None:
-            help = "start it with --token-file FILE, or use `streamlearn rollback` and its like"
-            return refusal(403, "this console is read-only: it was given no token", help)
+            help = "start it with --token-file FILE, or use commands such as `streamlearn rollback`"
+            return refusal(403, "this console is read-only, because it was started without a token", help)
         refused = self._refuse_caller(headers)
         if refused is not None:
             return refused
         origin = headers.get("origin", "")
         if origin and origin.partition("://")[2] != headers.get("host", ""):
-            return refusal(403, f"a page of {origin[:100]!r} asks, and only the console's own may", "open the console")
+            return refusal(
+                403,
+                f"the request comes from a page of {origin[:100]!r}; only the console's own page may send it",
+                "open the console",
+            )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             return refusal(415, f"the body is {kind[:100] or 'of no type'!r}", "send JSON, as application/json")
@@ -64,16 +71,19 @@ class Guard:
     def _refuse_caller(self, headers: Mapping[str, str]) -> Answer | None:
         said = headers.get("authorization", "")
         if not said:
-            return refusal(401, "no token was given", _CALLERS)
+            return refusal(401, "the request has no token", _CALLERS)
         given = said[len(_SCHEME) :].strip() if said.lower().startswith(_SCHEME) else ""
         if self.token is None or not hmac.compare_digest(given.encode("latin-1", "replace"), self.token):
-            return refusal(401, "the token is not the console's", _CALLERS)
+            return refusal(401, "the token is wrong", _CALLERS)
         return None
 
 
 def _is_loopback(host: str) -> bool:
     """Whether a Host header names this machine to itself."""
-    bare = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+    named = _HOST.fullmatch(host)
+    if named is None:
+        return False
+    bare = named[1] or named[2] or ""
     if bare.lower() == "localhost":
         return True
     try:

@@ -9,9 +9,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from streamlearn.errors import UsageError
-from streamlearn.versions import Known, Model, Pointer
-from streamlearn.versions import pointer as decisions
-from streamlearn.versions.facts import Facts, moved_facts
+from streamlearn.versions import Known, Pointer
+from streamlearn.versions.pointer import moves as decisions
+from streamlearn.versions.pointer.facts import Facts, moved_facts
+from streamlearn.versions.pointer.model import Model
 
 __all__ = ["MOVES", "Hold", "Move", "Promote", "Release", "Rollback", "make_move"]
 
@@ -56,8 +57,8 @@ class Rollback(Move, frozen=True, kw_only=True):
     def decide(self, pointer: Pointer, known: Sequence[Known]) -> Pointer:
         """See `Move`."""
         if (self.to is None) == (self.steps is None):
-            message = "how far back is not said, or said twice"
-            raise UsageError(message, help='give one of "to": VERSION and "steps": N')
+            message = 'give exactly one of "to" and "steps"'
+            raise UsageError(message, help='for example "to": VERSION or "steps": N')
         to = self.to if self.to is not None else decisions.steps_back(pointer, known, self.steps or 1)
         return decisions.rollback(pointer, known, to)
 

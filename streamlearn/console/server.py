@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,9 +27,9 @@ from streamlearn.console.guard import Guard
 from streamlearn.console.state import state_of
 from streamlearn.console.watch import Watch
 from streamlearn.errors import ServiceError, UsageError
-from streamlearn.settings import ConsoleSettings
+from streamlearn.settings.console import ConsoleSettings
 from streamlearn.telemetry import counter, gauge
-from streamlearn.versions import Model
+from streamlearn.versions.pointer.model import Model
 
 __all__ = ["ConsoleServer"]
 
@@ -57,6 +58,7 @@ class ConsoleServer:
         settings: Where it is served, and its limits.
         token: What callers must say to move the pointer; without it the console is read-only.
         tls: Files of certificates and key.
+        dead_share: Gives the share of ingest's recent events that became dead letters.
 
     Attributes:
         address: Where it listens, HOST:PORT.
@@ -74,6 +76,7 @@ class ConsoleServer:
         *,
         token: bytes | None = None,
         tls: tuple[Path, Path] | None = None,
+        dead_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
         host, _, port = settings.listen.rpartition(":")
         context = None if tls is None else _context(*tls)
@@ -83,7 +86,7 @@ class ConsoleServer:
         named = f"[{bound_host!s}]" if ":" in str(bound_host) else str(bound_host)
         self.address = f"{named}:{bound_port}"
         self.url = f"{'http' if context is None else 'https'}://{self.address}/"
-        gatherer = Gatherer(model, settings)
+        gatherer = Gatherer(model, settings, dead_share=dead_share)
         beat_s = model.settings.replica.beat_s
         self._watch = Watch(
             gatherer.gather,
@@ -133,7 +136,11 @@ class _Server(ThreadingHTTPServer):
         self._free = threading.BoundedSemaphore(settings.connections_max)
         self._lock = threading.Lock()
         self._deadlines: dict[socket.socket, float] = {}
-        self._open = gauge("console", "connections", "ratio", "Open connections of console.connections_max.")
+        # Connections whose request's head is not there yet, oldest first.
+        self._silent: dict[socket.socket, None] = {}
+        self._open = gauge(
+            "console", "connections", "ratio", "Open connections, as a share of the most that are allowed."
+        )
         self._answers = counter("console", "answers", "Answers by status.", ("status",))
         super().__init__(address, _Connection)
 
@@ -147,7 +154,7 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give a connection a thread, or refuse it."""
-        if not self._free.acquire(blocking=False):
+        if not self._free.acquire(blocking=False) and not self._takes_over():
             self.answered(503)
             if self.context is None:
                 request.setblocking(False)
@@ -158,7 +165,29 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
             return
         self.give_time(request, 2 * self.settings.arrival_s)
+        with self._lock:
+            self._silent[request] = None
         super().process_request(request, client_address)
+
+    def _takes_over(self) -> bool:
+        """Whether the oldest connection without a request gave its place to a new one."""
+        with self._lock:
+            oldest = next(iter(self._silent), None)
+            if oldest is None:
+                return False
+            del self._silent[oldest]
+        _cut(oldest)
+        return self._free.acquire(timeout=_DRAIN_S)
+
+    def asked(self, connection: socket.socket) -> None:
+        """Say that a request's head has come, so that its connection gives way to nobody."""
+        with self._lock:
+            self._silent.pop(connection, None)
+
+    def answered_all(self, connection: socket.socket) -> None:
+        """Say that a connection has its answer: it may give way again."""
+        with self._lock:
+            self._silent[connection] = None
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection."""
@@ -167,6 +196,7 @@ class _Server(ThreadingHTTPServer):
         finally:
             with self._lock:
                 self._deadlines.pop(request, None)
+                self._silent.pop(request, None)
                 self._open.set(len(self._deadlines) / self.settings.connections_max)
             self._free.release()
 
@@ -222,9 +252,13 @@ class _Connection(BaseHTTPRequestHandler):
             self.raw_requestline = self.rfile.readline()
         except LineTooLong:
             self.requestline, self.request_version = "", "HTTP/1.1"
-            self._send(refusal(431, "the request's head is too large", "send fewer and shorter headers"))
+            self._send(refusal(431, "the headers of the request are too large", "send fewer and shorter headers"))
             return
         if not self.raw_requestline or not self.parse_request():
+            return
+        self.server.asked(self.connection)
+        if len(self.headers.get_all("host", [])) > 1:
+            self._send(refusal(400, "the request names two hosts", "send one Host header"))
             return
         self._method = self.command
         self._headers = {name.lower(): value for name, value in self.headers.items()}
@@ -232,6 +266,7 @@ class _Connection(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         """Let the answer arrive: what the other side still sends is read and thrown away, up to a bound."""
+        self.server.answered_all(self.connection)
         with suppress(OSError):
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_WR)
@@ -245,7 +280,7 @@ class _Connection(BaseHTTPRequestHandler):
         """Say what the library found wrong as everything wrong is said."""
         if not hasattr(self, "_headers"):
             self._headers = {}
-        self._send(refusal(int(code), message or explain or "the request cannot be understood"))
+        self._send(refusal(int(code), message or explain or "the request cannot be parsed"))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are counted, and not logged."""
@@ -268,12 +303,12 @@ class _Connection(BaseHTTPRequestHandler):
         """The body; refused by its stated length before any of it is read."""
         most, said = self.server.settings.body_bytes_max, self._headers.get("content-length", "")
         if "transfer-encoding" in self._headers or not (said.isascii() and said.isdecimal() and len(said) < 16):
-            return refusal(411, "the body's length is not said", "send Content-Length, and no Transfer-Encoding")
+            return refusal(411, "the length of the body is missing", "send Content-Length, and no Transfer-Encoding")
         if int(said) > most:
-            return refusal(413, f"the body has {int(said)} bytes, and at most {most} are read", "send less")
+            return refusal(413, f"the body has {int(said)} bytes; at most {most} are allowed", "send a smaller body")
         body: bytes = self.rfile.read(int(said))
         if len(body) < int(said):
-            return refusal(400, f"the body ended after {len(body)} of {said} bytes", "send all of it")
+            return refusal(400, f"the body ended after {len(body)} of {said} bytes", "send the whole body")
         return body
 
     def _send(self, answer: Answer) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from streamlearn.console.gathered import Gathered
+from streamlearn.console.snapshot import Gathered
 from streamlearn.console.trouble import LEVELS, Trouble, troubles
 from streamlearn.errors import MoveRefused
-from streamlearn.versions import Known, Node, Pointer, kind_of_move, standings
-from streamlearn.versions import pointer as decisions
-from streamlearn.versions.facts import Facts, node_facts, pointer_facts, version_facts
+from streamlearn.versions import Known, Node, Pointer
+from streamlearn.versions.pointer import moves as decisions
+from streamlearn.versions.pointer.facts import Facts, node_facts, pointer_facts, version_facts
+from streamlearn.versions.pointer.rebuild import kind_of_move
+from streamlearn.versions.pointer.version_state import standings
 
 __all__ = ["may_go_back_to", "state_of", "what_of_move"]
 
@@ -82,14 +84,14 @@ def _headline(found: Gathered, wrong: Sequence[Trouble]) -> Facts:
     level = wrong[0].level if wrong and wrong[0].level != LEVELS[-1] else "good"
     active = found.pointer.active
     if active is None:
-        return {"level": level, "said": "Nothing is served yet"}
+        return {"level": level, "said": "No version is active yet"}
     held = " and held" if found.pointer.held else ""
     if found.registry:
-        return {"level": level, "said": f"Version {active.version} is to be served{held}; nodes are not known"}
+        return {"level": level, "said": f"The pointer names version {active.version}{held}; nodes are unknown"}
     answer = sum(one.active == active.version for one in found.nodes)
     there = len(found.nodes) + len(found.gone)
     if not there:
-        return {"level": level, "said": f"Version {active.version} is active{held}; there are no nodes"}
+        return {"level": level, "said": f"Version {active.version} is active{held}; no nodes are registered"}
     by = ("the node" if there == 1 else f"all {there} nodes") if answer == there else f"{answer} of {there} nodes"
     return {"level": level, "said": f"Version {active.version} is served{held}, by {by}"}
 

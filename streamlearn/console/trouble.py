@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from streamlearn.console.gathered import Gathered
+from streamlearn.console.snapshot import Gathered
 from streamlearn.versions import Node, Pointer
-from streamlearn.versions.pointer import taints_of
+from streamlearn.versions.pointer.moves import taints_of
 
 __all__ = ["LEVELS", "Level", "Trouble", "troubles"]
 
@@ -19,6 +19,7 @@ Level = Literal["bad", "warn", "note"]
 LEVELS: tuple[Level, ...] = ("bad", "warn", "note")
 # A node acts within milliseconds; one that hears of moves by its beat alone is given three.
 _BEATS = 3
+_REFUSED_SHOWN_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -50,31 +51,32 @@ def troubles(found: Gathered, *, late_s: float, beat_s: float) -> list[Trouble]:
         beat_s: How often nodes say that they are alive.
     """
     every = [*_of_registry(found), *_of_nodes(found, beat_s), *_of_versions(found, late_s), *_of_pointer(found)]
+    every += _of_ingest(found)
     return sorted(every, key=lambda one: LEVELS.index(one.level))
 
 
 def _of_registry(found: Gathered) -> Iterator[Trouble]:
     if found.registry:
-        help = "nodes look at the store themselves meanwhile, and moves count at once; see docs/operating/registry.md"
-        yield Trouble("bad", "registry", f"nodes are not known: {found.registry}", help)
+        help = "nodes read the store meanwhile, and moves still take effect; see docs/operating/registry.md"
+        yield Trouble("bad", "registry", f"nodes are unknown: {found.registry}", help)
         return
     answer = [one for one in found.nodes if one.state in ("ready", "stale", "draining")]
     if found.pointer.active is not None and not answer:
-        said = "no node answers" if found.nodes else "there are no nodes"
+        said = "no node answers" if found.nodes else "no nodes are registered"
         yield Trouble("bad", "nodes", said, "start some with `streamlearn serve`, or see why they are not ready")
 
 
 def _of_nodes(found: Gathered, beat_s: float) -> Iterator[Trouble]:
     for one in found.gone:
-        help = "see its log; one that was ended on purpose is forgotten by and by"
+        help = "see its log; a node that was stopped on purpose disappears after a while"
         yield Trouble(
-            "bad", "node", f"{one.name} is not heard of any more; it answered with {_at(one)}", help, one.wall_ms
+            "bad", "node", f"{one.name} sends no heartbeat; it last answered with {_at(one)}", help, one.wall_ms
         )
     for one in found.nodes:
         if _lags(found, one, beat_s):
             moves = found.pointer.seq - one.seq
-            said = f"{one.name} has not acted on {'the last move' if moves == 1 else f'the last {moves} moves'}"
-            help = "it acts when it is back; until then take it out of the load balancer"
+            said = f"{one.name} has not followed {'the last move' if moves == 1 else f'the last {moves} moves'}"
+            help = "it follows when it is back; until then take it out of the load balancer"
             yield Trouble("bad", "node", f"{said}: it answers with {_at(one)}", help, found.pointer.wall_ms)
         if one.said or one.state == "stale":
             level: Level = "bad" if one.state == "stale" else "warn"
@@ -82,6 +84,12 @@ def _of_nodes(found: Gathered, beat_s: float) -> Iterator[Trouble]:
             yield Trouble(level, "node", f"{one.name} {does}{f': {one.said}' if one.said else ''}", "see its log")
         elif one.state in ("starting", "draining"):
             yield Trouble("note", "node", f"{one.name} is {one.state}")
+
+
+def _of_ingest(found: Gathered) -> Iterator[Trouble]:
+    if found.dead_share:
+        said = f"{found.dead_share:.1%} of ingest's recent events became dead letters"
+        yield Trouble("warn", "ingest", said, "see `streamlearn peek APP dead_letters` for each one and its reason")
 
 
 def _lags(found: Gathered, one: Node, beat_s: float) -> bool:
@@ -93,7 +101,7 @@ def _lags(found: Gathered, one: Node, beat_s: float) -> bool:
 
 def _of_versions(found: Gathered, late_s: float) -> Iterator[Trouble]:
     if not found.known:
-        yield Trouble("note", "versions", "there is no version yet", "start a trainer with `streamlearn train`")
+        yield Trouble("note", "versions", "no version exists yet", "start a trainer with `streamlearn train`")
         return
     newest = found.known[-1]
     torn = [one for one in found.known if one.lacks]
@@ -110,36 +118,41 @@ def _of_versions(found: Gathered, late_s: float) -> Iterator[Trouble]:
         mine = [one.version for one in found.known[-count:]]
         began = tainted[mine[0]]
         first = next((one for one in found.known if one.version == began), newest)
-        why = f"the judge refused {began}" if first.outcome == "rejected" else f"{began} was rolled back"
+        why = f"the judge rejected {began}" if first.outcome == "rejected" else f"{began} was rolled back"
         said = f"{_named(mine)} {'is' if len(mine) == 1 else 'are'} tainted, and not followed: {why}"
         help = (
-            f"`streamlearn rewind {found.model} --to VERSION` puts training back; `promote --accept` serves it anyway"
+            f"`streamlearn rewind {found.model} --to VERSION` takes training back; `promote --accept` serves it anyway"
         )
         yield Trouble("warn", "versions", said, help, first.written_wall_ms)
     late_ms = late_s * 1000
     if newest.written_wall_ms and found.at_ms - newest.written_wall_ms > late_ms:
         said = f"no version was published since {newest.version}"
         yield Trouble(
-            "warn", "training", said, "see whether the trainer and its topics are alive", newest.written_wall_ms
+            "warn", "training", said, "check that the trainer and its topics are running", newest.written_wall_ms
         )
     elif found.is_live and newest.watermark_ms is not None and found.at_ms - newest.watermark_ms > late_ms:
-        said = f"the newest version, {newest.version}, has learned only up to a while ago"
-        yield Trouble("warn", "training", said, "see whether ingest keeps up with its topics", newest.watermark_ms)
+        said = f"the newest version, {newest.version}, has learned nothing recent"
+        yield Trouble("warn", "training", said, "check whether ingest keeps up with its topics", newest.watermark_ms)
 
 
 def _of_pointer(found: Gathered) -> Iterator[Trouble]:
     pointer = found.pointer
     if pointer.held and pointer.active is not None:
-        said = f"the pointer is held at {pointer.active.version}: newer versions are not followed"
+        said = f"the pointer is held at {pointer.active.version}: nodes do not follow newer versions"
         since_ms = next((one.wall_ms for one in _held(found)), pointer.wall_ms)
-        yield Trouble("note", "pointer", said, "release it to follow them again", since_ms)
+        yield Trouble("note", "pointer", said, "release it to follow new versions again", since_ms)
     if pointer.canary is not None:
         does = "scores" if pointer.canary.shadow else "answers"
         said = f"version {pointer.canary.version.version} {does} {pointer.canary.share:.1%} of the requests"
         yield Trouble("note", pointer.canary.kind, said, "promote it, or roll back to end it", pointer.wall_ms)
     for one in found.requests:
-        said = f"training is asked by {one.by or 'somebody'} to go back to version {one.to.version}"
+        said = f"{one.by or 'somebody'} asked training to go back to version {one.to.version}"
         yield Trouble("note", "request", said, "the trainer obeys at its next cut", one.wall_ms)
+    refused = found.refused
+    if refused is not None and found.at_ms - refused.wall_ms < _REFUSED_SHOWN_MS:
+        said = f"training could not go back to version {refused.to.version} and continues: {refused.reason}"
+        help = f"`streamlearn rewind {found.model} --to VERSION` asks for another version"
+        yield Trouble("warn", "request", said, help, refused.wall_ms)
 
 
 def _held(found: Gathered) -> Iterator[Pointer]:
@@ -151,7 +164,7 @@ def _held(found: Gathered) -> Iterator[Pointer]:
 
 
 def _at(one: Node) -> str:
-    return f"version {one.active}" if one.active else "nothing yet"
+    return f"version {one.active}" if one.active else "no version yet"
 
 
 def _named(versions: list[int]) -> str:

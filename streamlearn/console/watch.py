@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from streamlearn.console.gathered import Gathered
+from streamlearn.console.snapshot import Gathered
 from streamlearn.errors import StreamlearnError
 from streamlearn.telemetry import gauge
-from streamlearn.versions.facts import Facts
+from streamlearn.versions.pointer.facts import Facts
 
 __all__ = ["Seen", "Watch"]
 
@@ -62,7 +62,7 @@ class Watch:
         self._asked_s = self._ended_s = float("-inf")
         self._wanted = 0  # grows whenever what was seen, or is being looked at, is no longer how things are
         self._is_closed = False
-        self._took = gauge("console", "look", "seconds", "How long the last look at store and registry took.")
+        self._took = gauge("console", "look", "seconds", "How long the last read of store and registry took.")
         self._thread = threading.Thread(target=self._run, name="console-watch", daemon=True)
         self._thread.start()
 
@@ -79,7 +79,7 @@ class Watch:
             if self._changed.wait_for(lambda: self._is_closed or self._ended_s >= oldest_s, wait_s):
                 return self._seen
             said = self._seen.error or f"store and registry have not answered within {wait_s:g} s"
-            help = self._seen.help or "see whether the store answers: `streamlearn versions` says more"
+            help = self._seen.help or "check whether the store answers: `streamlearn versions` shows more"
             return replace(self._seen, error=said, help=help)
 
     def look(self) -> None:
@@ -128,5 +128,5 @@ class Watch:
             return replace(self._seen, error=error.message, help=error.help)
         except Exception:
             # The thread stays for the next look: a page that shows nothing is no help in an incident.
-            _LOG.exception("a look at the model failed")
-            return replace(self._seen, error="a look at the model failed", help="the console's log says more")
+            _LOG.exception("reading the state of the model failed")
+            return replace(self._seen, error="reading the state of the model failed", help="see the console's log")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from streamlearn.apps import App
 from streamlearn.events.event import Columns
-from streamlearn.publisher.scoring import auc_of
+from streamlearn.publisher.logit_scores import auc_of
 
 __all__ = ["Board", "Rows", "ids_of"]
 

@@ -80,26 +80,29 @@ def facts_of(found: Found, rows: Rows, ended: Ended, label: str) -> Facts:
     served, frozen = _compared(found, rows)
     before, bad, after = _around(found, rows)
     return {
-        "impressions replayed, each scored first": ended.impressions,
+        "impressions replayed, each scored before its actions": ended.impressions,
         "actions replayed": ended.actions,
         "replayed events/s": round(ended.events_per_s),
-        "requests to nodes": ended.asked,
-        "of these without an answer": ended.unanswered,
+        "requests sent to nodes": ended.asked,
+        "requests without an answer": ended.unanswered,
         "rows shown": len(rows),
         "samples learned": ended.learned["samples"],
         "labels learned": ended.learned["labels_learned"],
         "labels corrected": ended.learned["labels_corrected"],
         "versions published": ended.versions,
-        "versions the judge refused": ended.rejected,
+        "versions rejected by the judge": ended.rejected,
         f"served AUC of {label}": _rounded(served),
-        f"AUC of {label} by version {found.frozen}, kept, of the same requests": _rounded(frozen),
+        f"AUC of {label} by version {found.frozen}, kept for comparison, on the same requests": _rounded(frozen),
         "served AUC before the bad version": _rounded(before),
-        f"served AUC by version {found.forced}, forced": _rounded(bad),
-        "served AUC after it was rolled back": _rounded(after),
-        **{f"version {found.good} back on {name}, ms": round(ms, 1) for name, ms in found.acted_ms.items()},
+        f"served AUC by version {found.forced}, the bad version": _rounded(bad),
+        "served AUC after the rollback": _rounded(after),
+        **{
+            f"time until {name} answered with version {found.good} again, ms": round(ms, 1)
+            for name, ms in found.acted_ms.items()
+        },
         "the whole rollback command, ms": round(found.rollback_ms),
-        "training went on after a killed shard, s": round(found.killed_s, 2),
-        "version that put training back": found.reverted,
+        "time until training continued after a shard was killed, s": round(found.killed_s, 2),
+        "version at which training went back": found.reverted,
     }
 
 
@@ -113,24 +116,41 @@ def promises_of(found: Found, rows: Rows, ended: Ended) -> list[Promise]:
         Promise("every request is answered", not ended.unanswered, f"{ended.unanswered} of {ended.asked} were not"),
         Promise("every event is joined", not ended.letters, f"{ended.letters} dead letters"),
         Promise(
-            "each label is learned once, but for what was poisoned",
+            "each label is learned once, except poisoned ones",
             least <= learned <= most,
-            f"{learned:,} labels, of {least:,} that were not poisoned and {most:,} in all",
+            f"{learned:,} labels learned; expected between {least:,} (not poisoned) and {most:,} (all)",
         ),
-        Promise("training goes on after a killed shard", found.killed_s <= RECOVERED_S_MAX, f"{found.killed_s:.1f} s"),
-        Promise("the judge refuses what learned from poison", found.rejected > 0, f"version {found.rejected}"),
-        Promise("a bad version shows", bad <= before - BAD_AUC, f"served AUC {before:.4f}, then {bad:.4f}"),
         Promise(
-            f"every node is back within {ROLLBACK_MS_MAX:.0f} ms",
+            "training continues after a shard is killed", found.killed_s <= RECOVERED_S_MAX, f"{found.killed_s:.1f} s"
+        ),
+        Promise(
+            "the judge rejects the version that learned from poison", found.rejected > 0, f"version {found.rejected}"
+        ),
+        Promise(
+            "the bad version lowers the served AUC",
+            bad <= before - BAD_AUC,
+            f"served AUC {before:.4f} before, {bad:.4f} with it",
+        ),
+        Promise(
+            f"every node rolls back within {ROLLBACK_MS_MAX:.0f} ms",
             len(found.acted_ms) == len(ended.served) and slowest_ms <= ROLLBACK_MS_MAX,
             f"{len(found.acted_ms)} of {len(ended.served)} nodes, {slowest_ms:.0f} ms",
         ),
-        Promise("so is what they serve", after >= bad + BAD_AUC, f"served AUC {bad:.4f}, then {after:.4f}"),
-        Promise("fresh versions beat a kept one", served > frozen, f"served AUC {served:.4f}, kept {frozen:.4f}"),
         Promise(
-            "all nodes follow once training was put back",
+            "rolling back restores the quality of serving",
+            after >= bad + BAD_AUC,
+            f"served AUC {bad:.4f} with the bad version, {after:.4f} after the rollback",
+        ),
+        Promise(
+            "fresh versions score better than a version that was kept",
+            served > frozen,
+            f"served AUC {served:.4f}, kept version {frozen:.4f}",
+        ),
+        Promise(
+            "all nodes follow newer versions after the rewind",
             min(ended.served, default=0) > found.reverted > 0,
-            f"versions {', '.join(map(str, ended.served))} are served; {found.reverted} put training back",
+            f"nodes serve versions {', '.join(map(str, ended.served))}; version {found.reverted} was "
+            "written by the rewind",
         ),
     ]
 

@@ -20,11 +20,12 @@ from streamlearn.apps import AppFolder
 from streamlearn.demo.board import Board, ids_of
 from streamlearn.events import Producer
 from streamlearn.events.event import Columns
-from streamlearn.replay import History, Replayer, ReplayProgress, ReplayReport, open_replay_topics
+from streamlearn.replay import History, Replayer, open_replay_topics
+from streamlearn.replay.replayer import ReplayProgress, ReplayReport
 from streamlearn.schemas.events import score_field
-from streamlearn.serving.asked import Asked
 from streamlearn.serving.infer import InferAnswer
-from streamlearn.serving.load import Load
+from streamlearn.serving.load.load_run import Load
+from streamlearn.serving.load.requests import Asked
 from streamlearn.serving.protobuf import nested
 
 __all__ = ["Feed"]

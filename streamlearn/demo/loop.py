@@ -17,13 +17,15 @@ from typing import Any
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ServiceError, StreamlearnError
+from streamlearn.replay import open_replay_topics
 from streamlearn.supervision import tether
-from streamlearn.topics import create_topic
-from streamlearn.versions import Known, Model, Verdict, read_manifest, read_verdict
+from streamlearn.versions import Known, Verdict
+from streamlearn.versions.format.log import read_manifest
+from streamlearn.versions.format.verdict import read_verdict
+from streamlearn.versions.pointer.model import Model
 
 __all__ = ["Loop"]
 
-_TOPICS = ("impressions", "actions", "samples", "progress", "dead_letters")
 _UP_S_MAX, _END_S_MAX, _VERB_S_MAX, _LOOK_S = 240.0, 120.0, 60.0, 0.05
 _PAGE_BYTES_MAX, _PAGE_WAIT_S = 1 << 22, 2.0
 _SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
@@ -48,9 +50,8 @@ class Loop:
     def __init__(self, folder: AppFolder, changes: Sequence[str], place: Path, nodes: int, shards: int) -> None:
         self._folder, self._logs = folder, place / "logs"
         self.model = Model(folder.app.name, folder.store_url, folder.registry_url, folder.settings)
-        partitions = folder.settings.replay.partitions
-        for name in ("samples", "progress", "dead_letters"):
-            create_topic(folder.topic_url(name), folder.topic_settings(name, partitions), folder.access).close()
+        with open_replay_topics(folder):  # creates those that are missing
+            pass
         self._logs.mkdir(parents=True)
         # It ends with the demo, however that ends.
         command = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
@@ -94,7 +95,7 @@ class Loop:
         if status is not None:
             tail = "\n".join(self._said.read_text().splitlines()[-_TAIL_LINES:])
             message = f"`streamlearn up` ended with status {status}:\n{tail}"
-            raise ServiceError(message, help="what it said last is above")
+            raise ServiceError(message, help="its last lines are above")
 
     def wait(self, is_so: Callable[[], bool], what: str, wait_s: float) -> None:
         """Wait for something.
@@ -190,7 +191,7 @@ class Loop:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_VERB_S_MAX)
         if done.returncode:
             message = f"`streamlearn {' '.join(words)}` ended with status {done.returncode}: {done.stderr.strip()}"
-            raise StreamlearnError(message, help="this is a defect: please report it with this output")
+            raise StreamlearnError(message, help="this is a bug: please report it with this output")
         said: dict[str, Any] = json.loads(done.stdout)
         return said
 

@@ -127,46 +127,49 @@ class Story:
         self._loop.kill("shard-1")
         self._wait(lambda: self._loop.meter("trainer", _METER) > 0, "all shards to be restored")
         self.found.killed_s = time.monotonic() - begun_s
-        self._note(f"all shards are restored, {self.found.killed_s:.1f} s later; training goes on", "")
+        self._note(f"all shards are restored after {self.found.killed_s:.1f} s; training continues", "")
 
     def _freeze(self) -> None:
         self._reach(self._acts.freeze)
         self._wait(lambda: self._active() > 1, "a version to be served")
         self.found.frozen = self._feed.kept[0] = self._active()
-        self._note(f"version {self.found.frozen} is kept to compare with: every request is put to it too", "frozen")
+        self._note(f"version {self.found.frozen} is kept for comparison: it scores every request too", "frozen")
 
     def _poison(self) -> None:
         self._reach(self._acts.poison)
         before = self._versions()[-1].version
-        self._note("from now on what people did is told the wrong way round", "poisoned")
+        self._note("from now on the replay inverts the users' actions", "poisoned")
 
         def refused() -> Known | None:
             return next((one for one in self._versions() if one.version > before and one.outcome == "rejected"), None)
 
-        self._wait(lambda: refused() is not None, "the judge to refuse a version")
+        self._wait(lambda: refused() is not None, "the judge to reject a version")
         one = refused()
         assert one is not None
         self.found.rejected, self.found.why = one.version, self._why(one.version)
         self.found.good = self._active()
-        self._note(f"the judge refuses version {one.version}: {self.found.why}", "refused")
+        self._note(f"the judge rejects version {one.version}: {self.found.why}", "refused")
 
     def _force(self) -> None:
         self._reach(self._acts.force)
         learned_ms = self.event_ms(self._acts.learned)
-        self._wait(lambda: (self._versions()[-1].watermark_ms or 0) >= learned_ms, "poison to be learned")
+        self._wait(lambda: (self._versions()[-1].watermark_ms or 0) >= learned_ms, "training to learn from poison")
         bad = self._versions()[-1]
         self.found.forced, first = bad.version, len(self._board)
-        self._loop.verb("promote", str(bad.version), "--accept", "--reason", "the demo wants to see it")
-        self._note(f"version {bad.version} is forced: streamlearn promote {bad.version} --accept", "forced")
+        self._loop.verb("promote", str(bad.version), "--accept", "--reason", "the demo forces it to show the effect")
+        self._note(f"the bad version {bad.version} is forced: streamlearn promote {bad.version} --accept", "forced")
         self._reach(self._acts.roll_back)
         # On a slow machine the judge may have taken most of the stretch.
         cure_ms, wanted = self.event_ms(self._acts.cure), first + _LOOKED_ROWS
-        self._wait(lambda: len(self._board) >= wanted or self._feed.event_ms >= cure_ms, "enough to be served by it")
+        self._wait(
+            lambda: len(self._board) >= wanted or self._feed.event_ms >= cure_ms,
+            "the bad version to serve enough requests",
+        )
         self.found.bad_rows = first, len(self._board)
 
     def _roll_back(self) -> None:
         begun_s, good = time.perf_counter(), self.found.good
-        said = self._loop.verb("rollback", "--to", str(good), "--reason", "worse than before")
+        said = self._loop.verb("rollback", "--to", str(good), "--reason", "the served AUC to fall")
         self.found.rollback_ms = (time.perf_counter() - begun_s) * 1e3
         self.found.acted_ms = {one["node"]: one["ms"] for one in said["acted"]}
         times = ", ".join(f"{name} {ms:.0f} ms" for name, ms in self.found.acted_ms.items())
@@ -178,20 +181,20 @@ class Story:
         clean = [one for one in self._versions() if one.version <= self.found.good]
         to = max(one.version for one in clean if (one.watermark_ms or 0) <= begin_ms)
         self._loop.verb("rewind", "--to", str(to), "--skip", f"{begin_ms}..{end_ms}", "--reason", "poisoned")
-        self._note(f"training goes back to version {to}, and skips what was poisoned: streamlearn rewind", "rewound")
+        self._note(f"training goes back to version {to} and skips the poisoned events: streamlearn rewind", "rewound")
 
         def reverted() -> int:
             return next((one.version for one in self._versions() if one.version > before and one.content_of), 0)
 
         self._wait(lambda: reverted() > 0, "training to go back")
         self.found.reverted = reverted()
-        self._wait(lambda: self._is_good(self.found.reverted), "the judge to pass it")
-        self._loop.verb("release", "--reason", "training was put back")
-        self._note("serving follows again: streamlearn release", "released")
+        self._wait(lambda: self._is_good(self.found.reverted), "the judge to pass the version")
+        self._loop.verb("release", "--reason", "training was rewound")
+        self._note("serving follows new versions again: streamlearn release", "released")
 
     def _finish(self) -> None:
         self._wait(lambda: self._feed.report is not None, "the feed to end", _LEARN_S_MAX)
-        self._note("everything is replayed", "")
+        self._note("all events are replayed", "")
         state = {"process": "ingest", "state": "ended"}
         meter = "streamlearn_supervision_state_processes"
         self._wait(lambda: self._loop.meter("up", meter, **state) > 0, "ingest to end", _LEARN_S_MAX)
@@ -201,11 +204,11 @@ class Story:
             newest = self._versions()[-1]
             return newest.version if self._loop.has_learned(newest, ends) else 0
 
-        self._wait(lambda: learned() > 0, "all samples to be learned", _LEARN_S_MAX)
+        self._wait(lambda: learned() > 0, "the trainer to learn all samples", _LEARN_S_MAX)
         last = learned()
-        self._wait(lambda: self._active() >= last, f"version {last} to be served", _LEARN_S_MAX)
+        self._wait(lambda: self._active() >= last, f"nodes to serve version {last}", _LEARN_S_MAX)
         self._wait(lambda: all(one >= last for one in self._loop.served()), "nodes to follow")
-        self._note(f"every label is learned; all nodes answer with version {last}", "")
+        self._note(f"all labels are learned; all nodes answer with version {last}", "")
 
     @property
     def poisoned(self) -> tuple[int, int]:
@@ -219,7 +222,7 @@ class Story:
 
     def _reach(self, share: float) -> None:
         at_ms = self.event_ms(share)
-        self._wait(lambda: self._feed.event_ms >= at_ms, f"{share:.0%} to be replayed", _LEARN_S_MAX)
+        self._wait(lambda: self._feed.event_ms >= at_ms, f"{share:.0%} of the events to be replayed", _LEARN_S_MAX)
 
     def _active(self) -> int:
         active = self._loop.model.pointer.active

@@ -85,16 +85,16 @@ class View:
             "replayed": f"{min(done, 1.0):.0%}",
             "events/s": f"{feed.events_per_s:,.0f}",
             "samples learned": f"{loop.meter('trainer', 'streamlearn_trainer_rows_total', outcome='learned'):,.0f}",
-            "messages behind": f"{loop.meter('trainer', 'streamlearn_trainer_behind_records'):,.0f}",
-            "nodes answer with versions": ", ".join(map(str, feed.last)),
+            "unread messages": f"{loop.meter('trainer', 'streamlearn_trainer_behind_records'):,.0f}",
+            "versions that nodes serve": ", ".join(map(str, feed.last)),
         }
         age_s = self._age_s(loop, feed)
         if age_s is not None:
-            found["what they learned last is old, s"] = f"{age_s:.1f}"
+            found["age of the newest event learned, s"] = f"{age_s:.1f}"
         if (auc := newest.auc(0)) is not None:
             found["served AUC"] = f"{auc:.4f}"
         if (auc := newest.auc(0, kept=0)) is not None:
-            found[f"AUC of version {feed.kept[0]}, kept"] = f"{auc:.4f}"
+            found[f"AUC of version {feed.kept[0]}, kept for comparison"] = f"{auc:.4f}"
         return found
 
     @staticmethod

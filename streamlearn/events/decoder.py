@@ -17,19 +17,13 @@ from streamlearn.apps import App, AppFolder
 from streamlearn.errors import BadRecord, ConfigError
 from streamlearn.events.columns import take_rows
 from streamlearn.events.event import Columns, EventColumns, Events, Failure
-from streamlearn.events.joined import empty_columns, join_events
-from streamlearn.events.named import named_schemas
+from streamlearn.events.event_concat import empty_columns, join_events
 from streamlearn.events.rules import broken_actions, broken_impressions
+from streamlearn.events.schema_lookup import named_schemas
 from streamlearn.events.span import Singles, Spans, framed_fingerprints, spans_of_packs, spans_of_records
 from streamlearn.native import native
-from streamlearn.schemas import (
-    CONTROL,
-    EVENT_PACK,
-    Schema,
-    action_schema,
-    impression_schema,
-    read_framing,
-)
+from streamlearn.schemas import CONTROL, EVENT_PACK, Schema, action_schema, impression_schema
+from streamlearn.schemas.record_prefix import read_framing
 from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.settings import EventSettings
 
@@ -143,7 +137,7 @@ class EventDecoder:
         bytes_max = self._settings.record_bytes_max
         is_large = lengths > bytes_max
         for index in np.flatnonzero(is_large).tolist():
-            detail = f"{lengths[index]} bytes, and record_bytes_max is {bytes_max}"
+            detail = f"{lengths[index]} bytes, above record_bytes_max of {bytes_max}"
             failures.append(Failure(index, -1, "oversize", detail, records[index]))
         is_pack = is_framed & (fingerprints == np.uint64(EVENT_PACK.fingerprint)) & ~is_large
         is_single = is_framed & ~is_pack & ~is_large
@@ -203,20 +197,20 @@ class EventDecoder:
         items = np.diff(columns["items[]"]) if kind.name == "Impression" else np.zeros(len(spans), np.int32)
         wrong = (spans.items >= 0) & (spans.items != items)
         for row in np.flatnonzero(wrong).tolist():
-            bad.setdefault(row, f"its pack says {spans.items[row]} items, it has {items[row]}")
+            bad.setdefault(row, f"the pack header declares {spans.items[row]} items, the event has {items[row]}")
         return bad
 
 
 def _kind_of(writer: Schema, readers: Mapping[str, Schema]) -> _Kind:
     reader = readers.get(writer.name)
     if reader is None:
-        message = f"a schema named {writer.name!r} is no event's"
-        raise ConfigError(message, help=f"events are {', '.join(readers)}")
+        message = f"a schema named {writer.name!r} is not an event schema"
+        raise ConfigError(message, help=f"event schemas are {', '.join(readers)}")
     try:
         return _Kind(writer.name, _plan(writer, reader))
     except ValueError as error:
         message = f"an older schema of {writer.name} cannot be read as today's: {error}"
-        hint = "give what was added since a default, or write to a new topic; see schemas/README.md"
+        hint = "give added fields a default, or write to a new topic; see schemas/README.md"
         raise ConfigError(message, help=hint) from error
 
 
@@ -226,6 +220,6 @@ def _plan(writer: Schema, reader: Schema) -> Any:
 
 def _unknown(spans: Spans, fingerprint: int) -> Iterable[Failure]:
     if fingerprint == EVENT_PACK.fingerprint:
-        return (spans.failure(row, "garbage", "a pack within a pack") for row in range(len(spans)))
+        return (spans.failure(row, "garbage", "a pack inside a pack") for row in range(len(spans)))
     detail = f"no known schema has fingerprint {fingerprint:016x}"
     return (spans.failure(row, "unknown_schema", detail) for row in range(len(spans)))

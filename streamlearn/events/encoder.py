@@ -105,8 +105,8 @@ def _encode(plan: Any, columns: Columns, rows: int, prefix: bytes) -> Any:
     try:
         return plan.encode(columns, rows, prefix)
     except (ValueError, TypeError) as error:
-        message = f"the columns are no events: {error}"
-        raise BadRecord(message, help="columns are named as `streamlearn schema APP --columns` lists them") from error
+        message = f"the columns are not valid events: {error}"
+        raise BadRecord(message, help="name the columns as `streamlearn schema APP --columns` lists them") from error
 
 
 def _refuse(noun: str, broken: Broken) -> None:

@@ -20,7 +20,7 @@ from streamlearn.clock import Clock
 from streamlearn.errors import NotDelivered, Oversize, StreamlearnError, UsageError
 from streamlearn.events.encoder import EncodedEvents
 from streamlearn.events.pack import Pack
-from streamlearn.events.packed import pack_columns
+from streamlearn.events.record_packer import pack_columns
 from streamlearn.events.rules import REQUEST_ID_BYTES_MAX
 from streamlearn.settings import EventSettings
 from streamlearn.telemetry import counter, gauge
@@ -94,9 +94,11 @@ class Outlet:
         self._failures_count = 0
         self._told = threading.local()
         name = self._url.rpartition("/")[2]
-        self._events_total = counter("events", "produced", "Events given to the Producer.", ["topic"]).labels(name)
-        self._lost_total = counter("events", "lost", "Events no topic acknowledged.", ["topic"]).labels(name)
-        self._unsent_bytes = gauge("events", "unsent", "bytes", "Held until acknowledged.", ["topic"]).labels(name)
+        self._events_total = counter("events", "produced", "Events passed to the Producer.", ["topic"]).labels(name)
+        self._lost_total = counter("events", "lost", "Events that no topic acknowledged.", ["topic"]).labels(name)
+        self._unsent_bytes = gauge(
+            "events", "unsent", "bytes", "Events held until they are acknowledged.", ["topic"]
+        ).labels(name)
         self._writer = topic.writer(writer)
         self._thread = threading.Thread(target=self._run, name=f"producer-{name}", daemon=True)
         self._thread.start()
@@ -209,7 +211,7 @@ class Outlet:
         with self._changed:
             if self._closed:
                 message = "the producer is closed"
-                raise UsageError(message, help="what is given to it now would never be sent; make another one")
+                raise UsageError(message, help="it would never send this event; make another Producer")
             self._callers += 1
             try:
                 yield
@@ -223,15 +225,15 @@ class Outlet:
 
     def _wait_for_change(self) -> None:
         if not self._thread.is_alive():
-            message = f"the thread that sends to {self._url} is not in this process"
-            raise UsageError(message, help="make the Producer after the process has forked, one in each")
+            message = f"the thread that sends to {self._url} does not run in this process"
+            raise UsageError(message, help="create the Producer after forking, one in each process")
         self._changed.wait(ALIVE_CHECK_S)
 
     def _require_fitting(self, event_bytes: int, what: str) -> None:
         if not Pack().fits(event_bytes, 1, self._bytes_max):
             message = f"{what} has {event_bytes} bytes"
             setting = f"events.record_bytes_max ({self._settings.record_bytes_max})"
-            hint = f"a record has at most {self._bytes_max}, by {setting} and by what {self._url} takes"
+            hint = f"the largest record allowed is {self._bytes_max} bytes, by {setting} and the limit of {self._url}"
             raise Oversize(message, help=hint)
 
     def _wait_for_room(self, more_bytes: int) -> None:
@@ -351,7 +353,7 @@ class Outlet:
         events = sum(record.events for record in records)
         reason = error.message if isinstance(error, StreamlearnError) else f"{type(error).__name__}: {error}"
         message = f"up to {events} events in {len(records)} records of {self._url} were not acknowledged: {reason}"
-        help = error.help if isinstance(error, StreamlearnError) else "this is a defect: please report it"
+        help = error.help if isinstance(error, StreamlearnError) else "this is a bug: please report it"
         failure = NotDelivered(message, help=help)
         failure.__cause__ = error
         self._lost_total.inc(events)

@@ -33,7 +33,7 @@ class Producer:
 
     Guaranteed: when `flush` returns, every event given before is acknowledged, and when it raises it says what is
     lost; events of one request keep their order; an impression and its actions go to the same partition number. A
-    caller waits for a topic only in `flush`, or when `events.unsent_bytes_max` is held. Not guaranteed: that an
+    caller waits for a topic only in `flush`, or when 64 MiB are unsent. Not guaranteed: that an
     event is written once when an acknowledgement was lost; the join drops duplicates.
     The classic mistake is to forget `flush` or `close` before the process ends: use it as a context manager. Whoever
     never flushes hears of lost events from the log and the metric `streamlearn_events_lost_total` alone.
@@ -213,22 +213,29 @@ class Producer:
         ahead_ms = event_time_ms - self._clock.wall_ms()
         if ahead_ms > self._ahead_ms_max:
             message = f"{what}: event_time_ms {event_time_ms} is {ahead_ms / 1000:.0f} s ahead of this machine"
-            raise BadRecord(message, help="mend the clock it came from; events.ahead_s_max is the bound")
+            raise BadRecord(message, help="correct the clock that set this time")
         if outlet.retention_ms != -1 and -ahead_ms > outlet.retention_ms:
             message = (
                 f"{what}: event_time_ms {event_time_ms} is older than the {outlet.retention_ms} ms its topic keeps"
             )
-            hint = "the topic would delete it at once; give milliseconds, or use a topic without retention by age"
+            hint = (
+                "the topic would delete it at once; check that the time is in milliseconds, or use a topic "
+                "without retention by age"
+            )
             raise BadRecord(message, help=hint)
 
     def _note_action(self, action: str) -> None:
         """Say once of each action that makes no label: most often it is a typing error."""
         if action not in self._actions_known and len(self._actions_known) < ACTIONS_NOTED_MAX:
             self._actions_known.add(action)
-            _LOG.warning("action %r makes no label of app %r; its labels' actions are %s", action, *self._app_says)
+            _LOG.warning(
+                "action %r gives no label of app %r; the actions of its labels are %s", action, *self._app_says
+            )
 
 
 def _require_same_partitions(impressions: Topic, actions: Topic) -> None:
     if impressions.partitions != actions.partitions:
         message = f"{impressions.url} has {impressions.partitions} partitions, {actions.url} has {actions.partitions}"
-        raise ConfigError(message, help="create both with the same number: a request and its actions meet by it")
+        raise ConfigError(
+            message, help="create both with the same number: a request and its actions must be in the same partition"
+        )

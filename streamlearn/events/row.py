@@ -36,7 +36,7 @@ def impression_row(app: App, given: Mapping[str, Any], items_max: int) -> dict[s
     what = f"impression {given['request_id']!r}"
     items: Sequence[Mapping[str, Any]] = given["items"]
     if not 1 <= len(items) <= items_max:
-        raise _bad(what, f"it shows {len(items)} items", f"an impression shows 1 to {items_max} items")
+        raise _bad(what, f"it has {len(items)} items", f"an impression has 1 to {items_max} items")
     row = _envelope(what, given, ("event_time_ms", "shown_wall_ms"))
     version = given["served_version"]
     row["served_version"] = None if version is None else _int(f"{what}: served_version", version)
@@ -104,7 +104,7 @@ def _request_segments(app: App, what: str, given: Mapping[str, Any]) -> dict[str
     names = [segment.name for segment in segments]
     unknown = given.keys() - set(names)
     if unknown:
-        raise _bad(what, f"{min(unknown)!r} is no user segment", f"they are {', '.join(names) or 'none'}")
+        raise _bad(what, f"unknown user segment {min(unknown)!r}", f"the segments are {', '.join(names) or 'none'}")
     return {"segments": _texts(what, segments, given, "")} if segments else {}
 
 
@@ -130,7 +130,7 @@ def _features(app: App, side: Any, what: str, given: Mapping[str, Any], values_m
         row[column.name] = _dense(what, column, given)
     unknown = given.keys() - row.keys()
     if unknown:
-        raise _bad(what, f"{min(unknown)!r} is no {side} feature", _known(app, side, list(row)))
+        raise _bad(what, f"unknown {side} feature {min(unknown)!r}", _known(app, side, list(row)))
     return row
 
 
@@ -138,9 +138,13 @@ def _known(app: App, side: Any, names: list[str]) -> str:
     """What may be given on one side, for whoever gave something else."""
     if side == "item":
         names += [f"segment_{segment.name}" for segment in app.features.segments_of(side)]
-        return f"an item has {', '.join(names)}, and perhaps {', '.join(score_field(one.name) for one in app.labels)}"
+        return (
+            f"an item has {', '.join(names)}, and optionally {', '.join(score_field(one.name) for one in app.labels)}"
+        )
     segments = ", ".join(segment.name for segment in app.features.segments_of(side))
-    return f"they are {', '.join(names) or 'none'}" + (f"; the segments {segments} go to segments=" if segments else "")
+    return f"the features are {', '.join(names) or 'none'}" + (
+        f"; pass the segments {segments} as segments=" if segments else ""
+    )
 
 
 def _slot(what: str, slot: Slot, given: Mapping[str, Any], values_max: int) -> dict[str, Any]:
@@ -149,7 +153,7 @@ def _slot(what: str, slot: Slot, given: Mapping[str, Any], values_max: int) -> d
         value = given.get(slot.name)
         value = slot.default if value is None else value
         if value is None:
-            raise _bad(what, f"{slot.name} is missing", "give it a value, or the slot a default")
+            raise _bad(what, f"{slot.name} is missing", "give it a value, or declare a default for the slot")
         return {slot.name: _value(where, slot, value)}
     values = given.get(slot.name, ())
     if isinstance(values, str | bytes) or not hasattr(values, "__len__") or len(values) > values_max:
@@ -158,10 +162,10 @@ def _slot(what: str, slot: Slot, given: Mapping[str, Any], values_max: int) -> d
     if slot.pooling == "weighted":
         weights = given.get(f"{slot.name}_weights", ())
         if isinstance(weights, str | bytes) or not hasattr(weights, "__len__"):
-            raise _bad(what, f"{slot.name}_weights is {weights!r:.80}", "give one weight per value")
+            raise _bad(what, f"{slot.name}_weights is {weights!r:.80}", "give one weight for each value")
         if len(weights) != len(values):
             found = f"{slot.name} has {len(values)} values and {len(weights)} weights"
-            raise _bad(what, found, "give one weight per value")
+            raise _bad(what, found, "give one weight for each value")
         row[f"{slot.name}_weights"] = [_number(f"{where}_weights", weight) for weight in weights]
     return row
 
@@ -170,7 +174,7 @@ def _check_history(app: App, what: str, user: Mapping[str, Any]) -> None:
     lengths = {slot.name: len(user[slot.name]) for slot in app.features.slots_of("user") if slot.pooling == "sequence"}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} has {length} values" for name, length in lengths.items())
-        raise _bad(what, found, "sequence slots are columns of one history and have its length")
+        raise _bad(what, found, "sequence slots are columns of one history: they all have its length")
 
 
 def _dense(what: str, column: Dense, given: Mapping[str, Any]) -> Any:
@@ -179,14 +183,14 @@ def _dense(what: str, column: Dense, given: Mapping[str, Any]) -> Any:
     value = column.default if defaulted else value
     where = f"{what}: {column.name}"
     if value is None:
-        raise _bad(what, f"{column.name} is missing", "give it a value, or the dense column a default")
+        raise _bad(what, f"{column.name} is missing", "give it a value, or declare a default for the dense column")
     if column.width == 1:
         return _number(where, value)
     numbers: Any = [value] * column.width if defaulted else value
     if isinstance(numbers, str | bytes) or not hasattr(numbers, "__len__"):
-        raise _bad(what, f"{column.name} is {numbers!r:.80}", f"a list of {column.width} numbers")
+        raise _bad(what, f"{column.name} is {numbers!r:.80}", f"give a list of {column.width} numbers")
     if len(numbers) != column.width:
-        raise _bad(what, f"{column.name} has {len(numbers)} numbers", f"it has {column.width}")
+        raise _bad(what, f"{column.name} has {len(numbers)} numbers", f"the column has {column.width} numbers")
     return [_number(where, number) for number in numbers]
 
 
@@ -204,11 +208,15 @@ def _value(where: str, slot: Slot, value: Any) -> int | str:
     if slot.value == "int":
         return _int(where, value)
     if not isinstance(value, str):
-        raise _bad(where, f"expected a text, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec")
+        raise _bad(
+            where,
+            f"expected a text, got {value!r:.80} ({type(value).__name__})",
+            "see the slot's type in the FeatureSpec",
+        )
     return value
 
 
-def _int(where: str, value: Any, hint: str = "see the FeatureSpec") -> int:
+def _int(where: str, value: Any, hint: str = "see the slot's type in the FeatureSpec") -> int:
     # operator.index would take NumPy integers too; bool is an int by accident only.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _bad(where, f"expected an int, got {value!r:.80} ({type(value).__name__})", hint)
@@ -220,7 +228,11 @@ def _int(where: str, value: Any, hint: str = "see the FeatureSpec") -> int:
 
 def _number(where: str, value: Any) -> float:
     if isinstance(value, bool) or not hasattr(value, "__float__"):
-        raise _bad(where, f"expected a number, got {value!r:.80} ({type(value).__name__})", "see the FeatureSpec")
+        raise _bad(
+            where,
+            f"expected a number, got {value!r:.80} ({type(value).__name__})",
+            "see the slot's type in the FeatureSpec",
+        )
     number = float(value)
     if not abs(number) <= _FLOAT32_MAX:
         raise _bad(where, f"{number} is not finite as float32", "numbers are finite float32")

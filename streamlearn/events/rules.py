@@ -26,8 +26,8 @@ def broken_impressions(app: App, columns: Columns, items_max: int) -> Broken:
     offsets = columns["items[]"]
     items = np.diff(offsets)
     yield from _broken_envelope(columns)
-    yield items == 0, "it shows no items"
-    yield items > items_max, f"it shows more than {items_max} items"
+    yield items == 0, "it has no items"
+    yield items > items_max, f"it has more than {items_max} items"
     for bad, rule in _broken_side(app.features, columns, "user", items_max):
         yield bad, rule
     for bad, rule in _broken_side(app.features, columns, "item", items_max):
@@ -71,7 +71,7 @@ def _broken_side(features: FeatureSpec, columns: Columns, side: str, values_max:
             sequences.append((slot, count))
     for slot, count in sequences[1:]:
         first, expected = sequences[0]
-        yield count != expected, f"{slot.name} and {first.name} are columns of one history of two lengths"
+        yield count != expected, f"{slot.name} and {first.name} are columns of one history, and their lengths differ"
     for column in features.dense:
         path = f"{prefix}.{column.name}"
         if column.side == side and path in columns:
@@ -80,10 +80,10 @@ def _broken_side(features: FeatureSpec, columns: Columns, side: str, values_max:
 
 def _broken_weights(columns: Columns, path: str, name: str, count: npt.NDArray[np.int32]) -> Broken:
     if f"{path}_weights" not in columns:
-        yield count > 0, f"{name} has values and no {name}_weights"
+        yield count > 0, f"{name} has values but no {name}_weights"
         return
     offsets = columns[f"{path}_weights[]"]
-    yield np.diff(offsets) != count, f"{name}_weights has not one weight per value of {name}"
+    yield np.diff(offsets) != count, f"{name}_weights does not have one weight for each value of {name}"
     yield _any_item(~np.isfinite(columns[f"{path}_weights"]), offsets), f"{name}_weights is not finite"
 
 
@@ -94,7 +94,7 @@ def _broken_dense(columns: Columns, path: str, width: int) -> Broken:
         yield bad, f"{name} is not finite"
         return
     offsets = columns[f"{path}[]"]
-    yield np.diff(offsets) != width, f"{name} has not {width} numbers"
+    yield np.diff(offsets) != width, f"{name} does not have {width} numbers"
     yield _any_item(bad, offsets), f"{name} is not finite"
 
 

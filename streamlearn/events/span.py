@@ -226,7 +226,7 @@ def _lying(counts: Int64s, items_at: Int32s, items: Int32s, before: Int64s) -> d
         lying[row] = f"a pack of {counts[row]} events with {items_at[row + 1] - items_at[row]} item counts"
     shown = before[items_at[1:]] - before[items_at[:-1]]
     for row in np.flatnonzero(shown > PACK_ITEMS_MAX).tolist():
-        lying.setdefault(row, f"a pack of {shown[row]} items, and at most {PACK_ITEMS_MAX} can be told apart")
+        lying.setdefault(row, f"a pack of {shown[row]} items; the limit is {PACK_ITEMS_MAX}")
     negative = np.flatnonzero(items < 0)
     for row in (np.searchsorted(items_at, negative, side="right") - 1).tolist():
         lying.setdefault(row, "a pack with a negative item count")

@@ -53,7 +53,7 @@ def keys_of(
     salt = native.slot_salt(slot.salt_name)
     if slot.value == "int":
         if offsets is not None:
-            raise _refused(slot, "offsets", "leave them out: offsets cut texts")
+            raise _refused(slot, "offsets", "leave them out: the offsets already separate the texts")
         return native.hash_ints(_integers(slot, values), salt)
     cut, data = _encoded(slot, values) if offsets is None else (offsets, values)
     return native.hash_strings(cut, data, salt)  # type: ignore[arg-type]
@@ -67,7 +67,9 @@ def _integers(slot: Slot, values: Any) -> npt.NDArray[np.int64]:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise _refused(slot, f"{array.dtype} of shape {array.shape}", "give whole numbers of 64 bits")
     if array.dtype == np.uint64 and array.size and int(array.max()) > np.iinfo(np.int64).max:
-        raise _refused(slot, f"{int(array.max())}", "integer values are signed 64-bit; keys are not values")
+        raise _refused(
+            slot, f"{int(array.max())}", "integer values are signed 64-bit numbers; pass the values, not their keys"
+        )
     return np.ascontiguousarray(array, np.int64)
 
 
@@ -83,10 +85,10 @@ def _encoded(slot: Slot, values: Any) -> tuple[npt.NDArray[np.int64], npt.NDArra
     try:
         texts = [one.encode() for one in listed]
     except UnicodeEncodeError as error:
-        raise _refused(slot, repr(error.object), "texts are Unicode without lone surrogates") from None
+        raise _refused(slot, repr(error.object), "use valid Unicode without lone surrogates") from None
     ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
     return ends, np.frombuffer(b"".join(texts), np.uint8)
 
 
 def _refused(slot: Slot, found: str, help: str) -> UsageError:
-    return UsageError(f"slot {slot.name!r} has values of type {slot.value}, and was given {found}", help=help)
+    return UsageError(f"slot {slot.name!r} has values of type {slot.value}, but was given {found}", help=help)

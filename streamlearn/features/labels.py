@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from streamlearn.errors import SpecError
 from streamlearn.features.names import check_name, check_unique, declared, fingerprint
 
-__all__ = ["Label", "LabelGroup", "check_labels", "window_settings_id"]
+__all__ = ["Label", "LabelGroup", "check_labels", "labels_differ", "window_settings_id"]
 
 WINDOW_S_MAX = 90 * 86_400
 
@@ -68,6 +68,18 @@ def check_labels(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> None:
         raise SpecError(message, help="remove it, or name it as the group of a label")
 
 
+def labels_differ(what: str, theirs: Sequence[str], mine: Sequence[str]) -> str:
+    """How the labels of a version differ from an application's, in words; empty where they do not.
+
+    Examples:
+        >>> labels_differ("version 121 of 'shop'", ["click", "like"], ["like", "click"])
+        "version 121 of 'shop' has the labels click, like; this application has like, click"
+    """
+    if list(theirs) == list(mine):
+        return ""
+    return f"{what} has the labels {', '.join(theirs)}; this application has {', '.join(mine)}"
+
+
 def window_settings_id(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> str:
     """Changes when the same events would give other samples; it is apart from the feature fingerprint."""
     said = {"groups": [declared(group) for group in groups], "labels": [declared(label) for label in labels]}
@@ -80,19 +92,21 @@ def _check_group(group: LabelGroup) -> None:
         value = getattr(group, field)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= WINDOW_S_MAX:
             message = f"label group {group.name!r}: {field} is {value!r}"
-            raise SpecError(message, help=f"{field} is a whole number of seconds from 1 to {WINDOW_S_MAX}")
+            raise SpecError(message, help=f"use a whole number of seconds from 1 to {WINDOW_S_MAX} for {field}")
     if group.wait_s > group.window_s:
         message = f"label group {group.name!r}: wait_s {group.wait_s} is longer than window_s {group.window_s}"
-        raise SpecError(message, help="a row cannot wait longer than its window; set them equal for no corrections")
+        raise SpecError(
+            message, help="a row cannot wait longer than its window; set both to the same value for no corrections"
+        )
 
 
 def _check_label(label: Label, groups: Sequence[str]) -> None:
     check_name("label", label.name)
     check_name("action", label.action)
     if label.group not in groups:
-        message = f"label {label.name!r} is of group {label.group!r}, which is not declared"
+        message = f"label {label.name!r} is in group {label.group!r}, which is not declared"
         raise SpecError(message, help=f"the groups are {', '.join(groups) or 'none'}")
     rate = label.sample_rate
     if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0.0 < rate <= 1.0:
         message = f"label {label.name!r}: sample_rate is {label.sample_rate!r}"
-        raise SpecError(message, help="sample_rate is above 0 and at most 1")
+        raise SpecError(message, help="sample_rate must be above 0 and at most 1")

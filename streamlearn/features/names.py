@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +14,7 @@ from streamlearn.errors import SpecError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["check_name", "check_unique", "declared", "fingerprint", "tuple_of"]
+__all__ = ["check_name", "check_unique", "declared", "fingerprint", "model_fingerprint", "tuple_of"]
 
 Declared = TypeVar("Declared")
 NAME_CHARS_MAX = 64
@@ -35,12 +35,12 @@ def check_name(what: str, name: str) -> None:
         SpecError: The name is not lower-case letters, digits and underscores, or is reserved.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_CHARS_MAX:
-        message = f"{what} name {name!r} is not usable"
-        hint = f"use lower-case letters, digits and underscores, a letter first, at most {NAME_CHARS_MAX}"
+        message = f"invalid {what} name {name!r}"
+        hint = f"use lower-case letters, digits and underscores, beginning with a letter, at most {NAME_CHARS_MAX}"
         raise SpecError(message, help=hint)
     if name.startswith(_RESERVED_PREFIX) or name.endswith(_RESERVED_SUFFIXES):
         message = f"{what} name {name!r} is reserved"
-        hint = f"names beginning {_RESERVED_PREFIX!r} or ending {' or '.join(_RESERVED_SUFFIXES)} are ours"
+        hint = f"names that begin with {_RESERVED_PREFIX!r} or end with {' or '.join(_RESERVED_SUFFIXES)} are reserved"
         raise SpecError(message, help=hint)
 
 
@@ -53,8 +53,8 @@ def check_unique(what: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            message = f"two of the {what}s are named {name!r}"
-            raise SpecError(message, help=f"give each {what} a name of its own")
+            message = f"two {what}s are named {name!r}"
+            raise SpecError(message, help=f"give each {what} its own name")
         seen.add(name)
 
 
@@ -67,11 +67,13 @@ def tuple_of(field: str, kind: type[Declared], found: object) -> tuple[Declared,
     name = kind.__name__
     if isinstance(found, kind | str) or not isinstance(found, Iterable):
         message = f"{field} is {found!r:.80}"
-        raise SpecError(message, help=f"{field} is a tuple: write ({name}(...),) with its comma even for one alone")
+        raise SpecError(
+            message, help=f"{field} must be a tuple: write ({name}(...),) with its comma even for one element"
+        )
     items = tuple(found)
     for item in items:
         if not isinstance(item, kind):
-            message = f"{field} holds {item!r:.80}, which is no {name}"
+            message = f"{field} holds {item!r:.80}; expected {name}"
             raise SpecError(message, help=f"build each with {name}(...)")
     return items
 
@@ -102,3 +104,8 @@ def fingerprint(values: Any) -> str:
     """
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def model_fingerprint(features: str, labels: Sequence[str]) -> str:
+    """The fingerprint of a model, from that of its features and the names of its labels in order."""
+    return fingerprint([features, list(labels)])

@@ -52,13 +52,13 @@ def _names_beside_each_other(spec: FeatureSpec) -> list[str]:
 def _require_one_of(what: str, field: str, found: object, allowed: tuple[str, ...]) -> None:
     if found not in allowed:
         message = f"{what}: {field} is {found!r}"
-        raise SpecError(message, help=f"{field} is one of {', '.join(allowed)}")
+        raise SpecError(message, help=f"{field} must be one of {', '.join(allowed)}")
 
 
 def _require_within(what: str, field: str, found: float, bounds: tuple[int, int]) -> None:
     if not isinstance(found, int) or isinstance(found, bool) or not bounds[0] <= found <= bounds[1]:
         message = f"{what}: {field} is {found!r}"
-        raise SpecError(message, help=f"{field} is a whole number from {bounds[0]} to {bounds[1]}")
+        raise SpecError(message, help=f"{field} must be a whole number from {bounds[0]} to {bounds[1]}")
 
 
 def _is_float32(found: object) -> bool:
@@ -75,15 +75,15 @@ def _check_slot(slot: Slot) -> None:
     _require_within(what, "dim", slot.dim, (1, DIM_MAX))
     if not (_is_float32(slot.initial_range) and slot.initial_range >= 0):
         message = f"{what}: initial_range is {slot.initial_range!r}"
-        raise SpecError(message, help="initial_range is a number of at least 0, finite as float32")
+        raise SpecError(message, help="initial_range must be a number of at least 0 that is finite as float32")
     if slot.pooling in ("weighted", "sequence") and not slot.multi:
-        message = f"{what}: pooling {slot.pooling!r} needs several values, and multi is False"
-        raise SpecError(message, help="set multi=True, or leave the pooling out")
+        message = f"{what}: pooling {slot.pooling!r} needs several values, but multi is False"
+        raise SpecError(message, help="set multi=True, or leave pooling out")
     if slot.pooling == "sequence":
         _require_within(what, "length", slot.length, (1, LENGTH_MAX))
     elif slot.length:
         message = f"{what}: length is {slot.length} and pooling is {slot.pooling!r}"
-        raise SpecError(message, help="length belongs to pooling='sequence' alone")
+        raise SpecError(message, help="set length only with pooling='sequence'")
     _check_default(what, slot)
 
 
@@ -92,11 +92,11 @@ def _check_default(what: str, slot: Slot) -> None:
         return
     if slot.multi:
         message = f"{what}: a multi-valued slot has a default of {slot.default!r}"
-        raise SpecError(message, help="leave the default out: events that lack the slot hold no values")
+        raise SpecError(message, help="leave the default out: an event that lacks the slot has no values")
     kind = int if slot.value == "int" else str
     if not isinstance(slot.default, kind) or isinstance(slot.default, bool):
-        message = f"{what}: default {slot.default!r} is no {kind.__name__}"
-        raise SpecError(message, help=f"value={slot.value!r} wants a default of type {kind.__name__}")
+        message = f"{what}: default {slot.default!r} is not of type {kind.__name__}"
+        raise SpecError(message, help=f"value={slot.value!r} needs a default of type {kind.__name__}")
     if isinstance(slot.default, int) and not -(2**63) <= slot.default < 2**63:
         message = f"{what}: default {slot.default} does not fit 64 bits"
         raise SpecError(message, help="integer values are signed 64-bit")
@@ -108,7 +108,7 @@ def _check_keys_of(slot: Slot, spec: FeatureSpec) -> None:
     other = spec.slot(slot.keys_of)
     if (other.table, other.value, other.keys_of) != (slot.table, slot.value, None):
         message = f"slot {slot.name!r} cannot share the keys of {other.name!r}: its table or value differs"
-        raise SpecError(message, help="name a slot of the same table and value that has no keys_of itself")
+        raise SpecError(message, help="name a slot with the same table and value that does not set keys_of itself")
 
 
 def _check_dense(column: Dense) -> None:
@@ -118,7 +118,7 @@ def _check_dense(column: Dense) -> None:
     _require_within(what, "width", column.width, (1, WIDTH_MAX))
     if column.default is not None and not _is_float32(column.default):
         message = f"{what}: default is {column.default!r}"
-        raise SpecError(message, help="a default is a number that is finite as float32")
+        raise SpecError(message, help="use a number that is finite as float32")
 
 
 def _check_tables(slots: tuple[Slot, ...]) -> None:
@@ -131,7 +131,7 @@ def _check_tables(slots: tuple[Slot, ...]) -> None:
                 f"slot {other.name!r} has dim {other.dim}, initial_range {other.initial_range}; "
                 f"slot {slot.name!r} has dim {slot.dim}, initial_range {slot.initial_range}"
             )
-            raise SpecError(message, help="slots of one table agree on both; or name another table")
+            raise SpecError(message, help="slots of one table must agree on both; or use another table")
 
 
 def _check_sequences(slots: tuple[Slot, ...]) -> None:
@@ -139,14 +139,14 @@ def _check_sequences(slots: tuple[Slot, ...]) -> None:
     for slot in sequences:
         if slot.side != "user":
             message = f"slot {slot.name!r}: a sequence on the {slot.side} side"
-            raise SpecError(message, help="sequences belong to the user side; pool an item's values instead")
+            raise SpecError(message, help="sequences are allowed only on the user side; pool an item's values instead")
         if slot.length != sequences[0].length:
             first = sequences[0]
-            message = f"sequences of two lengths: {first.name!r} {first.length}, {slot.name!r} {slot.length}"
-            raise SpecError(message, help="sequence slots are columns of one history and share their length")
+            message = f"sequences of different lengths: {first.name!r} {first.length}, {slot.name!r} {slot.length}"
+            raise SpecError(message, help="sequence slots are columns of one history: give them the same length")
 
 
 def _check_item_id(slot: Slot) -> None:
     if slot.side != "item" or slot.multi:
         message = f"item_id names slot {slot.name!r}, which is {slot.side}-side and multi={slot.multi}"
-        raise SpecError(message, help="item_id names a single-valued slot of the item side")
+        raise SpecError(message, help="item_id must name a single-valued slot of the item side")

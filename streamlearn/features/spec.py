@@ -180,7 +180,7 @@ class FeatureSpec:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when a model trained before could not read what is packed now.
+        """Changes when a model trained before could not read what is packed now. `App` adds the labels to it.
 
         Defaults and segments do not enter: giving an old slot a default, or cutting metrics another way,
         leaves every trained model valid.

@@ -6,25 +6,20 @@ from streamlearn.lazy import lazy_names
 from streamlearn.models.protocol import Model, PackedSide
 
 if TYPE_CHECKING:
-    from streamlearn.models.chosen import READY_MADE, model_of
+    from streamlearn.models.chosen import model_of
     from streamlearn.models.dcn_v2 import DcnV2
     from streamlearn.models.deepfm import DeepFm
-    from streamlearn.models.description import Description
     from streamlearn.models.din import Din
-    from streamlearn.models.exporting import export_graphs
     from streamlearn.models.graphs import Graphs, load_graphs
     from streamlearn.models.keras_model import KerasModel
-    from streamlearn.models.logistic import Logistic
+    from streamlearn.models.saved_model import export_graphs
 
 __all__ = [
-    "READY_MADE",
     "DcnV2",
     "DeepFm",
-    "Description",
     "Din",
     "Graphs",
     "KerasModel",
-    "Logistic",
     "Model",
     "PackedSide",
     "export_graphs",
@@ -35,14 +30,12 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "chosen": "READY_MADE model_of",
+        "chosen": "model_of",
         "dcn_v2": "DcnV2",
         "deepfm": "DeepFm",
-        "description": "Description",
         "din": "Din",
-        "exporting": "export_graphs",
+        "saved_model": "export_graphs",
         "graphs": "Graphs load_graphs",
         "keras_model": "KerasModel",
-        "logistic": "Logistic",
     },
 )

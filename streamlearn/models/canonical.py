@@ -15,12 +15,13 @@ from typing import Any, TypeAlias
 
 from tensorflow.core.protobuf import saved_model_pb2
 
-__all__ = ["Proto", "canonical_functions", "digest_of", "make_canonical"]
+__all__ = ["FUNCTION_ATTRIBUTES", "Proto", "canonical_functions", "digest_of", "make_canonical"]
 
 # Messages of TensorFlow's own protocol buffers.
 Proto: TypeAlias = Any
 
-_FUNCTION_ATTRIBUTES = {
+# Attributes that a function keeps; graphs with others are not loaded.
+FUNCTION_ATTRIBUTES = {
     "_XlaMustCompile",
     "_construction_context",
     "_has_manual_control_dependencies",
@@ -128,7 +129,7 @@ def _canonical(function: Proto, library: _Library, *, keep_arguments: bool) -> P
     signature.control_output.extend(name for name, _ in controls)
     signature.ClearField("description")
     signature.name = ""
-    _keep(found.attr, _FUNCTION_ATTRIBUTES)
+    _keep(found.attr, FUNCTION_ATTRIBUTES)
     return found
 
 

@@ -12,8 +12,9 @@ from tensorflow.python.framework import op_def_registry
 from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec
 from streamlearn.models.description import TensorNote
+from streamlearn.models.graph_trace import Traced
+from streamlearn.models.operations import is_allowed
 from streamlearn.models.protocol import Model, Tensor
-from streamlearn.models.tracing import Traced
 
 __all__ = ["check_compiled", "check_graph", "check_weights_used"]
 
@@ -33,16 +34,20 @@ def check_graph(model: Model, graph: Traced) -> None:
     what = f"{graph.name} of {type(model).__name__}"
     captured = [_captured(graph.concrete, one) for one in graph.concrete.captured_inputs]
     if captured:
-        message = f"{what} closes over {len(captured)} tensors, no arguments: {'; '.join(captured)}"
+        message = (
+            f"{what} closes over {len(captured)} tensors instead of taking them as arguments: {'; '.join(captured)}"
+        )
         hint = (
-            "what is learned is returned by `build` and taken from `weights`, else no later version would ever be "
-            "served; a constant is made of Python or NumPy numbers within the graph"
+            "return learned values from `build` and take them from `weights`, otherwise every later version "
+            "serves the old values; make a constant from Python or NumPy numbers inside the graph"
         )
         raise SpecError(message, help=hint)
     stateful = sorted({op for op in _operations(graph.concrete.graph.as_graph_def()) if _is_stateful(op)})
     if stateful:
         message = f"{what} has operations with state, chance or side effects: {', '.join(stateful)}"
-        raise SpecError(message, help="a graph gives the same for the same arguments, and does nothing else")
+        raise SpecError(
+            message, help="a graph must give the same result for the same arguments and have no side effects"
+        )
 
 
 def check_weights_used(model: Model, weights: Sequence[TensorNote], graphs: Sequence[Traced]) -> None:
@@ -58,7 +63,7 @@ def check_weights_used(model: Model, weights: Sequence[TensorNote], graphs: Sequ
     ]
     if idle:
         message = f"no graph of {type(model).__name__} uses the weights {', '.join(idle)}"
-        hint = "use them from the `weights` that user and score are given, or leave them out of `build`"
+        hint = "use them from the `weights` argument of user and score, or remove them from `build`"
         raise SpecError(message, help=hint)
 
 
@@ -68,7 +73,8 @@ def check_compiled(
     """Compile graphs by XLA for a few rows, and run them.
 
     Raises:
-        SpecError: XLA refuses, and the message names the operation; or there are not as many rows as were asked for.
+        SpecError: XLA refuses, and the message names the operation, or no node would load it; or there are not as many
+            rows as were asked for.
     """
     length = max(1, features.pack.user.sequence_length // 2)
     for graph in graphs:
@@ -78,8 +84,11 @@ def check_compiled(
         what = f"{graph.name} of {type(model).__name__}"
         for name, found in _run_compiled(what, graph.concrete, arguments).items():
             if found.shape[0] != rows:
-                message = f"{what} gives `{name}` of {found.shape[0]} rows for {rows}"
-                raise SpecError(message, help="give a row for each row of the inputs")
+                message = f"{what} gives `{name}` with {found.shape[0]} rows for {rows} input rows"
+                raise SpecError(message, help="return one row for each input row")
+        if refused := {op for op in _operations(graph.concrete.graph.as_graph_def()) if not is_allowed(op)}:
+            message = f"{what} has operations that nodes refuse to load: {', '.join(sorted(refused))}"
+            raise SpecError(message, help="use TensorFlow operations that compute numbers from numbers")
 
 
 def _run_compiled(what: str, concrete: Any, arguments: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -88,7 +97,10 @@ def _run_compiled(what: str, concrete: Any, arguments: Sequence[Tensor]) -> dict
         found: dict[str, Tensor] = compiled.get_concrete_function(*arguments)(*arguments)
     except tf.errors.OpError as error:
         message = f"XLA refuses {what}: {_reason(error.message)}"
-        hint = "serving compiles graphs whole: use operations XLA has, of shapes known but for rows"
+        hint = (
+            "serving compiles whole graphs: use operations that XLA supports, with static shapes except for "
+            "the number of rows"
+        )
         raise SpecError(message, help=hint) from error
     return found
 

@@ -34,17 +34,17 @@ def model_of(folder: AppFolder) -> Model:
     module, _, name = chosen.partition(":")
     compute = folder.settings.trainer.compute
     if name and compute != "float32":
-        message = f"trainer.compute is {compute}, and {chosen} is a model of the application's own"
-        raise SpecError(message, help="let it compute in those numbers itself, and leave trainer.compute out")
+        message = f"trainer.compute is {compute}, but {chosen} is the application's own model"
+        raise SpecError(message, help="choose the number format in the model itself, and remove trainer.compute")
     if name:
         found = _own(folder, module, name)
     elif module in READY_MADE:
         kind = getattr(importlib.import_module(f"streamlearn.models.{module}"), READY_MADE[module])
         found = kind(compute=compute)
     else:
-        message = f"no ready-made model is named {chosen!r}"
-        hint = "a model of your own is named as MODULE:CLASS of a module beside app.py"
-        raise SpecError(message, help=f"they are {', '.join(READY_MADE)}; {hint}")
+        message = f"unknown ready-made model {chosen!r}"
+        hint = "name your own model as MODULE:CLASS, in a module beside app.py"
+        raise SpecError(message, help=f"the ready-made models are {', '.join(READY_MADE)}; {hint}")
     return _checked(chosen, found)
 
 
@@ -61,8 +61,8 @@ def _own(folder: AppFolder, module: str, name: str) -> Any:
     except StreamlearnError:
         raise
     except Exception as error:
-        message = f"{folder.app.model} could not be made: {type(error).__name__}: {error}"
-        hint = "it is called without arguments; a function that returns a model may give it some"
+        message = f"cannot construct {folder.app.model}: {type(error).__name__}: {error}"
+        hint = "it must be callable without arguments; to pass some, name a function that returns the model"
         raise SpecError(message, help=hint) from error
 
 
@@ -70,8 +70,8 @@ def _checked(chosen: str, found: Any) -> Model:
     for function, arguments in _CALLS.items():
         wrong = _wrong(getattr(found, function, None), len(arguments))
         if wrong:
-            message = f"{chosen} is no model: its `{function}` {wrong}"
-            raise SpecError(message, help=f"write {function}(self, {', '.join(arguments)}); docs/models.md shows one")
+            message = f"{chosen} cannot be used as a model: its `{function}` {wrong}"
+            raise SpecError(message, help=f"write {function}(self, {', '.join(arguments)}); see docs/models.md")
     model: Model = found
     return model
 

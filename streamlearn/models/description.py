@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from streamlearn.decoding import from_json
 from streamlearn.errors import BadRecord, UsageError
+from streamlearn.struct_decoder import from_json
 
 __all__ = ["DESCRIPTION_FILE", "Description", "GraphNote", "TensorNote", "read_description", "write_description"]
 
@@ -87,9 +87,9 @@ class Description(Struct, frozen=True, forbid_unknown_fields=True):
         found = {name: tuple(tensor.shape) for name, tensor in named.items()}
         if found != wanted:
             odd = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
-            said = f"{odd[0]!r} of shape {found.get(odd[0], 'none')}, and the graphs take {wanted.get(odd[0], 'none')}"
-            message = f"{len(odd)} weights are not those of the graphs: {said}"
-            raise UsageError(message, help="weights go with the graph id in their version's manifest")
+            said = f"{odd[0]!r} of shape {found.get(odd[0], 'none')}, but the graphs take {wanted.get(odd[0], 'none')}"
+            message = f"{len(odd)} weights do not match the graphs: {said}"
+            raise UsageError(message, help="use the weights with the graph id in the manifest of their version")
         return [np.asarray(named[name], np.float32) for name in wanted]
 
 
@@ -110,12 +110,12 @@ def read_description(folder: Path) -> Description:
         with file.open("rb") as opened:
             found = from_json(opened.read(_BYTES_MAX), Description)
     except FileNotFoundError:
-        message = f"{folder} holds no exported graphs: it has no {DESCRIPTION_FILE}"
+        message = f"{folder} has no exported graphs: {DESCRIPTION_FILE} is missing"
         raise BadRecord(message, help="give a folder that `export_graphs` wrote") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         message = f"{file} does not describe graphs: {error}"
-        raise BadRecord(message, help="export them again, or bring them from the store again") from error
+        raise BadRecord(message, help="export the graphs again, or restore them from the store") from error
     if found.format != 1:
-        message = f"{file} is of format {found.format}, and this release reads 1"
-        raise BadRecord(message, help="read it with the release that wrote it, or export the graphs again")
+        message = f"{file} has format {found.format}, but this release reads format 1"
+        raise BadRecord(message, help="use the release that wrote it, or export the graphs again")
     return found

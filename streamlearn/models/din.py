@@ -51,13 +51,13 @@ class Din(ReadyModel):
 
     def _check(self, built: Built) -> None:
         if not built.user.sequences:
-            message = "din weighs a history, and no slot is a sequence"
+            message = "din needs a history, but no slot is a sequence"
             hint = 'declare one: Slot("watched", "user", multi=True, pooling="sequence", length=50, keys_of=...)'
             raise SpecError(message, help=f"{hint}; or choose dcn_v2 or deepfm")
         if not _shared(built.features):
             names = ", ".join(repr(column.name) for column in built.user.sequences)
-            message = f"no item slot shares the keys of {names}"
-            raise SpecError(message, help="name the candidate's slot, as in Slot(..., keys_of='video_id')")
+            message = f"no item slot shares its keys with {names}"
+            raise SpecError(message, help="name the slot of the candidate, as in Slot(..., keys_of='video_id')")
 
     def _weights(self, built: Built) -> Iterator[Weight]:
         history, candidate = built.user.sequence_width, _width(_shared(built.features))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from streamlearn.errors import BadRecord
+from streamlearn.models.admission import check_saved_model
 from streamlearn.models.description import Description, read_description
 from streamlearn.models.protocol import PackedSide, Tensor
 
@@ -66,16 +67,20 @@ def load_graphs(folder: Path, *, compiled: bool = False) -> Graphs:
         compiled: Whether XLA compiles them, once for each shape they are called with; as they are otherwise.
 
     Raises:
-        BadRecord: The folder holds no exported graphs.
+        BadRecord: The folder holds no exported graphs, or something that exported graphs do not have.
     """
     described = read_description(folder)
+    check_saved_model(folder)
+    # Graphs hold no variables; nothing is restored, and no initializer is run.
+    options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=True)
     try:
-        found = tf.saved_model.load(str(folder))
-        score, user = found.score, None if described.user is None else found.user
-    except (OSError, AttributeError, ValueError, tf.errors.OpError) as error:
+        found = tf.saved_model.load(str(folder), options=options)
+        score = _callable(found.score, compiled)
+        user = None if described.user is None else _callable(found.user, compiled)
+    except Exception as error:  # TensorFlow raises what it likes for a graph that it cannot follow
         message = f"{folder} holds no graphs TensorFlow can load: {type(error).__name__}: {error}"
-        raise BadRecord(message, help="export them again, or bring them from the store again") from error
-    return Graphs(described, user and _callable(user, compiled), _callable(score, compiled))
+        raise BadRecord(message, help="export the graphs again, or restore them from the store") from error
+    return Graphs(described, user, score)
 
 
 def _callable(function: Any, compiled: bool) -> Any:

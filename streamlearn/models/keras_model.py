@@ -103,7 +103,7 @@ class KerasModel(ABC):
     def _known(self) -> None:
         if not self._networks:
             message = f"{type(self).__name__} has no networks yet"
-            raise UsageError(message, help="call build first: it is given the features, and returns the weights")
+            raise UsageError(message, help="call build first: it takes the features and returns the weights")
 
 
 class _Network:
@@ -122,15 +122,15 @@ class _Network:
         except Exception as error:
             shapes = ", ".join(f"{name} {tuple(one.shape)}" for name, one in inputs.items())
             message = f"the {self.name} network does not take {shapes}: {type(error).__name__}: {error}"
-            raise SpecError(message, help="declare inputs as features.pack lays them out, in this order") from error
+            raise SpecError(message, help="declare the inputs in the order of features.pack") from error
         self._frozen = [one.value.numpy() for one in self.model.non_trainable_variables]
         if self.model.losses:
             message = f"layers of the {self.name} network add {len(self.model.losses)} losses"
-            raise SpecError(message, help="leave regularizers and add_loss out: training adds no losses of layers")
+            raise SpecError(message, help="remove regularizers and add_loss: training ignores the losses of layers")
         changing = self._changing(inputs)
         if changing:
-            message = f"the {self.name} network has state that changes in training: {', '.join(changing)}"
-            hint = "leave out layers such as BatchNormalization and Dropout; LayerNormalization has no such state"
+            message = f"the {self.name} network has state that changes during training: {', '.join(changing)}"
+            hint = "remove layers such as BatchNormalization and Dropout; LayerNormalization has no such state"
             raise SpecError(message, help=hint)
         return outputs
 
@@ -163,8 +163,8 @@ class _Network:
         if isinstance(declared, dict):
             missing = sorted(set(declared) - set(inputs))
             if missing:
-                message = f"the {self.name} network has an input {missing[0]!r}"
-                raise SpecError(message, help=f"there are {', '.join(inputs)}")
+                message = f"the {self.name} network has an input {missing[0]!r} that the features lack"
+                raise SpecError(message, help=f"the inputs are {', '.join(inputs)}")
             return {name: inputs[name] for name in declared}
         given = list(inputs.values())
         return given if len(given) > 1 or isinstance(declared, list | tuple) else given[0]
@@ -203,7 +203,7 @@ def _sides(outputs: Any) -> dict[str, Tensor]:
     if ranks not in ([2], [3], [2, 3]):
         shapes = ", ".join(str(tuple(one.shape)) for one in found)
         message = f"the user network gives {shapes or 'nothing'}"
-        raise SpecError(message, help="give (rows, width), (rows, length, width), or both in this order")
+        raise SpecError(message, help="return (rows, width), (rows, length, width), or both in this order")
     names = {2: "user_flat", 3: "user_sequence"}
     return {names[rank]: tf.cast(one, tf.float32) for rank, one in zip(ranks, found, strict=True)}
 
@@ -212,7 +212,7 @@ def _check_scores(scores: Any, labels: int) -> None:
     shape = tuple(getattr(scores, "shape", ()))
     if shape != (1, labels):
         message = f"the score network gives {shape or type(scores).__name__} for one candidate and {labels} labels"
-        raise SpecError(message, help=f"end it with a layer of {labels} outputs, logits without a sigmoid")
+        raise SpecError(message, help=f"end it with a layer of {labels} outputs, as logits without a sigmoid")
 
 
 def _among(variable: Any, variables: Sequence[Any]) -> bool:

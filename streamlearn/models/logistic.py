@@ -30,7 +30,9 @@ class Logistic(ReadyModel):
         for slot in built.features.slots:
             if slot.dim < built.labels:
                 message = f"slot {slot.name!r} has dim {slot.dim}, and there are {built.labels} labels"
-                raise SpecError(message, help=f"logistic keeps a number a label in a row: set dim={built.labels}")
+                raise SpecError(
+                    message, help=f"logistic keeps one number per label in each row: set dim={built.labels}"
+                )
 
     def _weights(self, built: Built) -> Iterator[Weight]:
         for side, columns in (("user", built.user), ("item", built.item)):

@@ -124,8 +124,8 @@ class ReadyModel(ABC):
 
     def _known(self) -> Built:
         if self._built is None:
-            message = f"{type(self).__name__} does not know its features yet"
-            raise UsageError(message, help="call build first: it is given the features, and returns the weights")
+            message = f"{type(self).__name__} has no features yet"
+            raise UsageError(message, help="call build first: it takes the features and returns the weights")
         return self._built
 
     def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -139,7 +139,7 @@ class ReadyModel(ABC):
     def _require_widths(self, name: str) -> None:
         found: Any = getattr(self, name)
         is_fit = isinstance(found, tuple) and found and all(_is_width(one) for one in found)
-        self._require(name, bool(is_fit), f"write a tuple of one or more widths, each from 1 to {WIDTH_MAX}")
+        self._require(name, bool(is_fit), f"give a tuple of one or more widths, each from 1 to {WIDTH_MAX}")
 
     def _require_width(self, name: str) -> None:
         self._require(name, _is_width(getattr(self, name)), f"it is a whole number from 1 to {WIDTH_MAX}")
@@ -150,12 +150,14 @@ def _check_own(built: Built, model: str) -> None:
     for slot in built.features.slots:
         if slot.dim < built.labels:
             message = f"slot {slot.name!r} has dim {slot.dim}, and there are {built.labels} labels"
-            hint = f"with first_order=True {model} keeps a number a label in a row: set dim={built.labels} or more"
+            hint = (
+                f"with first_order=True, {model} keeps one number per label in each row: set dim={built.labels} or more"
+            )
             raise SpecError(message, help=hint)
     for name, side in (("user", built.user), ("item", built.item)):
         if not side.width and (side.slots or side.sequences):
-            message = f"no slot of the {name} side has a vector beside its {built.labels} own numbers"
-            hint = f"set dim={built.labels + 8} for one of them; or first_order=False, or model='logistic'"
+            message = f"every slot of the {name} side has only the {built.labels} numbers of first_order, and no vector"
+            hint = f"set dim={built.labels + 8} for one of them; or use first_order=False or model='logistic'"
             raise SpecError(message, help=hint)
 
 

@@ -3,22 +3,9 @@
 from streamlearn.ps.client import PsClient
 from streamlearn.ps.door import Door
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Restored, ShardStats
 from streamlearn.ps.place import Place
 from streamlearn.ps.server import ShardServer, read_token
 from streamlearn.ps.shelf import Shelf
-from streamlearn.ps.survey import Surveyed, survey
+from streamlearn.ps.survey import survey
 
-__all__ = [
-    "Door",
-    "Epoch",
-    "Place",
-    "PsClient",
-    "Restored",
-    "ShardServer",
-    "ShardStats",
-    "Shelf",
-    "Surveyed",
-    "read_token",
-    "survey",
-]
+__all__ = ["Door", "Epoch", "Place", "PsClient", "ShardServer", "Shelf", "read_token", "survey"]

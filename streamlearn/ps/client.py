@@ -42,9 +42,12 @@ from streamlearn.ps.orders import (
 from streamlearn.ps.remote import RemoteLink
 from streamlearn.ps.shelf import Shelf
 from streamlearn.settings import PsSettings
-from streamlearn.table import At, Expired, Expiry, Pin, Pushed, TableOptions
+from streamlearn.table import Expiry, Pushed, TableOptions
 from streamlearn.table.arguments import INT64_MAX, INT64_MIN, UINT64_MAX, flat, whole
-from streamlearn.versions import FileEntry, Head, VersionRef
+from streamlearn.table.pin import At, Pin
+from streamlearn.table.table import Expired
+from streamlearn.versions import Head, VersionRef
+from streamlearn.versions.format.manifest import FileEntry
 
 __all__ = ["PsClient"]
 
@@ -221,7 +224,7 @@ class PsClient:
         self._check_may("restore")
         if self._begun is not None and epoch <= self._begun:
             message = f"epoch {epoch} cannot follow {self._begun}"
-            raise EpochOver(message, help="every restore is an epoch of its own: restore under a higher one")
+            raise EpochOver(message, help="each restore needs a higher epoch than the one before")
         number, sha256 = (None, "") if version is None else (version.version, version.sha256)
         self._begun = epoch
         self._link.begin(epoch)
@@ -285,8 +288,8 @@ class PsClient:
         """
         epoch = self._epoch("commit")
         if version.version != self._sealed:
-            message = f"version {version.version} is to be committed, sealed is {self._sealed}"
-            raise UsageError(message, help="commit what was sealed last")
+            message = f"cannot commit version {version.version}; version {self._sealed} is sealed"
+            raise UsageError(message, help="commit the version that was sealed last")
         self._committed, self._sealed = version.version, None
         self._order(Commit(epoch, version.version, version.sha256, tuple(keep)), Done)
 
@@ -352,24 +355,26 @@ class PsClient:
 
     def _check_sure(self) -> None:
         if self._unsure:
-            message = f"a push failed, and may have been learned in part: {self._unsure}"
+            message = f"a push failed and may be partly applied: {self._unsure}"
             raise PushUnsure(message, help="restore all shards to the newest committed version")
 
     def _check_may(self, verb: str) -> None:
         if self._reads_only:
-            message = f"this client only reads: it cannot {verb}"
-            raise UsageError(message, help="connect without reads_only to change anything; a model has one trainer")
+            message = f"this client is read-only: it cannot {verb}"
+            raise UsageError(
+                message, help="connect without reads_only to change anything; only the model's trainer may write"
+            )
 
     def _epoch(self, verb: str) -> Epoch:
         self._check_may(verb)
         if self.epoch is None:
-            message = "no version was restored yet"
-            raise UsageError(message, help="call `restore` first; without a version tables begin empty")
+            message = "no version has been restored yet"
+            raise UsageError(message, help="call `restore` first; without a version the tables begin empty")
         return self.epoch
 
     def _dim(self, table: str) -> int:
         if table not in self.dims:
-            message = f"there is no table {table!r}"
+            message = f"no table is named {table!r}"
             raise UsageError(message, help=f"tables are {', '.join(self.dims)}")
         return self.dims[table]
 
@@ -387,7 +392,7 @@ def _version(at: At) -> int | None:
         return None
     if isinstance(at, Pin) or not isinstance(at, int):
         message = f'at: expected "newest" or the number of a version, got {at!r}'
-        raise UsageError(message, help="a parameter server follows no active version, and pins none")
+        raise UsageError(message, help="a parameter server does not follow the active version or pin versions")
     return whole("at", at, 0, UINT64_MAX)
 
 
@@ -397,5 +402,5 @@ def _cut_failed(version: int, failures: Sequence[BaseException]) -> BaseExceptio
         if isinstance(error, EpochOver | ShardNotReady | PushUnsure | UsageError):
             return error
     said = "; ".join(error.message if isinstance(error, StreamlearnError) else str(error) for error in failures)
-    message = f"version {version} could not be cut: {said}"
-    return CutFailed(message, help="training goes on; the next version says what this one would have said")
+    message = f"version {version} could not be sealed: {said}"
+    return CutFailed(message, help="training continues; the next version includes these changes")

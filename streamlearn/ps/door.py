@@ -58,7 +58,7 @@ class Door:
         if isinstance(answer, ShardStats):
             return True
         self.close()
-        _LOG.warning("this shard does not answer itself: %s", answer)
+        _LOG.warning("this shard does not answer its own health check: %s", answer)
         return False
 
     def close(self) -> None:

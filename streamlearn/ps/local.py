@@ -15,7 +15,8 @@ from streamlearn.ps.place import Place
 from streamlearn.ps.shard import Shard
 from streamlearn.ps.shelf import Shelf
 from streamlearn.settings import PsSettings
-from streamlearn.table import At, Pushed, TableOptions, TableSet
+from streamlearn.table import Pushed, TableOptions, TableSet
+from streamlearn.table.pin import At
 
 __all__ = ["LocalLink"]
 
@@ -116,8 +117,8 @@ class LocalLink:
         except TimeoutError:
             if outcome.done():
                 raise
-            message = f"the export of version {order.head.version} was not answered within {wait_s:g} s"
-            raise TableBusy(message, help="see whether the store answers; give the version up") from None
+            message = f"exporting version {order.head.version} took longer than {wait_s:g} s"
+            raise TableBusy(message, help="check that the store answers; give the version up") from None
 
     @contextmanager
     def _tables(self) -> Iterator[TableSet]:

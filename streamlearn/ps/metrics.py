@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from streamlearn.ps.orders import ShardStats, Stats
 from streamlearn.ps.server import ShardServer
-from streamlearn.settings import TelemetrySettings
+from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.telemetry import counter_family, gauge_family, serve_metrics
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class ShardCollector:
         said = self._server.shard.obey(Stats())
         assert isinstance(said, ShardStats)
         yield from _by_verb(said.served)
-        refused = counter_family("ps", "refused_requests", "Refusals by code", ["code"])
+        refused = counter_family("ps", "refused_requests", "Requests refused, by code", ["code"])
         for name, value in said.served.items():
             if name.startswith("refused_"):
                 refused.add_metric([name.removeprefix("refused_")], value)
         yield refused
-        duplicates = counter_family("ps", "duplicate_requests", "Pushes that came again")
+        duplicates = counter_family("ps", "duplicate_requests", "Pushes received again and not applied twice")
         duplicates.add_metric([], said.served["duplicates"])
         yield duplicates
         yield from _bounds(said)
@@ -48,11 +48,11 @@ class ShardCollector:
 
 def _by_verb(served: Mapping[str, float]) -> Iterator[Metric]:
     families = {
-        "requests": counter_family("ps", "requests", "Requests by verb", ["verb"]),
+        "requests": counter_family("ps", "requests", "Requests, by verb", ["verb"]),
         "errors": counter_family("ps", "errors", "Requests that ended with an error, by verb", ["verb"]),
         "rows": counter_family("ps", "rows", "Rows pulled and gradients pushed, by verb", ["verb"]),
-        "in_bytes": counter_family("ps", "in_bytes", "Bytes of requests by verb", ["verb"]),
-        "out_bytes": counter_family("ps", "out_bytes", "Bytes of answers by verb", ["verb"]),
+        "in_bytes": counter_family("ps", "in_bytes", "Bytes of requests, by verb", ["verb"]),
+        "out_bytes": counter_family("ps", "out_bytes", "Bytes of answers, by verb", ["verb"]),
         "seconds": counter_family("ps", "answering_seconds", "Seconds spent answering, by verb", ["verb"]),
     }
     for count, family in families.items():
@@ -65,16 +65,16 @@ def _bounds(said: ShardStats) -> Iterator[Metric]:
     """How close each bound is."""
     served = said.served
     for family, value in (
-        (gauge_family("ps", "connections", "requests", "Connections now"), served["connections"]),
-        (gauge_family("ps", "connections_max", "requests", "The most connections"), served["connections_max"]),
-        (gauge_family("ps", "clients", "requests", "Clients that push in this epoch"), served["clients"]),
-        (gauge_family("ps", "clients_max", "requests", "The most clients"), served["clients_max"]),
-        (gauge_family("ps", "orders", "requests", "Orders that are not answered"), served["orders_waiting"]),
-        (gauge_family("ps", "orders_max", "requests", "The most orders"), served["orders_max"]),
+        (gauge_family("ps", "connections", "requests", "Open connections"), served["connections"]),
+        (gauge_family("ps", "connections_max", "requests", "Limit of open connections"), served["connections_max"]),
+        (gauge_family("ps", "clients", "requests", "Clients that push in the current epoch"), served["clients"]),
+        (gauge_family("ps", "clients_max", "requests", "Limit of clients"), served["clients_max"]),
+        (gauge_family("ps", "orders", "requests", "Orders that wait for an answer"), served["orders_waiting"]),
+        (gauge_family("ps", "orders_max", "requests", "Limit of waiting orders"), served["orders_max"]),
         (gauge_family("ps", "in_flight", "bytes", "Bytes of requests under way"), served["in_flight_bytes"]),
-        (gauge_family("ps", "in_flight_max", "bytes", "The most of those bytes"), served["in_flight_bytes_max"]),
-        (gauge_family("ps", "exports_left", "requests", "Exports given up that have not ended"), said.exports_left),
-        (gauge_family("ps", "exports_left_max", "requests", "The most such exports"), said.exports_left_max),
+        (gauge_family("ps", "in_flight_max", "bytes", "Limit of the bytes under way"), served["in_flight_bytes_max"]),
+        (gauge_family("ps", "exports_left", "requests", "Abandoned exports that are still running"), said.exports_left),
+        (gauge_family("ps", "exports_left_max", "requests", "Limit of abandoned exports"), said.exports_left_max),
     ):
         family.add_metric([], value)
         yield family
@@ -83,7 +83,7 @@ def _bounds(said: ShardStats) -> Iterator[Metric]:
 def _tables(said: ShardStats) -> Iterator[Metric]:
     families = {
         "keys": gauge_family("ps", "table", "rows", "Keys that have a row", ["table"]),
-        "images": gauge_family("ps", "table_images", "rows", "Images of versions", ["table"]),
+        "images": gauge_family("ps", "table_images", "rows", "Copies of rows held for versions", ["table"]),
         "bytes": gauge_family("ps", "table", "bytes", "Memory", ["table"]),
     }
     for name, table in said.tables.items():

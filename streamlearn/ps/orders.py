@@ -11,11 +11,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from streamlearn import errors
-from streamlearn.decoding import decoder_of
 from streamlearn.errors import BadRecord, StreamlearnError, VersionDefect
 from streamlearn.ps.epoch import Epoch
+from streamlearn.struct_decoder import Decoder, decoder_of
 from streamlearn.table import Expiry
-from streamlearn.versions import FileEntry, Head
+from streamlearn.versions import Head
+from streamlearn.versions.format.manifest import FileEntry
 
 __all__ = [
     "Abandon",
@@ -130,7 +131,7 @@ class Expire(_Order, frozen=True, tag="expire"):
     epoch: Epoch
     number: Annotated[int, Meta(ge=1)]
     expiries: dict[str, Expiry]
-    now_ms: int
+    now_ms: Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
     budget_keys: Annotated[int, Meta(ge=0)]
 
 
@@ -258,8 +259,8 @@ Answer: TypeAlias = Done | Failed | Restored | Exported | ExpiredKeys | ShardSta
 
 Said = TypeVar("Said")
 
-_orders: msgspec.json.Decoder[Order] = decoder_of(Order)
-_answers: msgspec.json.Decoder[Answer] = decoder_of(Answer)
+_orders: Decoder[Order] = decoder_of(Order)
+_answers: Decoder[Answer] = decoder_of(Answer)
 
 
 def encode(said: Order | Answer) -> bytes:
@@ -285,9 +286,9 @@ def decode_answer(data: bytes) -> Answer:
     return _decoded(_answers, data, "answer")
 
 
-def _decoded(decoder: msgspec.json.Decoder[Said], data: bytes, what: str) -> Said:
+def _decoded(decoder: Decoder[Said], data: bytes, what: str) -> Said:
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        message = f"{len(data)} bytes are no {what}: {error}"
-        raise BadRecord(message, help="trainer and shards must be of the same release") from None
+    except msgspec.DecodeError as error:
+        message = f"cannot decode {what} ({len(data)} bytes): {error}"
+        raise BadRecord(message, help="trainer and shards must run the same release") from None

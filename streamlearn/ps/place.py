@@ -39,7 +39,7 @@ class Place(Struct, frozen=True, forbid_unknown_fields=True):
             place = cls(int(number), int(count))
             if place.number < place.count <= native.TABLE_PARTS:
                 return place
-        message = f"{text!r} is no place of a shard"
+        message = f"invalid shard position {text!r}"
         raise UsageError(
             message, help=f"write NUMBER/COUNT, such as 0/2 and 1/2; COUNT is at most {native.TABLE_PARTS}"
         )

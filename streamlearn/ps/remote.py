@@ -142,4 +142,4 @@ class RemoteLink:
         if not differs:
             return error
         message = f"{error.message.partition(': ')[0]}: wrong_tables: {differs}"
-        return ShardRefused(message, help="give trainer and shards the same features and the same app.toml")
+        return ShardRefused(message, help="give the trainer and the shards the same features and the same app.toml")

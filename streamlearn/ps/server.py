@@ -11,6 +11,7 @@ from pathlib import Path
 from streamlearn.errors import StreamlearnError, UsageError
 from streamlearn.native import native
 from streamlearn.niceness import give_way
+from streamlearn.open_files import allow_connections
 from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.orders import Export, Failed, Order, Restore, Stats, decode_order, encode
 from streamlearn.ps.place import Place
@@ -77,6 +78,7 @@ class ShardServer:
         shard = (place.number, place.count, *place.parts, shelf.model, *tables)
         paths = None if tls is None else (str(tls[0]), str(tls[1]))
         limits = limits_of(settings)
+        allow_connections(settings.connections_max)
         self._server = native.PsServer(list(settings.listen), shard, token, paths, settings.threads, limits)
         self.addresses: list[str] = self._server.addresses
         self.shard = Shard(place, options, shelf, self, settings)
@@ -89,7 +91,7 @@ class ShardServer:
         self._noting.start()
         begin, end = place.parts
         known = {"model": shelf.model, "parts": f"[{begin}, {end})", "tables": len(options)}
-        _log.info("shard %s listens at %s", place, " ".join(self.addresses), extra=known)
+        _log.info("shard %s listens on %s", place, " ".join(self.addresses), extra=known)
 
     def open(self, tables: TableSet, epoch: Epoch) -> None:
         """The shard's tables may be read and written."""
@@ -110,7 +112,7 @@ class ShardServer:
             return
         self._stopped.set()
         place, begin = self.shard.place, time.monotonic()
-        _log.info("shard %s stops, and finishes what was begun", place, extra={"drain_ms_max": self._drain_ms})
+        _log.info("shard %s stops after its current work", place, extra={"drain_ms_max": self._drain_ms})
         # No order comes after this, and the last one that came is obeyed meanwhile.
         self._server.stop(self._drain_ms)
         self._obeying.join()
@@ -136,27 +138,34 @@ class ShardServer:
                 if is_last:
                     return
                 continue
-            number, reads_only, body = found
             try:
-                order = decode_order(body)
-            except StreamlearnError as error:
-                self._server.refuse(number, "bad_request", str(error))
-                continue
-            if reads_only and not isinstance(order, Stats):
-                why = f"the client said that it only reads, and asks to {_name(order)}"
-                self._server.refuse(number, "reads_only", why)
-            elif isinstance(order, Restore):
-                with PULSE.patience(self._restore_s_max):
-                    self._obey(number, order)
-            elif isinstance(order, Export | Stats):
-                # Others need not wait for what takes long, nor who asks how a shard is for anybody.
-                self._aside = [thread for thread in self._aside if thread.is_alive()]
-                work = self._export if isinstance(order, Export) else self._obey
-                aside = threading.Thread(target=work, args=(number, order), name="ps-aside", daemon=True)
-                self._aside.append(aside)
-                aside.start()
-            else:
+                self._take(*found)
+            except Exception as error:
+                # This order fails; the thread goes on, or no later order would ever be answered.
+                _log.exception("shard %s failed to obey an order", self.shard.place)
+                self._server.refuse(found[0], "internal", f"{type(error).__name__}: {error}")
+
+    def _take(self, number: int, reads_only: bool, body: bytes) -> None:
+        try:
+            order = decode_order(body)
+        except StreamlearnError as error:
+            self._server.refuse(number, "bad_request", str(error))
+            return
+        if reads_only and not isinstance(order, Stats):
+            why = f"the client declared itself read-only, but asks to {_name(order)}"
+            self._server.refuse(number, "reads_only", why)
+        elif isinstance(order, Restore):
+            with PULSE.patience(self._restore_s_max):
                 self._obey(number, order)
+        elif isinstance(order, Export | Stats):
+            # Others need not wait for what takes long, nor who asks how a shard is for anybody.
+            self._aside = [thread for thread in self._aside if thread.is_alive()]
+            work = self._export if isinstance(order, Export) else self._obey
+            aside = threading.Thread(target=work, args=(number, order), name="ps-aside", daemon=True)
+            self._aside.append(aside)
+            aside.start()
+        else:
+            self._obey(number, order)
 
     def _export(self, number: int, order: Order) -> None:
         give_way(_EXPORT_NICE)
@@ -211,6 +220,6 @@ def read_token(path: Path) -> bytes:
         message = f"the token file {path} cannot be read: {error.strerror}"
         raise UsageError(message, help="give a file that holds the token and nothing else") from None
     if not 0 < len(token) <= _TOKEN_BYTES_MAX:
-        message = f"the token file {path} holds no token of 1 to {_TOKEN_BYTES_MAX} bytes"
+        message = f"the token file {path} does not hold a token of 1 to {_TOKEN_BYTES_MAX} bytes"
         raise UsageError(message, help="write one with `openssl rand -hex 32`")
     return token

@@ -14,7 +14,6 @@ from typing import Protocol
 
 from streamlearn.errors import EpochOver, ShardNotReady, TableBusy, VersionRefused
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.exporting import Exporting
 from streamlearn.ps.orders import (
     Abandon,
     Answer,
@@ -33,19 +32,20 @@ from streamlearn.ps.orders import (
     TableCount,
 )
 from streamlearn.ps.place import Place
+from streamlearn.ps.shard_export import Exporting
 from streamlearn.ps.shelf import Shelf
 from streamlearn.settings import PsSettings
 from streamlearn.table import TableOptions, TableSet, Upkeep
 from streamlearn.versions import Head
 
-__all__ = ["Door", "Shard"]
+__all__ = ["Shard", "ShardDoor"]
 
 # It stands at a version whose digest nobody has told it.
 _UNTOLD = "untold"
 _log = logging.getLogger("streamlearn.ps")
 
 
-class Door(Protocol):
+class ShardDoor(Protocol):
     """What stands between a shard's tables and those who read and write them."""
 
     def open(self, tables: TableSet, epoch: Epoch) -> None:
@@ -70,7 +70,7 @@ class Shard:
     """
 
     def __init__(
-        self, place: Place, options: Sequence[TableOptions], shelf: Shelf, door: Door, settings: PsSettings
+        self, place: Place, options: Sequence[TableOptions], shelf: Shelf, door: ShardDoor, settings: PsSettings
     ) -> None:
         self.place = place
         self.epoch: Epoch | None = None
@@ -99,7 +99,7 @@ class Shard:
         """
         if self._tables is None:
             message = f"shard {self.place} has no tables yet"
-            raise ShardNotReady(message, help="the trainer restores all shards when it starts; wait for it")
+            raise ShardNotReady(message, help="wait: the trainer restores all shards when it starts")
         return self._tables
 
     def obey(self, order: Order) -> Answer:
@@ -142,7 +142,7 @@ class Shard:
             stands = "in none yet" if self.epoch is None else f"in {self.epoch}"
             message = f"an order of epoch {epoch}; shard {self.place} stands {stands}"
             if self.epoch is None:
-                raise ShardNotReady(message, help="the trainer restores all shards when it starts; wait for it")
+                raise ShardNotReady(message, help="wait: the trainer restores all shards when it starts")
             raise EpochOver(message, help="a newer recovery has begun: restore all shards under a higher epoch")
 
     def _restore(self, order: Restore) -> Restored:
@@ -169,7 +169,7 @@ class Shard:
         self._upkeep, self._expired = {}, (0, {})
         seconds = time.monotonic() - begin
         known = {"rows": rows, "bytes": size, "seconds": round(seconds, 3)}
-        self._say("stands at %s in epoch %s", _name(order.version), order.epoch, extra=known)
+        self._say("is at %s in epoch %s", _name(order.version), order.epoch, extra=known)
         return Restored(rows, size, seconds)
 
     def _stood_at(self, order: Restore) -> tuple[TableSet, int, int]:
@@ -210,7 +210,10 @@ class Shard:
             # Of a cut that failed, whose end nobody could tell.
             self._abandon(tables.sealed)
         if self._newest() != order.committed:
-            message = f"version {order.committed} is said to be committed, shard {self.place} knows {self._newest()}"
+            message = (
+                f"the trainer reports version {order.committed} as committed; the newest that shard {self.place} "
+                f"knows is {self._newest()}"
+            )
             raise VersionRefused(message, help="restore all shards to the newest committed version")
         tables.seal(order.version)
         for name, table in tables.tables.items():
@@ -246,7 +249,7 @@ class Shard:
             return
         if self._export is not None and self._export.is_going and not self._export.cancel(self._end_wait_s_max):
             message = f"version {version} is still being written after {self._end_wait_s_max:g} s"
-            raise TableBusy(message, help="see whether the store answers; try again")
+            raise TableBusy(message, help="check that the store answers; try again")
         self.tables.abandon(version)
         self._say("gave up version %d", version)
         # Its number may be sealed again, and is another version then.
@@ -291,8 +294,8 @@ class Shard:
     def _begun(self, head: Head, tables: TableSet) -> tuple[Exporting, bool]:
         """The export of a version, and whether the caller is to write it: nobody did or does."""
         if tables.sealed != head.version:
-            message = f"version {head.version} is to be written, and {tables.sealed} is sealed"
-            raise VersionRefused(message, help="seal it first; one that was given up is not written any more")
+            message = f"cannot write version {head.version}: {tables.sealed} is sealed"
+            raise VersionRefused(message, help="seal it first; a version that was given up is not written later")
         export = self._export
         if export is not None and export.version == head.version and not export.has_failed:
             return export, False
@@ -302,10 +305,10 @@ class Shard:
         left = self._left()
         if len(left) >= self._left_max:
             message = (
-                f"{len(left)} exports that were given up have not ended, the most there may be: "
-                f"of versions {', '.join(str(one.version) for one in left)}"
+                f"{len(left)} exports were given up and still run, which is the limit: "
+                f"versions {', '.join(str(one.version) for one in left)}"
             )
-            raise TableBusy(message, help="see whether the store answers; start the shard again if it never will")
+            raise TableBusy(message, help="check that the store answers; restart the shard if it never will")
         since = None if head.parent is None or head.kind == "base" else head.parent.version
         # Both versions are held from here on; where they cannot be, nothing was begun.
         self._export = Exporting(head.version, tables.changed(since, head.version))
@@ -316,7 +319,7 @@ class Shard:
         if self._export is None:
             return
         if self._export.is_going and not self._export.cancel(0.0):
-            self._say("gave up the export of version %d, which has not ended", self._export.version)
+            self._say("gave up the export of version %d, which still runs", self._export.version)
         self._given_up, self._export = self._left(), None
 
     def _left(self) -> list[Exporting]:

@@ -8,17 +8,8 @@ from streamlearn.apps import AppFolder
 from streamlearn.errors import VersionRefused
 from streamlearn.ps.place import Place
 from streamlearn.table import Changes, TableSet, Upkeep
-from streamlearn.versions import (
-    Chain,
-    FileEntry,
-    FileSettings,
-    Head,
-    LoadSettings,
-    Store,
-    VersionWriter,
-    load,
-    open_store,
-)
+from streamlearn.versions import Chain, Head, Store, VersionWriter, load, open_store
+from streamlearn.versions.format.manifest import FileEntry
 
 __all__ = ["Shelf"]
 
@@ -29,32 +20,21 @@ class Shelf:
     Args:
         store: Where they are.
         model: Its name.
-        files: Limits of files that are written.
-        loading: Limits of reading.
     """
 
-    def __init__(
-        self, store: Store, model: str, *, files: FileSettings | None = None, loading: LoadSettings | None = None
-    ) -> None:
+    def __init__(self, store: Store, model: str) -> None:
         self.store, self.model = store, model
-        self._files, self._loading = files, loading
 
     @classmethod
     def of(cls, folder: AppFolder) -> Shelf:
         """The shelf of an application, as its settings say."""
-        settings = folder.settings.versions
-        return cls(
-            open_store(folder.store_url),
-            folder.app.name,
-            files=FileSettings(file_bytes_max=settings.file_bytes_max),
-            loading=LoadSettings(fetch_threads=settings.fetch_threads),
-        )
+        return cls(open_store(folder.store_url, settings=folder.settings.versions), folder.app.name)
 
     def write(
         self, head: Head, place: Place, changes: Iterable[Changes], upkeep: Mapping[str, Upkeep]
     ) -> tuple[FileEntry, ...]:
         """Write what one shard has to say of a version; the files are whole when this returns."""
-        writer = VersionWriter(self.store, head, self._files)
+        writer = VersionWriter(self.store, head)
         shard, parts = (place.number, place.count), place.parts
         writer.add_rows(changes, shard=shard, parts=parts)
         for table, known in upkeep.items():
@@ -71,10 +51,10 @@ class Shelf:
             VersionDefect: The version cannot be read whole.
             VersionRefused: It is not the one of this digest.
         """
-        chain = Chain.find(self.store, self.model, upto=version, settings=self._loading)
+        chain = Chain.find(self.store, self.model, upto=version, sha256=sha256)
         if (chain.ref.version, chain.ref.sha256) != (version, sha256):
             found = f"{chain.ref.version} ({chain.ref.sha256[:16]})"
-            message = f"version {version} ({sha256[:16]}) of {self.model} is asked for, {found} was found"
-            raise VersionRefused(message, help="trainer and shards must use one store")
-        loaded = load(chain, tables, training=True, parts=place.parts, settings=self._loading)
+            message = f"expected version {version} ({sha256[:16]}) of {self.model}, found {found}"
+            raise VersionRefused(message, help="the trainer and the shards must use the same store")
+        loaded = load(chain, tables, training=True, parts=place.parts)
         return sum(one.rows for one in loaded.versions), sum(one.bytes for one in loaded.versions)

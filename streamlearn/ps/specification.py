@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from streamlearn.decoding import from_json
+from streamlearn.struct_decoder import from_json
 from streamlearn.table import TableOptions
 
 __all__ = ["difference", "fingerprint_of", "specification_of"]
@@ -38,22 +38,20 @@ def difference(mine: Sequence[TableOptions], theirs: bytes) -> str:
         >>> from streamlearn.features import TableSpec
         >>> here, there = ([TableOptions(TableSpec("videos", dim, 0.05), rows_max=10)] for dim in (16, 8))
         >>> difference(here, specification_of(there))
-        "table 'videos': dim is 16 here, 8 there"
+        "table 'videos': dim is 16 here, but 8 there"
     """
     try:
         found = from_json(theirs, list[dict[str, Any]])
         there = {str(one["spec"]["name"]): one for one in found}
-    except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
+    except (msgspec.DecodeError, KeyError, TypeError):
         return ""
     here: dict[str, Any] = {one.spec.name: msgspec.to_builtins(one) for one in mine}
     if list(here) != list(there):
-        return f"tables are {_names(here)} here, {_names(there)} there"
+        return f"tables are {_names(here)} here, but {_names(there)} there"
     for name, table in here.items():
         for field, (is_here, is_there) in _fields(table, there[name]):
             if is_here != is_there:
-                return f"table {name!r}: {field} is {is_here!r:.{_VALUE_CHARS_MAX}} here, " + (
-                    f"{is_there!r:.{_VALUE_CHARS_MAX}} there"
-                )
+                return f"table {name!r}: {field} is {_shown(is_here)} here, but {_shown(is_there)} there"
     return ""
 
 
@@ -64,6 +62,13 @@ def _fields(here: Any, there: Any, path: str = "") -> Iterator[tuple[str, tuple[
         return
     for name in (*here, *(name for name in there if name not in here)):
         yield from _fields(here.get(name), there.get(name), f"{path}.{name}" if path else str(name))
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:_VALUE_CHARS_MAX]
+    except RecursionError:  # what the other side sent may nest as deep as it could be decoded
+        return "nested too deeply"
 
 
 def _names(tables: Mapping[str, Any]) -> str:

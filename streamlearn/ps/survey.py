@@ -59,5 +59,5 @@ def _surveyed(address: str, answer: object) -> Surveyed:
             return Surveyed(address, None, answer)
         case BaseException():
             raise answer
-    message = f"{address} answered {type(answer).__name__} to how it is"
-    return Surveyed(address, None, ShardUnreachable(message, help="see what listens there"))
+    message = f"{address} answered {type(answer).__name__} to a query of its state"
+    return Surveyed(address, None, ShardUnreachable(message, help="check which process listens there"))

@@ -73,9 +73,9 @@ class Bases:
         except Exception as error:
             said = error.message if isinstance(error, StreamlearnError) else repr(error)
             self._meters.compactions.labels("failed").inc()
-            _log.warning("no base of version %d: %s", version, said)
+            _log.warning("cannot write a base of version %d: %s", version, said)
             return
         self._meters.compactions.labels("done").inc()
         with self._lock:
             self._deltas = [one for one in self._deltas if one > version]
-        _log.info("version %d has a base now", version)
+        _log.info("version %d now has a base", version)

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from streamlearn.samples import SampleBatch
 from streamlearn.settings import JudgeSettings
-from streamlearn.versions import Finding, Known, Scorer
+from streamlearn.versions import Finding, Known
+from streamlearn.versions.format.scorer import Scorer
 
 __all__ = ["Case", "Check", "Samples"]
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.versions import FileEntry, Head, Store, TableRecord
-from streamlearn.versions.fetch import fetch
-from streamlearn.versions.row_files import read_rows
+from streamlearn.versions import Head, Store
+from streamlearn.versions.format.fetch import fetch
+from streamlearn.versions.format.manifest import FileEntry, TableRecord
+from streamlearn.versions.format.row_files import read_rows
 
 __all__ = ["KEY", "NAN", "NOT_FINITE", "RMS", "metric_figures", "row_figures", "tensor_figures"]
 

@@ -13,12 +13,15 @@ from streamlearn.errors import PsError, StreamlearnError
 from streamlearn.publisher.case import Case, Check, Samples
 from streamlearn.publisher.checks import Finite, Learned, Norms, Scores
 from streamlearn.settings import JudgeSettings
-from streamlearn.versions import Finding, Known, Scorer, Verdict
+from streamlearn.versions import Finding, Known, Verdict
+from streamlearn.versions.format.scorer import Scorer
 
 __all__ = ["DEFAULT_CHECKS", "Judge"]
 
 DEFAULT_CHECKS: tuple[Check, ...] = (Finite(), Learned(), Norms(), Scores())
 _SAID_CHARS_MAX = 2_000
+# What one look at a check may count of `judge_s_max`, however long this process was stopped meanwhile.
+_LOOK_S = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -68,8 +71,16 @@ class Judge:
         scorer = self._scorer if can_score else None
         return Case(version, tuple(earlier), self.settings, active, scorer, self._samples if can_score else None)
 
+    @property
+    def busy_with(self) -> int | None:
+        """A version with a check that took too long and is still not done; nothing else is judged meanwhile."""
+        is_busy = self._judging is not None and self._judging[1].is_alive()
+        return self._judging[0] if self._judging is not None and is_busy else None
+
     def judge(self, case: Case) -> Verdict:
         """The verdict on a version: rejected when any check objects, raises, or is not done within `judge_s_max`.
+
+        Time in which this process was stopped does not count. Call it only while `busy_with` is None.
 
         Raises:
             PsError: Rows to score with could not be read, so that nothing can be said of the version.
@@ -77,20 +88,21 @@ class Judge:
         findings: list[Finding] = []
         self._lost = None
         version = case.version.version
-        if self._judging is not None and self._judging[1].is_alive():
-            said = f"the judge is still at version {self._judging[0]}"
-            return self._verdict(case, [Finding(check="judge", is_ok=False, said=said)])
+        assert self.busy_with is None, self.busy_with
         # It may hang in whatever it asks: nobody waits for it longer than is said.
         thread = threading.Thread(target=self._check, args=(case, findings), name="streamlearn-judge", daemon=True)
         self._judging = (version, thread)
         thread.start()
-        thread.join(self.settings.judge_s_max)
+        left_s, look_s = self.settings.judge_s_max, min(_LOOK_S, self.settings.judge_s_max / 10)
+        while thread.is_alive() and left_s > 0:
+            thread.join(look_s)
+            left_s -= look_s
         done = list(findings)
         if self._lost is not None:
             raise self._lost
         if len(done) < len(self._checks):
             name = self._checks[len(done)].name
-            said = f"not done after judge_s_max = {self.settings.judge_s_max:g} s"
+            said = f"not finished after judge_s_max = {self.settings.judge_s_max:g} s"
             done.append(Finding(check=name, is_ok=False, said=said))
         return self._verdict(case, done)
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from streamlearn.apps import App
 from streamlearn.errors import UsageError
+from streamlearn.features import labels_differ
 from streamlearn.table import RowType, TableOptions
-from streamlearn.versions import Head, Kind, TableRecord, VersionRef, record_of
+from streamlearn.versions import Head, VersionRef, record_of
+from streamlearn.versions.format.manifest import Kind, TableRecord
 
-__all__ = ["Lineage"]
+__all__ = ["Lineage", "check_row_type"]
 
 
 @dataclass(frozen=True)
@@ -19,9 +21,11 @@ class Lineage:
 
     Attributes:
         model: Its name.
-        fingerprint: Of the features.
+        fingerprint: Of the model.
         windows: Id of the window settings.
         tables: Its tables.
+        labels: The names of its labels, in order; None where versions name none.
+        features: The fingerprint of its features, which versions that name no labels have.
 
     Raises:
         UsageError: Two tables have one name.
@@ -31,13 +35,15 @@ class Lineage:
     fingerprint: str
     windows: str
     tables: tuple[TableRecord, ...]
+    labels: tuple[str, ...] | None = None
+    features: str = ""
 
     def __post_init__(self) -> None:
         names = [table.name for table in self.tables]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            message = f"model {self.model!r} has two tables of the name {twice[0]!r}"
-            raise UsageError(message, help="give every table a name of its own")
+            message = f"model {self.model!r} has two tables named {twice[0]!r}"
+            raise UsageError(message, help="give every table its own name")
 
     @classmethod
     def of(cls, app: App, options: Sequence[TableOptions], row_type: RowType = "float32") -> Lineage:
@@ -49,32 +55,40 @@ class Lineage:
             row_type: How versions store rows for serving; training reads float32 beside them.
         """
         tables = tuple(record_of(one, row_type=row_type) for one in options)
-        return cls(app.name, app.features.fingerprint, app.window_settings, tables)
+        labels, features = app.label_names, app.features.fingerprint
+        return cls(app.name, app.model_fingerprint, app.window_settings, tables, labels, features)
 
     def head(self, run: int, version: int, parent: VersionRef | None) -> Head:
         """What is known of the next version before its files are written; the first one is a base."""
         return Head(
             model=self.model, run=run, version=version, kind=_kind(parent), parent=parent,
-            fingerprint=self.fingerprint, windows=self.windows, tables=self.tables,
+            fingerprint=self.fingerprint, labels=self.labels, windows=self.windows, tables=self.tables,
         )  # fmt: skip
 
     def check(self, head: Head) -> None:
-        """That versions which follow one may be of this lineage.
+        """That versions which follow one may be of this lineage; one that names no labels is trusted to have these.
 
         Raises:
-            UsageError: Features or tables have changed since.
+            UsageError: Features, labels or tables have changed since.
         """
         of = f"version {head.version} of {self.model!r}"
-        if self.fingerprint != head.fingerprint:
-            message = f"{of} was learned with features {head.fingerprint}, and the application has {self.fingerprint}"
+        mine, message = self.fingerprint, ""
+        if self.labels is not None and head.labels is not None:
+            message = labels_differ(of, head.labels, self.labels)
+        elif self.labels is not None:
+            mine = self.features
+        if not message and mine != head.fingerprint:
+            message = f"{of} was learned with features of fingerprint {head.fingerprint}; the application has {mine}"
+        if message:
             help = (
-                "features of a model never change: give the changed application a new name; "
-                "`streamlearn train --from` begins its model with what this one learned"
+                "the features and labels of a model never change: give the changed application a new name "
+                "(docs/operating/training.md#change-features); `streamlearn train --from` starts its model "
+                "from this one, unless labels were renamed or reordered"
             )
             raise UsageError(message, help=help)
         if differs := _difference(self.tables, head.tables):
             message = f"{of} was learned with other tables: {differs}"
-            help = "tables and row_type of a model never change: set them back, or give the application a new name"
+            help = "the tables and row_type of a model never change: set them back, or give the application a new name"
             raise UsageError(message, help=help)
 
 
@@ -87,9 +101,19 @@ def _difference(mine: Sequence[TableRecord], theirs: Sequence[TableRecord]) -> s
         for field in TableRecord.__struct_fields__:
             now, then = (getattr(tables[name], field) for tables in (here, there))
             if now != then:
-                return f"{field} of {name!r} was {then}, and is {now} now"
-    return "" if tuple(mine) == tuple(theirs) else f"their order was {', '.join(there)}, and is {', '.join(here)} now"
+                return f"{field} of {name!r} was {then} and is now {now}"
+    return "" if tuple(mine) == tuple(theirs) else f"the order was {', '.join(there)} and is now {', '.join(here)}"
 
 
 def _kind(parent: VersionRef | None) -> Kind:
     return "base" if parent is None else "delta"
+
+
+def check_row_type(lineage: Lineage, row_type: RowType) -> None:
+    """A setting that says how rows are stored, and is not what versions say, would be a setting nobody heeds."""
+    stored = {table.row_type for table in lineage.tables}
+    if stored - {row_type}:
+        message = (
+            f"publisher.row_type is {row_type}, but the tables of this model are stored as {', '.join(sorted(stored))}"
+        )
+        raise UsageError(message, help="make it with Lineage.of(app, options, settings.publisher.row_type)")

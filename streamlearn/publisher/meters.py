@@ -24,20 +24,29 @@ class Meters:
         self._clock = clock
         self._committed_s = clock.monotonic_s()
         self.seconds = histogram(
-            "publisher", "stage", "seconds", "Time of a version by stage", buckets=_SECONDS, labels=["stage"]
+            "publisher",
+            "stage",
+            "seconds",
+            "Seconds that a version spent in each stage",
+            buckets=_SECONDS,
+            labels=["stage"],
         )
-        self.versions = counter("publisher", "versions", "Versions by what became of them", labels=["outcome"])
+        self.versions = counter("publisher", "versions", "Versions by outcome", labels=["outcome"])
         for outcome in ("committed", "passed", "rejected"):
             self.versions.labels(outcome)  # there from the start: a rise from nothing is none to Prometheus
-        self.failures = counter("publisher", "failures", "Cuts that failed, and their interval with them")
-        self.skipped = counter("publisher", "skipped_ticks", "Ticks at which the version before was still written")
-        self.empty = counter("publisher", "empty_ticks", "Ticks at which nothing had been learned")
+        self.failures = counter("publisher", "failures", "Cuts that failed; their changes go into the next version")
+        self.skipped = counter(
+            "publisher", "skipped_ticks", "Ticks skipped because the previous version was still being written"
+        )
+        self.empty = counter("publisher", "empty_ticks", "Ticks skipped because training had learned nothing")
         self.version = gauge("publisher", "committed", "version", "The newest committed version")
         self.bytes = gauge("publisher", "written", "bytes", "Bytes of the newest committed version")
         self.rows = gauge("publisher", "written", "rows", "Rows of the newest committed version")
-        self.failed_ratio = gauge("publisher", "failures_in_a_row", "ratio", "Share of failures_max that failed")
-        self.compactions = counter("publisher", "compactions", "Bases asked for, by outcome", labels=["outcome"])
-        since = gauge("publisher", "since_committed", "seconds", "Time since a version was committed")
+        self.failed_ratio = gauge(
+            "publisher", "failures_in_a_row", "ratio", "Consecutive failures as a share of failures_max"
+        )
+        self.compactions = counter("publisher", "compactions", "Requests for a base, by outcome", labels=["outcome"])
+        since = gauge("publisher", "since_committed", "seconds", "Time since the last version was committed")
         since.set_function(lambda: self._clock.monotonic_s() - self._committed_s)
 
     def committed(self, version: int, rows: int, size: int) -> None:

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import (
@@ -27,31 +27,25 @@ from streamlearn.errors import (
 )
 from streamlearn.ps import PsClient
 from streamlearn.publisher.bases import Bases, Compact
-from streamlearn.publisher.following import Following, Step
+from streamlearn.publisher.cut_state import Noted, Resumed
 from streamlearn.publisher.judge import Judge
-from streamlearn.publisher.lineage import Lineage
+from streamlearn.publisher.lineage import Lineage, check_row_type
 from streamlearn.publisher.meters import Meters
-from streamlearn.publisher.noted import Noted, Resumed
+from streamlearn.publisher.promoter import Following, Step
 from streamlearn.publisher.teller import Teller
-from streamlearn.publisher.writing import Writing
+from streamlearn.publisher.version_files import Writing, cuts_failed, newest_chain, number_max
 from streamlearn.settings import PublisherSettings
-from streamlearn.versions import (
-    Chain,
-    Committed,
-    Fence,
-    FileSettings,
-    Head,
-    Registry,
-    Request,
-    Store,
-    VersionRef,
-    write_revert,
-)
-from streamlearn.versions.defect import defective
-from streamlearn.versions.layout import SHAPES, parse_folder, shape_folder
-from streamlearn.versions.request import OBEYED
+from streamlearn.versions import Chain, Committed, Head, Registry, Request, Requests, Store, VersionRef, write_revert
+from streamlearn.versions.format.manifest import Position
+from streamlearn.versions.pointer.fence import Fence
+from streamlearn.versions.pointer.request import OBEYED
+from streamlearn.versions.store.defect import defective
+from streamlearn.versions.store.settings import FileSettings
 
-__all__ = ["Publisher"]
+__all__ = ["QUIET_S_MAX", "Publisher"]
+
+QUIET_S_MAX = 3_600.0
+"""How long, at most, positions may move on with nothing learned before a version says where they are."""
 
 # After these no cut can succeed before the trainer has done something about it.
 _ENDS = (RunOver, EpochOver, PushUnsure, ShardNotReady, UsageError)
@@ -74,6 +68,7 @@ class Publisher:
         registry: Who is told of versions and moves.
         compact: Writes the base that stands for a version, such as `compact_apart` gives; None asks for none.
         files: Limits of files.
+        quiet_s_max: How long positions may move on with nothing learned before a version says where they are.
         clock: What time is taken by.
         by: Whose run it is, for people.
 
@@ -95,10 +90,11 @@ class Publisher:
         registry: Registry | None = None,
         compact: Compact | None = None,
         files: FileSettings | None = None,
+        quiet_s_max: float = QUIET_S_MAX,
         clock: Clock = SYSTEM_CLOCK,
         by: str = "",
     ) -> None:
-        _check_row_type(lineage, settings or PublisherSettings())
+        check_row_type(lineage, (settings or PublisherSettings()).row_type)
         self.run = 0
         self.committed: VersionRef | None = None
         self.requests: tuple[Request, ...] = ()
@@ -109,7 +105,7 @@ class Publisher:
         self._meters = Meters(clock)
         self._teller = Teller(registry, store, clock)
         self._fence = Fence(store, lineage.model, clock=clock)
-        self._files = files or FileSettings()
+        self._files, self._quiet_s_max = files or store.files, quiet_s_max
         self._writing = Writing(client, store, self._files, meters=self._meters, clock=clock)
         self._bases = Bases(compact, self._settings.base_deltas_max, self._meters)
         self._following = Following(
@@ -121,6 +117,8 @@ class Publisher:
         self._numbered = 0  # the highest number of a version that was ever begun
         self._learned = 0  # rows learned up to the newest committed version
         self._obeyed = 0.0  # the last request that the newest committed version says was obeyed
+        self._positions: tuple[Position, ...] = ()  # those of the newest committed version
+        self._positions_s = clock.monotonic_s()  # when it was written
         self._unsure: tuple[Head, Noted] | None = None  # a version whose manifest may be there
         self._failures, self._last = 0, ""
         self._over: BaseException | None = None
@@ -136,6 +134,14 @@ class Publisher:
         """Rows that the newest committed version says were learned from, since `start` or the last `resume`."""
         return self._learned
 
+    def is_behind(self, positions: Sequence[Position]) -> bool:
+        """Whether positions moved on from those of the newest version too long ago for no version to say so.
+
+        What nobody says is lost when training starts again after the topic has deleted it, be it empty messages.
+        """
+        age_s = self._clock.monotonic_s() - self._positions_s
+        return age_s >= self._quiet_s_max and _offsets(positions) != _offsets(self._positions)
+
     @property
     def is_due(self) -> bool:
         """Whether `boundary` would do something now; it costs nothing to ask."""
@@ -148,9 +154,11 @@ class Publisher:
         Then restore all shards to what this gives, in the epoch of its run, and go on from there.
 
         Raises:
-            UsageError: Features or tables are not those of the newest version.
+            UsageError: Features, labels or tables are not those of the newest version.
+            ConfigError: Versions are to be signed, and there is no key for it.
             VersionDefect: The newest version cannot be read.
         """
+        self._store.signatures.check_can_sign()
         self.run = self.run or self._fence.take(self._by)
         return self.resume()
 
@@ -164,21 +172,29 @@ class Publisher:
         """
         self._join()
         self._fence.check(self.run)
-        chain = _newest(self._store, self._lineage.model)
+        chain = newest_chain(self._store, self._lineage.model)
         if chain is not None:
             self._lineage.check(chain.manifest)
         if self.committed is not None and (chain is None or chain.version < self.committed.version):
-            left = "none is" if chain is None else f"the newest is {chain.version}"
-            message = f"version {self.committed.version} of {self._lineage.model!r} was in the store, and now {left}"
-            raise FileMissing(message, help="give the store back what it had; training never begins anew by itself")
+            left = "it is empty" if chain is None else f"the newest is {chain.version}"
+            message = f"version {self.committed.version} of {self._lineage.model!r} was in the store, but now {left}"
+            raise FileMissing(message, help="restore the contents of the store; training never starts over by itself")
         self.committed = None if chain is None else chain.ref
         self._obeyed = 0.0 if chain is None else chain.manifest.metrics.get(OBEYED, 0.0)
-        self._numbered = max(self._numbered, _numbered(self._store, self._lineage.model))
+        if chain is not None:
+            age_s = (self._clock.wall_ms() - chain.manifest.written_wall_ms) / 1e3
+            self._positions, self._positions_s = chain.manifest.positions, self._clock.monotonic_s() - max(0.0, age_s)
+        self._numbered = max(self._numbered, number_max(self._store, self._lineage.model))
         self._bases.stand_at(chain)
         self._learned, self._failures, self._unsure, self._over = 0, 0, None, None
         self._due_s = self._clock.monotonic_s() + self._settings.publish_interval_s
-        # Rows of versions before the restored one are gone, and nobody has samples yet.
-        self._take(self._following.follow(self.run, can_score=False))
+        try:
+            # Rows of versions before the restored one are gone, and nobody has samples yet.
+            self._take(self._following.follow(self.run, can_score=False))
+        except VersionDefect as error:
+            # A damaged move of the pointer keeps nobody from learning; a damaged request does.
+            self._not_served(error)
+            self.requests = self._following.requests()
         return Resumed(self.run, chain, self.requests)
 
     def first(self, note: Callable[[], Noted]) -> VersionRef:
@@ -190,8 +206,8 @@ class Publisher:
             UsageError: There is a version already; `resume` finds one of which the store did not tell.
         """
         if self.committed is not None:
-            message = f"version {self.committed.version} is there already"
-            raise UsageError(message, help="restore all shards to it and go on from there")
+            message = f"version {self.committed.version} exists already"
+            raise UsageError(message, help="restore all shards to it and continue from it")
         noted, version = note(), self.take_number()
         with self._meters.stage("seal"):
             self._client.seal(version)
@@ -222,8 +238,8 @@ class Publisher:
         if self._over is not None:
             raise self._over
         if self.committed is None:
-            message = "there is no first version yet"
-            raise UsageError(message, help="call `start`, restore all shards, then `first` when it gave no chain")
+            message = "the first version has not been written yet"
+            raise UsageError(message, help="call `start`, restore all shards, then `first` if `start` gave no chain")
         now_s = self._clock.monotonic_s()
         if now_s < self._due_s:
             if self._teller.is_due and not self.is_busy:
@@ -257,22 +273,37 @@ class Publisher:
         self._join()
         if not self.requests or request.seq != self.requests[0].seq:
             asked = [one.seq for one in self.requests]
-            message = f"request {request.seq} is to be obeyed, those to obey are {asked}"
-            raise UsageError(message, help="obey requests once, and in their order")
+            message = f"cannot obey request {request.seq}; the pending requests are {asked}"
+            raise UsageError(message, help="obey each request once, in order")
         to = Chain.find(self._store, self._lineage.model, request.to.version)
         if to.ref != request.to:
-            raise defective(to.head.folder, "foreign", f"request {request.seq} is for {request.to}, it is {to.ref}")
+            raise defective(to.head.folder, "foreign", f"request {request.seq} asks for {request.to}, not {to.ref}")
         self._fence.check(self.run)
-        done = write_revert(
-            self._store, self._lineage.model, to=request.to.version, run=self.run, version=self.take_number(),
-            skips=request.skips, metrics={OBEYED: float(request.seq)}, files=self._files, clock=self._clock,
-        )  # fmt: skip
+        # A run that is over may have committed a version since the numbers were looked at.
+        self._numbered = max(self._numbered, number_max(self._store, self._lineage.model))
+        try:
+            done = write_revert(
+                self._store, self._lineage.model, to=request.to.version, run=self.run, version=self.take_number(),
+                skips=request.skips, metrics={OBEYED: float(request.seq)}, files=self._files, clock=self._clock,
+            )  # fmt: skip
+        except (StoreError, UsageError):
+            self._fence.check(self.run)  # a newer run that wrote meanwhile is why
+            raise
         _log.warning(
             "training goes back to version %d by version %d, as request %d of %s asks",
             request.to.version, done.ref.version, request.seq, request.by or "an operator",
         )  # fmt: skip
         self.requests = self.requests[1:]
         return done.ref
+
+    def refuse(self, request: Request, reason: str) -> None:
+        """Go on without the first of `requests`, which cannot be obeyed; the next version says that it is done with.
+
+        Raises:
+            StoreError: The store refuses.
+        """
+        Requests(self._store, self._lineage.model, clock=self._clock).refuse(request, reason)
+        self._obeyed, self.requests = float(request.seq), self.requests[1:]
 
     def take_number(self) -> int:
         """The number of the next version, given once; for whoever else writes one, such as a revert."""
@@ -307,7 +338,7 @@ class Publisher:
     def _cut(self, noted: Noted) -> bool:
         learned = noted.learned_rows - self._learned
         assert learned >= 0, (noted.learned_rows, self._learned)
-        if not learned and not self._settings.empty_versions:
+        if not learned and not self._settings.empty_versions and not self.is_behind(noted.cut.positions):
             self._meters.empty.inc()
             # Requests may have come, and something may still be to be promoted.
             self._begin(self._follow)
@@ -378,6 +409,7 @@ class Publisher:
         ref = done.ref
         self.committed, self._learned, self._failures = ref, noted.learned_rows, 0
         self._obeyed = done.manifest.metrics.get(OBEYED, 0.0)
+        self._positions, self._positions_s = done.manifest.positions, self._clock.monotonic_s()
         self._meters.failed_ratio.set(0)
         active = None
         with contextlib.suppress(StoreError):
@@ -389,7 +421,7 @@ class Publisher:
             raise
         except StreamlearnError as error:
             # Committed it is; the next seal tells the shards again.
-            _log.warning("version %d is committed, a shard has not heard of it: %s", ref.version, error.message)
+            _log.warning("version %d is committed, but a shard was not told: %s", ref.version, error.message)
         self._bases.committed(ref.version, is_base=done.manifest.kind == "base")
 
     def _follow(self) -> None:
@@ -400,8 +432,11 @@ class Publisher:
             raise
         except (StreamlearnError, OSError) as error:
             # It stays committed; it is judged and promoted with the next one.
-            self._meters.failures.inc()
-            _log.warning("version %s is not served yet: %s", self.committed, error)
+            self._not_served(error)
+
+    def _not_served(self, error: Exception) -> None:
+        self._meters.failures.inc()
+        _log.warning("version %s is not served yet: %s", self.committed, error)
 
     def _settle_unsure(self) -> None:
         """Find out whether the version is committed of which nobody could tell."""
@@ -428,7 +463,7 @@ class Publisher:
             self._writing.sweep(head)
         except (StreamlearnError, OSError) as error:
             # The next seal gives it up; files that stay are orphans.
-            _log.debug("version %d is not given up everywhere: %s", head.version, error)
+            _log.debug("version %d could not be given up on all shards: %s", head.version, error)
 
     def _failed(self, version: int, error: BaseException) -> None:
         self._failures += 1
@@ -436,17 +471,12 @@ class Publisher:
         self._meters.failed_ratio.set(self._failures / self._settings.failures_max)
         said = error.message if isinstance(error, StreamlearnError) else str(error)
         self._last = said
-        _log.warning("version %d is not published, the next one says what it would have said: %s", version, said)
+        _log.warning("version %d was not published; the next version includes its changes: %s", version, said)
 
     def _check_failures(self) -> None:
         if self._failures >= self._settings.failures_max:
             failures, self._failures = self._failures, 0
-            message = f"{failures} cuts failed one after the other; the last: {self._last}"
-            help = (
-                "see why the store or the shards refuse; nothing is lost: what the newest version does not have is "
-                "learned again from its samples when training is started again"
-            )
-            raise CutFailed(message, help=help)
+            raise cuts_failed(failures, self._last)
 
     def _take(self, step: Step) -> None:
         self.step, self.requests = step, step.requests
@@ -456,27 +486,5 @@ class Publisher:
             self._thread.join(timeout_s)
 
 
-def _check_row_type(lineage: Lineage, settings: PublisherSettings) -> None:
-    """A setting that says how rows are stored, and is not what versions say, would be a setting nobody heeds."""
-    stored = {table.row_type for table in lineage.tables}
-    if stored - {settings.row_type}:
-        message = (
-            f"publisher.row_type is {settings.row_type}, the lineage's tables are stored as {', '.join(sorted(stored))}"
-        )
-        raise UsageError(message, help="make it with Lineage.of(app, options, settings.publisher.row_type)")
-
-
-def _newest(store: Store, model: str) -> Chain | None:
-    try:
-        return Chain.find(store, model)
-    except VersionDefect as error:
-        if error.defect == "missing":
-            return None
-        raise
-
-
-def _numbered(store: Store, model: str) -> int:
-    """The highest number any folder of a version has, committed or not, of whatever run."""
-    listed = ((shape, entry) for shape in SHAPES for entry in store.entries(shape_folder(model, shape)))
-    found = (parse_folder(model, shape, entry.name) for shape, entry in listed)
-    return max((one.version for one in found if one is not None), default=0)
+def _offsets(positions: Sequence[Position]) -> list[tuple[int, int]]:
+    return [(one.partition, one.offset) for one in positions]

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Sequence
 
 from streamlearn.clock import Clock
-from streamlearn.versions import Announcer, Known, Pointer, Registry, Store
+from streamlearn.versions import Known, Pointer, Registry, Store
+from streamlearn.versions.pointer.announcer import Announcer
 
 __all__ = ["Teller"]
 

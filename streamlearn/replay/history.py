@@ -85,9 +85,9 @@ def load_history(folder: Path | str, options: Mapping[str, str] | None = None) -
     offer = getattr(module, "history", None)
     if not callable(offer):
         message = f"{Path(folder) / 'history.py'} has no function history(options)"
-        raise SpecError(message, help="define it; see streamlearn.replay.History for what it answers")
+        raise SpecError(message, help="define it; streamlearn.replay.History describes what it returns")
     found = offer(dict(options or {}))
     if not isinstance(found, History):
-        message = f"{Path(folder) / 'history.py'}: history(options) answers {type(found).__name__}"
-        raise SpecError(message, help="see streamlearn.replay.History for what it answers")
+        message = f"{Path(folder) / 'history.py'}: history(options) returned {type(found).__name__}"
+        raise SpecError(message, help="streamlearn.replay.History describes what it returns")
     return found

@@ -16,7 +16,7 @@ from streamlearn.errors import ConfigError
 from streamlearn.events import Producer, rows_of
 from streamlearn.events.event import Columns
 from streamlearn.replay.history import History, HistoryBlock
-from streamlearn.settings import ReplaySettings
+from streamlearn.settings.events import ReplaySettings
 
 __all__ = ["ReplayProgress", "ReplayReport", "Replayer"]
 
@@ -199,10 +199,10 @@ class Replayer:
 def _check(speed: float, events_max: int | None) -> None:
     if not 0 <= speed <= SPEED_MAX:
         message = f"speed is {speed}"
-        raise ConfigError(message, help=f"0 is as fast as it goes, 1 real time, at most {SPEED_MAX:g}")
+        raise ConfigError(message, help=f"use 0 for the highest speed, 1 for real time, at most {SPEED_MAX:g}")
     if events_max is not None and events_max < 1:
         message = f"the limit is {events_max} events"
-        raise ConfigError(message, help="a limit is at least 1 event")
+        raise ConfigError(message, help="set a limit of at least 1 event")
 
 
 def _first(block: HistoryBlock, events: int) -> HistoryBlock:

@@ -1,4 +1,4 @@
-"""The two topics a replay writes to: made when missing, refused when they would not keep history."""
+"""The topics of a replay, all that are missing made; refused where the two it writes to would not keep history."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from streamlearn.apps import AppFolder
+from streamlearn.apps import TOPICS, AppFolder
 from streamlearn.errors import ConfigError, TopicExists, TopicMissing
 from streamlearn.topics import AccessSettings, Topic, TopicSettings, create_topic, open_topic
 
@@ -17,7 +17,7 @@ _NAMES = ("impressions", "actions")
 
 @contextmanager
 def open_replay_topics(folder: AppFolder, *, append: bool = False) -> Iterator[tuple[Topic, Topic]]:
-    """The impressions and the actions topic of an application, open until the context ends.
+    """The impressions and the actions topic of an application, open until the context ends; the others exist then.
 
     Nothing is made before everything that exists has been found fit.
 
@@ -48,6 +48,11 @@ def open_replay_topics(folder: AppFolder, *, append: bool = False) -> Iterator[t
         impressions, actions = (found[name] for name in _NAMES)
         assert impressions is not None
         assert actions is not None
+        for name in TOPICS:
+            url = folder.topic_url(name)
+            if name not in _NAMES:
+                wanted = folder.topic_settings(name, impressions.partitions)
+                (_existing(url, access) or create_topic(url, wanted, access)).close()
         yield impressions, actions
 
 
@@ -55,10 +60,10 @@ def _require_empty(topic: Topic) -> None:
     with topic.reader() as reader:
         records = sum(reader.end(one) - reader.earliest(one) for one in range(topic.partitions))
     if records:
-        message = f"{topic.url} holds {records} records already"
+        message = f"{topic.url} already holds {records} records"
         hint = (
-            "what is replayed on top of them comes after their end mark and behind their time; "
-            "delete the topic, name another place (--set topics.root=...), or append on purpose (--append)"
+            "replayed records would follow their end mark, behind their watermark; delete the topic, choose "
+            "another place (--set topics.root=...), or append on purpose (--append)"
         )
         raise TopicExists(message, help=hint)
 
@@ -85,8 +90,8 @@ def _check(folder: AppFolder, found: dict[str, Topic | None], urls: dict[str, st
         if not settings.keeps_history():
             message = f"{topic.url} expires records older than {settings.retention_ms} ms"
             hint = (
-                "the records of a replay are stamped with their event time and would be deleted at once; "
-                "set its retention.ms to -1, delete it, or name other topics in [topics]"
+                "replayed records carry their event time, so the topic would delete them at once; set its "
+                "retention.ms to -1, delete it, or choose other topics in [topics]"
             )
             raise TopicExists(message, help=hint)
         partitions[name] = topic.partitions
@@ -95,5 +100,5 @@ def _check(folder: AppFolder, found: dict[str, Topic | None], urls: dict[str, st
             f"{urls[name]} {'has' if found[name] else 'would be made with'} {partitions[name]} partitions"
             for name in _NAMES
         )
-        hint = "a request and its actions meet by the partition: delete the one that is wrong, or set "
-        raise ConfigError(told, help=f"{hint}replay.partitions to the number of the one that is right")
+        hint = "a request and its actions must be in the same partition: delete the wrong topic, or set "
+        raise ConfigError(told, help=f"{hint}replay.partitions to the number of the correct one")

@@ -22,9 +22,11 @@ from streamlearn.samples.sample import (
     SegmentColumns,
     SlotColumns,
 )
-from streamlearn.schemas import Schema, read_framing, sample_schema
+from streamlearn.schemas import Schema
+from streamlearn.schemas.record_prefix import read_framing
+from streamlearn.schemas.sample import sample_schema
 from streamlearn.schemas.schema import PREFIX_BYTES
-from streamlearn.settings import SampleSettings
+from streamlearn.settings.events import SampleSettings
 
 __all__ = ["SampleCodec"]
 
@@ -55,10 +57,11 @@ class SampleCodec:
         self._app = app
         self._settings = settings
         self._schema = sample_schema(app)
+        # Before, the schema had the application's name; what follows the prefix is the same.
+        self._prefixes = (self._schema.prefix, sample_schema(app, f"streamlearn.{app.name}").prefix)
         self._writers = {schema.fingerprint: schema for schema in old}
         for schema in old:
             _require_readable(schema, self._schema)
-        self._labels = tuple(label.name for label in app.labels)
 
     def encode(self, batch: SampleBatch) -> bytes:
         """One message.
@@ -90,18 +93,14 @@ class SampleCodec:
 
         Raises:
             Oversize: It is larger than a message may be.
-            UnknownSchema: It was written by a schema, or with features, other than the application's.
+            UnknownSchema: It was written by a schema, or with features or labels, other than the application's.
             BadRecord: It was cut or damaged, or its columns contradict each other.
         """
         self._check_size(len(message), 0)
         value = self._read(message)
         rows, requests = value["rows"], value["requests"]
         self._check_size(len(message), rows)
-        fingerprint = value["feature_fingerprint"]
-        if fingerprint != self._app.features.fingerprint:
-            what = f"samples of features {fingerprint}, and app {self._app.name!r} has "
-            hint = "ingest and this process run different versions of the application; replay the events"
-            raise UnknownSchema(what + self._app.features.fingerprint, help=hint)
+        self._check_fingerprint(value["feature_fingerprint"], [one["name"] for one in value["labels"]])
         spec = self._app.features
         request_columns = {name: _view(value, name, kind) for name, kind in _REQUEST_DTYPES.items()}
         batch = SampleBatch(
@@ -112,44 +111,50 @@ class SampleCodec:
             item_index=_view(value, "item_index", "<i4"),
             settle_time_ms=_view(value, "settle_time_ms", "<i8"),
             item=_features_views(spec, "item", value["item"], rows),
-            labels=self._labels_of(value["labels"], rows),
+            labels=tuple(
+                LabelColumns(one["name"], **{field: _view(one, field, kind) for field, kind in _LABEL_DTYPES.items()})
+                for one in value["labels"]
+            ),
             segments=tuple(
                 SegmentColumns(one["name"], tuple(one["texts"]), _view(one, "codes", "<i4"))
                 for one in value["segments"]
             ),
         )
         if (len(batch.requests), len(batch)) != (requests, rows):
-            what = f"{len(batch.requests)} requests and {len(batch)} rows; the message says {requests}, {rows}"
-            raise BadRecord(what, help="the message was damaged, or its writer is at fault")
+            what = f"{len(batch.requests)} requests and {len(batch)} rows; the message declares {requests} and {rows}"
+            raise BadRecord(what, help="the message was damaged, or its writer has a bug")
         check_batch(self._app, batch)
         return batch
 
-    def _labels_of(self, found: list[dict[str, Any]], rows: int) -> tuple[LabelColumns, ...]:
-        """The app's labels in its order; one the message does not know settles nothing."""
-        by_name = {one["name"]: one for one in found}
-        return tuple(
-            LabelColumns(name, **{field: _view(by_name[name], field, kind) for field, kind in _LABEL_DTYPES.items()})
-            if name in by_name
-            else _unsettled(name, rows)
-            for name in self._labels
-        )
+    def _check_fingerprint(self, fingerprint: str, labels: list[str]) -> None:
+        """Refuse samples of other features or labels. Before, the fingerprint was that of the features alone."""
+        app = self._app
+        if fingerprint in (app.samples_fingerprint, app.features.fingerprint) and labels == list(app.label_names):
+            return
+        if labels != list(app.label_names):
+            found, wanted = f"the labels {', '.join(labels) or 'none'}", ", ".join(app.label_names)
+        else:
+            found, wanted = f"the fingerprint {fingerprint}", app.samples_fingerprint
+        message = f"the message has {found}; app {app.name!r} expects {wanted}"
+        hint = "ingest and this process run different versions of the application; replay the events"
+        raise UnknownSchema(message, help=hint)
 
     def _check_size(self, message_bytes: int, rows: int) -> None:
         if message_bytes > self._settings.message_bytes_max:
             what = f"a message of {message_bytes} bytes"
-            raise Oversize(what, help=f"samples.message_bytes_max is {self._settings.message_bytes_max}")
+            raise Oversize(what, help=f"a message may have at most {self._settings.message_bytes_max} bytes")
         if not 0 <= rows <= self._settings.message_rows_max:
             what = f"a message of {rows} rows"
             raise Oversize(what, help=f"samples.message_rows_max is {self._settings.message_rows_max}")
 
     def _read(self, message: bytes) -> dict[str, Any]:
-        if message[:PREFIX_BYTES] == self._schema.prefix:
+        if message[:PREFIX_BYTES] in self._prefixes:
             return self._schema.read(memoryview(message)[PREFIX_BYTES:])
         framing = read_framing(message)
         writer = self._writers.get(framing.fingerprint or 0)
         if writer is None:
             what = f"no sample schema of app {self._app.name!r} has prefix {message[:PREFIX_BYTES].hex()}"
-            hint = "the topic holds another application's samples, or those of another version of this one"
+            hint = "the topic holds samples of another application, or of another version of this one"
             raise UnknownSchema(what, help=hint)
         return self._schema.read(memoryview(message)[framing.body_at :], writer)
 
@@ -158,14 +163,14 @@ def _require_readable(writer: Schema, reader: Schema) -> None:
     try:
         native.AvroPlan(writer.text, reader.text)
     except ValueError as error:
-        message = f"the older sample schema {writer.fingerprint:016x} cannot be read as today's: {error}"
-        raise ConfigError(message, help="samples of other features are made again from their events") from error
+        message = f"cannot read the older sample schema {writer.fingerprint:016x} with the current one: {error}"
+        raise ConfigError(message, help="make the samples again from their events") from error
 
 
 def _raw(name: str, array: npt.NDArray[Any], dtype: str) -> bytes:
     if array.dtype != np.dtype(dtype):
         what = f"column {name} is {array.dtype}, expected {np.dtype(dtype)}"
-        raise BadRecord(what, help="a cast would change values in silence; make the column of its type")
+        raise BadRecord(what, help="casting would change values silently; give the column its declared type")
     return array.tobytes()
 
 
@@ -178,8 +183,8 @@ def _view(value: Mapping[str, Any], name: str, dtype: str) -> npt.NDArray[Any]:
     try:
         return np.frombuffer(raw, dtype)
     except ValueError as error:
-        what = f"column {name} has {len(raw)} bytes, which are no whole {dtype}"
-        raise BadRecord(what, help="the message was damaged, or its writer is at fault") from error
+        what = f"column {name} has {len(raw)} bytes, not a whole number of {dtype}"
+        raise BadRecord(what, help="the message was damaged, or its writer has a bug") from error
 
 
 def _features_bytes(features: FeatureColumns) -> dict[str, bytes]:
@@ -209,11 +214,6 @@ def _features_views(spec: FeatureSpec, side: Any, value: Mapping[str, Any], rows
         numbers = _view(value, column.name, "<f4")
         if len(numbers) != rows * column.width:
             what = f"dense column {column.name} has {len(numbers)} numbers for {rows} rows of {column.width}"
-            raise BadRecord(what, help="the message was damaged, or its writer is at fault")
+            raise BadRecord(what, help="the message was damaged, or its writer has a bug")
         dense[column.name] = numbers.reshape(rows, column.width)
     return FeatureColumns(slots, dense)
-
-
-def _unsettled(name: str, rows: int) -> LabelColumns:
-    zeros, ones = np.zeros(rows, np.uint8), np.ones(rows, np.float32)
-    return LabelColumns(name, zeros, zeros, ones, ones, np.full(rows, np.nan, np.float32))

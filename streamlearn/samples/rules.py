@@ -31,13 +31,13 @@ def check_batch(app: App, batch: SampleBatch) -> None:
     _features(app.features, "item", batch.item, rows)
     names = [label.name for label in batch.labels]
     if names != [label.name for label in app.labels]:
-        what = f"labels {', '.join(names) or 'none'}, and app {app.name!r} declares others"
+        what = f"labels {', '.join(names) or 'none'}, but app {app.name!r} declares others"
         raise _bad(what)
     for label in batch.labels:
         _label(label, rows)
     names = [segment.name for segment in batch.segments]
     if set(names) - {segment.name for segment in app.features.segments} or len(set(names)) < len(names):
-        what = f"segments {', '.join(names)}, and app {app.name!r} declares others"
+        what = f"segments {', '.join(names)}, but app {app.name!r} declares others"
         raise _bad(what)
     for segment in batch.segments:
         _length(segment.name, segment.codes, rows)
@@ -51,7 +51,7 @@ def _label(label: LabelColumns, rows: int) -> None:
     # Comparisons are turned so that NaN fails them.
     rules = (
         (label.settles <= 1, "settles is neither 0 nor 1"),
-        (label.value <= label.settles, "is positive where it settles nothing, or its value is neither 0 nor 1"),
+        (label.value <= label.settles, "it is positive but settles no label, or its value is neither 0 nor 1"),
         ((label.sample_rate > 0) & (label.sample_rate <= 1), "sample_rate is not above 0 and at most 1"),
         ((label.weight >= 0) & (label.weight < np.inf), "weight is negative or not finite"),
     )
@@ -62,7 +62,7 @@ def _label(label: LabelColumns, rows: int) -> None:
 
 
 def _bad(what: str) -> BadRecord:
-    return BadRecord(what, help="the message was damaged, or its writer is at fault")
+    return BadRecord(what, help="the message was damaged, or its writer has a bug")
 
 
 def _length(name: str, column: npt.NDArray[Any], expected: int) -> None:
@@ -83,7 +83,7 @@ def _features(spec: FeatureSpec, side: Any, found: FeatureColumns, rows: int) ->
     declared += [column.name for column in spec.dense_of(side)]
     names = [*found.slots, *found.dense]
     if sorted(names) != sorted(declared):
-        what = f"{side} columns {', '.join(names) or 'none'}, and declared are {', '.join(declared) or 'none'}"
+        what = f"{side} columns {', '.join(names) or 'none'}, but {', '.join(declared) or 'none'} are declared"
         raise _bad(what)
     for column in spec.dense_of(side):
         shape, expected = found.dense[column.name].shape, (rows, column.width)
@@ -96,7 +96,7 @@ def _features(spec: FeatureSpec, side: Any, found: FeatureColumns, rows: int) ->
             not slot.multi,
             slot.pooling != "weighted",
         ):
-            what = f"slot {slot.name} has offsets or weights where it has none, or lacks those it has"
+            what = f"slot {slot.name} has offsets or weights it should not have, or lacks some it needs"
             raise _bad(what)
         if columns.offsets is None:
             _length(slot.name, columns.keys, rows)
@@ -114,7 +114,7 @@ def _history(spec: FeatureSpec, side: Any, found: FeatureColumns) -> None:
         if slot.pooling != "sequence" or offsets is None:
             continue
         if first is not None and not np.array_equal(offsets, first[1]):
-            what = f"sequences {first[0]} and {slot.name} are columns of one history of two lengths"
+            what = f"sequences {first[0]} and {slot.name} are columns of one history, and their lengths differ"
             raise _bad(what)
         first = first or (slot.name, offsets)
 
@@ -122,5 +122,5 @@ def _history(spec: FeatureSpec, side: Any, found: FeatureColumns) -> None:
 def _offsets(name: str, offsets: npt.NDArray[np.int32], rows: int, length: int) -> None:
     _length(f"{name}_offsets", offsets, rows + 1)
     if offsets[0] != 0 or offsets[-1] != length or bool((offsets[1:] < offsets[:-1]).any()):
-        what = f"column {name}_offsets does not rise from 0 to {length}"
+        what = f"column {name}_offsets does not increase from 0 to {length}"
         raise _bad(what)

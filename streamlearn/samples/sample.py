@@ -31,13 +31,13 @@ class SampleHeader:
     """What holds for every row.
 
     Attributes:
-        feature_fingerprint: The fingerprint of the features packed here.
+        feature_fingerprint: `App.samples_fingerprint`; before, the fingerprint of the features alone.
         window_settings: The id of the label windows the rows were joined with.
         events_topic_id: Identity: the id of the impressions topic.
         lot: The lot it was joined in.
         lots_count: How many lots there are.
         ingest_run: The ingest run that joined it.
-        watermark_ms: Ingest's watermark, event time, when it was written.
+        watermark_ms: Event time before which every sample of the lot that was due is written, with this message.
     """
 
     feature_fingerprint: str

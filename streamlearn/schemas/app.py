@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamlearn.apps import App
 from streamlearn.schemas.events import action_schema, impression_schema
-from streamlearn.schemas.fixed import CONTROL, DEAD_LETTER, EVENT_PACK, PROGRESS
+from streamlearn.schemas.fixed_schemas import CONTROL, DEAD_LETTER, EVENT_PACK, PROGRESS
 from streamlearn.schemas.sample import sample_schema
 from streamlearn.schemas.schema import Schema
 

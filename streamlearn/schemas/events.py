@@ -29,10 +29,15 @@ def impression_schema(app: App) -> Schema:
         _field("request_id", "string", "One per request; the record's key is its UTF-8."),
         _field("event_time_ms", "long", "When it was shown, milliseconds since 1970 UTC."),
         _field("shown_wall_ms", "long", "Wall time at which it was shown; differs in a replay."),
-        _field("served_version", ["null", "long"], "The version that scored it; null: not scored by us.", None),
+        _field(
+            "served_version",
+            ["null", "long"],
+            "The version that scored it; null: a streamlearn node did not score it.",
+            None,
+        ),
         *_nested(app, "segments", "Segments", _segments(app, "user")),
         *_nested(app, "user", "User", _features(app, "user")),
-        _field("items", {"type": "array", "items": _record(app, "Item", items)}, "What was shown, in order."),
+        _field("items", {"type": "array", "items": _record(app, "Item", items)}, "The items shown, in order."),
     ]
     return schema_of(_record(app, "Impression", fields, "Items shown for one request."))
 
@@ -44,10 +49,10 @@ def action_schema(app: App) -> Schema:
         _field("request_id", "string", "The impression's request_id."),
         _field("event_time_ms", "long", "When it was done, milliseconds since 1970 UTC."),
         _field("item_id", kind, f"The item's {app.features.item_id}."),
-        _field("action", "string", f"What was done; labels are made of {', '.join(app.actions)}."),
-        _field("weight", "float", "How much the positive it makes weighs in training.", 1.0),
+        _field("action", "string", f"The action; labels are made of {', '.join(app.actions)}."),
+        _field("weight", "float", "The weight in training of the positive that this action makes.", 1.0),
     ]
-    return schema_of(_record(app, "Action", fields, "Something done to one item of a request."))
+    return schema_of(_record(app, "Action", fields, "An action on one item of a request."))
 
 
 def _record(app: App, name: str, fields: list[dict[str, Any]], doc: str = "") -> dict[str, Any]:

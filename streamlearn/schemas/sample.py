@@ -14,34 +14,38 @@ from streamlearn.schemas.schema import Schema, schema_of
 __all__ = ["sample_schema"]
 
 
-def sample_schema(app: App) -> Schema:
-    """The schema of the application's SampleBatch."""
+def sample_schema(app: App, namespace: str = "streamlearn") -> Schema:
+    """The schema of the application's SampleBatch.
+
+    Args:
+        app: The application.
+        namespace: Of its records. It was `streamlearn.APP` before; the bytes after the prefix are the same.
+    """
     text = [
-        ("feature_fingerprint", "The fingerprint of the features packed here."),
-        ("window_settings", "The id of the label windows the rows were joined with."),
+        ("feature_fingerprint", "The fingerprint of the samples' features and labels."),
+        ("window_settings", "The id of the label windows of the join."),
         ("events_topic_id", "Identity: the id of the impressions topic."),
     ]
     numbers = [
-        ("lot", "int", "The lot it was joined in."),
-        ("lots_count", "int", "How many lots there are."),
+        ("lot", "int", "The lot of the join."),
+        ("lots_count", "int", "The number of lots."),
         ("ingest_run", "long", "The ingest run that joined it."),
-        ("watermark_ms", "long", "Ingest's watermark, event time, when it was written."),
-        ("requests", "int", "U, the requests whose user columns are here."),
-        ("rows", "int", "N, the rows."),
+        ("watermark_ms", "long", "Ingest's watermark, in event time, when the message was written."),
+        ("requests", "int", "U, the number of requests; user columns have one value for each."),
+        ("rows", "int", "N, the number of rows."),
     ]
     fields = [
         *({"name": name, "type": "string", "doc": doc} for name, doc in text),
         *({"name": name, "type": kind, "doc": doc} for name, kind, doc in numbers),
         *_request_columns(),
-        _nested(app, "user", "User", _features(app, "user")),
+        _nested(namespace, "user", _features(app, "user")),
         *_row_columns(),
-        _nested(app, "item", "Item", _features(app, "item")),
-        {"name": "labels", "type": {"type": "array", "items": _label_columns(app)}},
-        {"name": "segments", "type": {"type": "array", "items": _segment_columns(app)}, "default": []},
+        _nested(namespace, "item", _features(app, "item")),
+        {"name": "labels", "type": {"type": "array", "items": _label_columns(namespace)}},
+        {"name": "segments", "type": {"type": "array", "items": _segment_columns(namespace)}, "default": []},
     ]
-    doc = "Rows of requests and items with some of their labels settled."
-    name = f"streamlearn.{app.name}.SampleBatch"
-    return schema_of({"type": "record", "name": name, "doc": doc, "fields": fields})
+    doc = "Rows of requests and items that each settle one or more labels."
+    return schema_of({"type": "record", "name": f"{namespace}.SampleBatch", "doc": doc, "fields": fields})
 
 
 def _bytes(name: str, doc: str) -> dict[str, Any]:
@@ -54,7 +58,7 @@ def _request_columns() -> list[dict[str, Any]]:
         _bytes("offset", "int64[U]. Identity: the offset of the impression's record."),
         _bytes("event_time_ms", "int64[U]. When it was shown, event time."),
         _bytes("shown_wall_ms", "int64[U]. When it was shown, wall time."),
-        _bytes("served_version", "int64[U]. The version that scored it; -1: not scored by us."),
+        _bytes("served_version", "int64[U]. The version that scored it; -1: a streamlearn node did not score it."),
     ]
 
 
@@ -66,30 +70,32 @@ def _row_columns() -> list[dict[str, Any]]:
     ]
 
 
-def _label_columns(app: App) -> dict[str, Any]:
+def _label_columns(namespace: str) -> dict[str, Any]:
     fields = [
         {"name": "name", "type": "string", "doc": "The label."},
         _bytes("value", "uint8[N]. 1 positive, 0 negative; 0 where not settled."),
         _bytes("settles", "uint8[N]. 1 where this row settles the label."),
-        _bytes("sample_rate", "float32[N]. The share of negatives kept; on positives too."),
-        _bytes("weight", "float32[N]. How much the row weighs."),
-        _bytes("served_score", "float32[N]. What serving answered; NaN: not scored by us."),
+        _bytes("sample_rate", "float32[N]. The share of negatives kept; set for positives too."),
+        _bytes("weight", "float32[N]. The weight of the row in training."),
+        _bytes(
+            "served_score", "float32[N]. The score that serving answered; NaN: a streamlearn node did not score it."
+        ),
     ]
-    return {"type": "record", "name": f"streamlearn.{app.name}.LabelColumns", "fields": fields}
+    return {"type": "record", "name": f"{namespace}.LabelColumns", "fields": fields}
 
 
-def _segment_columns(app: App) -> dict[str, Any]:
+def _segment_columns(namespace: str) -> dict[str, Any]:
     fields = [
         {"name": "name", "type": "string", "doc": "The segment."},
         {"name": "texts", "type": {"type": "array", "items": "string"}, "doc": "Its distinct texts."},
-        _bytes("codes", "int32[N]. Which text each row has."),
+        _bytes("codes", "int32[N]. The index of each row's text."),
     ]
-    return {"type": "record", "name": f"streamlearn.{app.name}.SegmentColumns", "fields": fields}
+    return {"type": "record", "name": f"{namespace}.SegmentColumns", "fields": fields}
 
 
-def _nested(app: App, field: str, name: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
-    record = {"type": "record", "name": f"streamlearn.{app.name}.Sample{name}", "fields": fields}
-    return {"name": field, "type": record}
+def _nested(namespace: str, side: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
+    record = {"type": "record", "name": f"{namespace}.Sample{side.capitalize()}", "fields": fields}
+    return {"name": side, "type": record}
 
 
 def _features(app: App, side: Any) -> list[dict[str, Any]]:
@@ -106,10 +112,10 @@ def _slot_columns(slot: Slot, rows: str) -> list[dict[str, Any]]:
         return [_bytes(slot.name, f"uint64[{rows}]. Keys.")]
     columns = [
         _bytes(slot.name, "uint64[M]. Keys of all rows, one after another."),
-        _bytes(f"{slot.name}_offsets", f"int32[{rows}+1]. Where each row's keys begin."),
+        _bytes(f"{slot.name}_offsets", f"int32[{rows}+1]. The offset at which each row's keys begin."),
     ]
     if slot.pooling == "weighted":
-        columns.append(_bytes(f"{slot.name}_weights", "float32[M]. A weight per key."))
+        columns.append(_bytes(f"{slot.name}_weights", "float32[M]. One weight for each key."))
     return columns
 
 

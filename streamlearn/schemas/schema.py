@@ -83,7 +83,7 @@ class Schema:
         try:
             fastavro.schemaless_writer(out, self.parsed, value, strict=True)
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
-            message = f"the value is no {self.name}: {error}"
+            message = f"cannot encode the value as {self.name}: {error}"
             raise BadRecord(message, help=f"see the schema of {self.name}") from error
         return out.getvalue()
 
@@ -102,11 +102,13 @@ class Schema:
         try:
             value = fastavro.schemaless_reader(source, wrote, self.parsed if writer else None)
         except _NO_RECORD as error:
-            message = f"{len(body)} bytes are no {self.name}: {type(error).__name__}: {error}"
-            raise BadRecord(message, help="the record was cut or damaged, or another schema wrote it") from error
+            message = f"cannot decode {len(body)} bytes as {self.name}: {type(error).__name__}: {error}"
+            raise BadRecord(
+                message, help="the record was truncated or damaged, or written with another schema"
+            ) from error
         if source.tell() != len(body):
-            message = f"a {self.name} ends after {source.tell()} of {len(body)} bytes"
-            raise BadRecord(message, help="another schema wrote it, or bytes were added")
+            message = f"{self.name} ends after {source.tell()} of {len(body)} bytes"
+            raise BadRecord(message, help="the record was written with another schema, or bytes were added")
         assert isinstance(value, dict)
         return value
 
@@ -127,7 +129,7 @@ def schema_of(declared: JsonSchema | str) -> Schema:
         if not isinstance(values.get("fields"), list):
             message = "the record schema has no fields"
             raise ConfigError(message, help="give an Avro record schema")
-    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, fastavro.schema.SchemaParseException) as error:
         message = f"not an Avro schema: {error}"
         raise ConfigError(message, help="give an Avro record schema as JSON") from error
     return schema

@@ -35,10 +35,10 @@ def check_address(name: str, address: str, *, has_token: bool) -> None:
     except ValueError:
         raise _odd(name, address) from None
     if not is_own and not has_token:
-        message = f"{name} is {address}, which other machines reach, and callers need no token"
-        raise ConfigError(message, help="give --token-file FILE, or listen at 127.0.0.1")
+        message = f"{name} is {address}, which other machines can reach, but callers need no token"
+        raise ConfigError(message, help="give --token-file FILE, or listen on 127.0.0.1")
 
 
 def _odd(name: str, address: str) -> ConfigError:
-    message = f"{name} is {address!r}, which is no address"
+    message = f"{name} is {address!r}, which is not an address"
     return ConfigError(message, help="give HOST:PORT, such as 127.0.0.1:8001; HOST is an IP address or localhost")

@@ -12,13 +12,14 @@ import numpy.typing as npt
 from streamlearn.apps import App
 from streamlearn.errors import ConfigError, LaneLost
 from streamlearn.native import native
-from streamlearn.serving.answering import Answering
-from streamlearn.serving.described import described
-from streamlearn.serving.ladder import Bucket
-from streamlearn.serving.lane_kind import Scorer
-from streamlearn.serving.lane_orders import Lying
-from streamlearn.serving.work import Work
-from streamlearn.settings import FrontSettings, ServingSettings
+from streamlearn.serving.graphs.ladder import Bucket
+from streamlearn.serving.lanes.lane_kind import Scorer
+from streamlearn.serving.lanes.lane_orders import Lying
+from streamlearn.serving.lanes.work import Work
+from streamlearn.serving.model_schema import described
+from streamlearn.serving.servable_versions import Answering
+from streamlearn.settings import ServingSettings
+from streamlearn.settings.front import FrontSettings
 
 __all__ = ["Front"]
 
@@ -62,8 +63,13 @@ class Front:
             "message_bytes_max": settings.message_bytes_max,
         }
         if settings.deadline_ms > settings.deadline_ms_max:
-            message = f"front.deadline_ms is {settings.deadline_ms}, above front.deadline_ms_max"
-            raise ConfigError(message, help=f"give {settings.deadline_ms_max} at most, or raise the other")
+            message = (
+                f"front.deadline_ms is {settings.deadline_ms}, "
+                f"above front.deadline_ms_max of {settings.deadline_ms_max}"
+            )
+            raise ConfigError(
+                message, help=f"set it to {settings.deadline_ms_max} at most, or raise front.deadline_ms_max"
+            )
         text = described(app.features, [label.name for label in app.labels], tables, largest)
         length = app.features.pack.user.sequence_length
         # A model without histories has one length, at which nothing is looked.

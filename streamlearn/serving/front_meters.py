@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamlearn.settings import FrontSettings
+from streamlearn.settings.front import FrontSettings
 from streamlearn.telemetry import gauge
 
 __all__ = ["FrontMeters"]
@@ -21,9 +21,14 @@ class FrontMeters:
     def __init__(self, front: Any, settings: FrontSettings) -> None:
         self._front, self._settings = front, settings
         self.requests = gauge("serving", "waiting", "requests", "Requests that wait for a lane")
-        self.full = gauge("serving", "waiting", "ratio", "Share of front.requests_max, or of candidates, that waits")
-        self.backlog = gauge("serving", "backlog", "seconds", "Until all that waits is done, by prediction")
-        self.busy = gauge("serving", "lanes_busy", "ratio", "Lanes that are busy, of all")
+        self.full = gauge(
+            "serving",
+            "waiting",
+            "ratio",
+            "Waiting requests or candidates, whichever is larger, as a share of their limit",
+        )
+        self.backlog = gauge("serving", "backlog", "seconds", "Predicted time to finish all waiting requests")
+        self.busy = gauge("serving", "lanes_busy", "ratio", "Busy lanes as a share of all lanes")
 
     def measure(self, lanes: int) -> None:
         """Set them.

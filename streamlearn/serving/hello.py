@@ -1,11 +1,12 @@
-"""Hello: whether a server of gRPC answers, asked by any caller's first bytes, which need no token and ask nothing."""
+"""Hello: whether callers reach a node, asked by any caller's first bytes, which need no token and ask nothing."""
 
 from __future__ import annotations
 
 import socket
 import ssl
+from typing import Any
 
-__all__ = ["answers_hello"]
+__all__ = ["answers_hello", "is_at_door"]
 
 # RFC 9113, 3.4: what a client begins with, its settings, and with what kind of frame a server answers.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -33,6 +34,12 @@ def answers_hello(address: str, wait_s: float, *, tls: bool) -> bool:
                 return _is_answered(wrapped)
     except OSError:
         return False
+
+
+def is_at_door(native_node: Any, wait_s: float, *, tls: bool) -> bool:
+    """Whether a node's threads let callers in, or turn them away because callers have all its places."""
+    before = dict(native_node.refused())["connection"]
+    return answers_hello(native_node.grpc, wait_s, tls=tls) or dict(native_node.refused())["connection"] != before
 
 
 def _is_answered(connection: socket.socket) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ __all__ = ["InferAnswer", "InferRequest", "Parameter", "Tensor", "numbers_tensor
 Parameter = bool | int | float | str
 
 _DATATYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8", "BOOL": "?"}
+_HELP = "check that the other side runs a compatible version"
 _NAMES = {np.dtype(kind): name for name, kind in _DATATYPES.items()}
 
 
@@ -47,22 +49,30 @@ class Tensor:
             BadRecord: They are none, or not as many as its shape says.
         """
         kind = _DATATYPES.get(self.datatype)
-        if kind is None or len(self.raw) != int(np.prod(self.shape)) * np.dtype(kind).itemsize:
+        is_shape = min(self.shape, default=0) >= 0
+        if kind is None or not is_shape or len(self.raw) != math.prod(self.shape) * np.dtype(kind).itemsize:
             message = f"tensor {self.name!r} of {self.datatype}{list(self.shape)} has {len(self.raw)} bytes"
-            raise BadRecord(message, help="see whether the other side is of a version that is known")
+            raise BadRecord(message, help=_HELP)
         return np.frombuffer(self.raw, kind).reshape(self.shape)
 
     @property
     def values(self) -> list[Any]:
-        """Its values one after another, as JSON has them: numbers, or texts."""
+        """Its values one after another, as JSON has them: numbers, or texts.
+
+        Raises:
+            BadRecord: They are none.
+        """
         if self.datatype != "BYTES":
             found: list[Any] = self.numbers.reshape(-1).tolist()
             return found
         texts, at = [], 0
         while at < len(self.raw):
-            (length,) = struct.unpack_from("<I", self.raw, at)
-            texts.append(self.raw[at + 4 : at + 4 + length].decode())
-            at += 4 + length
+            end = at + 4 + int.from_bytes(self.raw[at : at + 4], "little")
+            if end > len(self.raw):
+                message = f"tensor {self.name!r} ends inside a text, at byte {len(self.raw)} of {end}"
+                raise BadRecord(message, help=_HELP)
+            texts.append(_text(self.raw[at + 4 : end]))
+            at = end
         return texts
 
 
@@ -174,23 +184,31 @@ class InferAnswer:
         raws: list[bytes] = []
         for number, value in fields_of(message):
             if isinstance(value, bytes) and number in texts:
-                texts[number] = value.decode()
+                texts[number] = _text(value)
             elif isinstance(value, bytes) and number in (5, 6):
                 (heads if number == 5 else raws).append(value)
         if len(heads) != len(raws):
-            found = f"an answer has {len(heads)} outputs and the raw bytes of {len(raws)}"
-            raise BadRecord(found, help="only outputs in raw_output_contents are read")
+            found = f"an answer has {len(heads)} outputs but raw bytes for {len(raws)}"
+            raise BadRecord(found, help="only outputs in raw_output_contents can be read")
         outputs = [_output(head, raw) for head, raw in zip(heads, raws, strict=True)]
         return cls(texts[1], texts[2], {one.name: one for one in outputs})
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        message = f"an answer has {len(value)} bytes that are not a text: {error}"
+        raise BadRecord(message, help=_HELP) from None
 
 
 def _output(head: bytes, raw: bytes) -> Tensor:
     name, datatype, shape = "", "", []
     for number, value in fields_of(head):
         if number == 1 and isinstance(value, bytes):
-            name = value.decode()
+            name = _text(value)
         elif number == 2 and isinstance(value, bytes):
-            datatype = value.decode()
+            datatype = _text(value)
         elif number == 3:
             shape += integers_of(value)
     return Tensor(name, datatype, tuple(shape), raw)

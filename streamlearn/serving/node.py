@@ -14,25 +14,27 @@ from streamlearn.errors import NodeNotReady
 from streamlearn.models.tensorflow_load import load_tensorflow
 from streamlearn.native import native
 from streamlearn.niceness import BEHIND_LANES
+from streamlearn.open_files import allow_connections
 from streamlearn.pulse import PULSE
-from streamlearn.serving.answering import Answering
-from streamlearn.serving.compile_cache import CompileCache
 from streamlearn.serving.door_collector import DoorCollector
 from streamlearn.serving.front import Front
 from streamlearn.serving.front_meters import FrontMeters
-from streamlearn.serving.hello import answers_hello
-from streamlearn.serving.lane_kind import LaneKind
-from streamlearn.serving.lanes import Lanes
+from streamlearn.serving.graphs.compile_cache import CompileCache
+from streamlearn.serving.hello import is_at_door
+from streamlearn.serving.impression_writer import WrittenBack
+from streamlearn.serving.lanes.lane_kind import LaneKind
+from streamlearn.serving.lanes.lanes import Lanes
+from streamlearn.serving.servable_versions import Answering
 from streamlearn.serving.shadow_meters import ShadowMeters
 from streamlearn.serving.size_meters import SizeMeters
-from streamlearn.serving.written_back import WrittenBack
-from streamlearn.settings import FrontSettings
+from streamlearn.settings.front import FrontSettings
 from streamlearn.table import TableOptions, TableSet, declared_tables
 from streamlearn.telemetry import metrics_text
-from streamlearn.versions import NodeStatus, Replica, open_registry, open_store
+from streamlearn.versions import Replica, open_registry, open_store
+from streamlearn.versions.replica.node_status import NodeStatus
 
 if TYPE_CHECKING:
-    from streamlearn.serving.tf_calls import Place
+    from streamlearn.serving.lanes.tf_calls import Place
 
 __all__ = ["Node"]
 
@@ -76,7 +78,7 @@ class Node:
         self._settings, self._has_tls = settings.front, tls is not None
         options = _tables(folder)
         self._front = Front(folder.app, [one.spec.name for one in options], settings.serving, settings.front)
-        native_front, store = self._front.native, open_store(folder.store_url)
+        native_front, store = self._front.native, open_store(folder.store_url, settings=settings.versions)
         self._kind = _lane_kind(folder, self._front, cache, places)
         self._front.check = self._kind.check
         self._front.answering = Answering(folder, store, self._kind, native_front)
@@ -90,7 +92,7 @@ class Node:
         self._meters = FrontMeters(native_front, settings.front)
         self._collector = DoorCollector(self._native, native_front)
         self._more_meters = (SizeMeters(native_front), ShadowMeters(native_front))
-        self._registry = open_registry(folder.registry_url, folder.app.name)
+        self._registry = open_registry(folder.registry_url, folder.app.name, settings.registry)
         self._replica = Replica(
             store,
             folder.app.name,
@@ -143,7 +145,7 @@ class Node:
         """Drain and end."""
         self._ended.set()
         self._teller.join()
-        self._native.set_state(False, "it is closing")
+        self._native.set_state(False, "it is shutting down")
         self._front.native.drain()
         # Connections end when what they asked is answered, which lanes do meanwhile.
         self._native.stop()
@@ -174,7 +176,7 @@ class Node:
         """Whether callers reach it, and there are lanes, none of which has had one execution in hand for long."""
         if not self._lanes.alive or self._lanes.held_s > wait_s:
             return False
-        return answers_hello(self.grpc, wait_s, tls=self._has_tls)
+        return is_at_door(self._native, wait_s, tls=self._has_tls)
 
     def _say(self) -> None:
         self._meters.measure(self._lanes.alive)
@@ -194,13 +196,13 @@ def _lane_kind(folder: AppFolder, front: Front, cache: CompileCache | None, plac
     """Lanes as the settings say: TensorFlow is loaded here only where they are threads."""
     settings = folder.settings.serving
     if settings.lane_processes:
-        from streamlearn.serving.lane_processes import LaneProcesses
+        from streamlearn.serving.lanes.lane_processes import LaneProcesses
 
         slabs = front.native.slabs()
         assert slabs is not None
         return LaneProcesses(settings, slabs, len(folder.app.labels), cache, front.set_costs)
     load_tensorflow()
-    from streamlearn.serving.lane_threads import LaneThreads
+    from streamlearn.serving.lanes.lane_threads import LaneThreads
 
     return LaneThreads(settings, cache, places, front.set_costs)
 
@@ -217,6 +219,7 @@ def _opened(model: str, front: Any, settings: FrontSettings, token: str | None, 
     Raises:
         ServiceError: An address cannot be listened at.
     """
+    allow_connections(settings.connections_max)
     return native.FrontNode(
         model,
         front,

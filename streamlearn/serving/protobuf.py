@@ -68,10 +68,10 @@ def fields_of(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in _WIDTHS:
             width = _WIDTHS[kind]
         else:
-            found = f"field {number} is of kind {kind}, which there is not"
+            found = f"field {number} has the unknown wire type {kind}"
             raise _bad(found)
         if at + width > len(message):
-            found = f"field {number} has {width} bytes, of which {len(message) - at} are there"
+            found = f"field {number} declares {width} bytes; {len(message) - at} are left"
             raise _bad(found)
         yield number, message[at : at + width]
         at += width
@@ -107,4 +107,4 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _bad(found: str) -> BadRecord:
-    return BadRecord(f"no protobuf message: {found}", help="see whether the other side speaks this protocol")
+    return BadRecord(f"not a protobuf message: {found}", help="check that the other side speaks this protocol")

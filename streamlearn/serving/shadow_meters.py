@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamlearn.decoding import from_json
+from streamlearn.struct_decoder import from_json
 from streamlearn.telemetry import counter, gauge
 
 __all__ = ["ShadowMeters"]
@@ -21,14 +21,32 @@ class ShadowMeters:
 
     def __init__(self, front: Any) -> None:
         self._front = front
-        self.requests = counter("serving", "shadow_requests", "Answered requests of the shadow's share", ["outcome"])
-        self.waiting = gauge("serving", "shadow_waiting", "requests", "Answered requests that wait for the shadow")
-        self.mean = gauge("serving", "shadow_difference", "ratio", "Mean difference of probabilities", ["output"])
+        self.requests = counter(
+            "serving", "shadow_requests", "Answered requests selected for the shadow version", ["outcome"]
+        )
+        self.waiting = gauge(
+            "serving", "shadow_waiting", "requests", "Answered requests that wait for the shadow version"
+        )
+        self.mean = gauge(
+            "serving",
+            "shadow_difference",
+            "ratio",
+            "Mean difference between the probabilities of the two versions",
+            ["output"],
+        )
         self.largest = gauge(
-            "serving", "shadow_difference_max", "ratio", "Largest difference of probabilities", ["output"]
+            "serving",
+            "shadow_difference_max",
+            "ratio",
+            "Largest difference between the probabilities of the two versions",
+            ["output"],
         )
         self.reordered = gauge(
-            "serving", "shadow_reordered", "ratio", "Share of requests with another order at the top", ["output"]
+            "serving",
+            "shadow_reordered",
+            "ratio",
+            "Share of requests whose top candidates the two versions order differently",
+            ["output"],
         )
         self._before = dict.fromkeys(_OUTCOMES, 0)
 

@@ -18,8 +18,8 @@ class SizeMeters:
 
     def __init__(self, front: Any) -> None:
         self._front = front
-        self.run = counter("serving", "rows", "Rows that a graph was run with", ["graph"])
-        self.padding = counter("serving", "padding_rows", "Rows of padding among them", ["graph"])
+        self.run = counter("serving", "rows", "Rows in the runs of a graph, padding included", ["graph"])
+        self.padding = counter("serving", "padding_rows", "Rows of padding in the runs of a graph", ["graph"])
         self._before = ((0, 0), (0, 0))
 
     def measure(self) -> None:

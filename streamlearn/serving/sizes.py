@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
-from streamlearn.decoding import from_json
 from streamlearn.errors import BadRecord, ServiceError, UsageError
+from streamlearn.struct_decoder import from_json
 
 __all__ = ["Formed", "Histogram", "Rows", "Sizes", "lognormal", "node_sizes", "read_sizes", "summed"]
 
@@ -95,7 +95,7 @@ def node_sizes(address: str, token: str | None = None) -> Sizes:
             found: bytes = answer.read(_BYTES_MAX)
     except (OSError, ValueError, urllib.error.URLError) as error:
         message = f"{url}/sizes did not answer: {error}"
-        raise ServiceError(message, help="give the address of a node's HTTP (front.http), and its token") from None
+        raise ServiceError(message, help="give the HTTP address of a node (front.http), and its token") from None
     return _decoded(found, f"{url}/sizes")
 
 
@@ -124,8 +124,8 @@ def summed(sizes: Sequence[Sizes]) -> Sizes:
     for one in sizes[1:]:
         for name in ("users_buckets", "candidates_buckets", "lengths"):
             if getattr(one, name) != getattr(first, name):
-                message = f"{name} of one node are {getattr(first, name)}, of another {getattr(one, name)}"
-                raise UsageError(message, help="ask nodes of equal settings together, others one by one")
+                message = f"{name} differs between nodes: {getattr(first, name)} and {getattr(one, name)}"
+                raise UsageError(message, help="combine only nodes with equal settings; tune others one by one")
     formed = [
         Formed(
             length,
@@ -176,9 +176,9 @@ def lognormal(mean: float, sigma: float, most: int) -> Histogram:
 def _decoded(found: bytes, where: str) -> Sizes:
     try:
         return from_json(found, Sizes)
-    except msgspec.MsgspecError as error:
+    except msgspec.DecodeError as error:
         message = f"{where} holds no sizes: {error}"
-        raise BadRecord(message, help="ask a node of this release, or give a file that --save wrote") from None
+        raise BadRecord(message, help="use a node of this release, or a file that --save wrote") from None
 
 
 def _added(histograms: Sequence[Histogram]) -> Histogram:

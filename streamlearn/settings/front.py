@@ -1,4 +1,4 @@
-"""Settings of a serving node's front: addresses, what a request may hold, and how long it may wait."""
+"""Settings of a serving node's front: addresses, limits on requests, and deadlines."""
 
 from __future__ import annotations
 
@@ -6,103 +6,86 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from streamlearn.settings.constant import Fixed
+
 __all__ = ["FrontSettings"]
 
 
 class FrontSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """How requests come in, wait, and are refused."""
+    """How a node accepts, queues and refuses requests."""
 
     listen: Annotated[
         str,
         Meta(
-            description="Where gRPC is served, HOST:PORT; port 0 takes a free one. Any host but a loopback one needs "
-            "a token file."
+            description="Address of the gRPC server, HOST:PORT; port 0 picks a free port. A host other than loopback "
+            "needs a token file."
         ),
     ] = "127.0.0.1:8001"
-    http: Annotated[str, Meta(description="Where HTTP with JSON is served, HOST:PORT; empty for nowhere.")] = (
+    http: Annotated[str, Meta(description="Address of the HTTP server (JSON), HOST:PORT; empty turns it off.")] = (
         "127.0.0.1:8000"
     )
     threads: Annotated[
-        int, Meta(ge=1, le=64, description="Threads that decode requests and encode answers, beside lanes.")
+        int,
+        Meta(
+            ge=1, le=64, description="Threads that decode requests and encode answers. Lanes have threads of their own."
+        ),
     ] = 1
     candidates_max: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="Candidates of one request; one with more is refused."),
+        Meta(ge=1, le=1_000_000, description="Most candidates in one request. Requests with more are refused."),
     ] = 4_096
-    values_max: Annotated[
-        int, Meta(ge=1, le=1 << 30, description="Values of one input of one request; one with more is refused.")
-    ] = 262_144
-    message_bytes_max: Annotated[
-        int, Meta(ge=1_024, le=1 << 30, description="Bytes of one request; a larger one is refused unread.")
-    ] = 16 << 20
-    connections_max: Annotated[int, Meta(ge=1, le=100_000, description="Open connections; one more is closed.")] = 1_024
-    deadline_ms: Annotated[
-        int, Meta(ge=1, le=3_600_000, description="Within how long a request is answered that says nothing of it.")
-    ] = 1_000
-    deadline_ms_max: Annotated[
-        int, Meta(ge=1, le=3_600_000, description="The longest a request may wait, whatever it says.")
-    ] = 30_000
-    slack_ms: Annotated[
+    # Most values in one input of one request.
+    values_max: Fixed[int] = 262_144
+    # Most bytes in one request.
+    message_bytes_max: Fixed[int] = 16 << 20
+    connections_max: Annotated[
         int,
         Meta(
-            ge=0,
-            le=60_000,
-            description="How long before its deadline a request should be done by prediction to be let in: room for "
-            "what takes longer than predicted, and for the way back.",
+            ge=1,
+            le=100_000,
+            description="Most open connections. Beyond it, a new connection replaces one that has not sent the token.",
         ),
-    ] = 2
+    ] = 1_024
+    deadline_ms: Annotated[
+        int, Meta(ge=1, le=3_600_000, description="Deadline of a request that does not set one.")
+    ] = 1_000
+    # Longest deadline of a request; a longer one is shortened to it.
+    deadline_ms_max: Fixed[int] = 30_000
+    # Time that must be left between the predicted end of a request and its deadline for it to be accepted: a margin for
+    # wrong predictions and for sending the answer.
+    slack_ms: Fixed[int] = 2
     requests_max: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Requests that may wait; beyond them others are refused.")
+        int, Meta(ge=1, le=1_000_000, description="Most requests in the queue. Beyond it, requests are refused.")
     ] = 2_048
-    waiting_candidates_max: Annotated[
-        int, Meta(ge=1, le=1 << 30, description="Candidates that may wait; beyond them requests are refused.")
-    ] = 131_072
-    reserved_percent: Annotated[
-        int, Meta(ge=0, le=100, description="The share of both that is kept free for requests of priority 0.")
-    ] = 10
+    # Most candidates in the queue.
+    waiting_candidates_max: Fixed[int] = 131_072
+    # Share of both limits on the queue that is reserved for requests of priority 0.
+    reserved_percent: Fixed[int] = 10
     degraded_candidates: Annotated[
         int,
         Meta(
             ge=0,
             le=1_000_000,
-            description="A request that would be refused because there is too much to do is cut to its first so many "
-            "candidates, if that can be done in time; the others have no scores, and the answer says how many have. "
-            "0 refuses it instead.",
+            description="If the node is overloaded, score only this many of the first candidates of a request, if "
+            "that meets its deadline. The other candidates get no scores, and the answer says how many have one. "
+            "With 0 such requests are refused.",
         ),
     ] = 0
-    header_bytes_max: Annotated[
-        int,
-        Meta(ge=8_192, le=1 << 20, description="Bytes of a request's headers; one with more is refused."),
-    ] = 16_384
-    arrival_s: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=3_600,
-            description="How long a request may take to arrive whole, its headers too; then it is refused, or its "
-            "connection closed.",
-        ),
-    ] = 10.0
-    idle_s: Annotated[
-        float,
-        Meta(gt=0, le=86_400, description="How long a connection may have no request; then it is closed."),
-    ] = 300.0
-    shadow_requests_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=100_000,
-            description="Answered requests that may wait to be scored by a version in shadow; others are not. Lower it "
-            "when memory is short.",
-        ),
-    ] = 256
-    slabs_max: Annotated[
-        int, Meta(ge=1, le=10_000, description="Memory of packed TensorBatches that is kept for the next, each.")
-    ] = 8
+    # Most bytes in a request's headers.
+    header_bytes_max: Fixed[int] = 16_384
+    # How long a request, with its headers, may take to arrive completely.
+    arrival_s: Fixed[float] = 10.0
+    # How long a connection without requests stays open.
+    idle_s: Fixed[float] = 300.0
+    # Most answered requests that wait to be scored by a version in shadow.
+    shadow_requests_max: Fixed[int] = 256
+    # Most free buffers of packed TensorBatches that are kept for reuse.
+    slabs_max: Fixed[int] = 8
     ready_s: Annotated[
-        float, Meta(gt=0, le=86_400, description="How long a node may take to answer with its first version.")
+        float,
+        Meta(gt=0, le=86_400, description="How long a node may take to load its first version. After that it ends."),
     ] = 600.0
     drain_s: Annotated[
         float,
-        Meta(ge=0, le=3_600, description="How long a node that ends waits for requests that are under way."),
+        Meta(ge=0, le=3_600, description="How long a node that stops waits for requests in progress."),
     ] = 10.0

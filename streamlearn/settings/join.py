@@ -1,4 +1,4 @@
-"""Settings of the join of impressions with actions, and of the marks of what was learned."""
+"""Settings of the join of impressions with actions, and of the trainer's marks."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from streamlearn.settings.constant import Fixed
+
 __all__ = ["JoinSettings", "MarksSettings"]
 
 
 class JoinSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What joins may hold."""
+    """Limits on the join of impressions with actions."""
 
     pending_bytes_max: Annotated[
         int,
         Meta(
             ge=1 << 16,
-            description="Bytes one lot's join may hold when events are added; at the bound it refuses, and its caller "
-            "stops reading. Plan 400 bytes and the bytes of the event for each impression of a longest window.",
+            description="Most bytes that the join of one lot may hold; at the limit it accepts no events and reading "
+            "stops. Plan 400 bytes plus the event's size for each impression within the longest window.",
         ),
     ] = 4 << 30
     process_bytes_max: Annotated[
         int,
         Meta(
             ge=1 << 16,
-            description="Bytes all joins of a worker's process may hold, shared alike among its lots; at its "
-            "share a lot's events wait, as at `pending_bytes_max`. Set it by the machine's memory.",
+            description="Most bytes that all joins of a worker process may hold, divided equally among its lots. At "
+            "its share, a lot's events wait as they do at `pending_bytes_max`. Set it by the machine's memory.",
         ),
     ] = 16 << 30
     orphan_wait_s: Annotated[
@@ -33,8 +35,8 @@ class JoinSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=7_776_000,
-            description="Event time an action waits for its impression beyond its own. Longer helps where clocks of "
-            "impressions and actions differ.",
+            description="How long, in event time, an action waits for an impression that is later than itself. Raise "
+            "it if the clocks of impressions and actions differ.",
         ),
     ] = 60.0
     logged_share: Annotated[
@@ -42,49 +44,29 @@ class JoinSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=1,
-            description="The share of requests that serving logs, chosen by a hash of the request id. Actions of the "
-            "others are counted apart and do not wait.",
+            description="The share of requests that serving logs, chosen by a hash of the request id. Actions of "
+            "other requests are counted separately and do not wait.",
         ),
     ] = 1.0
-    window_slices: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=4_096,
-            description="Parts of the shortest window that memory is let go of by. More of them keep less beyond their "
-            "window, and cost some memory each.",
-        ),
-    ] = 64
-    request_impressions_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=4_096,
-            description="Impressions of one request that show different items; further ones are set aside.",
-        ),
-    ] = 64
-    request_actions_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=65_536,
-            description="Actions of one request that wait for its impression; further ones are orphans at once.",
-        ),
-    ] = 1_024
+    # Slices of the shortest window; memory is freed a slice at a time.
+    window_slices: Fixed[int] = 64
+    # Most impressions of one request that show different items.
+    request_impressions_max: Fixed[int] = 1_024
+    # Most actions of one request that wait for its impression.
+    request_actions_max: Fixed[int] = 1_024
 
 
 class MarksSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the marks of what was learned may hold."""
+    """Limits on the marks: the trainer's record of the labels that it has learned."""
 
     bytes_max: Annotated[
         int,
         Meta(
             ge=1 << 16,
-            description="Bytes of marks; at the bound a step is refused. Plan 8 bytes a record of events and 2 bits, "
-            "rounded up to a power of two for all labels, an item shown since the horizon.",
+            description="Most bytes of marks; at the limit a step is refused. Plan 8 bytes for each record of "
+            "events. Add 2 bits a label, rounded up to a power of two for all labels, for each item shown since "
+            "the horizon.",
         ),
     ] = 4 << 30
-    record_items_max: Annotated[
-        int,
-        Meta(ge=1, le=1 << 24, description="Items of one record of events; samples with more are refused."),
-    ] = 1 << 20
+    # Most items in one record of events.
+    record_items_max: Fixed[int] = 1 << 20

@@ -1,4 +1,4 @@
-"""Settings of topics: where they are, and how a broker is spoken to."""
+"""Settings of topics: their addresses, and the connection to a broker."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["KafkaSettings", "TopicsSettings"]
 
 
 class TopicsSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the application's topics are."""
+    """The topics of the application."""
 
     root: Annotated[
         str,
         Meta(
-            description="Where topics live: `kafka://host:port[,host:port]` in production, `file:///folder` "
+            description="Root of all topics: `kafka://host:port[,host:port]` in production, `file:///folder` "
             "embedded. Empty is the folder `.streamlearn/topics` beside app.toml."
         ),
     ] = ""
@@ -31,8 +31,8 @@ class TopicsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     time: Annotated[
         Literal["wall", "event"],
         Meta(
-            description="The topics' clock: `wall` for live traffic; `event` for a replay, whose heartbeats "
-            "and end marks move time."
+            description="The topics' clock. Use `wall` for live traffic and `event` for a replay, where heartbeats "
+            "and end marks advance time."
         ),
     ] = "wall"
     reach_s: Annotated[
@@ -40,124 +40,54 @@ class TopicsSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=3600,
-            description="How long a broker or folder may stay silent before a call gives up, naming it. Keep it "
-            "above the time in which a broker restarts.",
+            description="How long a broker or folder may be unreachable before a call fails with its name. Keep it "
+            "above the time that a broker takes to restart.",
         ),
     ] = 90.0
-    request_timeout_s: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=3600,
-            description="How long one request to a broker may take before its connection is given up and the "
-            "request sent again. Raise it for brokers far away.",
-        ),
-    ] = 10.0
     delivery_timeout_s: Annotated[
         float,
         Meta(
             gt=0,
             le=86_400,
-            description="How long records are tried before they are reported as not delivered. Lower it where "
-            "a late answer is worse than a lost record; a broker away for less loses nothing.",
+            description="How long delivery of a record is retried before it is reported as failed. An outage shorter "
+            "than this loses nothing. Lower it if a late answer is worse than a lost record.",
         ),
     ] = 120.0
-    answer_wait_s: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=3600,
-            description="How much longer than it may wait for records a read waits for a broker's answer; a "
-            "later answer is taken by the next read. Raise it when `peek` of a slow broker shows nothing.",
-        ),
-    ] = 0.1
-    check_s: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=86_400,
-            description="How often readers and writers look whether a Kafka topic got more partitions.",
-        ),
-    ] = 30.0
-    fetch_bytes_max: Annotated[
-        int,
-        Meta(
-            ge=1_024,
-            le=1 << 30,
-            description="Bytes asked of a broker, or read of a file, at once. Raise it for fast catching up, lower "
-            "it to save memory.",
-        ),
-    ] = 4 << 20
-    request_bytes_max: Annotated[
-        int,
-        Meta(
-            ge=1_024,
-            le=1 << 30,
-            description="Bytes of records in one request to a broker; keep it below the broker's "
-            "socket.request.max.bytes.",
-        ),
-    ] = 4 << 20
-    response_bytes_max: Annotated[
-        int,
-        Meta(
-            ge=1_024,
-            le=1 << 30,
-            description="A broker's answer larger than this is refused. Raise it when records are larger.",
-        ),
-    ] = 128 << 20
-    decompressed_bytes_max: Annotated[
-        int,
-        Meta(
-            ge=1_024,
-            le=1 << 30,
-            description="Bytes that one fetch of a partition may become by decompression. Raise it when other "
-            "producers compress very large batches, lower it to bound memory.",
-        ),
-    ] = 512 << 20
-    lock_wait_s: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=3600,
-            description="File topics: how long to wait for another writer's lock. Raise it when many processes "
-            "write, or compaction of a large topic takes long.",
-        ),
-    ] = 30.0
     fsync: Annotated[
         Literal["never", "batch"],
         Meta(
-            description="File topics: `batch` has records on the disk before they are acknowledged, for machines "
-            "that may lose power; `never` survives the death of any process."
+            description="For file topics: `batch` syncs records to disk before it acknowledges them, so that they "
+            "survive a power failure. With `never` they survive only the death of a process."
         ),
     ] = "never"
     schema_ids: Annotated[
         dict[str, str],
         Meta(
-            description="For records framed by a Confluent schema registry: its schema id (digits) "
-            "to the file of its Avro schema, relative to app.toml."
+            description="For records framed by a Confluent schema registry: the file of the Avro schema for each "
+            "schema id (digits), relative to app.toml."
         ),
     ] = field(default_factory=dict)
     old_schemas: Annotated[
         list[str],
         Meta(
-            description="Files of older event schemas still in the topics, relative to app.toml: what they "
-            "wrote stays readable while the evolution rules hold."
+            description="Files of older event schemas, relative to app.toml, whose records are still in the topics. "
+            "They stay readable if the new schema follows the evolution rules."
         ),
     ] = field(default_factory=list)
 
 
 class KafkaSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a broker is spoken to. The password is read from STREAMLEARN_KAFKA_PASSWORD, never from a file."""
+    """The connection to a Kafka broker. Its password is read from STREAMLEARN_KAFKA_PASSWORD, never from a file."""
 
     security_protocol: Annotated[
         Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
-        Meta(description="As your broker's listener says."),
+        Meta(description="The security protocol of your broker's listener."),
     ] = "PLAINTEXT"
     sasl_mechanism: Annotated[
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
-        Meta(description="Used with the SASL protocols."),
+        Meta(description="The SASL mechanism; used with the SASL protocols."),
     ] = "SCRAM-SHA-512"
-    sasl_username: Annotated[str, Meta(description="Used with the SASL protocols.")] = ""
+    sasl_username: Annotated[str, Meta(description="The SASL user; used with the SASL protocols.")] = ""
     ssl_cafile: Annotated[
-        str, Meta(description="CA certificates, for a broker whose certificate no public CA signed.")
+        str, Meta(description="File of CA certificates, for a broker whose certificate is not signed by a public CA.")
     ] = ""

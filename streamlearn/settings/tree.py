@@ -24,7 +24,7 @@ __all__ = ["Settings"]
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything app.toml may say."""
+    """All settings that app.toml may contain."""
 
     topics: TopicsSettings = TopicsSettings()
     kafka: KafkaSettings = KafkaSettings()

@@ -1,4 +1,4 @@
-"""Settings of `streamlearn up`: how many processes, how often each is started again, how long it may take to stop."""
+"""Settings of `streamlearn up`: number of nodes, restarts, hang detection, and how long stopping may take."""
 
 from __future__ import annotations
 
@@ -6,51 +6,41 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from streamlearn.settings.constant import Fixed
+
 __all__ = ["UpSettings"]
 
 
 class UpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How `streamlearn up` runs all processes of an application on one machine."""
 
-    nodes: Annotated[int, Meta(ge=0, le=64, description="Serving nodes; `--nodes` is laid over it.")] = 1
+    nodes: Annotated[int, Meta(ge=0, le=64, description="Number of serving nodes; `--nodes` overrides it.")] = 1
     restarts_max: Annotated[
         int,
         Meta(
             ge=0,
             le=1_000,
-            description="How often one process is started again within `restarts_window_s`; at the bound all are "
-            "stopped, and `up` ends with 1.",
+            description="How often one process may be restarted within 600 s. At the limit `up` stops all processes "
+            "and ends with status 1.",
         ),
     ] = 5
-    restarts_window_s: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=86_400,
-            description="Restarts longer ago than this no longer count, and the wait begins with the first again.",
-        ),
-    ] = 600.0
-    backoff_first_ms: Annotated[
-        int, Meta(ge=1, le=3_600_000, description="The wait before a process is started again; it doubles.")
-    ] = 500
-    backoff_ms_max: Annotated[int, Meta(ge=1, le=3_600_000, description="The longest such wait.")] = 30_000
-    start_s_max: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=86_400,
-            description="How long a shard may take until it listens; then it is killed and started again. Nodes have "
-            "`front.ready_s`.",
-        ),
-    ] = 120.0
+    # Restarts older than this do not count, and after such a time the backoff starts from its first value.
+    restarts_window_s: Fixed[float] = 600.0
+    # The first backoff before a process is restarted.
+    backoff_first_ms: Fixed[int] = 500
+    backoff_ms_max: Annotated[
+        int, Meta(ge=1, le=3_600_000, description="The longest backoff before a process is restarted.")
+    ] = 30_000
+    # How long a shard may take until it listens.
+    start_s_max: Fixed[float] = 120.0
     silence_s_max: Annotated[
         float,
         Meta(
             ge=0,
             le=86_400,
-            description="For how long a process that is ready may not say that its work goes round; then it is ended, "
-            "with where its threads stand in its log, and started again. 0 asks none. Keep it above `topics.reach_s`, "
-            "`ps.retry_wait_ms_max`, `ps.order_wait_s_max`, and what one step of training or one execution takes.",
+            description="How long a ready process may send no heartbeat. After that `up` writes its thread stacks to "
+            "its log, kills it and restarts it. 0 turns this off. Keep it above `topics.reach_s`, "
+            "`ps.retry_wait_ms_max`, 30 s, and the time of one training step or one execution.",
         ),
     ] = 120.0
     stop_s_max: Annotated[
@@ -58,19 +48,11 @@ class UpSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=86_400,
-            description="How long ingest may take to stop, then the trainer, then nodes, then shards, each; what is "
-            "there after that is killed. Raise it where the last version takes longer to write.",
+            description="How long each stage of a stop may take: ingest, then the trainer, then nodes, then shards. "
+            "Processes that still run after it are killed. Raise it if the last version takes longer to write.",
         ),
     ] = 60.0
-    log_bytes_max: Annotated[
-        int,
-        Meta(
-            ge=1 << 17,
-            le=1 << 40,
-            description="Bytes of one file of a process's log; then it becomes NAME.log.1, and a new one begins.",
-        ),
-    ] = 16 << 20
-    log_files_max: Annotated[
-        int,
-        Meta(ge=1, le=1_000, description="Older files that are kept of each process; the oldest goes first."),
-    ] = 4
+    # Size at which a process's log file is rotated.
+    log_bytes_max: Fixed[int] = 16 << 20
+    # Rotated log files that are kept for each process.
+    log_files_max: Fixed[int] = 4

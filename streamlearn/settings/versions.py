@@ -1,4 +1,4 @@
-"""Settings of versions: the store, the registry, and who follows them."""
+"""Settings of versions: the store, the registry, and how nodes follow versions."""
 
 from __future__ import annotations
 
@@ -6,85 +6,74 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from streamlearn.settings.constant import Fixed
+
 __all__ = ["RegistrySettings", "ReplicaSettings", "VersionSettings"]
 
 
 class VersionSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where versions are written to and read from."""
+    """The store of versions, and their signatures."""
 
     store: Annotated[
         str,
         Meta(
-            description="URL of the store: a folder, `file:///FOLDER`, `s3://BUCKET/FOLDER` or any other fsspec knows. "
-            "Empty is the folder `.streamlearn/versions` beside app.toml; STREAMLEARN_STORE is laid over it."
+            description="URL of the store: a folder, `file:///FOLDER`, `s3://BUCKET/FOLDER`, or any other that "
+            "fsspec supports. Empty is the folder `.streamlearn/versions` beside app.toml. STREAMLEARN_STORE "
+            "overrides it."
         ),
     ] = ""
-    file_bytes_max: Annotated[
-        int,
+    # Most bytes in one file of a version.
+    file_bytes_max: Fixed[int] = 64 << 20
+    # Files that are fetched and verified in parallel when versions are loaded.
+    fetch_threads: Fixed[int] = 4
+    # Timeout of one request to an object store, after which it is retried.
+    request_timeout_ms: Fixed[int] = 30_000
+    # Attempts of one request to an object store before it fails.
+    attempts_max: Fixed[int] = 5
+    # Most entries in a folder of the store. Folders with more are not listed.
+    entries_max: Fixed[int] = 1_000_000
+    trusted_keys: Annotated[
+        str,
         Meta(
-            ge=65_536,
-            le=1 << 30,
-            description="No file of a version becomes larger. Lower it where memory is small, raise it for fewer "
-            "requests to an object store.",
+            description="File with one or more Ed25519 public keys in PEM. If set, versions that none of these keys "
+            "signed are refused before anything else of them is read. Set it if others can write to the store. "
+            "Empty accepts all versions."
         ),
-    ] = 64 << 20
-    fetch_threads: Annotated[
-        int, Meta(ge=1, le=64, description="Files that are fetched and verified at once when versions are loaded.")
-    ] = 4
+    ] = ""
+    signing_key: Annotated[
+        str,
+        Meta(
+            description="File with the Ed25519 private key, in PEM, with which the trainer, `compact` and `import` "
+            "sign versions. Nodes do not need it. If empty, versions are not signed."
+        ),
+    ] = ""
 
 
 class RegistrySettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where nodes and operators meet."""
+    """The registry, which connects nodes and operators."""
 
     url: Annotated[
         str,
         Meta(
-            description="`redis://HOST:PORT[/DB]` in production, `sqlite:///FILE` on one machine. Empty is the file "
-            "`.streamlearn/registry.db` beside app.toml; STREAMLEARN_REGISTRY is laid over it. A password belongs into "
-            "STREAMLEARN_REGISTRY_PASSWORD."
+            description="URL of the registry: `redis://HOST:PORT[/DB]` in production, `sqlite:///FILE` on one "
+            "machine. Empty is the file `.streamlearn/registry.db` beside app.toml. STREAMLEARN_REGISTRY overrides "
+            "it. Put a password into STREAMLEARN_REGISTRY_PASSWORD."
         ),
     ] = ""
-    reach_s: Annotated[
-        float,
-        Meta(gt=0, le=3_600, description="How long one call to the registry may take before it counts as away."),
-    ] = 2.0
-    poll_ms: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=60_000,
-            description="How often a SQLite registry is looked at. Lower it for faster rollbacks, raise it for "
-            "less work.",
-        ),
-    ] = 50
-    node_ttl_s: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=86_400,
-            description="A node that was not heard of for so long is no node any more. Keep it above three beats.",
-        ),
-    ] = 15.0
-    acks_max: Annotated[int, Meta(ge=1, le=1_000_000, description="Moves of the pointer whose acks are kept.")] = 1_000
-    move_acks_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=1_000_000,
-            description="Acks of one move that are kept: the first. A node that starts again and again "
-            "is another one each time. Keep it above the nodes there are.",
-        ),
-    ] = 10_000
-    connections_max: Annotated[
-        int,
-        Meta(
-            ge=2,
-            le=10_000,
-            description="Connections of one process to Redis. A call waits for a free one, for `reach_s` at most; "
-            "whoever waits for a move keeps one for as long.",
-        ),
-    ] = 32
-    notes_max: Annotated[int, Meta(ge=1, le=1_000_000, description="Lines of the audit log that are kept.")] = 10_000
+    # Timeout of one call to the registry.
+    reach_s: Fixed[float] = 2.0
+    # Interval at which a SQLite registry is polled.
+    poll_ms: Fixed[int] = 50
+    # How long a node without a heartbeat still counts as a node.
+    node_ttl_s: Fixed[float] = 15.0
+    # Moves of the pointer whose acks are kept.
+    acks_max: Fixed[int] = 1_000
+    # Most acks of one move that are kept: the first.
+    move_acks_max: Fixed[int] = 10_000
+    # Most connections of one process to Redis.
+    connections_max: Fixed[int] = 32
+    # Most lines of the audit log that are kept.
+    notes_max: Fixed[int] = 10_000
 
 
 class ReplicaSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,8 +84,8 @@ class ReplicaSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=1,
             le=64,
-            description="Versions older than the active one that a node can go back to at once. More cost memory for "
-            "every row that changed between them.",
+            description="How many versions before the active one a node keeps in memory, so that it can go back to "
+            "them at once. Each costs memory for every row that changed.",
         ),
     ] = 3
     beat_s: Annotated[
@@ -104,45 +93,29 @@ class ReplicaSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=3_600,
-            description="How often a node says that it is alive, and looks for new versions in the store.",
+            description="How often a node sends its heartbeat and looks for new versions in the store.",
         ),
     ] = 3.0
-    store_poll_s: Annotated[
-        float,
-        Meta(gt=0, le=3_600, description="How often the pointer in the store is looked at while the registry is away."),
-    ] = 1.0
-    stale_s: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=31_536_000,
-            description="A node that is behind the pointer for so long, or hears nothing of it, says that it is stale.",
-        ),
-    ] = 300.0
-    retry_first_ms: Annotated[
-        int, Meta(ge=1, le=3_600_000, description="The wait before a version that could not be staged is tried again.")
-    ] = 200
-    retry_ms_max: Annotated[int, Meta(ge=1, le=3_600_000, description="The longest such wait; it doubles.")] = 30_000
-    memory_bytes_max: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=1 << 50,
-            description="Memory that tables may take while two copies of them are there; beyond it a node drains "
-            "first. 0 takes what the machine has free.",
-        ),
-    ] = 0
+    # Interval at which the pointer in the store is polled while the registry is unreachable.
+    store_poll_s: Fixed[float] = 1.0
+    # A node reports that it is stale if it is behind the pointer, or cannot read it, for this long.
+    stale_s: Fixed[float] = 300.0
+    # The first backoff before a version that could not be staged is retried.
+    retry_first_ms: Fixed[int] = 200
+    # The longest backoff before a version that could not be staged is retried.
+    retry_ms_max: Fixed[int] = 30_000
+    # Most memory that tables may take while two copies of them exist.
+    memory_bytes_max: Fixed[int] = 0
     drain_s: Annotated[
         float,
         Meta(
             ge=0,
             le=3_600,
-            description="How long a node that must give its tables up first says that it drains before it refuses. "
-            "Keep it above what a load balancer needs to see it.",
+            description="How long a node that must drop its tables before it loads others reports that it drains, "
+            "before it refuses requests. Keep it above the time that a load balancer needs to notice.",
         ),
     ] = 5.0
-    close_s: Annotated[
-        float,
-        Meta(gt=0, le=3_600, description="How long a node that ends waits for what it is staging to stop."),
-    ] = 30.0
-    stage_threads: Annotated[int, Meta(ge=1, le=128, description="Threads that share the staging of one file.")] = 1
+    # How long a node that stops waits for staging in progress.
+    close_s: Fixed[float] = 30.0
+    # Threads that stage one file together.
+    stage_threads: Fixed[int] = 1

@@ -4,24 +4,8 @@ It imports no component: it knows their command lines, and what they say.
 """
 
 from streamlearn.supervision.claim import claimed
-from streamlearn.supervision.course import Act, Course, GivenUp, Order, Standing, State
 from streamlearn.supervision.member import Member
-from streamlearn.supervision.plan import Asked, Plan, planned
-from streamlearn.supervision.supervisor import Seen, Signals, Supervisor
+from streamlearn.supervision.plan import planned
+from streamlearn.supervision.supervisor import Seen, Signals
 
-__all__ = [
-    "Act",
-    "Asked",
-    "Course",
-    "GivenUp",
-    "Member",
-    "Order",
-    "Plan",
-    "Seen",
-    "Signals",
-    "Standing",
-    "State",
-    "Supervisor",
-    "claimed",
-    "planned",
-]
+__all__ = ["Member", "Seen", "Signals", "claimed", "planned"]

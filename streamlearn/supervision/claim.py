@@ -30,8 +30,8 @@ def claimed(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pid = os.read(file, _WORDS_BYTES_MAX).decode(errors="replace").strip()
-            message = f"another `streamlearn up` (pid {pid}) holds {folder}"
-            raise ServiceError(message, help="stop that one first, or give --logs another folder") from None
+            message = f"another `streamlearn up` (pid {pid}) uses {folder}"
+            raise ServiceError(message, help="stop it first, or give --logs another folder") from None
         os.ftruncate(file, 0)
         os.write(file, f"{os.getpid()}\n".encode())
         yield

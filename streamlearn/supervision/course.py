@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import EXIT_USAGE
-from streamlearn.settings import UpSettings
+from streamlearn.errors import EXIT_DONE, EXIT_PARTLY, EXIT_USAGE
+from streamlearn.settings.up import UpSettings
 from streamlearn.supervision.member import Member
-from streamlearn.versions.backoff import Backoff
+from streamlearn.versions.replica.backoff import Backoff
 
 __all__ = ["ABORTED_S_MAX", "KILLED_S_MAX", "LOOK_S_MAX", "Act", "Course", "GivenUp", "Order", "Standing", "State"]
 
@@ -166,7 +166,7 @@ class Course:
         self._standings = {
             one.name: Standing(one, Backoff(*waits, clock), since_s=clock.monotonic_s()) for one in members
         }
-        assert len(self._standings) == len(members), "two members of one name"
+        assert len(self._standings) == len(members), "two members have the same name"
         self._is_stopping = self._is_killing = False
         self._looked_s = clock.monotonic_s()
         self.given_up: GivenUp | None = None
@@ -235,9 +235,9 @@ class Course:
             status: Its exit status; a signal's number below 0.
         """
         standing = self._standings[name]
-        assert standing.is_alive, f"{name} ended, and is {standing.state}"
+        assert standing.is_alive, f"{name} ended while it was {standing.state}"
         standing.status, standing.aborted_s, standing.killed_s = status, None, None
-        if self._is_stopping or (status == 0 and standing.member.may_end):
+        if self._is_stopping or (status in (EXIT_DONE, EXIT_PARTLY) and standing.member.may_end):
             self._put(standing, State.ENDED)
             return
         now_s, recent_s = self._clock.monotonic_s(), standing.recent_s
@@ -246,7 +246,7 @@ class Course:
         if not recent_s:
             standing.backoff.clear()
         if status == EXIT_USAGE:
-            self._give_up(standing, "it was asked for something impossible")
+            self._give_up(standing, "it ended with a usage error")
         elif len(recent_s) >= self._settings.restarts_max:
             why = f"up.restarts_max is {self._settings.restarts_max} in {self._settings.restarts_window_s:g} s"
             self._give_up(standing, why)

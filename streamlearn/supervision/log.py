@@ -8,7 +8,7 @@ from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from streamlearn.settings import UpSettings
+from streamlearn.settings.up import UpSettings
 
 __all__ = ["LINE_BYTES_MAX", "MemberLog"]
 

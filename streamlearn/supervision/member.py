@@ -22,7 +22,7 @@ class Member:
         stage: When it is stopped: `INGEST` first, `SHARDS` last.
         command: Program and arguments.
         needs: Members that are to be ready before it is started.
-        may_end: Whether an end with status 0 is right, as its input may end.
+        may_end: Whether an end with status 0 or 3 is right, as its input may end.
         ready_s_max: How long it may take until it says that it is ready; None where it bounds itself.
         where: Its addresses, by what answers there.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamlearn.settings import UpSettings
+from streamlearn.settings.up import UpSettings
 from streamlearn.supervision.course import Standing, State
 from streamlearn.supervision.log import MemberLog
 from streamlearn.telemetry import counter, gauge
@@ -23,17 +23,25 @@ class Meters:
         self._settings = settings
         process = ("process",)
         self._states = gauge(
-            "supervision", "state", "processes", "1 for the state a process is in.", ("process", "state")
+            "supervision", "state", "processes", "1 for the current state of the process.", ("process", "state")
         )
-        self._restarts = counter("supervision", "restarts", "Times it was started again.", process)
+        self._restarts = counter("supervision", "restarts", "Restarts of the process.", process)
         self._ratio = gauge(
-            "supervision", "restarts", "ratio", "Restarts within up.restarts_window_s, of up.restarts_max.", process
+            "supervision",
+            "restarts",
+            "ratio",
+            "Restarts in the current restart window, as a share of up.restarts_max.",
+            process,
         )
-        self._hangs = counter("supervision", "hangs", "Times it said nothing for too long, and was ended.", process)
+        self._hangs = counter(
+            "supervision", "hangs", "Times the process was ended because it gave no sign of life for too long.", process
+        )
         self._silence = gauge(
-            "supervision", "silence", "ratio", "How long it has said nothing, of how long it may.", process
+            "supervision", "silence", "ratio", "Time without a sign of life, as a share of its limit.", process
         )
-        self._lost = counter("supervision", "log_lines_lost", "Lines that its log could not be written.", process)
+        self._lost = counter(
+            "supervision", "log_lines_lost", "Log lines of the process that could not be written.", process
+        )
         self._before: dict[tuple[str, str], int] = {}
 
     def tell(self, standings: Sequence[Standing], logs: dict[str, MemberLog], now_s: float) -> None:

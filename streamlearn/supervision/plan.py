@@ -158,11 +158,11 @@ class _Made:
 def _shard_addresses(configured: Sequence[str], count: int | None, ports: _Ports) -> list[str]:
     """Addresses of all shards, here and elsewhere."""
     if count and configured and count != len(configured):
-        message = f"--shards asks for {count}, and ps.addresses names {len(configured)}: {', '.join(configured)}"
-        raise UsageError(message, help="leave --shards out to start those of them that are on this machine")
+        message = f"--shards asks for {count}, but ps.addresses names {len(configured)}: {', '.join(configured)}"
+        raise UsageError(message, help="leave --shards out to start those that are on this machine")
     if count is not None and count > _SHARDS_MAX:
-        message = f"--shards asks for {count}, and {_SHARDS_MAX} are the most of one machine"
-        raise UsageError(message, help="run shards on several machines, and name them in ps.addresses")
+        message = f"--shards asks for {count}; one machine runs at most {_SHARDS_MAX}"
+        raise UsageError(message, help="run the shards on several machines, and list them in ps.addresses")
     if configured or not count:
         return list(configured)
     return [f"{LOOPBACK}:{ports.take()}" for _ in range(count)]
@@ -175,8 +175,8 @@ def _node_addresses(name: str, configured: str, count: int, ports: _Ports) -> li
         return [f"{host}:{ports.take()}" for _ in range(count)]
     highest = port + NODE_PORTS_STEP * (count - 1)
     if highest > _PORT_MAX:
-        message = f"{count} nodes from {name} = {configured} on would end at port {highest}"
-        raise UsageError(message, help="take a lower port, or 0 for any that are free")
+        message = f"{count} nodes from {name} = {configured} on would need port {highest}"
+        raise UsageError(message, help="choose a lower port, or 0 for free ports")
     return [f"{host}:{port + NODE_PORTS_STEP * at}" for at in range(count)]
 
 
@@ -185,8 +185,8 @@ def _metrics_ports(first: int, count: int, ports: _Ports) -> list[int]:
     if first == 0:
         return [ports.take() for _ in range(count)]
     if first + count - 1 > _PORT_MAX:
-        message = f"telemetry.metrics_port is {first}, and {count} ports from there on are needed"
-        raise UsageError(message, help="take a lower port, or 0 for any that are free")
+        message = f"telemetry.metrics_port is {first}, and the {count} ports from it on exceed the highest port"
+        raise UsageError(message, help="choose a lower port, or 0 for free ports")
     return list(range(first, first + count))
 
 
@@ -194,22 +194,25 @@ def _check_free(addresses: Sequence[str], taken: Callable[[int, str], bool]) -> 
     seen = set[str]()
     for address in addresses:
         if address in seen:
-            message = f"two processes would listen at {address}"
+            message = f"two processes would listen on {address}"
             raise UsageError(message, help="change front.listen, front.http, ps.addresses or telemetry.metrics_port")
         seen.add(address)
         if address.startswith("unix:"):
             continue
         host, port = _parted("address", address)
         if taken(port, host.strip("[]").replace("localhost", LOOPBACK)):
-            message = f"{address} is taken: something listens there already"
-            hint = "end it, or take others: --set front.listen=127.0.0.1:0 --set front.http=127.0.0.1:0 finds free ones"
+            message = f"{address} is already in use"
+            hint = (
+                "end the process that listens there, or choose other ports: --set front.listen=127.0.0.1:0 "
+                "--set front.http=127.0.0.1:0 picks free ones"
+            )
             raise ServiceError(message, help=hint)
 
 
 def _parted(name: str, address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > _PORT_MAX:
-        message = f"{name} is {address!r}, which is no address"
+        message = f"{name} is {address!r}, which is not an address"
         raise UsageError(message, help="give HOST:PORT, such as 127.0.0.1:8001; HOST is an IP address or localhost")
     return host, int(port)
 

@@ -39,7 +39,7 @@ def free_ports(count: int) -> Sequence[int]:
         if port not in found and not is_taken(port):
             found.append(port)
     message = f"found {len(found)} of {count} free ports between {_LOWEST} and {highest} on {LOOPBACK}"
-    raise ServiceError(message, help="end what listens there, or name a port")
+    raise ServiceError(message, help="end a process that listens there, or name a port")
 
 
 def is_taken(port: int, host: str = LOOPBACK) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import PartlyDone, ServiceError
 from streamlearn.pulse import PULSE
-from streamlearn.settings import UpSettings
+from streamlearn.settings.up import UpSettings
 from streamlearn.supervision.course import Act, Course, GivenUp, Standing, State
 from streamlearn.supervision.log import MemberLog
 from streamlearn.supervision.member import Member
@@ -22,7 +22,7 @@ from streamlearn.supervision.process import MemberProcess, how_ended
 __all__ = ["Seen", "Signals", "Supervisor"]
 
 _LOG = logging.getLogger("streamlearn.up")
-_LOOK_S = 0.1
+_LOOK_S, _QUIET_LOOK_S = 0.1, 0.25
 _NOT_STARTED = 127
 _DIGITS_MAX = 20  # of 64 bits
 
@@ -108,7 +108,8 @@ class Supervisor:
                     was_up = True
                     when_up()
                 if not self._course.is_over:
-                    signals.stop.wait(_LOOK_S) if not self._course.is_stopping else signals.kill.wait(_LOOK_S)
+                    asked = signals.kill if self._course.is_stopping else signals.stop
+                    asked.wait(_QUIET_LOOK_S if self._course.is_up else _LOOK_S)
         finally:
             self._kill_all()
         return self._report()
@@ -148,11 +149,11 @@ class Supervisor:
         if standing.state is State.WAITING:
             wait_s, times = standing.backoff.left_s, len(standing.recent_s)
             said = f"{times} of {self._settings.restarts_max} restarts in {self._settings.restarts_window_s:g} s"
-            _LOG.warning("%s ended with %s; it is started again in %.1f s (%s)", name, how, wait_s, said)
+            _LOG.warning("%s ended with %s; it restarts in %.1f s (%s)", name, how, wait_s, said)
         elif self._course.given_up is not None and self._course.given_up.name == name:
-            _LOG.error("%s ended with %s and is given up: all are stopped", name, how)
+            _LOG.error("%s ended with %s; giving it up and stopping all processes", name, how)
         elif not self._course.is_stopping:
-            _LOG.info("%s ended: it has nothing more to do", name)
+            _LOG.info("%s ended: its work is done", name)
         else:
             _LOG.info("%s ended with %s", name, how)
 
@@ -161,16 +162,14 @@ class Supervisor:
         if act is Act.START:
             self._start(member)
         elif act is Act.STOP:
-            _LOG.info("%s is told to stop", name)
+            _LOG.info("stopping %s", name)
             self._processes[name].stop()
         elif act is Act.ABORT:
             silent_s = self._course.standing(name).silent_s
-            _LOG.error(
-                "%s hangs: it did not say for %.1f s that it works; it is ended, and started again", name, silent_s
-            )
+            _LOG.error("%s hangs: it gave no sign of life for %.1f s; ending it and starting it again", name, silent_s)
             self._processes[name].abort()
         else:
-            _LOG.warning("%s is killed: it took too long, or all are to end at once", name)
+            _LOG.warning("killing %s: it took too long to stop, or a second signal asked to stop at once", name)
             self._processes[name].kill()
 
     def _start(self, member: Member) -> None:
@@ -182,7 +181,7 @@ class Supervisor:
             self._end(member.name, _NOT_STARTED)
             return
         self._processes[member.name] = process
-        _LOG.info("%s is started", member.name, extra={"pid": process.pid, "log": str(self._logs[member.name].path)})
+        _LOG.info("started %s", member.name, extra={"pid": process.pid, "log": str(self._logs[member.name].path)})
 
     def _seen(self) -> list[Seen]:
         now_s, found = self._clock.monotonic_s(), []
@@ -198,11 +197,11 @@ class Supervisor:
         odd = [one for one in self._course.standings if not one.stopped_well]
         if odd:
             said = "; ".join(f"{one.member.name} ended with {how_ended(one.status)}" for one in odd)
-            message = f"{len(odd)} of {len(self._course.standings)} processes did not stop as they should: {said}"
+            message = f"{len(odd)} of {len(self._course.standings)} processes did not stop cleanly: {said}"
             raise PartlyDone(
                 message,
-                help="their logs say why; raise up.stop_s_max where one was killed for taking too long. "
-                "What was not done is done after the next start",
+                help="see their logs; raise up.stop_s_max if one was killed for taking too long. Unfinished "
+                "work continues after the next start",
             )
         return [
             {"process": one.member.name, "ended": "" if one.status is None else how_ended(one.status),
@@ -212,14 +211,12 @@ class Supervisor:
 
     def _failure(self, given_up: GivenUp) -> ServiceError:
         log = self._logs[given_up.name]
-        words = "\n".join(f"  {line}" for line in log.tail) or "  (it said nothing)"
+        words = "\n".join(f"  {line}" for line in log.tail) or "  (its log is empty)"
         message = (
-            f"{given_up.name} ended with {how_ended(given_up.status)} after {given_up.restarts} restarts, and is given "
-            f"up: {given_up.why}. Its last words:\n{words}"
+            f"{given_up.name} ended with {how_ended(given_up.status)} after {given_up.restarts} restarts, and "
+            f"was given up: {given_up.why}. The end of its log:\n{words}"
         )
-        return ServiceError(
-            message, help=f"mend what it says, then run `streamlearn up` again; all it said is in {log.path}"
-        )
+        return ServiceError(message, help=f"fix the cause, then run `streamlearn up` again; its log is {log.path}")
 
     def _kill_all(self) -> None:
         """What an error of this process's own would leave behind."""

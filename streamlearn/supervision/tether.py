@@ -28,7 +28,10 @@ def main(arguments: list[str]) -> int:
     """
     owner_pid, command = int(arguments[0]), arguments[1:]
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        print(f"error: the kernel refuses to end it with its owner: {os.strerror(ctypes.get_errno())}", file=sys.stderr)
+        print(
+            f"error: the kernel cannot tie this process to its parent: {os.strerror(ctypes.get_errno())}",
+            file=sys.stderr,
+        )
         return _NOT_STARTED
     if os.getppid() != owner_pid:
         return _NOT_STARTED  # the owner ended before the kernel was asked

@@ -43,7 +43,7 @@ def flat(name: str, array: npt.NDArray[Any], dtype: npt.DTypeLike, shape: tuple[
         raise ValueError(message)
     if not (array.flags.c_contiguous and array.flags.aligned):
         state = "misaligned" if array.flags.c_contiguous else "non-contiguous"
-        message = f"{name}: expected a C-contiguous {wanted} array, got a {state} one of shape {array.shape}"
+        message = f"{name}: expected a C-contiguous {wanted} array, got a {state} array of shape {array.shape}"
         raise TypeError(message)
     return array.reshape(-1)
 

@@ -121,7 +121,7 @@ class Changes:
         missing = {"key", "row"} - set(names)
         if missing or len(set(names)) != len(names):
             found = ", ".join(rows.column_names)
-            message = f"an Arrow table of rows has the columns {found}; it needs `key` and `row`, and each once"
+            message = f"an Arrow table of rows has the columns {found}; it needs `key` and `row`, once each"
             raise BadRecord(message, help="name the columns `key` and `row`")
         arrays = {
             _COLUMNS[name]: row_lists(name, rows[name]) if name in ("row", "state") else values(name, rows[name])
@@ -155,7 +155,7 @@ class Changes:
         unknown = sorted(set(arrays) - set(_NAMES))
         if unknown or not {"keys", "rows"} <= set(arrays):
             message = f"{path} has the arrays {', '.join(sorted(arrays)) or 'none'}"
-            raise BadRecord(message, help=f"`keys` and `rows` are needed, and known are {', '.join(_NAMES)}")
+            raise BadRecord(message, help=f"`keys` and `rows` are required; the known arrays are {', '.join(_NAMES)}")
         return cls(table=table or named, **converted(arrays))
 
 
@@ -190,7 +190,7 @@ def _read(path: Path) -> dict[str, Array]:
         # What is no archive, NumPy takes for a pickle, and says how to load it if one trusts it: never here.
         head = opened.read(len(_ARCHIVE))
         if head != _ARCHIVE:
-            message = f"{path} is no `.npz` file: it begins with {head!r}"
+            message = f"{path} is not an `.npz` file: it begins with {head!r}"
             raise BadRecord(message, help=_WRITE)
         opened.seek(0)
         try:
@@ -198,5 +198,5 @@ def _read(path: Path) -> dict[str, Array]:
                 return {name: file[name] for name in file.files}
         # Bytes that are no zip file, no array or of an absurd size end in many ways; none of them is a bug here.
         except Exception as error:
-            message = f"{path} is no file of arrays: {error}"
+            message = f"{path} is not a file of arrays: {error}"
             raise BadRecord(message, help=_WRITE) from error

@@ -25,13 +25,13 @@ _WHOLE: dict[str, type[np.unsignedinteger[Any]]] = {
     "ticks": np.uint32,
     "counts": np.uint8,
 }
-_SIGNED = "signed keys of another system are taken with `{0}.view(numpy.uint64)`"
+_SIGNED = "take signed keys of another system as `{0}.view(numpy.uint64)`"
 # What to do about whole numbers that do not fit.
 _ADVICE = {
     "keys": _SIGNED.format("keys"),
     "gone": _SIGNED.format("gone"),
-    "ticks": f"ticks go round: give `ticks % {1 << 24}`",
-    "counts": "counts stay at 255: give `numpy.clip(counts, 0, 255)`",
+    "ticks": f"ticks wrap around: give `ticks % {1 << 24}`",
+    "counts": "counts saturate at 255: give `numpy.clip(counts, 0, 255)`",
 }
 _ROWS = {"<f4": np.float32, "<f2": np.float16, "<i1": np.int8, "<f8": np.float32}
 
@@ -53,8 +53,8 @@ def converted(arrays: Mapping[str, Array]) -> dict[str, Any]:
     for name, array in arrays.items():
         is_matrix, is_free = name in ("rows", "state"), name in ("keys", "gone")
         if array.ndim != 1 + is_matrix or not (is_free or array.shape[:1] == shape):
-            message = f"{name} have the shape {array.shape}, keys {shape}"
-            raise BadRecord(message, help="keys are (n,), rows and state (n, width), and all others (n,)")
+            message = f"{name} have the shape {array.shape}, but keys have {shape}"
+            raise BadRecord(message, help="keys have the shape (n,), rows and state (n, width), and all others (n,)")
         found[name] = _whole(name, array) if name in _WHOLE else _floats(name, array)
     _check_together(found)
     return found
@@ -62,8 +62,8 @@ def converted(arrays: Mapping[str, Array]) -> dict[str, Any]:
 
 def _check_together(found: Mapping[str, Array]) -> None:
     if ("scales" in found) != (found["rows"].dtype == np.int8):
-        message = f"rows are {found['rows'].dtype}, and scales {'are' if 'scales' in found else 'are not'} given"
-        raise BadRecord(message, help="int8 rows have a scale each, and no others have")
+        message = f"rows are {found['rows'].dtype}, but scales {'are' if 'scales' in found else 'are not'} given"
+        raise BadRecord(message, help="only int8 rows have scales, one for each row")
     if ("ticks" in found) != ("counts" in found):
         message = f"{'ticks' if 'ticks' in found else 'counts'} are given alone"
         raise BadRecord(message, help="give ticks and counts, or neither")
@@ -75,7 +75,7 @@ def _whole(name: str, array: Array) -> Array:
         message = f"{name} are {array.dtype}"
         raise BadRecord(message, help="give whole numbers")
     if array.size and (int(array.min()) < 0 or int(array.max()) > np.iinfo(wanted).max):
-        message = f"{name} go from {int(array.min())} to {int(array.max())}, {wanted} does not"
+        message = f"{name} go from {int(array.min())} to {int(array.max())}, beyond the range of {wanted}"
         raise BadRecord(message, help=_ADVICE[name])
     return np.ascontiguousarray(array, wanted)
 
@@ -103,7 +103,7 @@ def values(name: str, column: pa.Array | pa.ChunkedArray) -> Array:
     """
     if column.null_count:
         message = f"column {name!r} has {column.null_count} nulls"
-        raise BadRecord(message, help="rows have no nulls")
+        raise BadRecord(message, help="rows must not have nulls")
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         message = f"column {name!r} is {column.type}"
         raise BadRecord(message, help="give numbers")
@@ -122,14 +122,14 @@ def row_lists(name: str, column: pa.ChunkedArray) -> Array:
     is_fixed = pa.types.is_fixed_size_list(kind)
     if not (is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         message = f"column {name!r} is {kind}"
-        raise BadRecord(message, help="rows are lists of numbers, all of one length")
+        raise BadRecord(message, help="rows must be lists of numbers, all of the same length")
     if column.null_count:
         message = f"column {name!r} has {column.null_count} nulls"
-        raise BadRecord(message, help="rows have no nulls")
+        raise BadRecord(message, help="rows must not have nulls")
     widths = {kind.list_size} if is_fixed else {width for chunk in column.chunks for width in _widths(chunk)}
     if len(widths) > 1:
         message = f"column {name!r} has lists of {min(widths)} to {max(widths)} numbers"
-        raise BadRecord(message, help="rows are lists of numbers, all of one length")
+        raise BadRecord(message, help="rows must be lists of numbers, all of the same length")
     width = widths.pop() if widths else 0
     numbers = pa.chunked_array([chunk.flatten() for chunk in column.chunks], kind.value_type)
     return values(name, numbers).reshape(len(column), width)

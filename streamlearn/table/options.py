@@ -10,7 +10,7 @@ from msgspec import Meta
 from streamlearn.errors import ConfigError
 from streamlearn.features import TableSpec
 from streamlearn.table.arguments import INT64_MAX, UINT64_MAX
-from streamlearn.table.checked import Checked
+from streamlearn.table.option_checks import Checked
 
 __all__ = [
     "Adagrad",
@@ -166,7 +166,7 @@ class Ftrl(_Learning, frozen=True, tag="ftrl"):
         """
         super().__post_init__()
         if self.weight_decay:
-            self._refuse("weight_decay", "FTRL has none", help="set `l2`, which pulls rows to zero")
+            self._refuse("weight_decay", "FTRL does not have weight decay", help="set `l2`, which pulls rows to zero")
 
     def state_width(self, dim: int) -> int:
         """A sum of squares and a linear term for each number."""
@@ -262,12 +262,12 @@ class TableOptions(Checked, frozen=True):
         if self.seed > UINT64_MAX:
             self._refuse("seed", f"expected at most {UINT64_MAX}")
         if self.optimizer is not None and self.row_type != "float32":
-            help = "leave the optimizer out, or store rows as float32"
-            self._refuse("row_type", "rows of a table with an optimizer are float32, for only those learn", help=help)
+            help = "remove the optimizer, or store rows as float32"
+            self._refuse("row_type", "a table with an optimizer stores float32 rows: training needs them", help=help)
         reserved_bytes = _reserved_bytes(self)
         if reserved_bytes > _RESERVED_BYTES_MAX:
-            why = f"that takes {reserved_bytes} bytes of address space, and a table may take {_RESERVED_BYTES_MAX}"
-            self._refuse("rows_max", why, help="lower rows_max, or make rows narrower")
+            why = f"that takes {reserved_bytes} bytes of address space; a table may take {_RESERVED_BYTES_MAX}"
+            self._refuse("rows_max", why, help="lower rows_max, or make the rows narrower")
 
     def _title(self) -> str:
         return f"options of table {self.spec.name!r}"

@@ -27,7 +27,7 @@ class Pin:
         """What the native core takes."""
         if self._native is None:
             message = f"the pin of version {self.version} is closed"
-            raise UsageError(message, help="read while the pin is open")
+            raise UsageError(message, help="read before the pin is closed")
         return self._native
 
     def close(self) -> None:

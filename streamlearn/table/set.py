@@ -63,9 +63,9 @@ class TableSet:
 
     def __getitem__(self, name: str) -> Table:
         if name not in self.tables:
-            message, help = f"there is no table {name!r}", f"tables are {', '.join(self.tables)}"
+            message, help = f"no table is named {name!r}", f"tables are {', '.join(self.tables)}"
             if not name:
-                help += "; changes that name none are given one with `Changes.load(path, table=...)`"
+                help += "; for changes that do not name their table, use `Changes.load(path, table=...)`"
             raise UsageError(message, help=help)
         return self.tables[name]
 

@@ -229,8 +229,8 @@ class Table:
             end = whole("admit: end", end, 0, keys_count)
             runs.append((end, whole("admit: threshold", threshold, 1, _THRESHOLD_MAX)))
         if self.options.admission is None and any(threshold > 1 for _, threshold in runs):
-            message = f"admit: table {self.name!r} does not count how often a key without a row was seen"
-            raise UsageError(message, help="give its options an admission: `TableOptions(admission=Admission())`")
+            message = f"admit: table {self.name!r} does not count keys that have no row yet"
+            raise UsageError(message, help="set an admission in its options: `TableOptions(admission=Admission())`")
         return runs
 
     def put(
@@ -310,8 +310,8 @@ class Table:
     def _check_changes(self, changes: Changes) -> None:
         instance("changes", changes, Changes, "Changes")
         if changes.table not in ("", self.name):
-            message = f"changes of table {changes.table!r} are given to table {self.name!r}"
-            raise UsageError(message, help="if they are for this one, give `dataclasses.replace(changes, table='')`")
+            message = f"changes of table {changes.table!r} were given to table {self.name!r}"
+            raise UsageError(message, help="if they belong to this one, give `dataclasses.replace(changes, table='')`")
 
     def _rows_of(self, changes: Changes) -> tuple[Any, Any, Any]:
         """Floats, or stored numbers and their scales."""
@@ -343,8 +343,9 @@ class Table:
         shape = (len(changes.keys), self.state_width)
         if len(changes.state) == shape[0] and changes.state.shape[1:] != shape[1:]:
             message = (
-                f"state: expected the shape {shape}, got {changes.state.shape}, which is another optimizer's; "
-                "`dataclasses.replace(changes, state=None)` leaves it out, and begins it anew"
+                f"state: expected the shape {shape}, got {changes.state.shape}, which belongs to another "
+                "optimizer; `dataclasses.replace(changes, state=None)` drops it, so that the optimizer starts "
+                "from zero"
             )
             raise ValueError(message)
         return flat("state", changes.state, np.float32, shape)
@@ -388,8 +389,8 @@ class Table:
             age_ms = getattr(expiry, name)
             if age_ms is not None and age_ms >= told_ms:
                 message = f"expiry of table {self.name!r}: {name} is {age_ms}, and with a tick_ms of "
-                message += f"{self.options.tick_ms} ages are told below {told_ms}"
-                raise ConfigError(message, help="lower it, or make the table with a longer `TableOptions.tick_ms`")
+                message += f"{self.options.tick_ms} ages must be below {told_ms}"
+                raise ConfigError(message, help="lower it, or create the table with a longer `TableOptions.tick_ms`")
 
     def upkeep(self, *, changed_only: bool = False) -> Upkeep:
         """What it knows beside its rows; to be asked for at a step boundary, before anything is written again.
@@ -429,12 +430,14 @@ def _uses_of(changes: Changes) -> tuple[Any, Any]:
     shape = (len(changes.keys),)
     if (changes.ticks is None) != (changes.counts is None):
         missing = "counts" if changes.counts is None else "ticks"
-        message = f"{missing}: missing; ticks and counts come together or not at all"
+        message = f"{missing}: missing; give both ticks and counts, or neither"
         raise ValueError(message)
     if changes.ticks is None or changes.counts is None:
         return None, None
     ticks = flat("ticks", changes.ticks, np.uint32, shape)
     if len(ticks) and int(ticks.max()) >= _TICKS:
-        message = f"ticks: expected 0 to {_TICKS - 1}, got {int(ticks.max())}; ticks go round: give `ticks % {_TICKS}`"
+        message = (
+            f"ticks: expected 0 to {_TICKS - 1}, got {int(ticks.max())}; ticks wrap around: give `ticks % {_TICKS}`"
+        )
         raise ValueError(message)
     return ticks, flat("counts", changes.counts, np.uint8, shape)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import RegistryUnreachable
-from streamlearn.settings import RegistrySettings
-from streamlearn.versions.known import Known
-from streamlearn.versions.pointer import Pointer
-from streamlearn.versions.registry import Ack, Node, Note, Registry
-from streamlearn.versions.registry_codec import by_name, note_order
+from streamlearn.settings.versions import RegistrySettings
+from streamlearn.versions.format.version_summary import Known
+from streamlearn.versions.pointer.moves import Pointer
+from streamlearn.versions.pointer.registry import Ack, Node, Note, Registry
+from streamlearn.versions.pointer.registry_codec import by_name, note_order
 
 __all__ = ["MemoryRegistry"]
 
@@ -153,5 +153,5 @@ class MemoryRegistry(Registry):
         """What every call holds, when the registry answers."""
         if self._is_away:
             message = f"the registry at {self.url} does not answer"
-            raise RegistryUnreachable(message, help="start it; the pointer in the store goes on being followed")
+            raise RegistryUnreachable(message, help="start it; nodes keep following the pointer in the store")
         return self._changed

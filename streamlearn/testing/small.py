@@ -89,7 +89,7 @@ def small_batch(app: App, requests: int, rows: int, seed: int = 0) -> SampleBatc
         seed: Of chance.
     """
     rng = np.random.default_rng(seed)
-    header = SampleHeader(app.features.fingerprint, app.window_settings, "topic", 3, 64, 1, 1_700_000_000_000)
+    header = SampleHeader(app.samples_fingerprint, app.window_settings, "topic", 3, 64, 1, 1_700_000_000_000)
     times = 1_700_000_000_000 + rng.integers(0, 60_000, requests)
     return SampleBatch(
         header=header,

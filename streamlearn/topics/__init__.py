@@ -1,15 +1,14 @@
 """Topics: logs of records behind one URL, in memory, a folder or Kafka. It imports no Kafka by itself."""
 
-from streamlearn.topics.opening import create_topic, delete_topic, open_topic
 from streamlearn.topics.partitioner import partition_of
 from streamlearn.topics.records import Position, Records
-from streamlearn.topics.settings import AccessSettings, KafkaSecurity, TopicSettings, WriterSettings
+from streamlearn.topics.settings import AccessSettings, TopicSettings, WriterSettings
 from streamlearn.topics.topic import Reader, Topic
+from streamlearn.topics.topic_factory import create_topic, delete_topic, open_topic
 from streamlearn.topics.writer import Writer
 
 __all__ = [
     "AccessSettings",
-    "KafkaSecurity",
     "Position",
     "Reader",
     "Records",

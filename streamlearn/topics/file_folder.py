@@ -8,8 +8,12 @@ import shutil
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from streamlearn.errors import BadRecord, ConfigError, TopicExists, TopicMissing, TopicUnreachable
+from streamlearn.struct_decoder import from_json
 from streamlearn.topics.file_head import HEAD_NAME, Head
 from streamlearn.topics.file_segment import segment_path
 from streamlearn.topics.settings import TopicSettings
@@ -90,7 +94,7 @@ def create_file_topic(path: Path, settings: TopicSettings) -> None:
         if not os.path.lexists(path):
             raise folder_unreachable(path, error) from error
         message = f"file://{path} exists already"
-        raise TopicExists(message, help="delete it first, or take another name") from error
+        raise TopicExists(message, help="delete it first, or choose another name") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -130,13 +134,13 @@ def open_folder(path: Path) -> Folder:
     except OSError as error:
         raise folder_unreachable(path, error) from error
     try:
-        identity = json.loads(raw)
+        identity = from_json(raw, dict[str, Any])
         if identity["format"] != _FORMAT:
-            message = f"{file} has format {identity['format']}, this version reads {_FORMAT}"
+            message = f"{file} has format {identity['format']}, but this version reads {_FORMAT}"
             raise BadRecord(message, help="read it with the version of streamlearn that wrote it")
         return Folder(path, str(identity["topic_id"]), TopicSettings(**identity["settings"]), mark)
-    except (ValueError, KeyError, TypeError, ConfigError) as error:
-        message = f"{file} is not a topic's: {error}"
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError, ConfigError) as error:
+        message = f"{file} does not describe a topic: {error}"
         raise BadRecord(message, help="restore it from a copy, or delete the folder") from error
 
 
@@ -152,5 +156,5 @@ def _mark(file: Path) -> tuple[int, int, int]:
 
 
 def _missing(path: Path) -> TopicMissing:
-    message = f"there is no topic file://{path}"
+    message = f"topic file://{path} does not exist"
     return TopicMissing(message, help="create it first, or correct the path; file URLs are absolute")

@@ -98,8 +98,8 @@ class FileLog:
             except BlockingIOError:
                 if (self._clock.monotonic_s() - started_s) * 1000 > self._access.lock_wait_ms:
                     lock, waited_ms = self._folder / "lock", self._access.lock_wait_ms
-                    message = f"{lock} was held by another writer for {waited_ms} ms"
-                    help = "find the process that holds it (`fuser`), or raise lock_wait_ms"
+                    message = f"another writer held {lock} for {waited_ms} ms"
+                    help = "find the process that holds the lock (`fuser`), or raise lock_wait_ms"
                     raise TopicUnreachable(message, help=help) from None
                 self._clock.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LOCK_PAUSE_S_MAX)
@@ -136,8 +136,10 @@ class FileLog:
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(self._segment, head.end_bytes)
-            message = f"{segment_path(self._folder, head.segment)}: {len(data)} bytes not written: {error.strerror}"
-            raise NotDelivered(message, help="make room or repair the disk, then send the records again") from error
+            message = (
+                f"{segment_path(self._folder, head.segment)}: {len(data)} bytes could not be written: {error.strerror}"
+            )
+            raise NotDelivered(message, help="free space or repair the disk, then send the records again") from error
 
     def _roll(self, head: Head) -> Head:
         """Close the segment and begin the next.

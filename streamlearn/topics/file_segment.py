@@ -25,9 +25,9 @@ _INDEX = struct.Struct("<4sIqq")
 _INDEX_MAGIC = b"SLI1"
 _PREFIX_BYTES = 8
 _FAULTS = {
-    "length": "a length no record can have",
-    "checksum": "a checksum that does not match",
-    "offset": "an offset that does not grow",
+    "length": "an impossible record length",
+    "checksum": "a wrong checksum",
+    "offset": "an offset that does not increase",
     "torn": "fewer bytes than were acknowledged",
 }
 
@@ -49,10 +49,10 @@ def bases_of(folder: Path) -> list[int]:
 
 def fault(path: Path, position: int, offset: int, stop: str) -> BadRecord:
     """The error of a log whose acknowledged bytes cannot be read."""
-    message = f"{path}: {_FAULTS[stop]} at byte {position}, where offset {offset} or a later one should be"
+    message = f"{path}: {_FAULTS[stop]} at byte {position}, where offset {offset} or a later one is expected"
     help = (
-        "the file was changed or damaged after it was written; restore it from a copy, "
-        "or read on from a later position you choose"
+        "the file was changed or damaged after it was written; restore it from a copy, or choose a later "
+        "position to read from"
     )
     return BadRecord(message, help=help)
 

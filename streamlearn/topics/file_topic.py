@@ -18,13 +18,12 @@ from streamlearn.topics.file_segment import Segment, bases_of
 from streamlearn.topics.records import Outgoing, Records, empty_records
 from streamlearn.topics.retention import FRAME_HEAD_BYTES
 from streamlearn.topics.settings import AccessSettings, TopicSettings, WriterSettings
-from streamlearn.topics.topic import Reader, Topic
+from streamlearn.topics.topic import Reader, Topic, pause_s_of
 from streamlearn.topics.writer import Writer
 
 __all__ = ["FileTopic", "open_file_topic"]
 
-# How often a head is looked at: the longer nothing came, the less often, so that waiting adds little to a silence.
-_POLL_S, _POLL_S_MAX, _POLL_SHARE = 0.0005, 0.05, 0.05
+_POLL_S = 0.0005
 _CHUNK_BYTES_MIN = 65_536
 _CHUNK_BYTES_OF_RECORD = 1_024
 _MOVES_MAX = 100
@@ -112,25 +111,24 @@ class _FileReader(Reader):
         self._access = access
         self._clock = clock
         self._frame_bytes_max = folder.settings.record_bytes_max + FRAME_HEAD_BYTES
-        self._heads: dict[int, int] = {}
+        self._heads: dict[int, tuple[int, Path]] = {}
         self._segments: dict[int, Segment] = {}
         self._ends: dict[int, tuple[int, int, int]] = {}  # partition -> segment, offset, byte at which to go on
-        self._came_s: dict[int, float] = {}
+        self._partition_came_s: dict[int, float] = {}
 
     def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records:
         now_s = self._clock.monotonic_s()
-        deadline_s, came_s = now_s + wait_ms / 1000, self._came_s.setdefault(partition, now_s)
+        deadline_s, came_s = now_s + wait_ms / 1000, self._partition_came_s.setdefault(partition, now_s)
         while True:
             head = self._head(partition)
             self.check_offset(partition, offset, head.earliest, head.next_offset)
             now_s = self._clock.monotonic_s()
             if offset < head.next_offset:
-                self._came_s[partition] = now_s
+                self._partition_came_s[partition] = now_s
                 return self._found(partition, offset, head, limits)
             if now_s >= deadline_s:
                 return empty_records(partition, offset)
-            pause_s = min(max(_POLL_S, (now_s - came_s) * _POLL_SHARE), _POLL_S_MAX)
-            self._clock.sleep(min(pause_s, deadline_s - now_s))
+            self._clock.sleep(min(pause_s_of(now_s - came_s, _POLL_S), deadline_s - now_s))
 
     def _earliest(self, partition: int) -> int:
         return self._head(partition).earliest
@@ -156,7 +154,7 @@ class _FileReader(Reader):
         return head.next_offset
 
     def close(self) -> None:
-        for descriptor in self._heads.values():
+        for descriptor, _ in self._heads.values():
             os.close(descriptor)
         for segment in self._segments.values():
             segment.close()
@@ -165,12 +163,12 @@ class _FileReader(Reader):
         self._ends.clear()
 
     def _head(self, partition: int) -> Head:
-        path = self._folder.partition(partition) / HEAD_NAME
         try:
             self._folder.check_same()
             if partition not in self._heads:
-                self._heads[partition] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            return read_head(self._heads[partition], path)
+                path = self._folder.partition(partition) / HEAD_NAME
+                self._heads[partition] = (os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+            return read_head(*self._heads[partition])
         except OSError as error:
             raise folder_unreachable(self._folder.path, error) from error
 
@@ -234,7 +232,7 @@ class _FileReader(Reader):
         return now
 
     def _restless(self, partition: int) -> TopicUnreachable:
-        message = f"{self.url} partition {partition}: writers moved on {_MOVES_MAX} times during one look"
+        message = f"{self.url} partition {partition}: writers moved on {_MOVES_MAX} times during one read"
         return TopicUnreachable(message, help="try again; create the topic with a larger segment_bytes")
 
     def _base_of(self, partition: int, offset: int, head: Head) -> int:

@@ -10,7 +10,14 @@ from streamlearn.topics.kafka_link import NO_ERROR, NOT_ALLOWED, TOPIC_EXISTS, U
 from streamlearn.topics.kafka_reader import KafkaReader
 from streamlearn.topics.kafka_session import KafkaSession, TryAgain
 from streamlearn.topics.kafka_writer import BATCH_OVERHEAD_BYTES, KafkaWriter
-from streamlearn.topics.settings import AccessSettings, TopicSettings, WriterSettings
+from streamlearn.topics.settings import (
+    IN_SYNC_SAFE,
+    REPLICAS_SAFE,
+    AccessSettings,
+    Durability,
+    TopicSettings,
+    WriterSettings,
+)
 from streamlearn.topics.topic import Reader, Topic
 from streamlearn.topics.url import TopicUrl
 from streamlearn.topics.writer import Writer
@@ -18,6 +25,7 @@ from streamlearn.topics.writer import Writer
 __all__ = ["KafkaTopic", "create_kafka_topic", "delete_kafka_topic", "open_kafka_topic"]
 
 _LOG = logging.getLogger(__name__)
+_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
 
 def open_kafka_topic(url: TopicUrl, access: AccessSettings, clock: Clock) -> KafkaTopic:
@@ -47,10 +55,19 @@ def create_kafka_topic(url: TopicUrl, settings: TopicSettings, access: AccessSet
 
     def create() -> None:
         session.link.connect(access.request_timeout_ms)
-        code, reason = session.link.create(url.name, settings.partitions, _configs_of(settings))
+        configs = _configs_of(settings)
+        code, reason, replicas = session.link.create(url.name, settings.partitions, configs, only_ask=True)
+        if code != NO_ERROR and code != TOPIC_EXISTS and not is_passing(code):
+            # Some managed brokers let nobody set this, and have it false.
+            configs.pop(_UNCLEAN, None)
+            code, reason, replicas = session.link.create(url.name, settings.partitions, configs, only_ask=True)
+        if code == NO_ERROR:
+            if replicas >= REPLICAS_SAFE:
+                configs[_IN_SYNC] = str(IN_SYNC_SAFE)
+            code, reason, _ = session.link.create(url.name, settings.partitions, configs)
         if code == TOPIC_EXISTS:
             message = f"{session.url} exists already"
-            raise TopicExists(message, help="delete it first, or take another name")
+            raise TopicExists(message, help="delete it first, or choose another name")
         if code != NO_ERROR and not is_passing(code):
             message = f"{session.url}: the broker refused to create it: {error_name(code)}: {reason}"
             raise ConfigError(message, help="change the setting the broker names")
@@ -58,10 +75,10 @@ def create_kafka_topic(url: TopicUrl, settings: TopicSettings, access: AccessSet
 
     def ready() -> None:
         session.link.connect(access.request_timeout_ms)
-        facts = session.link.topic(url.name)
-        if facts is None or len(facts.leaders) != settings.partitions or min(facts.leaders) < 0:
-            message = "the new topic has no leaders yet"
-            raise TryAgain(message)
+        for facts in session.link.topic_by_broker(url.name):
+            if facts is None or len(facts.leaders) != settings.partitions or min(facts.leaders) < 0:
+                message = "a broker does not know the leaders of the new topic yet"
+                raise TryAgain(message)
 
     try:
         session.persist(create, refresh=False)
@@ -82,13 +99,13 @@ def delete_kafka_topic(url: TopicUrl, access: AccessSettings) -> None:
         session.link.connect(access.request_timeout_ms)
         code = session.link.delete(url.name)
         if code in UNKNOWN_TOPIC:
-            message = f"there is no topic {session.url}"
-            raise TopicMissing(message, help="correct the name, or take it as done")
+            message = f"topic {session.url} does not exist"
+            raise TopicMissing(message, help="correct the name, or regard it as deleted")
         session.check(code)
 
     def gone() -> None:
         session.link.connect(access.request_timeout_ms)
-        if session.link.topic(url.name) is not None:
+        if any(session.link.topic_by_broker(url.name)):
             message = "the brokers still know the topic"
             raise TryAgain(message)
 
@@ -128,6 +145,20 @@ class KafkaTopic(Topic):
         self._session.persist(self._session.verify)  # the question named the topic, not its id
         return found
 
+    def durability(self) -> Durability | None:
+        """What the broker says; None where this user may not ask, or the broker does not say."""
+        code, configs = self._configs()
+        if code in NOT_ALLOWED:
+            return None
+        self._session.check(code)
+        if _IN_SYNC not in configs or _UNCLEAN not in configs:
+            return None
+        return Durability(
+            replicas=self._session.facts.replicas,
+            in_sync_min=int(configs[_IN_SYNC]),
+            unclean=configs[_UNCLEAN] == "true",
+        )
+
     def writer(self, settings: WriterSettings | None = None) -> Writer:
         """A writer with a connection of its own; acknowledged by all replicas in sync, idempotent.
 
@@ -137,7 +168,7 @@ class KafkaTopic(Topic):
         code, configs = self._configs()
         if code in NOT_ALLOWED:
             topic = TopicSettings(partitions=self.partitions)
-            message = "%s: this user may not see its settings: records are checked against a record_bytes_max of %d"
+            message = "%s: this user may not read its settings: records are checked against a record_bytes_max of %d"
             _LOG.warning(message, self.url, topic.record_bytes_max)
         else:
             topic = _settings_of(configs, self.partitions)
@@ -175,6 +206,7 @@ def _configs_of(settings: TopicSettings) -> dict[str, str]:
         "delete.retention.ms": str(settings.tombstones_keep_ms),
         "max.message.bytes": str(settings.record_bytes_max + BATCH_OVERHEAD_BYTES),
         "segment.bytes": str(settings.segment_bytes),
+        _UNCLEAN: "false",
     }
 
 

@@ -13,6 +13,7 @@ __all__ = ["Decompressor"]
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16
+_HELP = "let producers write smaller batches, or read on from a later position"
 
 
 class _Beyond(Exception):
@@ -52,10 +53,22 @@ class Decompressor:
             message = f"records compressed with {name} cannot be decompressed: {error}"
             raise BadRecord(message, help="the topic holds damaged records; read on from a later position") from error
         if beyond or len(plain) > self._left_bytes:
-            message = f"{len(data)} bytes compressed with {name} become more than {self._bytes_max} bytes"
-            raise Oversize(message, help="raise topics.decompressed_bytes_max, or read on from a later position")
+            message = f"{len(data)} bytes compressed with {name} expand to more than {self._bytes_max} bytes"
+            raise Oversize(message, help=_HELP)
         self._left_bytes -= len(plain)
         return plain
+
+    def charge(self, size: int) -> None:
+        """Count bytes that records take beside what they say.
+
+        Raises:
+            Oversize: It is more than is left of the budget.
+        """
+        if size > self._left_bytes:
+            left = f"{self._left_bytes} of {self._bytes_max} bytes are left"
+            message = f"compressed records take {size} bytes more than they declare, but {left}"
+            raise Oversize(message, help=_HELP)
+        self._left_bytes -= size
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:

@@ -64,8 +64,8 @@ UNKNOWN_TOPIC = (3, 100, 103)
 NOT_ALLOWED = (29, 31)
 PRODUCER_STATE_LOST = (45, 47, 59)
 CERTAINLY_REFUSED = frozenset((2, 3, 10, 17, 18, 19, 21, 29, 31, 32, 43, 44, 45, 47, 59, 76, 87, 100, 103))
-"""What a broker says before it appends. After other refusals, REQUEST_TIMED_OUT or NOT_LEADER say, a batch may be
-in: the leader appends first and waits for its replicas then."""
+"""Errors that a broker returns before it appends. After others, such as REQUEST_TIMED_OUT or NOT_LEADER, the batch may
+have been written: the leader appends before it waits for its replicas."""
 EARLIEST = -2
 LATEST = -1
 _READ_COMMITTED = 1
@@ -84,20 +84,25 @@ class LinkDown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What a broker says of a topic: its id, and the broker that leads each partition (-1: none now)."""
+    """What a broker says of a topic: its id, who leads each partition (-1: nobody now), the fewest replicas of one."""
 
     topic_id: uuid.UUID
     leaders: tuple[int, ...]
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """An answer to a fetch: record batches, (producer id, first offset) of aborted transactions, the end."""
+    """An answer to a fetch: record batches, (producer id, first offset) of aborted transactions, the end.
+
+    Where the log diverges from the leader epoch that was asked with, `diverges_at` is the first offset that may differ.
+    """
 
     error: int
     data: bytes
     aborted: list[tuple[int, int]]
     stable_end: int = -1
+    diverges_at: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,22 +197,32 @@ class KafkaLink:
         """What the cluster says of a topic; None when there is none."""
         return _facts_of(self._ask(_metadata_request(name)))
 
+    def topic_by_broker(self, name: str) -> list[TopicFacts | None]:
+        """What each broker says of a topic: one that was just created or deleted reaches them one after the other."""
+        nodes = [broker.node_id for broker in self._manager.cluster.brokers()]
+        return [_facts_of(self._ask(_metadata_request(name), node)) for node in nodes]
+
     def begin_topic(self, name: str, *, connect: bool, signal: threading.Event) -> Pending[TopicFacts | None]:
         """Ask for a topic without waiting; on request find the cluster before."""
         bound_ms = self._access.request_timeout_ms
         future = self._manager.call_soon(self._looked, _metadata_request(name), connect, bound_ms)
         return Pending(future, _facts_of, signal)
 
-    def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> tuple[int, str]:
-        """Create a topic with the cluster's own replication; gives the error code and the broker's words."""
+    def create(
+        self, name: str, partitions: int, configs: Mapping[str, str], *, only_ask: bool = False
+    ) -> tuple[int, str, int]:
+        """Create a topic with the cluster's own replication; gives the error code, the broker's words, and replicas.
+
+        Their number is -1 where this user may not see it. To ask only creates nothing.
+        """
         kind = CreateTopicsRequest.CreatableTopic
         settings = [kind.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
         topic = kind(name=name, num_partitions=partitions, replication_factor=-1, assignments=[], configs=settings)
         request = CreateTopicsRequest(
-            topics=[topic], timeout_ms=self._access.request_timeout_ms, validate_only=False, min_version=4
+            topics=[topic], timeout_ms=self._access.request_timeout_ms, validate_only=only_ask, min_version=5
         )
         answer = self._ask(request).topics[0]
-        return answer.error_code, answer.error_message or ""
+        return answer.error_code, answer.error_message or "", answer.replication_factor
 
     def delete(self, name: str) -> int:
         """Delete a topic; gives the error code."""
@@ -243,6 +258,7 @@ class KafkaLink:
         topic_id: uuid.UUID,
         positions: Mapping[int, int],
         *,
+        leader_epochs: Mapping[int, int],
         bytes_max: tuple[int, int],
         wait_ms: int,
         signal: threading.Event,
@@ -253,13 +269,19 @@ class KafkaLink:
             leader: The broker.
             topic_id: Of the topic; a broker that has another under its name refuses.
             positions: Partition to offset.
+            leader_epochs: Partition to the leader epoch of the record before its offset, where that is known.
             bytes_max: Of one partition, and of all together.
             wait_ms: How long the broker may wait until there are some.
             signal: Set when the answer is there.
         """
         kind = FetchRequest.FetchTopic
         parts = [
-            kind.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max[0])
+            kind.FetchPartition(
+                partition=partition,
+                fetch_offset=offset,
+                last_fetched_epoch=leader_epochs.get(partition, -1),
+                partition_max_bytes=bytes_max[0],
+            )
             for partition, offset in positions.items()
         ]
         request = FetchRequest(
@@ -350,7 +372,8 @@ def _facts_of(answer: Any) -> TopicFacts | None:
     if found.error_code != NO_ERROR:
         raise LinkDown(error_name(found.error_code))
     leaders = {part.partition_index: part.leader_id for part in found.partitions}
-    return TopicFacts(found.topic_id, tuple(leaders.get(at, -1) for at in range(len(leaders))))
+    replicas = min((len(part.replica_nodes) for part in found.partitions), default=1)
+    return TopicFacts(found.topic_id, tuple(leaders.get(at, -1) for at in range(len(leaders))), replicas)
 
 
 def _fetched(answer: Any, positions: Mapping[int, int]) -> dict[int, Fetched]:
@@ -360,7 +383,8 @@ def _fetched(answer: Any, positions: Mapping[int, int]) -> dict[int, Fetched]:
     for part in (part for topic in answer.responses for part in topic.partitions):
         aborted = [(entry.producer_id, entry.first_offset) for entry in part.aborted_transactions or ()]
         data = bytes(part.records or b"")
-        found[part.partition_index] = Fetched(part.error_code, data, aborted, part.last_stable_offset)
+        diverges_at = part.diverging_epoch.end_offset if part.diverging_epoch else -1
+        found[part.partition_index] = Fetched(part.error_code, data, aborted, part.last_stable_offset, diverges_at)
     return found
 
 

@@ -1,7 +1,8 @@
 """Reading a Kafka topic: fetches by topic id, so that another topic of the same name is never read for it.
 
 At most one fetch is on its way to a leader. A read takes what has come, asks for what has not, and never waits
-longer than it may: an answer that comes later is taken by the next read.
+longer than it may: an answer that comes later is taken by the next read. A fetch names the leader epoch of the record
+before it, so that the broker notices a log that was truncated and has grown again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from streamlearn.errors import BadRecord, Oversize
+from streamlearn.errors import BadRecord, Oversize, PositionLost
 from streamlearn.native import native
 from streamlearn.topics.kafka_codec import Decompressor
 from streamlearn.topics.kafka_link import (
@@ -22,16 +23,17 @@ from streamlearn.topics.kafka_link import (
     LinkDown,
     Pending,
     TopicFacts,
+    error_name,
 )
 from streamlearn.topics.kafka_session import KafkaSession, TryAgain
-from streamlearn.topics.records import Records, empty_records
+from streamlearn.topics.records import Position, Records, empty_records
 from streamlearn.topics.topic import Reader
 
 __all__ = ["KafkaReader"]
 
 _FETCH_BYTES_MIN = 65_536
 _BATCH_HEAD_BYTES = 12
-_LOOK_S_MAX = 0.05
+_LOOK_S_MAX, _FLIGHT_LOOK_S_MAX = 0.05, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +75,33 @@ class KafkaReader(Reader):
         self._flights: dict[int, _Flight] = {}
         self._answers: dict[int, tuple[int, Fetched, int]] = {}  # partition -> offset, answer, look
         self._kept: dict[int, _Kept] = {}
+        self._epochs: dict[int, tuple[int, int]] = {}  # partition -> offset, leader epoch of the record before it
         self._silences: dict[int, _Silence] = {}
         self._troubled: set[int] = set()  # partitions that are not asked for until the topic was looked at again
         self._looking: Pending[TopicFacts | None] | None = None
         self._look_after_ms = 0.0
         self._looks = 0
 
+    def check(self, position: Position) -> None:
+        """Also refuse a position in a log that was truncated before it and has grown again."""
+        super().check(position)
+        if position.leader_epoch >= 0:
+            self._epochs[position.partition] = (position.offset, position.leader_epoch)
+            self._look({position.partition: position.offset}, (1, _FETCH_BYTES_MIN), 0)
+
     def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records:
         return self._read_many({partition: offset}, limits, wait_ms)[0]
 
     def _read_many(self, positions: Mapping[int, int], limits: tuple[int, int], wait_ms: int) -> list[Records]:
-        session, wanted = self._session, dict(positions)
+        wanted = dict(positions)
+        self._look(wanted, limits, wait_ms)
+        given = [self._give(partition, offset, limits) for partition, offset in wanted.items()]
+        self._fetch_ahead(given, limits)
+        return given
+
+    def _look(self, wanted: dict[int, int], limits: tuple[int, int], wait_ms: int) -> None:
+        """Wait for records of one partition, and pass over offsets that have none."""
+        session = self._session
         self._looks += 1
         deadline_ms = session.now_ms() + wait_ms
         bound_ms = deadline_ms + session.access.answer_wait_ms
@@ -99,10 +117,8 @@ class KafkaReader(Reader):
             if now_ms >= until_ms:
                 break
             seen |= self._ask(wanted, limits, max(0, int(deadline_ms - now_ms)))
-            self._signal.wait(min((until_ms - now_ms) / 1000, _LOOK_S_MAX))
-        given = [self._give(partition, offset, limits) for partition, offset in wanted.items()]
-        self._fetch_ahead(given, limits)
-        return given
+            look_s = _LOOK_S_MAX if self._troubled or not self._flights else _FLIGHT_LOOK_S_MAX
+            self._signal.wait(min((until_ms - now_ms) / 1000, look_s))
 
     def _earliest(self, partition: int) -> int:
         """The broker's log start."""
@@ -169,6 +185,7 @@ class KafkaReader(Reader):
             leader,
             session.facts.topic_id,
             {partition: positions[partition] for partition in order},
+            leader_epochs={partition: self._epoch(partition, offset) for partition, offset in positions.items()},
             bytes_max=(each, min(each * len(positions), most)),
             wait_ms=wait_ms,
             signal=self._signal,
@@ -201,7 +218,7 @@ class KafkaReader(Reader):
                 self._trouble(flight.positions, error, flight.pending.done_ms)
                 continue
             for partition, fetched in answers.items():
-                if fetched.error in (NO_ERROR, OFFSET_OUT_OF_RANGE):
+                if fetched.error == NO_ERROR:
                     self._silences.pop(partition, None)
                 self._answers[partition] = (flight.positions[partition], fetched, flight.look)
         empty = set()
@@ -234,8 +251,12 @@ class KafkaReader(Reader):
         offset = wanted[partition]
         if fetched.error == OFFSET_OUT_OF_RANGE:
             self.check_offset(partition, offset, self.earliest(partition), self.end(partition))
-            fetched = Fetched(NO_ERROR, b"", [])  # the range moved while it was asked: ask again
+        if fetched.diverges_at >= 0:
+            raise self._truncated(partition, offset, fetched.diverges_at)
         try:
+            if fetched.error == OFFSET_OUT_OF_RANGE:
+                # The range moved while it was asked; or the broker has not yet heard of an epoch that another led.
+                raise TryAgain(error_name(fetched.error))
             self._session.check(fetched.error)
         except TryAgain as error:
             self._trouble([partition], error, self._session.now_ms())
@@ -245,6 +266,7 @@ class KafkaReader(Reader):
             self._kept[partition] = _Kept(offset, records, fetched.stable_end)
         else:
             wanted[partition] = records.next_offset
+            self._note_epoch(records)
 
     def _parsed(self, partition: int, offset: int, fetched: Fetched) -> Records:
         budget = self._session.access.decompressed_bytes_max
@@ -252,27 +274,28 @@ class KafkaReader(Reader):
         data = fetched.data
         try:
             try:
-                columns, next_offset = native.scan_kafka_batches(data, offset, fetched.aborted, Decompressor(budget))
+                found = native.scan_kafka_batches(data, offset, fetched.aborted, Decompressor(budget))
             except Oversize:
                 # Each may be small enough by itself: the first alone is read, the next read goes on behind it.
                 data = _first_batch(data)
-                columns, next_offset = native.scan_kafka_batches(data, offset, fetched.aborted, Decompressor(budget))
+                found = native.scan_kafka_batches(data, offset, fetched.aborted, Decompressor(budget))
         except ValueError as error:
             message = f"{where}: damaged records at offset {offset}: {error}"
-            raise BadRecord(message, help="check the broker's disk; or read on from a later position") from error
+            raise BadRecord(message, help="check the broker's disk, or read on from a later position") from error
         except Oversize as error:
             message = f"{where}: records at offset {offset}: {error.message}"
             raise Oversize(message, help=error.help) from error
+        columns, next_offset, leader_epochs = found
         if data and next_offset == offset:
-            message = f"{where}: no whole batch at offset {offset} in {len(data)} bytes"
-            raise BadRecord(message, help="check the broker's disk; or read on from a later position")
-        return Records(partition, *columns, next_offset)
+            message = f"{where}: incomplete batch at offset {offset} in {len(data)} bytes"
+            raise BadRecord(message, help="check the broker's disk, or read on from a later position")
+        return Records(partition, *columns, next_offset, leader_epochs)
 
     def _give(self, partition: int, offset: int, limits: tuple[int, int]) -> Records:
         """What is kept from an offset on, within the limits; the others are kept for the next read."""
         kept = self._kept.pop(partition, None)
         if kept is None or kept.offset != offset:
-            return empty_records(partition, offset)
+            return empty_records(partition, offset, [(0, self._epoch(partition, offset))])
         records = kept.records
         stop, size = min(len(records), limits[0]), 0
         for at in range(stop):
@@ -282,7 +305,29 @@ class KafkaReader(Reader):
                 break
         given, rest = records.slice(0, stop), records.slice(stop, len(records))
         self._kept[partition] = _Kept(given.next_offset, rest, kept.stable_end)
+        self._note_epoch(given)
         return given
+
+    def _epoch(self, partition: int, offset: int) -> int:
+        """The leader epoch of the record before an offset; -1 where it is not known."""
+        known_offset, epoch = self._epochs.get(partition, (offset, -1))
+        return epoch if known_offset == offset else -1
+
+    def _note_epoch(self, records: Records) -> None:
+        if records.leader_epochs:
+            self._epochs[records.partition] = (records.next_offset, records.leader_epoch)
+
+    def _truncated(self, partition: int, offset: int, diverges_at: int) -> PositionLost:
+        message = (
+            f"{self.url} partition {partition}: position {offset} was read in leader epoch "
+            f"{self._epoch(partition, offset)}, but the log has other records from offset {diverges_at} on"
+        )
+        help = (
+            "an unclean leader election lost records that were already read, and other records have their "
+            "offsets: set unclean.leader.election.enable=false and min.insync.replicas=2; choose the position "
+            "to continue from"
+        )
+        return PositionLost(message, help=help)
 
     def _trouble(self, partitions: Iterable[int], error: Exception, at_ms: float) -> None:
         """Note that partitions were asked for in vain; they are asked for again after a look at the topic."""

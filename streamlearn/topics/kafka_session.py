@@ -73,7 +73,7 @@ class KafkaSession:
         if self._facts is None:
             self.refresh(self.access.request_timeout_ms)
         if self._facts is None:
-            raise TryAgain("nothing is known of the topic yet")  # noqa: EM101 - never shown by itself
+            raise TryAgain("the metadata of the topic have not been fetched yet")  # noqa: EM101 - never shown by itself
         return self._facts
 
     def leader(self, partition: int) -> int:
@@ -127,17 +127,18 @@ class KafkaSession:
             TryAgain: It has fewer: the broker is behind.
         """
         if facts is None:
-            message = f"there is no topic {self.url}"
-            raise TopicMissing(message, help="create it first; topics are never made by being read or written")
+            message = f"topic {self.url} does not exist"
+            raise TopicMissing(message, help="create it first; reading or writing never creates a topic")
         found = (str(facts.topic_id), len(facts.leaders))
         known = self._known or found
         if found[0] != known[0]:
             raise replaced(self.url, known[0], found[0])
         if found[1] > known[1]:
-            message = f"{self.url} has {found[1]} partitions now, it had {known[1]} when it was opened"
+            message = f"{self.url} now has {found[1]} partitions; it had {known[1]} when it was opened"
             help = (
-                "open it again to read and write all of them; keys lie in other partitions from now on, so what "
-                "joins by key must start anew, and impressions and actions need the same number"
+                "open it again to use all partitions; many keys now go to other partitions, so start "
+                "consumers that join by key from the beginning, and give impressions and actions the same "
+                "number"
             )
             raise TopicError(message, help=help)
         if found[1] < known[1]:
@@ -157,7 +158,7 @@ class KafkaSession:
         if code in UNKNOWN_TOPIC or is_passing(code):
             raise TryAgain(error_name(code))
         message = f"{self.url}: the broker refused: {error_name(code)}"
-        raise TopicUnreachable(message, help="look at the broker's log and at this client's rights to the topic")
+        raise TopicUnreachable(message, help="see the broker's log, and check this client's rights to the topic")
 
     def persist(self, attempt: Callable[[], _T], bound_ms: float | None = None, *, refresh: bool = True) -> _T:
         """Do something until it succeeds or the bound has passed.
@@ -199,4 +200,4 @@ class KafkaSession:
     def unreachable(self, spent_ms: float, tries: int, reason: Exception) -> TopicUnreachable:
         """The error of brokers that did not answer."""
         message = f"{self.url}: {self._address} did not answer for {spent_ms:.0f} ms ({tries} tries): {reason}"
-        return TopicUnreachable(message, help="check that the brokers run and that this machine reaches them")
+        return TopicUnreachable(message, help="check that the brokers run and that this machine can reach them")

@@ -71,10 +71,10 @@ class _Delivery:
         """End it; what is in and what is in doubt is said."""
         count = len(self.outgoing)
         if self.in_records:
-            error.message = f"{error.message}; the first {self.in_records} of {count} records are in"
+            error.message = f"{error.message}; the first {self.in_records} of {count} records were written"
         if self.unsure:
             start, stop = self.cuts[self.cut]
-            error.message = f"{error.message}; {stop - start} records may or may not be in"
+            error.message = f"{error.message}; {stop - start} records may or may not have been written"
         error.unsure = self.unsure or self.in_records > 0
         self.error = error
 
@@ -146,7 +146,7 @@ class KafkaWriter(Writer):
         session.verify_now_and_then()
         sent: dict[int, dict[int, bytes]] = {}
         flying: dict[int, _Delivery] = {}
-        reason: Exception = TryAgain("nothing could be sent")
+        reason: Exception = TryAgain("sending failed")
         left_bytes: dict[int, int] = {}
         for each in (each for each in deliveries if not each.done):
             try:
@@ -216,7 +216,7 @@ class KafkaWriter(Writer):
         if code in MESSAGE_TOO_LARGE:
             delivery.fail(Oversize(message, help="the topic's max.message.bytes was lowered; open the topic again"))
         else:
-            help = "correct what the broker names; the topic's settings may have changed"
+            help = "fix what the broker names; the topic's settings may have changed"
             delivery.fail(NotDelivered(message, help=help))
 
     def _acknowledged(self, delivery: _Delivery, base: int) -> None:

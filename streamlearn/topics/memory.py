@@ -134,7 +134,7 @@ def create_memory_topic(name: str, settings: TopicSettings) -> None:
     with _LOGS_LOCK:
         if name in _LOGS:
             message = f"memory://{name} exists already"
-            raise TopicExists(message, help="delete it first, or take another name")
+            raise TopicExists(message, help="delete it first, or choose another name")
         _LOGS[name] = _Log(settings, str(uuid.uuid4()), partitions, [0] * settings.partitions)
 
 
@@ -164,8 +164,8 @@ def _log_named(name: str) -> _Log:
     with _LOGS_LOCK:
         log = _LOGS.get(name)
     if log is None:
-        message = f"there is no topic memory://{name} in this process"
-        raise TopicMissing(message, help="create it first; memory topics are seen by the process that made them")
+        message = f"topic memory://{name} does not exist in this process"
+        raise TopicMissing(message, help="create it first; memory topics exist only in the process that created them")
     return log
 
 

@@ -18,15 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["Meter", "note_answer"]
 
 _COUNTS: dict[str, Callable[[], Counter]] = {
-    "records_appended": lambda: counter("topics", "records_appended", "Records that were acknowledged.", ["topic"]),
-    "appended_bytes": lambda: counter(
-        "topics", "appended_bytes", "Bytes of keys and values that were acknowledged.", ["topic"]
-    ),
-    "records_read": lambda: counter("topics", "records_read", "Records that were given to readers.", ["topic"]),
-    "read_bytes": lambda: counter(
-        "topics", "read_bytes", "Bytes of keys and values that were given to readers.", ["topic"]
-    ),
-    "retries": lambda: counter("topics", "retries", "Requests to brokers that were or will be tried again.", ["topic"]),
+    "records_appended": lambda: counter("topics", "records_appended", "Records acknowledged.", ["topic"]),
+    "appended_bytes": lambda: counter("topics", "appended_bytes", "Bytes of acknowledged keys and values.", ["topic"]),
+    "records_read": lambda: counter("topics", "records_read", "Records returned to readers.", ["topic"]),
+    "read_bytes": lambda: counter("topics", "read_bytes", "Bytes of keys and values returned to readers.", ["topic"]),
+    "retries": lambda: counter("topics", "retries", "Requests to brokers that failed and were retried.", ["topic"]),
 }
 _LOCK = threading.Lock()
 _ANSWERED_S: dict[str, float] = {}
@@ -66,5 +62,5 @@ def note_answer(address: str) -> None:
     _ANSWERED_S[address] = time.monotonic()
     if first:
         with _LOCK:
-            silence = gauge("topics", "broker_silence", "seconds", "Since a broker last answered.", ["brokers"])
+            silence = gauge("topics", "broker_silence", "seconds", "Time since a broker last answered.", ["brokers"])
         silence.labels(address).set_function(lambda: time.monotonic() - _ANSWERED_S[address])

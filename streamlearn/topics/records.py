@@ -22,11 +22,14 @@ class Position:
         topic_id: Of the topic it was taken from; a topic deleted and created again has another.
         partition: The partition.
         offset: The next offset to read.
+        leader_epoch: Kafka's leader epoch of the record before it, which shows whether the log was truncated and has
+            grown again; -1 where it is not known, as in other topics.
     """
 
     topic_id: str
     partition: int
     offset: int
+    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +43,7 @@ class Records:
         keys: n keys, None where a record has none.
         values: n values; None is the tombstone of a compacted topic, an empty value is not.
         next_offset: Where to read on. Beyond the last offset plus one where records are gone.
+        leader_epochs: (first offset, Kafka's leader epoch from there on), both growing; none in other topics.
     """
 
     partition: int
@@ -48,6 +52,7 @@ class Records:
     keys: list[bytes | None]
     values: list[bytes | None]
     next_offset: int
+    leader_epochs: Sequence[tuple[int, int]] = ()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -66,13 +71,23 @@ class Records:
             self.keys[start:stop],
             self.values[start:stop],
             following,
+            self.leader_epochs,
         )
 
+    @property
+    def leader_epoch(self) -> int:
+        """The leader epoch of the record before `next_offset`; -1 where it is not known."""
+        return self.leader_epoch_at(self.next_offset - 1)
 
-def empty_records(partition: int, offset: int) -> Records:
+    def leader_epoch_at(self, offset: int) -> int:
+        """The leader epoch of the record at an offset; -1 where it is not known."""
+        return next((epoch for first, epoch in reversed(self.leader_epochs) if first <= offset), -1)
+
+
+def empty_records(partition: int, offset: int, leader_epochs: Sequence[tuple[int, int]] = ()) -> Records:
     """No records; reading goes on at `offset`."""
     none = np.empty(0, np.int64)
-    return Records(partition, none, none, [], [], offset)
+    return Records(partition, none, none, [], [], offset, leader_epochs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +130,7 @@ class Outgoing:
         keys = len(self.values) if self.keys is None else len(self.keys)
         if keys != len(self.values) or self.timestamps_ms.shape != (len(self.values),):
             message = f"{len(self.values)} values, {keys} keys, timestamps of shape {self.timestamps_ms.shape}"
-            raise UsageError(message, help="give one key (or none at all) and one timestamp for each value")
+            raise UsageError(message, help="give one key (or none) and one timestamp for each value")
         if len(self):
             unkeyed = self.keys is None or None in self.keys
             check_record(settings, max(self.sizes()), None if unkeyed else b"", int(self.timestamps_ms.min()))
@@ -132,7 +147,7 @@ def check_record(settings: TopicSettings, size_bytes: int, key: bytes | None, ti
         message = f"a record of {size_bytes} bytes is larger than the topic's limit of {settings.record_bytes_max}"
         raise Oversize(message, help="make the record smaller, or create the topic with a larger record_bytes_max")
     if settings.compacted and key is None:
-        message = "a record without a key cannot be kept by key"
+        message = "a compacted topic cannot take a record without a key"
         raise BadRecord(message, help="give every record of a compacted topic a key")
     if not 0 <= timestamp_ms < 2**63:
         message = f"timestamp {timestamp_ms} ms is {'before 1970' if timestamp_ms < 0 else 'beyond 64 bits'}"

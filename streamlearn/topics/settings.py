@@ -7,7 +7,19 @@ from typing import Literal
 
 from streamlearn.errors import ConfigError
 
-__all__ = ["AccessSettings", "KafkaSecurity", "TopicSettings", "WriterSettings"]
+__all__ = [
+    "IN_SYNC_SAFE",
+    "REPLICAS_SAFE",
+    "AccessSettings",
+    "Durability",
+    "KafkaSecurity",
+    "TopicSettings",
+    "WriterSettings",
+]
+
+REPLICAS_SAFE = 3
+IN_SYNC_SAFE = 2
+"""With these numbers of replicas and in-sync replicas, one broker may be lost while another is down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,26 @@ class TopicSettings:
         """The fields in which `other` differs, as `name: this value -> other value`, or an empty string."""
         mine, theirs = asdict(self), asdict(other)
         return ", ".join(f"{name}: {mine[name]} -> {theirs[name]}" for name in mine if mine[name] != theirs[name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durability:
+    """How many brokers may be lost before records are.
+
+    Attributes:
+        replicas: The fewest of a partition.
+        in_sync_min: How many of them have a record before it is acknowledged, at the least.
+        unclean: Whether a replica that lacks acknowledged records may become leader; they are lost then.
+    """
+
+    replicas: int
+    in_sync_min: int
+    unclean: bool
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether one broker alone may have acknowledged a record, though there are replicas enough for two."""
+        return self.replicas >= REPLICAS_SAFE and self.in_sync_min < IN_SYNC_SAFE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,4 +175,4 @@ def _check_bounds(
         value = getattr(settings, name)
         if not least <= value <= most:
             message = f"{name} is {value}, outside [{least}, {most}]"
-            raise ConfigError(message, help="change it; `streamlearn.topics.settings` says what each setting does")
+            raise ConfigError(message, help="correct it; `streamlearn.topics.settings` describes each setting")

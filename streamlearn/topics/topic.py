@@ -11,12 +11,23 @@ from typing import Self
 from streamlearn.errors import PositionLost, TopicMissing, TopicReplaced, UsageError
 from streamlearn.topics.meters import Meter
 from streamlearn.topics.records import Position, Records
-from streamlearn.topics.settings import TopicSettings, WriterSettings
+from streamlearn.topics.settings import Durability, TopicSettings, WriterSettings
 from streamlearn.topics.writer import Writer
 
-__all__ = ["Reader", "Topic", "replaced"]
+__all__ = ["Reader", "Topic", "pause_s_of", "replaced"]
 
-_TURN_MS = 10
+_TURN_S = 0.01
+_PAUSE_S_MAX, _PAUSE_SHARE = 0.25, 0.05
+
+
+def pause_s_of(silence_s: float, least_s: float, most_s: float = _PAUSE_S_MAX) -> float:
+    """How long to wait before the next look: the longer nothing came the longer, so that it adds little to a silence.
+
+    Examples:
+        >>> pause_s_of(0.0, 0.01), pause_s_of(1.0, 0.01), pause_s_of(60.0, 0.01), pause_s_of(60.0, 0.5)
+        (0.01, 0.05, 0.25, 0.5)
+    """
+    return max(least_s, min(silence_s * _PAUSE_SHARE, most_s))
 
 
 class Topic(ABC):
@@ -40,6 +51,10 @@ class Topic(ABC):
     @abstractmethod
     def settings(self) -> TopicSettings:
         """What the topic is set to now, as the implementation says; not what this process once asked for."""
+
+    def durability(self) -> Durability | None:
+        """What a lost broker costs; None where no brokers keep it, or this user may not see their settings."""
+        return None
 
     @abstractmethod
     def writer(self, settings: WriterSettings | None = None) -> Writer:
@@ -86,8 +101,8 @@ class Topic(ABC):
     def check_partition(self, partition: int) -> None:
         """Refuse a partition the topic does not have."""
         if not 0 <= partition < self.partitions:
-            message = f"{self.url} has no partition {partition}: it has {self.partitions}, from 0"
-            raise TopicMissing(message, help="read and write partitions the topic has")
+            message = f"{self.url} has no partition {partition}: it has {self.partitions}, numbered from 0"
+            raise TopicMissing(message, help="use partitions that the topic has")
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +126,7 @@ class Reader(ABC):
         self.topic_id = topic_id
         self._partitions = frozenset(partitions)
         self._meter = Meter(url)
+        self._came_s = time.monotonic()
 
     def read(
         self,
@@ -198,13 +214,12 @@ class Reader(ABC):
     def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records: ...
 
     def _read_many(self, positions: Mapping[int, int], limits: tuple[int, int], wait_ms: int) -> list[Records]:
-        """One look at each; when there is nothing, short waits in turn until there is."""
+        """One look at each; when there is nothing, others after pauses until there is."""
         until_s = time.monotonic() + wait_ms / 1000
         found = [self._read(partition, offset, limits, 0) for partition, offset in positions.items()]
-        while found and not any(map(len, found)) and (left_s := until_s - time.monotonic()) > 0:
-            for at, records in enumerate(found):
-                turn_ms = min(max(1, round(left_s * 1000)), _TURN_MS) if at == 0 else 0
-                found[at] = self._read(records.partition, records.next_offset, limits, turn_ms)
+        while found and not any(map(len, found)) and (left_s := until_s - (now_s := time.monotonic())) > 0:
+            time.sleep(min(left_s, pause_s_of(now_s - self._came_s, _TURN_S)))
+            found = [self._read(records.partition, records.next_offset, limits, 0) for records in found]
         return found
 
     @abstractmethod
@@ -219,13 +234,14 @@ class Reader(ABC):
     def _count(self, found: Sequence[Records]) -> None:
         records = sum(map(len, found))
         if records:
+            self._came_s = time.monotonic()
             columns = (column for each in found for column in (each.keys, each.values))
             self._meter.read(records, sum(sum(map(len, filter(None, column))) for column in columns))
 
     def _check_partition(self, partition: int) -> None:
         if partition not in self._partitions:
             message = f"{self.url}: this reader was not opened for partition {partition}"
-            raise TopicMissing(message, help="name every partition that will be read when opening the reader")
+            raise TopicMissing(message, help="name every partition to read when you open the reader")
 
     def check(self, position: Position) -> None:
         """Refuse a position that cannot be read from.
@@ -243,10 +259,10 @@ class Reader(ABC):
         end = self.end(partition) if end is None else end
         if not earliest <= offset <= end:
             where = f"{self.url} partition {partition}"
-            message = f"{where}: position {offset} is outside [{earliest}, {end}], what can be read"
+            message = f"{where}: position {offset} is outside the readable range [{earliest}, {end}]"
             help = (
-                "records were deleted before they were read, or the topic lost its end; "
-                "choose where to go on and say so: nothing is skipped in silence"
+                "records were deleted before they were read, or the topic lost its end; choose the position "
+                "to continue from: records are never skipped silently"
             )
             raise PositionLost(message, help=help)
 
@@ -262,11 +278,13 @@ class Reader(ABC):
 def _limits(max_records: int, max_bytes: int) -> tuple[int, int]:
     if max_records < 1 or max_bytes < 1:
         message = f"a read of at most {max_records} records and {max_bytes} bytes"
-        raise UsageError(message, help="ask for at least 1 of each; the first record comes whatever its size")
+        raise UsageError(message, help="ask for at least 1 of each; a read returns one record whatever its size")
     return max_records, max_bytes
 
 
 def replaced(url: str, wanted_id: str, found_id: str) -> TopicReplaced:
     """The error of a topic that has another id than the one wanted."""
     message = f"{url} has topic id {found_id}, not {wanted_id}: it was deleted and created again"
-    return TopicReplaced(message, help="offsets of the old topic mean nothing here; start anew and say from where")
+    return TopicReplaced(
+        message, help="offsets of the old topic mean nothing in the new one; start over and name a position"
+    )

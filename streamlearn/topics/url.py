@@ -14,7 +14,7 @@ __all__ = ["TopicUrl", "parse_url"]
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PORT_MAX = 65_535
-_HELP = "topics are memory://NAME, file:///DIR/NAME or kafka://HOST:PORT[,HOST:PORT]/NAME"
+_HELP = "topic URLs are memory://NAME, file:///DIR/NAME or kafka://HOST:PORT[,HOST:PORT]/NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def parse_url(url: str) -> TopicUrl:
     # Wherever it is: a password with a slash or a hash in it ends the part that names the host.
     in_path = parts.scheme == "file" and parts.netloc in ("", "localhost")
     if not in_path and ("@" in url or "%40" in url):
-        message = "a topic's URL carries no credentials"
+        message = "a topic URL must not contain credentials"
         raise UsageError(message, help=_HELP)
     if parts.scheme == "memory" and _is_name(parts.netloc) and parts.path in ("", "/"):
         return TopicUrl("memory", parts.netloc)
@@ -58,7 +58,7 @@ def parse_url(url: str) -> TopicUrl:
         brokers = tuple(parts.netloc.split(","))
         if all(_is_broker(broker) for broker in brokers):
             return TopicUrl("kafka", parts.path[1:], brokers)
-    message = f"{url!r} is not the URL of a topic"
+    message = f"{url!r} is not a topic URL"
     raise UsageError(message, help=_HELP)
 
 

@@ -103,7 +103,7 @@ class Writer(ABC):
             self._deliver([partition])
         if any(failed == partition for failed, _ in self._failures):
             message = f"{self.url} partition {partition}: {count} records not tried after an earlier failure"
-            raise NotDelivered(message, help="flush says what failed; send that again, then these")
+            raise NotDelivered(message, help="flush reports the failure; send those records again, then these")
         if not count:
             return np.empty(0, np.int64)
         offsets = self._append(partition, outgoing)
@@ -149,7 +149,7 @@ class Writer(ABC):
         if failures:
             found = [failures[at] for at in sorted(failures)]
             message = f"{self.url}: records not delivered: {'; '.join(str(failure) for failure in found)}"
-            help = "send them again once the cause is gone; those in doubt may then be in the topic twice"
+            help = "send them again once the cause is fixed; records in doubt may then be in the topic twice"
             parts = [(failure.partition, failure.records, failure.error) for failure in found]
             raise NotDelivered(message, help=help, failures=parts)
 
@@ -215,8 +215,8 @@ class Writer(ABC):
 
     def _check_partition(self, partition: int) -> None:
         if not 0 <= partition < self._topic.partitions:
-            message = f"{self.url} has no partition {partition}: it has {self._topic.partitions}, from 0"
-            raise TopicMissing(message, help="`partition_of(key, partitions)` gives a partition the topic has")
+            message = f"{self.url} has no partition {partition}: it has {self._topic.partitions}, numbered from 0"
+            raise TopicMissing(message, help="`partition_of(key, partitions)` returns an existing partition")
 
     def __enter__(self) -> Self:
         return self

@@ -5,34 +5,19 @@ from typing import TYPE_CHECKING
 from streamlearn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from streamlearn.trainer.evaluation import Evaluated, Pass, evaluate
-    from streamlearn.trainer.feed import Until
-    from streamlearn.trainer.learning import Tally
-    from streamlearn.trainer.split import Asked
+    from streamlearn.trainer.evaluation import evaluate
+    from streamlearn.trainer.intake.feed import Until
     from streamlearn.trainer.trainer import Trainer, TrainReport
-    from streamlearn.trainer.training import ends_of, train
+    from streamlearn.trainer.trainer_setup import ends_of, train
 
-__all__ = [
-    "Asked",
-    "Evaluated",
-    "Pass",
-    "Tally",
-    "TrainReport",
-    "Trainer",
-    "Until",
-    "ends_of",
-    "evaluate",
-    "train",
-]
+__all__ = ["TrainReport", "Trainer", "Until", "ends_of", "evaluate", "train"]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "evaluation": "Evaluated Pass evaluate",
-        "feed": "Until",
-        "learning": "Tally",
-        "split": "Asked",
+        "evaluation": "evaluate",
+        "intake.feed": "Until",
         "trainer": "Trainer TrainReport",
-        "training": "ends_of train",
+        "trainer_setup": "ends_of train",
     },
 )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.samples import FeatureColumns, SampleBatch, SegmentColumns, SlotColumns
-from streamlearn.trainer.identity import identity_of
+from streamlearn.trainer.intake.identity import identity_of
 from streamlearn.trainer.step import Piece, Step
 
 __all__ = ["StepColumns", "columns_of", "join_features", "requests_of", "take_features"]

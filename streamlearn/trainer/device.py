@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from streamlearn.errors import UsageError
-from streamlearn.settings import TrainerSettings
+from streamlearn.settings.trainer import TrainerSettings
 
 __all__ = ["device_of", "is_compiled"]
 
@@ -20,12 +20,12 @@ def device_of(settings: TrainerSettings) -> str:
         try:
             tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
         except RuntimeError as error:
-            message = f"TensorFlow is in use in this process already, with other threads than {settings.threads}"
-            raise UsageError(message, help="leave trainer.threads out, or train in a process of its own") from error
+            message = f"TensorFlow is already in use in this process, with a thread count other than {settings.threads}"
+            raise UsageError(message, help="remove trainer.threads, or train in a process of its own") from error
     gpus = tf.config.list_physical_devices("GPU") if settings.device != "cpu" else []
     if settings.device == "gpu" and not gpus:
-        message = "trainer.device is gpu, and TensorFlow sees none"
-        raise UsageError(message, help="see its log for the libraries it lacks, or choose trainer.device = 'auto'")
+        message = "trainer.device is gpu, but TensorFlow finds none"
+        raise UsageError(message, help="see its log for missing libraries, or choose trainer.device = 'auto'")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     return "/GPU:0" if gpus else "/CPU:0"

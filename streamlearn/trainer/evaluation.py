@@ -14,15 +14,15 @@ from streamlearn.models import Model, model_of
 from streamlearn.ps import Epoch, PsClient, Shelf
 from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
-from streamlearn.trainer.expiring import Expiring
+from streamlearn.trainer.expiry_schedule import Expiring
 from streamlearn.trainer.held_out import HeldOut, HeldOutScores
-from streamlearn.trainer.kept import Kept
+from streamlearn.trainer.intake.sample_range import Reading
+from streamlearn.trainer.intake.split import Asked, Split, split_of
 from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.learning import Done, Learning, Tally
-from streamlearn.trainer.reading import Reading
+from streamlearn.trainer.learning_loop import Done, Learning, Tally
+from streamlearn.trainer.quarantine import Kept
 from streamlearn.trainer.rows import Rows
-from streamlearn.trainer.split import Asked, Split, split_of
-from streamlearn.trainer.training import ends_of, samples_of
+from streamlearn.trainer.trainer_setup import ends_of, samples_of
 from streamlearn.versions import open_store
 
 __all__ = ["Evaluated", "Evaluation", "Pass", "evaluate"]
@@ -193,7 +193,8 @@ def evaluate(
 def _own_tables(folder: AppFolder) -> PsClient:
     """Empty tables in this process, wherever those of the live model are; no version of them is ever written."""
     options = declared_tables(folder.app.features, folder.settings.tables)
-    client = PsClient.local(options, Shelf(open_store("memory://evaluation"), folder.app.name), folder.settings.ps)
+    store = open_store("memory://evaluation", settings=folder.settings.versions)
+    client = PsClient.local(options, Shelf(store, folder.app.name), folder.settings.ps)
     client.restore(Epoch(1), None)
     return client
 

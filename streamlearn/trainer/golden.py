@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamlearn.samples import SampleBatch
-from streamlearn.trainer.extract import rows_of
+from streamlearn.trainer.intake.extract import rows_of
 from streamlearn.trainer.step import Piece
 
 __all__ = ["golden_rows"]

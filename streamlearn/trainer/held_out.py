@@ -14,12 +14,12 @@ from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.topics import Topic
 from streamlearn.trainer.columns import StepColumns, columns_of
+from streamlearn.trainer.intake.sample_range import Reading
+from streamlearn.trainer.intake.split import Split
 from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.reading import Reading
 from streamlearn.trainer.rows import Rows
-from streamlearn.trainer.split import Split
-from streamlearn.trainer.validating import predicted_of
 from streamlearn.trainer.validation import Predicted, ProgressiveValidation, WindowScore
+from streamlearn.trainer.validation_thread import predicted_of
 
 __all__ = ["HeldOut", "HeldOutScores"]
 

@@ -14,9 +14,9 @@ import tensorflow as tf
 from streamlearn.apps import App
 from streamlearn.errors import UsageError
 from streamlearn.models import Model, PackedSide
-from streamlearn.models.failing import told_of
-from streamlearn.models.tracing import weight_notes
-from streamlearn.settings import TrainerSettings
+from streamlearn.models.graph_trace import weight_notes
+from streamlearn.models.model_errors import told_of
+from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.trainer.device import device_of, is_compiled
 from streamlearn.trainer.loss import loss_of
 
@@ -26,6 +26,8 @@ Float32s = npt.NDArray[np.float32]
 
 _BETA1, _BETA2, _ADAM_EPSILON = 0.9, 0.999, 1e-8
 _INITIAL_ACCUMULATOR, _ADAGRAD_EPSILON = 0.1, 1e-10
+# Of rows: gradients beyond it are a blow-up. Sums of a step's squares stay numbers, and shards take them.
+_GRADIENT_MAX = 1e12
 # How many arrays of the weights' size each optimizer keeps beside them.
 _SLOTS = {"adam": 2, "adagrad": 1, "sgd": 0}
 
@@ -176,8 +178,10 @@ class Learner:
         found = {name: one.shape for name, one in dense.items()}
         if found != self.shapes:
             odd = sorted(name for name in found.keys() | self.shapes.keys() if found.get(name) != self.shapes.get(name))
-            message = f"weight {odd[0]!r} is of shape {found.get(odd[0])}, the model's of {self.shapes.get(odd[0])}"
-            help = "the shape of a model never changes: name the changed application anew, or begin it with `--from`"
+            message = f"weight {odd[0]!r} has shape {found.get(odd[0])}, but the model's has {self.shapes.get(odd[0])}"
+            help = (
+                "the shapes of a model never change: give the changed application a new name, or begin it with `--from`"
+            )
             raise UsageError(message, help=help)
         return np.concatenate([np.zeros(0, np.float32), *(dense[name].reshape(-1) for name in self.shapes)])
 
@@ -195,8 +199,10 @@ class Learner:
         whole = self.end_to_end(dense)
         slots = [state[name] for name in sorted(state) if name.startswith("slot")]
         if len(slots) != len(self._slots):
-            message = f"the state is of an optimizer with {len(slots)} slots, trainer.optimizer has {len(self._slots)}"
-            raise UsageError(message, help="set trainer.optimizer to what the versions were learned by")
+            message = (
+                f"the state belongs to an optimizer with {len(slots)} slots, trainer.optimizer has {len(self._slots)}"
+            )
+            raise UsageError(message, help="set trainer.optimizer to the one that the versions were learned with")
         self._whole.assign(whole)
         for variable, one in zip(self._slots, slots, strict=True):
             variable.assign(one)
@@ -235,9 +241,8 @@ class Learner:
         share, rate = tf.unstack(numbers)
         gradient = of_whole * share + self._settings.l2 * whole
         length = tf.norm(gradient)
-        # A sum is a number only where all its parts are; infinities of both signs make none.
-        total = loss + length + tf.add_n([tf.reduce_sum(one) for one in of_sides])
-        is_finite = tf.math.is_finite(total)
+        bounded = [tf.reduce_all(tf.abs(one) <= _GRADIENT_MAX) for one in of_sides]
+        is_finite = tf.reduce_all([tf.math.is_finite(loss + length), *bounded])
         if self._settings.clip_norm:
             gradient *= tf.minimum(1.0, self._settings.clip_norm / tf.maximum(length, 1e-30))
         self._update(whole, gradient, rate, is_finite)

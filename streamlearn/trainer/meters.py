@@ -14,20 +14,21 @@ class Meters:
     """The metrics of the trainer of this process; totals are since it began."""
 
     def __init__(self) -> None:
-        self._rows = counter("trainer", "rows", "Rows by what became of them", labels=["outcome"])
-        self._steps = counter("trainer", "steps", "Steps by what became of them", labels=["outcome"])
+        self._rows = counter("trainer", "rows", "Rows by outcome", labels=["outcome"])
+        self._steps = counter("trainer", "steps", "Steps by outcome", labels=["outcome"])
         self._seconds = counter("trainer", "stage_seconds", "Seconds each stage was busy", labels=["stage"])
-        self._restored = counter("trainer", "recoveries", "Times all shards were restored after a failure")
-        self._rewound = counter("trainer", "rewinds", "Times training was put back as a request asked")
-        self._behind = gauge("trainer", "behind", "records", "Messages in the samples that were not read yet")
-        self._marks = gauge("trainer", "marks", "ratio", "Share of marks.bytes_max that is held")
+        self._restored = counter("trainer", "recoveries", "Recoveries: times all shards were restored after a failure")
+        self._rewound = counter("trainer", "rewinds", "Rewinds: times training went back, as a request asked")
+        self.requests_refused = counter("trainer", "requests_refused", "Requests that training could not obey")
+        self._behind = gauge("trainer", "behind", "records", "Unread messages in the samples topic")
+        self._marks = gauge("trainer", "marks", "ratio", "Share of marks.bytes_max in use")
         self._clock = gauge("trainer", "clock", "seconds", "Event time that training has reached, since 1970")
-        self._loss = gauge("trainer", "loss", "nats", "Mean loss of a row, of all labels, lately")
+        self._loss = gauge("trainer", "loss", "nats", "Recent mean loss of a row, over all labels")
         self._freshness = histogram(
             "trainer",
             "freshness",
             "seconds",
-            "From when a row was due until it was learned, the oldest of each step",
+            "Time from when a row was due until it was learned, for the oldest row of each step",
             AGES_S,
         )
         self._known: dict[tuple[str, str], float] = {}

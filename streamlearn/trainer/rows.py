@@ -7,8 +7,9 @@ import numpy.typing as npt
 
 from streamlearn.apps import App
 from streamlearn.ps import PsClient
-from streamlearn.settings import TableSettings
-from streamlearn.table import At, Packing, Scatter
+from streamlearn.settings.tables import TableSettings
+from streamlearn.table import Packing, Scatter
+from streamlearn.table.pin import At
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Packed
 from streamlearn.trainer.thresholds import Thresholds

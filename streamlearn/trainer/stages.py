@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.topics.topic import pause_s_of
 
 __all__ = ["STAGES", "Stages", "Work"]
 
 STAGES = ("read", "gather", "pull", "learn", "push")
-_LOOK_S = 0.05
+_LOOK_S, _QUIET_LOOK_S = 0.05, 0.25
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,17 @@ class Stages:
             self._check()
 
     def _learned(self) -> Generator[Any | None, None, None]:
+        came_s = self._clock.monotonic_s()
         while True:
-            found = self._get(self._pulled, once=True)
+            silence_s = self._clock.monotonic_s() - came_s
+            found = self._get(self._pulled, pause_s_of(silence_s, _LOOK_S, _QUIET_LOOK_S))
             if found is _NOTHING:
                 self._check()
                 yield None
                 continue
             if found is _END:
                 break
+            came_s = self._clock.monotonic_s()
             done = self._timed("learn", self._work.learn, found)
             self._handed += 1
             self._put(self._to_push, done)
@@ -180,13 +184,14 @@ class Stages:
         finally:
             self.seconds[name] += self._clock.monotonic_s() - begin_s
 
-    def _get(self, source: queue.Queue[Any], *, once: bool = False) -> Any:
+    def _get(self, source: queue.Queue[Any], wait_s: float | None = None) -> Any:
+        """The next of a queue; with a wait, nothing where it brought none."""
         while not self._has_ended.is_set():
             self._go_round()
             try:
-                return source.get(timeout=_LOOK_S)
+                return source.get(timeout=_QUIET_LOOK_S if wait_s is None else wait_s)
             except queue.Empty:
-                if once:
+                if wait_s is not None:
                     return _NOTHING
         raise _Ended
 

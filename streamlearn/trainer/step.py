@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.samples import SampleBatch
-from streamlearn.trainer.message import Reached
+from streamlearn.trainer.intake.message import Reached
 
 __all__ = ["Piece", "Step"]
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from streamlearn.errors import ConfigError
 from streamlearn.features import FeatureSpec
-from streamlearn.settings import TableSettings
+from streamlearn.settings.tables import TableSettings
 from streamlearn.trainer.columns import StepColumns
 
 __all__ = ["Thresholds"]
@@ -31,13 +31,16 @@ class Thresholds:
         sources = [slot.name for slot in features.slots if slot.keys_of is None]
         for name in counts:
             if name not in sources:
-                message = f"tables.admission_counts: {name!r} is no slot with keys of its own"
+                message = f"tables.admission_counts: {name!r} is not a slot with keys of its own"
                 raise ConfigError(
-                    message, help=f"those are {', '.join(sources)}; a slot with keys_of goes by that one's"
+                    message,
+                    help=(
+                        f"those slots are {', '.join(sources)}; a slot with keys_of uses the count of the slot it names"
+                    ),
                 )
         if max((self._all, *counts.values())) > 1 and not settings.admission_window_ms:
-            message = "keys are to be seen several times before they get a row, and tables.admission_window_ms is 0"
-            raise ConfigError(message, help="say how long keys without a row are counted, such as 86400000 for a day")
+            message = "keys need several occurrences before they get a row, but tables.admission_window_ms is 0"
+            raise ConfigError(message, help="set how long keys without a row are counted, such as 86400000 for a day")
         # By table: those of its slots whose keys have a threshold of their own.
         self._own: dict[str, list[tuple[str, str, int]]] = {}
         for slot in features.slots:

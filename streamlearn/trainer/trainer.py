@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -16,12 +15,16 @@ from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import (
     EpochOver,
+    Oversize,
+    PositionLost,
     PushUnsure,
     ShardNotReady,
     ShardRefused,
     ShardUnreachable,
     StreamlearnError,
     UsageError,
+    VersionDefect,
+    VersionRefused,
 )
 from streamlearn.models import Model
 from streamlearn.ps import Epoch, PsClient
@@ -30,27 +33,29 @@ from streamlearn.publisher.bases import Compact
 from streamlearn.pulse import PULSE
 from streamlearn.samples import SampleCodec, golden_bytes
 from streamlearn.table import declared_tables
+from streamlearn.topics import Position as TopicPosition
 from streamlearn.topics import Topic
-from streamlearn.trainer.expiring import Expiring
-from streamlearn.trainer.feed import Feed, Until
+from streamlearn.trainer.expiry_schedule import Expiring
 from streamlearn.trainer.golden import golden_rows
-from streamlearn.trainer.kept import Kept
+from streamlearn.trainer.intake.feed import Feed, Until, from_what_is_there, quiet_s_max
+from streamlearn.trainer.intake.message import Reached
+from streamlearn.trainer.intake.recent import Recent
+from streamlearn.trainer.intake.skips import SkippedRows
+from streamlearn.trainer.intake.step_cutter import Stepping
 from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.learning import Done, Learning, Tally
-from streamlearn.trainer.message import Reached
+from streamlearn.trainer.learning_loop import Done, Learning, Tally, TrainReport
 from streamlearn.trainer.meters import Meters
-from streamlearn.trainer.recent import Recent
-from streamlearn.trainer.remembered import Remembered
-from streamlearn.trainer.restored import restore
+from streamlearn.trainer.quarantine import Kept
+from streamlearn.trainer.restore import restore
 from streamlearn.trainer.rows import Rows
-from streamlearn.trainer.scoring import VersionScorer, score_rows
-from streamlearn.trainer.skips import SkippedRows
+from streamlearn.trainer.shared_marks import Remembered
 from streamlearn.trainer.step import Piece
-from streamlearn.trainer.stepping import Stepping
-from streamlearn.trainer.validating import Validating
 from streamlearn.trainer.validation import WindowScore
+from streamlearn.trainer.validation_thread import Validating
+from streamlearn.trainer.version_scores import SCORED_ROWS, VersionScorer, score_rows
 from streamlearn.trainer.warm_start import Carried, carry
-from streamlearn.versions import Chain, Cut, Position, Registry, Skip, Store
+from streamlearn.versions import Chain, Cut, Registry, Request, Store
+from streamlearn.versions.format.manifest import Position, Skip
 
 __all__ = ["COUNTED", "TrainReport", "Trainer"]
 
@@ -62,34 +67,13 @@ _RECOVERABLE = (PushUnsure, ShardNotReady, ShardUnreachable, EpochOver)
 _RECOVERIES_MAX = 20
 _KEPT = ".streamlearn/kept"
 _MEASURE_S = 0.5
+_LOST_HELP = (
+    "deleted samples cannot be learned any more; `streamlearn train APP --accept-lost` continues from the "
+    "earliest samples and reports the offsets it skips"
+)
 COUNTED = ("samples", "labels_learned", "labels_corrected")
 """Metrics of a version that say what all of its history learned, each row and label once."""
 Count = TypeVar("Count", int, float)
-
-
-@dataclass(frozen=True)
-class TrainReport:
-    """What a run did.
-
-    Attributes:
-        run: Its number.
-        version: The newest committed version.
-        seconds: How long it took.
-        recoveries: How often shards were restored.
-        rewinds: How often training was put back by a request.
-        tally: What was learned.
-        summary: How well first predictions fit, in the newest closed windows.
-        carried: What it began with of another model; None for a model that did not.
-    """
-
-    run: int
-    version: int
-    seconds: float
-    recoveries: int
-    rewinds: int
-    tally: Tally
-    summary: dict[str, float]
-    carried: Carried | None = None
 
 
 class Trainer:
@@ -104,6 +88,7 @@ class Trainer:
         registry: Who is told of them.
         graph: Id of the graph that serves them.
         compact: Writes the bases that stand for long chains; None writes none.
+        accept_lost: Go on from the earliest samples there are, where those that come next are gone.
         begin_with: A version of another model, whose rows and weights the first version has as far as they fit.
         told: Told of each step that was learned, by the thread that pushes.
         scored: Told of scores of closed windows, by a thread of their own.
@@ -122,6 +107,7 @@ class Trainer:
         graph: str | None = None,
         begin_with: Chain | None = None,
         compact: Compact | None = None,
+        accept_lost: bool = False,
         told: Callable[[Done], None] = lambda done: None,
         scored: Callable[[Sequence[WindowScore]], None] = lambda scores: None,
         clock: Clock = SYSTEM_CLOCK,
@@ -137,8 +123,8 @@ class Trainer:
         self._learner = Learner(app, model, settings.trainer)
         self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables)
         self._kept = Kept(folder.folder / _KEPT, settings.trainer.kept_bytes_max)
-        self._recent = Recent(app, settings.judge.scored_rows_max, settings.trainer.step_rows)
-        scorer = VersionScorer(app.name, store, self._learner, self._rows, settings.trainer.step_rows)
+        self._recent = Recent(app, settings.judge.scored_rows_max, SCORED_ROWS)
+        scorer = VersionScorer(app.name, store, self._learner, Rows(app, client, SCORED_ROWS, settings.tables))
         judge = Judge(settings.judge, scorer=scorer, samples=self._recent.closed, clock=clock)
         self.publisher = Publisher(
             client,
@@ -148,8 +134,10 @@ class Trainer:
             judge=judge,
             registry=registry,
             compact=compact,
+            quiet_s_max=quiet_s_max(topic),
             clock=clock,
         )
+        self._accept_lost, self._lost = accept_lost, dict[int, tuple[int, int]]()
         self._expiry = Expiring(client, settings.tables)
         longest_s = max(group.window_s for group in app.groups)
         # What is not learning has its own bounds: shards load a version, and write one.
@@ -176,15 +164,23 @@ class Trainer:
 
         Raises:
             RunOver: A newer run has taken over.
+            PositionLost: Samples that come next are gone from the topic, and that is not accepted.
             StreamlearnError: What cannot be recovered from.
         """
-        with ExitStack() as ends:
-            return self._run(stop, until or Until(), show, ends)
+        try:
+            with ExitStack() as ends:
+                return self._run(stop, until or Until(), show, ends)
+        except PositionLost as error:
+            raise PositionLost(error.message, help=_LOST_HELP) from error
 
     def _run(self, stop: threading.Event, until: Until, show: Show, ends: ExitStack) -> TrainReport:
         begin_s = self._clock.monotonic_s()
         resumed = self.publisher.start()
-        _LOG.info("run %d goes on from %s", resumed.run, resumed.ref or "nothing")
+        _LOG.info("run %d continues from %s", resumed.run, resumed.ref or "nothing")
+        if resumed.chain is not None and resumed.chain.manifest.labels is None:
+            trusted = (resumed.chain.version, self._lineage.model, ", ".join(self._folder.app.label_names))
+            text = "version %d of %r does not list its labels: the trainer assumes %s; the next version lists them"
+            _LOG.warning(text, *trusted)
         if self._begin_with is not None:
             resumed = self._begun_from(resumed, self._begin_with)
         failures, failed_at = 0, None
@@ -205,7 +201,7 @@ class Trainer:
                 failed_at = self.publisher.committed
                 if failures > _RECOVERIES_MAX:
                     raise
-                _LOG.warning("%s; all shards go back to the newest version", error.message)
+                _LOG.warning("%s; restoring all shards to the newest version", error.message)
                 with PULSE.patience(self._apart_s_max):
                     resumed, self._recoveries = self._resumed(error), self._recoveries + 1
         committed = self.publisher.committed
@@ -220,6 +216,7 @@ class Trainer:
             tally=self.tally,
             summary=self.summary,
             carried=self._carried,
+            lost=self._lost,
         )
 
     def _resumed(self, error: StreamlearnError) -> Resumed:
@@ -234,12 +231,12 @@ class Trainer:
         resumed = self.publisher.resume()
         if later:
             message = (
-                f"{later}, and {self._store.url} has no run of {self._folder.app.name!r} later than this one, "
-                f"{resumed.run}: it was lost, or is another store"
+                f"{later}, but {self._store.url} has no run of {self._folder.app.name!r} later than this one, "
+                f"{resumed.run}: its contents were lost, or it is another store"
             )
             help = (
-                "give the store back what it had, or name the right one in versions.store; "
-                "to begin anew in this one, start the shards again"
+                "restore the contents of the store, or set versions.store to the right one; to start over in "
+                "this one, restart the shards"
             )
             raise ShardRefused(message, help=help)
         return resumed
@@ -252,7 +249,7 @@ class Trainer:
         except (EpochOver, ShardUnreachable):  # it lets nobody of this epoch in to be asked; restoring it will say why
             return ""
         later = [one for one in found if one.epoch is not None and one.epoch.run > run]
-        return f"shard {later[0].place} stands in epoch {later[0].epoch}" if later else ""
+        return f"shard {later[0].place} is in epoch {later[0].epoch}" if later else ""
 
     @property
     def lag(self) -> int:
@@ -286,6 +283,9 @@ class Trainer:
         self._client.restore(epoch, resumed.ref)
         self._remembered = Remembered(len(self._folder.app.labels), self._folder.settings.marks)
         self._reached = restore(resumed.chain, self._topic, self._learner, self._remembered)
+        if self._accept_lost:
+            self._reached, lost = from_what_is_there(self._topic, self._reached)
+            self._lost |= lost
         self._skips = () if resumed.chain is None else resumed.chain.manifest.skips
         self._recent.leave_out(SkippedRows(self._skips))
         self._learned_before = self.tally.rows
@@ -297,12 +297,14 @@ class Trainer:
     def _begun_from(self, resumed: Resumed, begin_with: Chain) -> Resumed:
         """Write the first version from another model's."""
         if resumed.chain is not None:
-            message = f"model {self._folder.app.name!r} has versions already, the newest is {resumed.chain.version}"
-            raise UsageError(message, help="leave --from out to go on from it; --from begins a model that has none")
+            message = f"model {self._folder.app.name!r} already has versions, the newest is {resumed.chain.version}"
+            raise UsageError(
+                message, help="leave --from out to continue from it; use --from only for a model without versions"
+            )
         self._restore(resumed)
         head = self._lineage.head(resumed.run, self.publisher.take_number(), None)
         self._carried, _ = carry(self._store, begin_with, head, self._note(), self._learner)
-        _LOG.info("begun with %s", self._carried.said)
+        _LOG.info("began with %s", self._carried.said)
         return self.publisher.resume()
 
     def _begun_validating(self) -> Validating:
@@ -312,11 +314,28 @@ class Trainer:
         return Validating(app, settings, told=self._scored, learned_before_ms=self._reached.clock_ms)
 
     def _obey(self, resumed: Resumed) -> bool:
-        """Put training back as operators asked; whether they had."""
+        """Put training back as operators asked; whether it was. What cannot be obeyed is refused, and stops nothing."""
+        before = self._rewinds
         for request in resumed.requests:
-            self.publisher.obey(request)
-            self._rewinds += 1
-        return bool(resumed.requests)
+            try:
+                self._check_samples_of(request)
+                self.publisher.obey(request)
+                self._rewinds += 1
+            except (Oversize, PositionLost, VersionDefect, VersionRefused) as error:
+                self.publisher.refuse(request, error.message)
+                self._meters.requests_refused.inc()
+                _LOG.error(
+                    "training continues without going back to version %d, as request %d of %s asks: %s",
+                    request.to.version, request.seq, request.by or "an operator", error.message,
+                )  # fmt: skip
+        return self._rewinds > before
+
+    def _check_samples_of(self, request: Request) -> None:
+        """That the samples are still there that come after a version: who goes back to it needs them."""
+        if not self._accept_lost:
+            found = Chain.find(self._store, self._folder.app.name, request.to.version).manifest.positions
+            positions = [TopicPosition(one.topic_id, one.partition, one.offset) for one in found]
+            self._topic.reader(positions=positions).close()
 
     def _learn(self, stop: threading.Event, until: Until, show: Show) -> bool:
         """Learn until the end; whether training is to be put back before it goes on."""
@@ -324,7 +343,11 @@ class Trainer:
         assert self._remembered is not None
         settings = self._folder.settings.trainer
         counts, seconds = self.tally.counts, self.tally.seconds
-        stepping = Stepping(self._remembered, settings.step_rows, SkippedRows(self._skips), self._horizon_ms)
+        assert self._validating is not None
+        refused = self._validating.refuse
+        stepping = Stepping(
+            self._remembered, settings.step_rows, SkippedRows(self._skips), self._horizon_ms, refused=refused
+        )
         with ExitStack() as ends:
             feed = Feed(
                 self._folder, self._topic, self._reached, stepping,
@@ -334,7 +357,7 @@ class Trainer:
             self._feed = feed
             learning = Learning(
                 self._folder, feed, self._learner, self._rows, self._remembered,
-                kept=self._kept, tally=self.tally, learned=self._pushed, clock=self._clock,
+                kept=self._kept, tally=self.tally, learned=self._pushed, refused=refused, clock=self._clock,
             )  # fmt: skip
 
             def count() -> None:
@@ -403,7 +426,9 @@ class Trainer:
         assert self._validating is not None
         self._validating.catch_up()
         self.publisher.settle()
-        while self.publisher.learned_rows < self.tally.rows - self._learned_before:
+        while self.publisher.learned_rows < self.tally.rows - self._learned_before or self.publisher.is_behind(
+            self._positions()
+        ):
             self.publisher.make_due()
             self.publisher.boundary(self._note)
             self.publisher.settle()
@@ -417,15 +442,10 @@ class Trainer:
         watermark_ms = reached.watermark_ms
         if watermark_ms is not None:
             self._remembered.forget(watermark_ms - self._horizon_ms)
-        topic = self._topic
-        positions = tuple(
-            Position(topic=topic.url, topic_id=topic.topic_id, partition=partition, offset=offset)
-            for partition, offset in enumerate(reached.offsets)
-        )
         learned = self.tally.rows - self._learned_before
         return Noted(
             cut=Cut(
-                positions=positions, watermark_ms=watermark_ms, skips=self._skips, graph=self._graph,
+                positions=self._positions(), watermark_ms=watermark_ms, skips=self._skips, graph=self._graph,
                 metrics=self._metrics(),
             ),
             learned_rows=learned,
@@ -434,6 +454,15 @@ class Trainer:
             marks=self._remembered.save(reached),
             golden=self._golden(),
         )  # fmt: skip
+
+    def _positions(self) -> tuple[Position, ...]:
+        """Where samples go on."""
+        assert self._reached is not None
+        topic = self._topic
+        return tuple(
+            Position(topic=topic.url, topic_id=topic.topic_id, partition=partition, offset=offset)
+            for partition, offset in enumerate(self._reached.offsets)
+        )
 
     def _golden(self) -> dict[str, bytes]:
         """Requests that were learned from lately, as they are scored now; nothing before any."""

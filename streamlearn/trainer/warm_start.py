@@ -6,22 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from streamlearn.errors import UsageError, VersionDefect
+from streamlearn.features import labels_differ
 from streamlearn.publisher import Noted
 from streamlearn.table import Changes
 from streamlearn.trainer.learner import Learner
-from streamlearn.versions import (
-    Chain,
-    Committed,
-    Head,
-    LoadSettings,
-    ScanSettings,
-    Store,
-    TableRecord,
-    VersionWriter,
-    load_tensors,
-)
-from streamlearn.versions.manifest import PARTS
-from streamlearn.versions.scratch import Scratch
+from streamlearn.versions import Chain, Committed, Head, Store, VersionWriter, load_tensors
+from streamlearn.versions.format.manifest import PARTS, TableRecord
+from streamlearn.versions.format.scratch import Scratch
+from streamlearn.versions.store.settings import ScanSettings
 
 __all__ = ["Carried", "carry", "source_of"]
 
@@ -69,17 +61,17 @@ def source_of(store: Store, text: str) -> Chain:
     """
     model, colon, version = text.partition(":")
     if colon and not version.isdecimal():
-        message = f"{text!r} names no version"
+        message = f"{text!r} does not name a version"
         raise UsageError(message, help="write MODEL for its newest version, or MODEL:VERSION")
     try:
         return Chain.find(store, model, int(version) if colon else None)
     except VersionDefect as error:
         if error.defect != "missing":
             raise
-        message = f"there is no version {text!r} to begin with: {error.message}"
+        message = f"cannot begin with version {text!r}: {error.message}"
         help = (
-            "the other model is looked for in this application's own store: let versions.store be the store of both, "
-            "or bring the version here with `streamlearn export` and `streamlearn import`"
+            "the other model must be in this application's store: use the same versions.store for both, or "
+            "copy the version with `streamlearn export` and `streamlearn import`"
         )
         raise UsageError(message, help=help) from error
 
@@ -96,7 +88,15 @@ def carry(store: Store, source: Chain, head: Head, noted: Noted, learner: Learne
         head: The version that is written.
         noted: What it has beside rows; its dense weights are what `learner` begins with.
         learner: Takes the weights over.
+
+    Raises:
+        UsageError: Labels the two share stand in other places: what was learned of a label goes by its place.
     """
+    theirs, mine = source.manifest.labels, head.labels
+    if theirs is not None and mine is not None and any(one != other for one, other in zip(theirs, mine, strict=False)):
+        message = labels_differ(f"version {source.version} of {source.model!r}", theirs, mine)
+        help = "labels are matched by position: add labels at the end, or train without --from"
+        raise UsageError(message, help=help)
     there = {one.name: one for one in source.manifest.tables}
     fresh = {one.name: why for one in head.tables if (why := _why_fresh(one, there.get(one.name)))}
     rows = {one.name: 0 for one in head.tables if one.name not in fresh}
@@ -117,15 +117,15 @@ def carry(store: Store, source: Chain, head: Head, noted: Noted, learner: Learne
 def _rows(source: Chain, rows: dict[str, int]) -> Iterator[Changes]:
     """All rows of some tables, which are counted on the way."""
     for name in rows:
-        for _, (changes,) in Scratch([source], name, ScanSettings(), LoadSettings()).exports((0, PARTS)):
+        for _, (changes,) in Scratch([source], name, ScanSettings(), source.store.loading).exports((0, PARTS)):
             rows[name] += len(changes.keys)
             yield changes
 
 
 def _why_fresh(mine: TableRecord, other: TableRecord | None) -> str:
     if other is None:
-        return "the other model has no such table"
+        return "the other model does not have this table"
     for name in ("dim", "initial_range", "seed", "optimizer", "tick_ms"):
         if getattr(mine, name) != getattr(other, name):
-            return f"its {name} is {getattr(mine, name)} here, {getattr(other, name)} there"
+            return f"its {name} is {getattr(mine, name)} here, but {getattr(other, name)} there"
     return ""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ingest_events import Written, create_topics, history_of, write_events
-from benchmarks.ingest_place import APP
 from benchmarks.result import Result
+from benchmarks.streams.ingest_events import Written, create_topics, history_of, write_events
+from benchmarks.streams.ingest_place import APP
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.events import EventDecoder
 from streamlearn.topics import partition_of

@@ -12,7 +12,7 @@ from streamlearn.testing import wait_until
 
 _CHILD = """\
 import subprocess, sys, time
-from benchmarks.ingest_orphan import end_with_parent
+from benchmarks.streams.ingest_orphan import end_with_parent
 end_with_parent()
 own = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(own.pid, flush=True)

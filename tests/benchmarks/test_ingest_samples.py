@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.ingest_events import create_topics
-from benchmarks.ingest_place import APP
-from benchmarks.ingest_samples import made_of, watch
+from benchmarks.streams.ingest_events import create_topics
+from benchmarks.streams.ingest_place import APP
+from benchmarks.streams.ingest_samples import made_of, watch
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.testing import small_batch

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.loop import TARGETS, missed
-from benchmarks.loop_answers import Answered
-from benchmarks.loop_fresh import figures_of
-from benchmarks.loop_rates import Held, Search, sustained
-from benchmarks.loop_rows import Learned, LoopRows, known_ms
+from benchmarks.loops.loop_answers import Answered
+from benchmarks.loops.loop_fresh import figures_of
+from benchmarks.loops.loop_rates import Held, Search, sustained
+from benchmarks.loops.loop_rows import Learned, LoopRows, known_ms
 
 __all__: list[str] = []
 

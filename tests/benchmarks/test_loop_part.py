@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.loop_part import LoopPart
+from benchmarks.loops.loop_part import LoopPart
 
 __all__: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.loop_served import midnights_of, served_figures
+from benchmarks.loops.loop_served import midnights_of, served_figures
 from streamlearn.demo.board import Rows
 
 _HOUR_MS = 3_600_000

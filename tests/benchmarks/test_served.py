@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.nodes.serving_workload import Workload
 from benchmarks.peers.served import Served
-from benchmarks.serving_workload import Workload
 from streamlearn.features import FeatureSpec, Slot
 from streamlearn.models import Din, PackedSide, export_graphs, load_graphs
-from streamlearn.serving.asked import Asked
+from streamlearn.serving.load.requests import Asked
 
 DIM, LENGTH, VALUES = 3, 4, 7
 FEATURES = FeatureSpec(

@@ -11,15 +11,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.nodes.serving_life import Beside
+from benchmarks.nodes.serving_load import P99_MS_MAX, Contender, answers_per_s_of, overload, peaks
+from benchmarks.nodes.serving_model import ServingModel
+from benchmarks.nodes.serving_parts import Parts, Sizes
 from benchmarks.result import Result
-from benchmarks.serving_life import Beside
-from benchmarks.serving_load import P99_MS_MAX, Contender, answers_per_s_of, overload, peaks
-from benchmarks.serving_model import ServingModel
-from benchmarks.serving_parts import Parts, Sizes
 from streamlearn.errors import ServiceError
 from streamlearn.features import keys_of
 from streamlearn.models.description import Description, GraphNote, TensorNote, write_description
-from streamlearn.serving.load import Load, LoadFound, LoadPlan
+from streamlearn.serving.load.load_run import Load, LoadFound, LoadPlan
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.versions import Chain, load, open_store
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import serving_peers
-from benchmarks.serving_peers import SERVING_PEERS, PeerServer, best_delay_ms, ready_servers
-from benchmarks.serving_workload import Workload
+from benchmarks.nodes import serving_peers
+from benchmarks.nodes.serving_peers import SERVING_PEERS, PeerServer, best_delay_ms, ready_servers
+from benchmarks.nodes.serving_workload import Workload
 from streamlearn.errors import ServiceError
 from streamlearn.features import FeatureSpec, Slot
-from streamlearn.serving.asked import Asked
-from streamlearn.serving.load import LoadPlan
+from streamlearn.serving.load.load_run import LoadPlan
+from streamlearn.serving.load.requests import Asked
 from tools.services.cache import Cache
 
 __all__: list[str] = []
@@ -146,6 +146,4 @@ def test_triton_is_told_to_merge_requests_of_any_length(tmp_path: Path) -> None:
     assert "allow_ragged_batch: true" in config
     assert "count: 2 kind: KIND_CPU" in config
     assert "max_queue_delay_microseconds: 3000" in config
-    assert (
-        str(Path(serving_peers.__file__).parent.parent) in (folder / "models" / "model" / "1" / "model.py").read_text()
-    )
+    assert str(Path(serving_peers.__file__).parents[2]) in (folder / "models" / "model" / "1" / "model.py").read_text()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.keys import every_bit
+from benchmarks.ours.streamlearn_trainer import StreamLearner
 from benchmarks.peers.answer import Wrong
-from benchmarks.streamlearn_trainer import StreamLearner
 from benchmarks.trainer_samples import STEP_SAMPLES, Workload
 from benchmarks.trainer_topic import MESSAGE_ROWS, batches, samples_folder, write_samples
 from streamlearn.samples import SampleBatch, SampleCodec

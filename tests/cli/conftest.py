@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamlearn.cli.main import cli, main
-from streamlearn.settings import ReplicaSettings
+from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.testing import wait_until
 from streamlearn.versions import (
     Replica,

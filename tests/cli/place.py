@@ -9,18 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streamlearn.versions import (
-    Announcer,
-    History,
-    Known,
-    Pointer,
-    PointerLog,
-    Registry,
-    Store,
-    Verdict,
-    write_verdict,
-)
-from streamlearn.versions.pointer import publish
+from streamlearn.versions import History, Known, Pointer, PointerLog, Registry, Store, Verdict, write_verdict
+from streamlearn.versions.pointer.announcer import Announcer
+from streamlearn.versions.pointer.moves import publish
 from tests.versions.history import MODEL, Trainer
 
 __all__ = ["DEADLINE_S", "VERSIONS", "Ended", "Place", "Verb", "refused"]

@@ -40,7 +40,7 @@ def test_a_folder_that_is_no_application_is_said_in_two_lines(tmp_path: Path) ->
     done = _streamlearn("settings", tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        f"error: {tmp_path} is no application: it has no app.py",
+        f"error: {tmp_path} is not an application folder: it has no app.py",
         "help: name the folder of an application, such as examples/kuairand",
     ]
 
@@ -51,7 +51,7 @@ def test_a_place_that_cannot_be_written_is_named_and_no_traceback_shown(tmp_path
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         f"error: {tmp_path / 'file' / 'schemas'}: Not a directory",
-        "help: see whether the place is there, has space and may be written; --set telemetry.log_level=debug says more",
+        "help: check that the path exists, has free space and is writable; --set telemetry.log_level=debug shows more",
     ]
 
 

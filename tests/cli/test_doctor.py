@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamlearn.apps import load_app
-from streamlearn.cli.app_findings import app_findings
-from streamlearn.cli.finding import Finding
+from streamlearn.apps import TOPICS, load_app
+from streamlearn.cli.doctor.app_findings import app_findings, durability_findings
+from streamlearn.cli.doctor.check_result import Finding
+from streamlearn.ingest import ProgressLog, begin_run
 from streamlearn.topics import TopicSettings, create_topic
+from streamlearn.topics.settings import Durability
+from tools.services import Kafka, KafkaCluster
 
 __all__: list[str] = []
 
@@ -37,22 +41,74 @@ def test_a_part_of_the_topics_is_wrong_for_nothing_runs_on_it(small: Path) -> No
     found = _found(small)
     assert found["topic progress"].state == found["topic dead_letters"].state == "missing"
     assert found["topics"].state == "wrong"
-    assert "and not progress, dead_letters" in found["topics"].detail
+    assert "but not progress, dead_letters" in found["topics"].detail
     assert "--create" in found["topics"].help
 
 
 def test_the_last_line_says_what_the_status_is_of(
     small: Path, verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamlearn.cli.doctor.machine_findings", lambda: iter([Finding("gpu", "missing", "none")]))
+    monkeypatch.setattr(
+        "streamlearn.cli.doctor.verb.machine_findings", lambda: iter([Finding("gpu", "missing", "none")])
+    )
     done = verb("doctor", "--app", small)
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[-1].startswith("nothing is wrong; gpu, topic impressions, topic actions, ")
+    summary = "nothing is wrong; missing but optional: gpu, topic impressions, topic actions, "
+    assert done.stdout.splitlines()[-1].startswith(summary)
     folder = load_app(small)
     create_topic(folder.topic_url("impressions"), TopicSettings(partitions=2)).close()
     done = verb("doctor", "--app", small)
     assert done.exit_code == 1
-    assert done.stdout.splitlines()[-1].startswith("topics must be mended; gpu, topic actions, ")
+    assert done.stdout.splitlines()[-1].startswith(
+        "fix what is wrong: topics; missing but optional: gpu, topic actions, "
+    )
+
+
+def test_topics_that_lose_records_with_a_broker_are_named() -> None:
+    safe, single = (Durability(replicas=count, in_sync_min=min(2, count), unclean=False) for count in (3, 1))
+    durable = {
+        "impressions": safe,
+        "actions": replace(safe, in_sync_min=1),
+        "samples": replace(safe, unclean=True),
+        "progress": single,
+        "dead_letters": None,
+    }
+    found = {finding.what: finding for finding in durability_findings(durable)}
+    assert {what: finding.state for what, finding in found.items()} == {
+        "unclean elections": "wrong",
+        "replicas in sync": "wrong",
+        "replicas": "missing",
+    }
+    assert "enable=true for samples:" in found["unclean elections"].detail
+    assert "replicas=1 for actions:" in found["replicas in sync"].detail
+    assert "1 for progress:" in found["replicas"].detail
+    assert not list(durability_findings({"impressions": safe, "dead_letters": None}))
+
+
+def test_topics_made_on_three_brokers_are_safe_until_somebody_changes_them(
+    own_kafka_cluster: KafkaCluster, small: Path, verb: Callable[..., Any]
+) -> None:
+    root = f"topics.root=kafka://{own_kafka_cluster.address}"
+    assert verb("topics", small, "--create", "1", "--set", root).exit_code == 0
+    found = _found(small, root)
+    assert {finding.state for finding in found.values()} == {"ok"}
+    name = load_app(small).topic_url("samples").rpartition("/")[2]
+    own_kafka_cluster.set_topic(name, {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"})
+    found = _found(small, root)
+    assert "for samples:" in found["unclean elections"].detail
+    assert "for samples:" in found["replicas in sync"].detail
+
+
+def test_a_topic_of_one_replica_is_no_failure_and_its_risk_is_named(
+    kafka: Kafka, small: Path, verb: Callable[..., Any]
+) -> None:
+    root = f"topics.root=kafka://{kafka.address}"
+    assert verb("topics", small, "--create", "1", "--set", root).exit_code == 0
+    found = _found(small, root)
+    assert {what for what, finding in found.items() if finding.state != "ok"} == {"replicas"}
+    assert found["replicas"].state == "missing"
+    assert "1 for impressions, actions, samples, progress, dead_letters: " in found["replicas"].detail
+    assert verb("topics", small, "--delete", "--yes", "--set", root).exit_code == 0
 
 
 def test_a_broker_that_does_not_answer_is_wrong_and_asked_once(small: Path) -> None:
@@ -61,7 +117,7 @@ def test_a_broker_that_does_not_answer_is_wrong_and_asked_once(small: Path) -> N
     assert time.monotonic() - begin < 30  # of the 90 that are usual
     topics = [finding for what, finding in found.items() if what.startswith("topic ")]
     assert [finding.state for finding in topics] == ["wrong"] * 5
-    assert ["not tried" in finding.detail for finding in topics] == [False, True, True, True, True]
+    assert ["not checked" in finding.detail for finding in topics] == [False, True, True, True, True]
 
 
 def test_impressions_and_actions_of_different_partitions_are_wrong(small: Path) -> None:
@@ -72,6 +128,21 @@ def test_impressions_and_actions_of_different_partitions_are_wrong(small: Path) 
     assert found["topic actions"].detail.endswith("3 partitions")
     assert found["partitions"].detail == "impressions has 2, actions has 3"
     assert found["partitions"].state == "wrong"
+
+
+def test_a_running_ingest_whose_events_become_dead_letters_is_wrong(small: Path) -> None:
+    folder = load_app(small)
+    for name in TOPICS:
+        create_topic(folder.topic_url(name), folder.topic_settings(name, 1)).close()
+    run = begin_run(folder)
+    for share, state in ((0.04, None), (0.4, "wrong")):
+        with ProgressLog.open(folder.topic_url("progress"), folder.access) as log:
+            log.write(run.run, run.lineage, {}, dead_share=share)
+        finding = _found(small).get("dead letters")
+        assert (finding and finding.state) == state
+    assert finding is not None
+    assert finding.detail == "40.0% of ingest's recent events became dead letters; at most 5.0% is allowed"
+    assert "dead letters" not in _found(small, "ingest.dead_share_max=0.5")
 
 
 def test_a_schema_file_that_is_not_there_is_wrong(small: Path) -> None:
@@ -88,7 +159,9 @@ def test_a_folder_that_is_no_application_is_one_finding(tmp_path: Path) -> None:
 def test_a_finding_takes_two_lines_and_settings_can_be_laid_over(
     small: Path, verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamlearn.cli.machine_findings.COMMANDS", {"nothing": (["no-such-program"], "do without")})
+    monkeypatch.setattr(
+        "streamlearn.cli.doctor.machine_findings.COMMANDS", {"nothing": (["no-such-program"], "do without")}
+    )
     done = verb("doctor", "--app", small, "--set", "topics.root=nonsense://")
     assert done.exit_code == 1
     lines = done.stdout.splitlines()

@@ -11,7 +11,8 @@ import pytest
 
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import UsageError
-from streamlearn.events import Failure, Origin, Producer, dead_letter
+from streamlearn.events import Failure, Origin, Producer
+from streamlearn.events.dead_letter import dead_letter
 from streamlearn.samples import SampleCodec
 from streamlearn.schemas import PROGRESS
 from streamlearn.testing import small_batch, small_impression

@@ -79,7 +79,7 @@ def test_a_shard_says_that_it_works_while_it_answers_itself(
 def test_shards_that_answer_are_shown_beside_one_that_does_not(
     small: Path, verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamlearn.cli.ps._STATS_WAIT_S_MAX", 1.0)
+    monkeypatch.setattr("streamlearn.cli.run.ps._STATS_WAIT_S_MAX", 1.0)
     with _shard(small, "--shard", "0/2") as (_, there), socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         away = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -87,7 +87,7 @@ def test_shards_that_answer_are_shown_beside_one_that_does_not(
         shown = verb(*words)
         assert isinstance(shown.exception, PartlyDone)
         assert shown.exception.exit_code == 3
-        assert f"1 of 2 shards did not say how they are: shard 1 at {away}" in shown.exception.message
+        assert f"1 of 2 shards did not answer: shard 1 at {away}" in shown.exception.message
         assert "refused" in shown.exception.message
         assert "0/2" in shown.stdout
         shown = verb(*words, "--json")
@@ -114,18 +114,18 @@ def test_a_shard_says_in_its_log_where_it_stands_and_tells_no_secret(small: Path
         assert shard.wait(_END_S_MAX) == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     said = [line["message"] for line in lines]
-    assert said[0] == f"shard 0/1 listens at {address}"
+    assert said[0] == f"shard 0/1 listens on {address}"
     assert (lines[0]["model"], lines[0]["parts"]) == (folder.app.name, "[0, 1024)")
-    assert "shard 0/1 stands at no version in epoch 4.2" in said
-    assert said[-2:] == ["shard 0/1 stops, and finishes what was begun", "shard 0/1 has stopped"]
+    assert "shard 0/1 is at no version in epoch 4.2" in said
+    assert said[-2:] == ["shard 0/1 stops after its current work", "shard 0/1 has stopped"]
     assert "secret" not in log.read_text()
 
 
 def test_a_shard_that_cannot_be_is_refused_with_help(small: Path, verb: Callable[..., Any]) -> None:
     for words, said in (
         ((), "no application"),
-        (("--app", small, "--shard", "3/2"), "no place"),
-        (("--app", small, "--tls-cert", "cert.pem"), "belong together"),
+        (("--app", small, "--shard", "3/2"), "invalid shard position '3/2'"),
+        (("--app", small, "--tls-cert", "cert.pem"), "--tls-key together"),
         (("--app", small, "--token-file", small / "none"), "cannot be read"),
         (("stats", "--app", small), "ps.addresses is empty"),
     ):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
-from streamlearn.cli.replay_progress import LINE_S, line_progress
-from streamlearn.replay import ReplayProgress
+from streamlearn.cli.events.replay_progress import LINE_S, line_progress
+from streamlearn.replay.replayer import ReplayProgress
 
 __all__: list[str] = []
 

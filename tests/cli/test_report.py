@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamlearn.cli.report_marks import read_story
+from streamlearn.cli.report.marks import read_story
 from streamlearn.testing import ManualClock
 from streamlearn.trainer.validation import ScoreLog, WindowScore, read_scores
 from streamlearn.versions import (
@@ -28,7 +28,7 @@ from streamlearn.versions import (
     open_store,
     write_verdict,
 )
-from streamlearn.versions.pointer import Pointer, promote, publish, raise_floor, release, rollback
+from streamlearn.versions.pointer.moves import Pointer, promote, publish, raise_floor, release, rollback
 from tests.cli.place import Verb, refused
 
 BEGIN_MS, WALL_MS = 1_700_000_040_000, 1_700_000_100_000
@@ -115,7 +115,7 @@ def write(app: Path, found: list[WindowScore] | None = None) -> None:
 
 
 def test_without_scores_it_says_so_and_what_writes_them(small: Path, verb: Verb) -> None:
-    refused(verb("report", small), 1, "there are no scores in", "help: a trainer writes them")
+    refused(verb("report", small), 1, "has no scores", "help: a trainer writes them")
     assert not (small / ".streamlearn" / "report").exists()
 
 
@@ -125,7 +125,7 @@ def test_a_report_is_one_page_that_needs_nothing_beside_it(small: Path, store: S
     ended = verb("report", small)
     assert ended.status == 0, ended
     out = small / ".streamlearn" / "report"
-    assert f"the report is {out / 'report.html'}" in ended.out
+    assert f"the report is in {out / 'report.html'}" in ended.out
     assert {file.name for file in out.iterdir()} == {"report.html", "labels.png", "segment-page.png", "freshness.png"}
     page = (out / "report.html").read_text()
     assert "<b>" not in page
@@ -186,7 +186,7 @@ def test_marks_without_an_event_time_are_counted_and_in_the_table(small: Path, s
         found.move(publish, version, 1)
     found.move(rollback, 1)
     ended = verb("report", small)
-    assert "1 mark at an event time that no version says: in the table alone." in ended.out
+    assert "1 mark without a known event time: only in the table." in ended.out
     assert "rollback" in (small / ".streamlearn" / "report" / "report.html").read_text()
 
 
@@ -194,7 +194,7 @@ def test_moves_that_are_not_looked_at_are_counted(small: Path, store: Store, ver
     write(small, few())
     life(store)
     ended = verb("report", small, "--moves", 2)
-    assert "4 moves of the pointer, older or damaged, left out." in ended.out
+    assert "4 moves of the pointer, older or damaged, are not shown." in ended.out
     story = read_story(store, MODEL, moves_max=2, is_live=True)
     assert [one.what for one in story.marks] == ["rejected", "release"]  # what the oldest of them did is not known
     assert [one.version for one in story.activations][-1] == 4
@@ -227,7 +227,7 @@ def test_one_window_of_one_label_is_a_report(small: Path, verb: Verb) -> None:
     write(small, scores(1)[:1])
     ended = verb("report", small)
     assert ended.status == 0, ended
-    assert "1 score, 1 of them of windows that are not complete; 0 versions, 0 moves of the pointer." in ended.out
+    assert "1 score, 1 from incomplete windows; 0 versions, 0 moves of the pointer." in ended.out
 
 
 def test_without_matplotlib_it_says_what_to_install(

@@ -48,8 +48,8 @@ def test_what_was_created_is_said_and_what_was_there_is_left(small: Path, verb: 
     assert "created, with partitions: impressions (4), actions (4), samples (4), progress (1)" in first.stderr
     again = verb("topics", small, "--create", 3)
     assert again.exit_code == 0
-    assert "created nothing" in again.stderr
-    assert "samples was there with 4 partitions, not 3" in again.stderr
+    assert "created none" in again.stderr
+    assert "samples exists with 4 partitions, not 3" in again.stderr
     assert "progress was there" not in again.stderr
     assert {name: row["partitions"] for name, row in _rows(verb, small).items()} == {
         "impressions": 4, "actions": 4, "samples": 4, "progress": 1, "dead_letters": 4,

@@ -78,7 +78,7 @@ class Running:
 
     def pids(self, name: str = r"\S+") -> list[int]:
         """Processes that it has started, in turn."""
-        return [int(pid) for pid in re.findall(rf" {name} is started pid=(\d+)", self.said)]
+        return [int(pid) for pid in re.findall(rf" started {name} pid=(\d+)", self.said)]
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def test_events_become_scores_what_is_killed_comes_back_and_nothing_stays_behind
         heard.wait("STOPPING=1")
         assert up.process.wait(_WAIT_S) == 0, up.said
         assert heard.heard() == []
-        stopped = re.findall(r" (\S+) is told to stop", up.said)
+        stopped = re.findall(r" stopping ([\w-]+)(?=\s)", up.said)
         assert stopped == ["ingest", "trainer", "node-1"]
         assert len(up.pids()) == 4
         assert not any(Path(f"/proc/{pid}").exists() for pid in up.pids())

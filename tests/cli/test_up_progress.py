@@ -6,9 +6,10 @@ import io
 
 from rich.console import Console
 
-from streamlearn.cli.up_progress import members_table
-from streamlearn.settings import UpSettings
-from streamlearn.supervision import Course, Member, Seen
+from streamlearn.cli.run.up_progress import members_table
+from streamlearn.settings.up import UpSettings
+from streamlearn.supervision import Member, Seen
+from streamlearn.supervision.course import Course
 from streamlearn.testing import ManualClock
 
 

@@ -60,7 +60,7 @@ def test_a_node_that_does_not_act_is_named_and_the_exit_status_is_3(
 ) -> None:
     place.registry.beat(Node(boot_id="dead", name="node-dead", state="ready", active=5))
     ended = verb("rollback", MODEL, "--to", 4, "--wait", 1)
-    refused(ended, 3, "1 of 3 nodes did not act in time: node-dead", "help: ")
+    refused(ended, 3, "1 of 3 nodes did not confirm in time: node-dead", "help: ")
     assert "node-dead  silent" in ended.out
     ended = verb("release", MODEL, "--wait", 0.1, "--json")  # version 5 is tainted
     assert ended.status == 1
@@ -70,23 +70,34 @@ def test_a_node_that_does_not_act_is_named_and_the_exit_status_is_3(
     assert len(ended.json["acted"]) == 2
 
 
+def test_a_move_that_no_node_is_known_to_follow_says_so_and_ends_with_3(place: Place, verb: Verb) -> None:
+    said = "the pointer moved, but nodes could not be asked whether they follow: the registry knows of no nodes"
+    ended = verb("rollback", MODEL, "--to", 4, "--wait", 0.1)
+    assert f"{MODEL} is rolled back to version 4 and held there" in ended.out
+    refused(ended, 3, said, "--wait 0")
+    ended = verb("promote", MODEL, 5, "--accept", "--wait", 0.1, "--json")
+    refused(ended, 3, said)
+    assert ended.json["registry"] == "the registry knows of no nodes"
+    refused(verb("release", MODEL, "--wait", 0.1), 3, said)
+
+
 def test_a_rollback_to_before_a_time_takes_the_newest_version_written_before(place: Place, verb: Verb) -> None:
     written = {one.version: one.written_wall_ms for one in place.known}
     ended = verb("rollback", MODEL, "--before", written[5] + 1, "--wait", 0, "--json")
     assert ended.json["active"] == 4
     ended = verb("rollback", MODEL, "--before", "1970-01-01T00:00:00", "--wait", 0)
-    refused(ended, 1, "there is no version before 1970-01-01 00:00:00+00:00 of the active one", "streamlearn versions")
+    refused(ended, 1, "no clean version before 1970-01-01 00:00:00+00:00 (the active one is", "streamlearn versions")
 
 
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ((), 2, "how far back is not said, or said twice"),
-        (("--to", 4, "--steps", 1), 2, "give one of --to VERSION, --steps N and --before TIME"),
+        ((), 2, "give exactly one of --to, --steps and --before"),
+        (("--to", 4, "--steps", 1), 2, "for example --to VERSION, --steps N or --before TIME"),
         (("--to", 3), 1, "version 3 cannot be served: it is not a version of the history"),
         (("--to", 99), 1, "complete and clean are 1, 2, 4, 5"),
-        (("--steps", 9), 1, "there is no version 9 steps back of the active one, 5: 3 are older"),
-        (("--before", "noon"), 2, "'noon' is no time"),
+        (("--steps", 9), 1, "no clean version 9 steps back (the active one is 5): 3 are older"),
+        (("--before", "noon"), 2, "'noon' is not a time"),
         (("--to", "x"), 2, "x"),
         (("--steps", 0), 2, "0"),
     ],
@@ -101,8 +112,8 @@ def test_a_rollback_that_cannot_be_is_refused_and_moves_nothing(
 
 def test_a_model_that_is_not_there_is_named(place: Place, verb: Verb) -> None:
     for words in (("versions", "nobody"), ("rollback", "nobody", "--steps", 1), ("show", "nobody", 1)):
-        refused(verb(*words), 2, "there is no version of 'nobody'", "--store or STREAMLEARN_STORE")
-    refused(verb("versions"), 2, "no model was named")
+        refused(verb(*words), 2, "has no version of 'nobody'", "--store or STREAMLEARN_STORE")
+    refused(verb("versions"), 2, "no model was given")
 
 
 def test_a_release_follows_the_newest_clean_version_and_is_refused_when_there_is_none(
@@ -110,14 +121,33 @@ def test_a_release_follows_the_newest_clean_version_and_is_refused_when_there_is
 ) -> None:
     assert verb("rollback", MODEL, "--to", 4).status == 0
     refused(verb("release", MODEL), 1, "version 5 is tainted", "streamlearn rewind", "--accept")
-    write_revert(place.store, MODEL, to=4, run=1, version=6)
-    one = place.known[-1]
-    write_verdict(place.store, History(place.store, MODEL).folder(one.ref), Verdict(version=one.ref, outcome="passed"))
+    put_back(place, 6)
     ended = verb("release", MODEL)
     assert ended.status == 0, ended
-    assert f"{MODEL} follows again, from version 6" in ended.out
+    assert f"{MODEL} follows new versions again, from version 6" in ended.out
     assert not place.pointer.held
     assert verb("release", MODEL, "--json").json["active"] == 6
+
+
+def test_a_second_rollback_leaves_what_came_after_a_rewind_and_no_verb_serves_it_again(
+    place: Place, verb: Verb
+) -> None:
+    assert verb("rollback", MODEL, "--to", 4, "--wait", 0).status == 0
+    put_back(place, 6)
+    assert verb("release", MODEL, "--wait", 0, "--json").json["active"] == 6
+    assert "held there; tainted: 5, 6 " in verb("rollback", MODEL, "--to", 4, "--wait", 0).out
+    refused(verb("release", MODEL), 1, "versions 5, 6 are tainted", "streamlearn rewind")
+    refused(verb("rewind", MODEL, "--to", 6), 1, "version 6 of 'ctr' is tainted", "clean versions are 1, 2, 4")
+    refused(verb("promote", MODEL, 6), 1, "version 6 cannot be served: it is tainted", "--accept")
+    put_back(place, 7)
+    assert verb("release", MODEL, "--wait", 0, "--json").json["active"] == 7
+
+
+def put_back(place: Place, version: int) -> None:
+    """Training goes back to version 4 as another version, which passes."""
+    write_revert(place.store, MODEL, to=4, run=1, version=version)
+    one = place.known[-1]
+    write_verdict(place.store, History(place.store, MODEL).folder(one.ref), Verdict(version=one.ref, outcome="passed"))
 
 
 def test_a_tainted_version_is_promoted_when_it_is_accepted_alone(place: Place, verb: Verb) -> None:
@@ -144,7 +174,7 @@ def test_a_canary_is_tried_on_a_share(place: Place, nodes: list[Replica], verb: 
     pointer = verb("versions", MODEL, "--json").json["pointer"]
     assert (pointer["canary"], pointer["share"], pointer["canary_nodes"]) == (6, 0.25, ["node-1", "node-2"])
     assert "canary: version 6 answers 25.0% of the requests, on node-1, node-2" in verb("versions", MODEL).out
-    refused(verb("promote", MODEL, 6, "--canary", 1.5), 2, "a share of 1.5")
+    refused(verb("promote", MODEL, 6, "--canary", 1.5), 2, "invalid share 1.5", "above 0 and below 1")
     refused(verb("promote", MODEL, 5, "--canary", 0.1), 1, "it is the active one")
     said = verb("rollback", MODEL, "--to", 5, "--json").json
     assert (said["canary"], said["taints"], said["active"]) == (None, [6], 5)
@@ -152,7 +182,7 @@ def test_a_canary_is_tried_on_a_share(place: Place, nodes: list[Replica], verb: 
 
 def test_a_version_is_tried_in_shadow_and_ended_without_a_taint(place: Place, verb: Verb) -> None:
     place.cut(6)
-    refused(verb("promote", MODEL, 6, "--shadow", 0.5, "--canary", 0.5), 2, "one version is tried at a time")
+    refused(verb("promote", MODEL, 6, "--shadow", 0.5, "--canary", 0.5), 2, "only one version can be tried at a time")
     ended = verb("promote", MODEL, 6, "--shadow", 1, "--wait", 0)
     assert f"{MODEL}: version 6 scores, in shadow, 100.0% of the requests" in ended.out
     pointer = verb("versions", MODEL, "--json").json["pointer"]
@@ -165,19 +195,19 @@ def test_a_version_is_tried_in_shadow_and_ended_without_a_taint(place: Place, ve
 def test_without_a_registry_it_is_said_that_no_node_is_waited_for(place: Place, verb: Verb) -> None:
     ended = verb("rollback", MODEL, "--to", 4, "--registry", "none")
     assert ended.status == 0
-    assert "no registry was named: no node is waited for" in ended.err
+    assert "no registry was given: nodes are not waited for" in ended.err
 
 
 def test_a_registry_that_is_away_keeps_no_rollback_from_the_store(place: Place, verb: Verb) -> None:
     url = "redis://ada:hush-hush@127.0.0.1:1"
     ended = verb("rollback", MODEL, "--to", 4, "--registry", url)
-    refused(ended, 3, "the pointer moved, and nodes could not be asked", "redis://127.0.0.1:1/0")
+    refused(ended, 3, "the pointer moved, but nodes could not be asked", "redis://127.0.0.1:1/0")
     assert "hush" not in ended.err + ended.out
     assert place.pointer.held
     ended = verb("versions", MODEL, "--registry", url)
     assert ended.status == 0
-    assert "nodes are not known" in ended.err
-    refused(verb("gc", MODEL, "--registry", url), 2, "nobody knows which versions nodes need")
+    assert "nodes are unknown" in ended.err
+    refused(verb("gc", MODEL, "--registry", url), 2, "cannot tell which versions nodes need")
     assert "hush" not in ended.err + ended.out
 
 
@@ -206,7 +236,7 @@ def test_a_version_is_shown_with_its_verdict(place: Place, verb: Verb) -> None:
     said = verb("show", MODEL, 4, "--json").json
     assert (said["version"], said["parent"], said["verdict"]["outcome"]) == (4, 2, "passed")
     assert {one["kind"] for one in said["files"]} > {"rows", "dense", "marks"}
-    refused(verb("show", MODEL, 3), 2, "there is no version 3", "the newest are 1, 2, 4, 5")
+    refused(verb("show", MODEL, 3), 2, "does not exist", "the newest are 1, 2, 4, 5")
 
 
 def test_a_rewind_asks_training_to_go_back_and_to_skip(place: Place, verb: Verb) -> None:
@@ -220,15 +250,28 @@ def test_a_rewind_asks_training_to_go_back_and_to_skip(place: Place, verb: Verb)
     assert verb("rewind", MODEL, "--to", 2, "--json").json["seq"] == 2
 
 
+def test_versions_say_why_training_did_not_go_back(place: Place, verb: Verb) -> None:
+    assert verb("rewind", MODEL, "--to", "4").status == 0
+    requests = Requests(place.store, MODEL)
+    (asked,) = requests.after(0)
+    requests.refuse(asked, "a file is damaged")
+    out = verb("versions", MODEL).out
+    assert f"could not go back to version 4 (request 1 of {asked.by}) and continues: a file is damaged" in out
+    assert "was asked to go back" not in out
+    said = verb("versions", MODEL, "--json").json
+    assert (said["requests"], said["refused"]["seq"], said["refused"]["to"]) == ([], 1, 4)
+    assert said["refused"]["reason"] == "a file is damaged"
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ((), 2, "no version was named"),
-        (("--to", 3), 2, "there is no version 3"),
-        (("--to", 4, "--skip", "12:20"), 2, "--skip '12:20' is no range"),
+        ((), 2, "no version was given"),
+        (("--to", 3), 2, "does not exist"),
+        (("--to", 4, "--skip", "12:20"), 2, "--skip '12:20' is not a valid range"),
         (("--to", 4, "--skip", "2026-11-20T12:25..2026-11-20T12:20"), 2, "ends before it begins"),
-        (("--to", 4, "--skip", "topic:3:20..10"), 2, "offsets 20..10 are none"),
-        (("--to", 4, "--skip", "a..b"), 2, "'a' is no time"),
+        (("--to", 4, "--skip", "topic:3:20..10"), 2, "offsets 20..10 are not a valid range"),
+        (("--to", 4, "--skip", "a..b"), 2, "'a' is not a time"),
     ],
 )
 def test_a_rewind_that_cannot_be_is_refused_and_asks_nothing(
@@ -250,14 +293,13 @@ def test_a_base_is_written_once(place: Place, verb: Verb) -> None:
     assert (said["version"], said["is_new"]) == (5, True)
     assert said["rows"] > 0
     ended = verb("compact", MODEL, "--version", 5)
-    assert "there is a base of version 5 already" in ended.out
+    assert "version 5 already has a base" in ended.out
     assert "version 4 has a base of" in verb("compact", MODEL, "--version", 4).out
-    refused(verb("compact", MODEL, "--version", 3), 1, "there is no version 3")
+    refused(verb("compact", MODEL, "--version", 3), 1, "does not exist")
 
 
 GC = (
-    "--set", "retention.keep_versions_min=1", "--set", "retention.keep_s=0", "--set", "retention.orphan_s=0.001",
-    "--grace-s", 0,
+    "--set", "retention.keep_versions_min=1", "--set", "retention.keep_s=0", "--grace-s", 0,
 )  # fmt: skip
 
 
@@ -266,7 +308,7 @@ def test_gc_says_what_goes_and_removes_it_only_when_told_to(place: Place, verb: 
     before = sorted(path for path in (place.folder / "store").rglob("*"))
     dry = verb("gc", MODEL, *GC)
     assert dry.status == 0, dry
-    assert "--yes does it" in dry.out
+    assert "--yes deletes them" in dry.out
     said = verb("gc", MODEL, *GC, "--json").json
     assert said["floor"] == 4
     assert sorted(path for path in (place.folder / "store").rglob("*")) == before
@@ -276,7 +318,7 @@ def test_gc_says_what_goes_and_removes_it_only_when_told_to(place: Place, verb: 
     assert [one.version for one in place.known] == [4, 5]
     assert place.pointer.floor == 4
     assert verb("verify", MODEL).status == 0
-    assert "nothing is to go" in verb("gc", MODEL, *GC, "--yes").out
+    assert "nothing to delete" in verb("gc", MODEL, *GC, "--yes").out
     refused(verb("rollback", MODEL, "--to", 2), 1, "it is below the floor 4")
     assert verb("rollback", MODEL, "--to", 4, "--wait", 0).status == 0
 
@@ -293,7 +335,7 @@ def test_gc_leaves_what_nodes_answer_with_and_what_training_is_to_go_back_to(pla
 
 def test_gc_wants_to_hear_that_there_are_no_nodes(place: Place, verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STREAMLEARN_REGISTRY")
-    refused(verb("gc", MODEL, *GC), 2, "no registry was named", "--registry none when there are no nodes")
+    refused(verb("gc", MODEL, *GC), 2, "no registry was given", "--registry none if you have no nodes")
     assert verb("gc", MODEL, *GC, "--registry", "none").status == 0
 
 

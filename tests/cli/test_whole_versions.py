@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamlearn.versions import Cut, Fence, History, VersionWriter
+from streamlearn.versions import Cut, History, VersionWriter
+from streamlearn.versions.pointer.fence import Fence
 from tests.cli.place import Place, Verb, refused
 from tests.versions.history import MODEL
 
@@ -18,7 +19,7 @@ def verb(ended: Verb) -> Verb:
 
 
 def test_a_damaged_file_is_named(place: Place, verb: Verb) -> None:
-    assert "ok: everything is as it was written" in verb("verify", MODEL).out
+    assert "ok: all files are intact" in verb("verify", MODEL).out
     assert verb("verify", MODEL, "--json").json["defects"] == []
     file = next((place.folder / "store").glob(f"{MODEL}/deltas/000000000004-*/rows/*.arrow"))
     file.chmod(0o644)
@@ -45,7 +46,7 @@ def test_numbers_that_are_nan_are_named_and_only_a_failure_when_asked_for(place:
     poisoned = writer.finish(Cut())
     said = verb("verify", MODEL)
     assert said.status == 0
-    assert "ok: everything is as it was written" in said.out
+    assert "ok: all files are intact" in said.out
     assert "numbers that are NaN or infinite" in said.out
     found = verb("verify", MODEL, "--json").json
     assert found["defects"] == []
@@ -73,9 +74,9 @@ def test_a_damaged_manifest_is_shown_shortly_and_without_an_age(place: Place, ve
 @pytest.mark.parametrize(
     ("record", "help"),
     [
-        ("deltas/000000000004-*/verdict.json", "the publisher judges the version again"),
+        ("deltas/000000000004-*/verdict.json", "the publisher then judges the version again"),
         ("pointer/000000000004.json", "streamlearn verify --mend-pointer"),
-        ("requests/000000000001.json", "remove it, and ask again"),
+        ("requests/000000000001.json", "remove it and ask again: until then training continues without it"),
     ],
 )
 def test_a_damaged_record_is_named_with_what_to_do(place: Place, verb: Verb, record: str, help: str) -> None:
@@ -90,17 +91,19 @@ def test_a_damaged_record_is_named_with_what_to_do(place: Place, verb: Verb, rec
     assert help in defect["help"]
 
 
-def test_a_damaged_move_is_mended_from_the_registry(place: Place, verb: Verb) -> None:
-    refused(verb("verify", MODEL, "--mend-pointer"), 2, "is as it was written", "nothing is to be mended")
+@pytest.mark.parametrize("is_deep", [False, True], ids=["cut", "deep"])
+def test_a_damaged_move_is_mended_from_the_registry(place: Place, verb: Verb, is_deep: bool) -> None:
+    refused(verb("verify", MODEL, "--mend-pointer"), 2, "the record of move 4 is intact", "it needs no repair")
     file = max((place.folder / "store" / MODEL / "pointer").iterdir())
     whole = file.read_bytes()
     file.chmod(0o644)
-    file.write_bytes(whole[:-9])
+    file.write_bytes(b'{"format":1,"x":' + b"[" * 400_000 if is_deep else whole[:-9])
     refused(verb("rollback", MODEL, "--to", 2), 1, "corrupted", "streamlearn verify --mend-pointer")
-    refused(verb("verify", MODEL, "--registry", "none", "--mend-pointer"), 2, "none was named", "--registry")
+    refused(verb("versions", MODEL), 1, "corrupted", "streamlearn verify --mend-pointer")
+    refused(verb("verify", MODEL, "--registry", "none", "--mend-pointer"), 2, "needs the registry", "--registry")
     ended = verb("verify", MODEL, "--mend-pointer")
     assert ended.status == 0, ended
-    assert "ok: everything is as it was written" in ended.out
+    assert "ok: all files are intact" in ended.out
     assert file.read_bytes() == whole
     assert verb("rollback", MODEL, "--to", 2).status in (0, 3)
 
@@ -114,7 +117,7 @@ def test_two_versions_are_compared(place: Place, verb: Verb) -> None:
     assert {one["table"] for one in said["tables"]} == {"main", "side"}
     assert all(len(one["largest"]) <= 1 for one in said["tables"])
     refused(verb("diff", MODEL, 2), 2, "is not a model and 2 versions")
-    refused(verb("diff", MODEL, 2, 3), 2, "there is no version 3")
+    refused(verb("diff", MODEL, 2, 3), 2, "does not exist")
 
 
 def test_a_version_goes_out_as_a_folder_and_comes_back_under_another_name(place: Place, verb: Verb) -> None:
@@ -122,8 +125,8 @@ def test_a_version_goes_out_as_a_folder_and_comes_back_under_another_name(place:
     said = verb("export", MODEL, 4, folder, "--json").json
     assert said["version"] == 4
     assert set(said["rows"]) == {"main", "side"}
-    refused(verb("export", MODEL, 4, folder), 2, "is there already")
-    refused(verb("export", MODEL, 3, place.folder / "x"), 2, "there is no version 3")
+    refused(verb("export", MODEL, 4, folder), 2, f"{folder} exists already")
+    refused(verb("export", MODEL, 3, place.folder / "x"), 2, "does not exist")
     ended = verb("import", "copy", folder)
     assert ended.status == 0, ended
     assert f"{folder} is version 1 of copy" in ended.out
@@ -137,5 +140,5 @@ def test_an_import_that_is_refused_ends_no_run(place: Place, verb: Verb) -> None
     folder = place.folder / "out"
     assert verb("export", MODEL, 4, folder).status == 0
     refused(verb("import", MODEL, folder), 2, "has versions, the newest is 5")
-    refused(verb("import", MODEL, place.folder / "nothing"), 1, "it does not say what the folder is")
+    refused(verb("import", MODEL, place.folder / "nothing"), 1, "cannot decode the description of the folder")
     fence.check(run)

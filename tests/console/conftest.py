@@ -12,9 +12,12 @@ import pytest
 from msgspec import structs
 
 from streamlearn.console import ConsoleServer
-from streamlearn.settings import ConsoleSettings, ReplicaSettings, Settings
+from streamlearn.settings import Settings
+from streamlearn.settings.console import ConsoleSettings
+from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.testing import wait_until
-from streamlearn.versions import Model, Replica, Verdict, open_registry, open_store, write_verdict
+from streamlearn.versions import Replica, Verdict, open_registry, open_store, write_verdict
+from streamlearn.versions.pointer.model import Model
 from tests.cli.place import VERSIONS, Place
 from tests.console.asked import TOKEN, Asked
 from tests.versions.history import MODEL, Trainer, serving

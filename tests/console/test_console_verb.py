@@ -73,11 +73,11 @@ def test_it_serves_until_it_is_told_to_end_and_keeps_its_token_to_itself(app: Pa
 def test_others_reach_it_only_with_a_token(still_app: Path, tmp_path: Path) -> None:
     refused = run(still_app, "--listen", "0.0.0.0:0")
     assert refused.returncode == 2
-    assert "console.listen is 0.0.0.0:0, which other machines reach" in refused.stderr
+    assert "console.listen is 0.0.0.0:0, which other machines can reach" in refused.stderr
     assert "--token-file" in refused.stderr
     empty = tmp_path / "empty"
     empty.write_text("\n")
-    assert "holds no token" in run(still_app, "--token-file", empty).stderr
+    assert "does not hold a token" in run(still_app, "--token-file", empty).stderr
 
 
 def test_a_certificate_without_its_key_is_refused(still_app: Path, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_rollback_is_made_by_keyboard_and_says_each_nodes_milliseconds(
     browser.type("#by", "anna")
     browser.type("#secret", "not the token")
     browser.type("#secret", "\ue007")
-    see(browser, "#outcome", "the token is not the console's")
+    see(browser, "#outcome", "the token is wrong")
     assert console.place.pointer.seq == 4
     browser.type("#secret", f"{TOKEN.decode()}\ue007")
     done = see(browser, "#outcome", "All 2 nodes have acknowledged.", "node-1", "node-2")

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlearn.console.gathered import Gathered, gone_nodes
+from streamlearn.console.snapshot import Gathered, gone_nodes
 from streamlearn.console.state import may_go_back_to
 from streamlearn.errors import MoveRefused
-from streamlearn.versions import Canary, Pointer, Request
-from streamlearn.versions import pointer as decisions
+from streamlearn.versions import Pointer, Request
+from streamlearn.versions.pointer import moves as decisions
+from streamlearn.versions.pointer.moves import Canary
+from streamlearn.versions.pointer.request import Refusal
 from tests.console.gathered import NOW_MS, gathered, known_of, moved, node_of, ref, said
 
 
@@ -34,9 +36,15 @@ def test_all_is_well_where_all_nodes_answer_with_what_is_to_be_served() -> None:
 
 def test_a_model_without_versions_is_told_as_one() -> None:
     state = said(gathered(Pointer(), known=(), moves=(), nodes=()))
-    assert state["headline"]["said"] == "Nothing is served yet"
+    assert state["headline"]["said"] == "No version is active yet"
     assert state["may"]["rollback"]["refused"]
     assert levels(state) == [("note", "versions")]
+
+
+def test_events_that_become_dead_letters_are_trouble() -> None:
+    state = said(gathered(moved(3, 10), dead_share=0.4))
+    assert levels(state) == [("warn", "ingest")]
+    assert state["trouble"][0]["said"] == "40.0% of ingest's recent events became dead letters"
 
 
 def test_a_node_that_did_not_act_on_a_move_is_named_with_what_it_answers_with() -> None:
@@ -44,7 +52,7 @@ def test_a_node_that_did_not_act_on_a_move_is_named_with_what_it_answers_with() 
     pointer = moved(4, 8, held=True, taints=(9,))
     state = said(gathered(pointer, nodes=nodes))
     assert state["headline"] == {"level": "bad", "said": "Version 8 is served and held, by 1 of 2 nodes"}
-    assert state["trouble"][0]["said"] == "b has not acted on the last move: it answers with version 10"
+    assert state["trouble"][0]["said"] == "b has not followed the last move: it answers with version 10"
     assert [(one["moves_behind"], one["versions_ahead"]) for one in state["nodes"]] == [(0, 0), (1, 2)]
     just_now = gathered(msgspec.structs.replace(pointer, wall_ms=NOW_MS - 10), nodes=nodes)
     assert ("bad", "node") not in levels(said(just_now)), "a node is given some beats before it is trouble"
@@ -66,7 +74,7 @@ def test_what_a_node_says_is_trouble_by_how_bad_it_is(node: Any, level: str, wor
 
 def test_nodes_that_are_not_known_are_not_said_to_be_well() -> None:
     state = said(gathered(moved(3, 10), nodes=(), registry="redis://x does not answer"))
-    assert state["headline"] == {"level": "bad", "said": "Version 10 is to be served; nodes are not known"}
+    assert state["headline"] == {"level": "bad", "said": "The pointer names version 10; nodes are unknown"}
     assert levels(state) == [("bad", "registry")]
     assert levels(said(gathered(moved(3, 10), nodes=()))) == [("bad", "nodes")]
 
@@ -88,7 +96,7 @@ def test_what_is_tainted_is_said_with_where_it_began() -> None:
     known = tuple(known_of(version, outcome="rejected" if version == 8 else "passed") for version in range(1, 11))
     state = said(gathered(moved(3, 7), known=known))
     assert [one["said"] for one in state["trouble"]] == [
-        "versions 8 to 10 are tainted, and not followed: the judge refused 8"
+        "versions 8 to 10 are tainted, and not followed: the judge rejected 8"
     ]
     assert [one["standing"] for one in state["versions"][-4:]] == ["active", "rejected", "tainted", "tainted"]
     assert state["headline"]["level"] == "warn"
@@ -113,6 +121,16 @@ def test_what_somebody_wanted_is_a_note_and_keeps_the_headline_good() -> None:
     assert state["trouble"][0]["since_ms"] == moves[1].wall_ms, "since the move that laid the hold"
     assert state["headline"]["level"] == "good"
     assert state["versions"][-1]["standing"] == "canary"
+
+
+def test_a_request_that_training_could_not_obey_is_a_warning_with_its_reason_for_a_day() -> None:
+    refused = Refusal(seq=2, to=ref(5), by="anna", reason="a file is damaged", wall_ms=NOW_MS - 60_000)
+    (trouble,) = said(gathered(moved(3, 10), refused=refused))["trouble"]
+    assert (trouble["level"], trouble["what"], trouble["since_ms"]) == ("warn", "request", NOW_MS - 60_000)
+    assert "could not go back to version 5" in trouble["said"]
+    assert "a file is damaged" in trouble["said"]
+    old = Refusal(seq=2, to=ref(5), reason="a file is damaged", wall_ms=NOW_MS - 86_400_000)
+    assert said(gathered(moved(3, 10), refused=old))["trouble"] == []
 
 
 def test_a_version_that_cannot_be_read_is_bad_where_it_is_served() -> None:

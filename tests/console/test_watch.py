@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from streamlearn.console.gather import Gatherer
-from streamlearn.console.gathered import Gathered
+from streamlearn.console.snapshot import Gathered
 from streamlearn.console.watch import Watch
 from streamlearn.errors import StoreUnreachable
-from streamlearn.settings import ConsoleSettings, Settings
+from streamlearn.settings import Settings
+from streamlearn.settings.console import ConsoleSettings
 from streamlearn.testing import ManualClock, wait_until
-from streamlearn.versions import Entry, Model, Node
+from streamlearn.versions import Node
+from streamlearn.versions.pointer.model import Model
+from streamlearn.versions.store.interface import Entry
 from tests.cli.place import Place
 from tests.console.gathered import gathered, moved
 from tests.versions.history import MODEL

@@ -56,10 +56,16 @@ def test_lines_say_what_happens_and_now_and_then_how_it_stands(capsys: pytest.Ca
     view.look()
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("  it begins")
-    for said in ("replayed 50%", "events/s 1,500", "samples learned 1,234", "versions 4, 5", "served AUC 1.0000"):
+    for said in (
+        "replayed 50%",
+        "events/s 1,500",
+        "samples learned 1,234",
+        "versions that nodes serve 4, 5",
+        "served AUC 1.0000",
+    ):
         assert said in second
-    assert "AUC of version 2, kept 0.0000" in second
-    assert "is old, s 7.0" in second
+    assert "AUC of version 2, kept for comparison 0.0000" in second
+    assert "age of the newest event learned, s 7.0" in second
 
 
 def test_a_terminal_has_a_panel_with_both() -> None:

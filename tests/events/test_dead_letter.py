@@ -7,10 +7,10 @@ import hashlib
 import pytest
 
 from streamlearn.errors import BadRecord
-from streamlearn.events import EventDecoder, Failure, Origin, dead_letter
-from streamlearn.events.dead_letter import OVERSIZE_HEAD_BYTES
+from streamlearn.events import EventDecoder, Failure, Origin
+from streamlearn.events.dead_letter import OVERSIZE_HEAD_BYTES, dead_letter
 from streamlearn.schemas import DEAD_LETTER
-from streamlearn.schemas.fixed import DEAD_LETTER_REASONS
+from streamlearn.schemas.fixed_schemas import DEAD_LETTER_REASONS
 from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.settings import EventSettings
 from streamlearn.testing import small_app
@@ -55,7 +55,7 @@ def test_every_reason_can_be_written(reason: str) -> None:
 
 
 def test_a_reason_nobody_knows_is_a_bug_told_at_once() -> None:
-    with pytest.raises(BadRecord, match="no DeadLetter"):
+    with pytest.raises(BadRecord, match="cannot encode the value as DeadLetter: 'mood' is not in list"):
         dead_letter(Failure(0, -1, "mood", "", b""), ORIGIN, 0)
 
 

@@ -150,7 +150,7 @@ FAILING: list[Any] = [
         id="a long id",
     ),
     pytest.param(IMPRESSION.write(value_of(3) | {"event_time_ms": -1}), "bad_value", "before 1970", id="before 1970"),
-    pytest.param(IMPRESSION.write(value_of(3) | {"items": []}), "bad_value", "shows no items", id="no items"),
+    pytest.param(IMPRESSION.write(value_of(3) | {"items": []}), "bad_value", "it has no items", id="no items"),
     pytest.param(shown(3, 13), "malformed", "items: more than 12 items", id="too many items"),
     pytest.param(
         IMPRESSION.write(with_user(history=[1] * 13)),
@@ -168,13 +168,13 @@ FAILING: list[Any] = [
     pytest.param(
         IMPRESSION.write(with_item(vector=[1.0, 2.0])),
         "bad_value",
-        "vector has not 3 numbers",
+        "vector does not have 3 numbers",
         id="a dense width",
     ),
     pytest.param(
         IMPRESSION.write(with_item(topics=[1, 2], topics_weights=[1.0])),
         "bad_value",
-        "topics_weights has not one weight per value",
+        "topics_weights does not have one weight for each value",
         id="a weight missing",
     ),
     pytest.param(
@@ -196,7 +196,7 @@ FAILING: list[Any] = [
 
 @pytest.mark.parametrize(("event", "reason", "said"), FAILING)
 def test_an_event_at_fault_is_named_and_the_others_are_unharmed(event: bytes, reason: str, said: str) -> None:
-    items = 13 if said == "more than 12 items" else 0 if said == "shows no items" else 2
+    items = 13 if said == "more than 12 items" else 0 if said == "it has no items" else 2
     items = 0 if event.startswith(action_schema(APP).prefix) else items
     records = [shown(1), event, pack((shown(2), 2), (event, items), (shown(4), 2)), shown(5)]
     events = DECODER.decode(records)
@@ -253,7 +253,7 @@ def test_an_oversize_record_is_not_even_looked_into() -> None:
     assert places(events) == [("q1", 1, 0, 0)]
     (failure,) = events.failures
     assert (failure.record_index, failure.event_index, failure.reason) == (0, -1, "oversize")
-    assert failure.detail == f"{len(large)} bytes, and record_bytes_max is 20000"
+    assert failure.detail == f"{len(large)} bytes, above record_bytes_max of 20000"
     assert failure.bytes == large
 
 
@@ -278,13 +278,13 @@ def test_an_event_with_another_number_of_items_than_its_pack_says_is_refused(tol
     assert (len(events.impressions), len(events.actions)) == (0, 1)
     (failure,) = events.failures
     assert failure.reason == "bad_value"
-    assert failure.detail == f"its pack says {told} items, it has 2"
+    assert failure.detail == f"the pack header declares {told} items, the event has 2"
     assert failure.bytes == shown(1)
 
 
 def test_an_action_that_shows_items_by_its_pack_is_refused() -> None:
     events = DECODER.decode([pack((done(1), 4), (shown(2), 2))])
-    assert [failure.detail for failure in events.failures] == ["its pack says 4 items, it has 0"]
+    assert [failure.detail for failure in events.failures] == ["the pack header declares 4 items, the event has 0"]
     assert places(events) == [("q2", 0, 1, 4)]
 
 
@@ -304,7 +304,7 @@ def test_a_pack_within_a_pack_is_garbage() -> None:
     events = DECODER.decode([pack((inner, 2), (shown(2), 2))])
     assert places(events) == [("q2", 0, 1, 2)]
     (failure,) = events.failures
-    assert (failure.reason, failure.detail, failure.bytes) == ("garbage", "a pack within a pack", inner)
+    assert (failure.reason, failure.detail, failure.bytes) == ("garbage", "a pack inside a pack", inner)
 
 
 def test_an_empty_pack_is_no_event() -> None:
@@ -352,9 +352,9 @@ def test_a_confluent_record_at_fault_keeps_its_own_framing() -> None:
 
 @pytest.mark.parametrize("schema", [PROGRESS, EVENT_PACK], ids=lambda schema: schema.name)
 def test_an_older_schema_of_no_event_is_refused(schema: Schema) -> None:
-    with pytest.raises(ConfigError, match=f"'{schema.name}' is no event's") as caught:
+    with pytest.raises(ConfigError, match=f"'{schema.name}' is not an event schema") as caught:
         EventDecoder(APP, SETTINGS, old=[schema])
-    assert caught.value.help == "events are Impression, Action, Control"
+    assert caught.value.help == "event schemas are Impression, Action, Control"
 
 
 def test_an_older_schema_that_cannot_be_read_as_todays_is_refused_by_field() -> None:
@@ -385,14 +385,14 @@ def test_columns_of_one_history_of_two_lengths_are_a_bad_value() -> None:
     events = EventDecoder(app, SETTINGS).decode(records)
     assert events.impressions.record_index.tolist() == [0, 2]
     assert [failure.record_index for failure in events.failures] == [1, 3]
-    detail = "seconds and seen are columns of one history of two lengths"
+    detail = "seconds and seen are columns of one history, and their lengths differ"
     assert {failure.detail for failure in events.failures} == {detail}
 
 
 def test_columns_with_values_and_no_weights_for_them_are_refused() -> None:
     read = DECODER.decode([shown(seed, 4) for seed in range(3)]).impressions
     columns = {name: one for name, one in read.columns.items() if "topics_weights" not in name}
-    with pytest.raises(BadRecord, match="topics has values and no topics_weights"):
+    with pytest.raises(BadRecord, match="topics has values but no topics_weights"):
         ENCODER.impressions(columns, len(read))
 
 

@@ -14,7 +14,8 @@ from streamlearn.events import EventDecoder, EventEncoder
 from streamlearn.features import Slot
 from streamlearn.schemas import impression_schema
 from streamlearn.schemas.schema import PREFIX_BYTES
-from streamlearn.settings import EventSettings, Settings, TopicsSettings
+from streamlearn.settings import EventSettings, Settings
+from streamlearn.settings.topics import TopicsSettings
 from streamlearn.testing import small_app, small_impression
 
 
@@ -57,7 +58,7 @@ def test_a_registry_id_named_in_the_settings_is_read(tmp_path: Path) -> None:
         ({"old_schemas": ["missing.avsc"]}, "missing.avsc cannot be read"),
         ({"old_schemas": ["text.avsc"]}, "not an Avro schema"),
         ({"old_schemas": ["enum.avsc"]}, "the schema is a 'enum'"),
-        ({"schema_ids": {"x": "text.avsc"}}, "'x' is no schema id"),
+        ({"schema_ids": {"x": "text.avsc"}}, "invalid schema id 'x'"),
     ],
 )
 def test_a_named_schema_at_fault_is_refused_by_setting_and_file(

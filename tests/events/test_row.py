@@ -50,11 +50,13 @@ REFUSED: list[Any] = [
     pytest.param(shown(event_time_ms=-1), "event_time_ms -1 is before 1970", "1970", id="before 1970"),
     pytest.param(shown(shown_wall_ms=1 << 63), "shown_wall_ms: 9223372036854775808", "64-bit", id="64 bits"),
     pytest.param(shown(served_version="v7"), "served_version: expected an int, got 'v7'", "", id="version"),
-    pytest.param(shown(items=[]), "it shows 0 items", "1 to 4 items", id="no items"),
-    pytest.param(shown(items=IMPRESSION["items"] * 3), "it shows 6 items", "1 to 4 items", id="too many items"),
+    pytest.param(shown(items=[]), "it has 0 items", "1 to 4 items", id="no items"),
+    pytest.param(shown(items=IMPRESSION["items"] * 3), "it has 6 items", "1 to 4 items", id="too many items"),
     pytest.param(shown(items=[7]), "item 0: the item is 7 (int)", "a mapping", id="an item that is none"),
-    pytest.param(shown(user=None), "user is None (NoneType)", "a mapping", id="no user"),
-    pytest.param(shown(segments={"pgae": "home"}), "'pgae' is no user segment", "they are page", id="segment"),
+    pytest.param(shown(user=None), "user is None (NoneType)", "a mapping", id="unknown user"),
+    pytest.param(
+        shown(segments={"pgae": "home"}), "unknown user segment 'pgae'", "the segments are page", id="segment"
+    ),
     pytest.param(shown(segments={"page": 1}), "segment page is 1", "texts", id="a segment's type"),
     pytest.param(shown(segments=["page"]), "segments is ['page'] (list)", "a mapping", id="segments' type"),
     pytest.param(
@@ -75,33 +77,35 @@ REFUSED: list[Any] = [
     pytest.param(user(age="old"), "age: expected a number, got 'old'", "", id="a dense text"),
     pytest.param(user(age=math.nan), "age: nan is not finite", "finite float32", id="dense nan"),
     pytest.param(user(age=1e39), "age: 1e+39 is not finite as float32", "finite float32", id="beyond float32"),
-    pytest.param(user(agee=1), "'agee' is no user feature", "they are user_id, history", id="unknown"),
+    pytest.param(user(agee=1), "unknown user feature 'agee'", "the features are user_id, history", id="unknown"),
     pytest.param(item(video_id="a"), "item 1: video_id: expected an int", "", id="an item's slot"),
-    pytest.param(item(vector=[1.0]), "item 1: vector has 1 numbers", "it has 3", id="a narrow vector"),
+    pytest.param(item(vector=[1.0]), "item 1: vector has 1 numbers", "the column has 3", id="a narrow vector"),
     pytest.param(item(vector=0.5), "item 1: vector is 0.5", "a list of 3", id="a scalar for a vector"),
     pytest.param(item(vector="abc"), "item 1: vector is 'abc'", "a list of 3", id="a text for a vector"),
     pytest.param(item(vector=[0, 0, math.inf]), "item 1: vector: inf is not finite", "", id="an infinity"),
     pytest.param(
         item(topics=[1, 2], topics_weights=[1.0]),
         "topics has 2 values and 1 weights",
-        "per value",
+        "for each value",
         id="weights",
     ),
-    pytest.param(item(topics=[1]), "topics has 1 values and 0 weights", "per value", id="no weights"),
+    pytest.param(item(topics=[1]), "topics has 1 values and 0 weights", "for each value", id="no weights"),
     pytest.param(
         item(topics=[1], topics_weights=None),
         "item 1: topics_weights is None",
-        "per value",
+        "for each value",
         id="null weights",
     ),
     pytest.param(item(topics=[1], topics_weights=[math.nan]), "item 1: topics_weights: nan", "finite", id="nan weight"),
     pytest.param(item(tags=[1]), "item 1: tags: expected a text, got 1", "", id="a tag that is no text"),
     pytest.param(item(segment_fresh=1), "item 1: segment fresh is 1", "texts", id="an item's segment"),
-    pytest.param(item(segment_old="x"), "'segment_old' is no item feature", "video_id", id="unknown segment"),
+    pytest.param(item(segment_old="x"), "unknown item feature 'segment_old'", "video_id", id="unknown segment"),
     pytest.param(
         item(served_score_click="x"), "item 1: served_score_click: expected a number", "", id="a score's type"
     ),
-    pytest.param(item(served_score_view=0.5), "'served_score_view' is no item", "video_id", id="unknown score"),
+    pytest.param(
+        item(served_score_view=0.5), "unknown item feature 'served_score_view'", "video_id", id="unknown score"
+    ),
 ]
 
 
@@ -206,11 +210,11 @@ def test_none_is_a_value_left_out() -> None:
 
 def test_what_may_be_given_beside_features_is_named_too() -> None:
     given = {"shown_wall_ms": 1, **small_impression(1)}
-    with pytest.raises(BadRecord, match="'page' is no user feature") as caught:
+    with pytest.raises(BadRecord, match="unknown user feature 'page'") as caught:
         impression_row(small_app(), given | {"user": given["user"] | {"page": "home"}}, 16)
-    assert "the segments page go to segments=" in caught.value.help
+    assert "pass the segments page as segments=" in caught.value.help
     item = given["items"][0] | {"served_score_clik": 0.5}
-    with pytest.raises(BadRecord, match="'served_score_clik' is no item feature") as caught:
+    with pytest.raises(BadRecord, match="unknown item feature 'served_score_clik'") as caught:
         impression_row(small_app(), given | {"items": [item]}, 16)
     assert "segment_fresh" in caught.value.help
     assert "served_score_click" in caught.value.help

@@ -23,7 +23,7 @@ from streamlearn.events import Producer
 from streamlearn.marks import MarkedRows, Marks
 from streamlearn.replay import HistoryBlock, Replayer, load_history, open_replay_topics
 from streamlearn.samples import SampleBatch, SampleCodec
-from streamlearn.settings import MarksSettings
+from streamlearn.settings.join import MarksSettings
 from streamlearn.topics import create_topic
 from tests.campaign import some
 from tests.ingest.history import records_of

@@ -22,22 +22,17 @@ from pyarrow import csv
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.events import EventDecoder, Producer
 from streamlearn.features import Slot, keys_of
-from streamlearn.ingest import (
-    BEFORE_ALL,
-    JoinCore,
-    JoinPlan,
-    LotCutter,
-    PairReader,
-    ReadPlan,
-    SampleMaker,
-    begin_run,
-    decode_blob,
-    encode_blob,
-)
+from streamlearn.ingest import JoinCore, JoinPlan, ReadPlan, begin_run
+from streamlearn.ingest.join.lots import LotCutter
+from streamlearn.ingest.output.sample_maker import SampleMaker
+from streamlearn.ingest.reading.blob import decode_blob, encode_blob
+from streamlearn.ingest.reading.pair import PairReader
+from streamlearn.ingest.reading.watermark import BEFORE_ALL
 from streamlearn.marks import MarkedRows, Marks
 from streamlearn.replay import Replayer, load_history, open_replay_topics
 from streamlearn.samples import SampleBatch
-from streamlearn.settings import MarksSettings, Settings
+from streamlearn.settings import Settings
+from streamlearn.settings.join import MarksSettings
 from streamlearn.testing import wait_until
 from streamlearn.topics import open_topic
 

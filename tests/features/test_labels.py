@@ -23,8 +23,8 @@ def app_of(groups: tuple[LabelGroup, ...] = (FAST,), labels: tuple[Label, ...] =
 @pytest.mark.parametrize(
     ("groups", "labels", "named", "advice"),
     [
-        pytest.param((FAST, FAST), (CLICK,), "'fast'", "a name of its own", id="two groups of one name"),
-        pytest.param((FAST,), (CLICK, CLICK), "'click'", "a name of its own", id="two labels of one name"),
+        pytest.param((FAST, FAST), (CLICK,), "'fast'", "its own name", id="two groups of one name"),
+        pytest.param((FAST,), (CLICK, CLICK), "'click'", "its own name", id="two labels of one name"),
         pytest.param((FAST,), (), "no labels", "at least one", id="no labels"),
         pytest.param((), (CLICK,), "'fast', which is not declared", "none", id="no groups"),
         pytest.param((FAST,), (replace(CLICK, group="slow"),), "'slow'", "the groups are fast", id="an unknown group"),
@@ -34,14 +34,14 @@ def app_of(groups: tuple[LabelGroup, ...] = (FAST,), labels: tuple[Label, ...] =
         pytest.param((replace(FAST, name="Fast"),), (CLICK,), "'Fast'", "lower-case", id="a group's name"),
         pytest.param((FAST,), (replace(CLICK, name="Click"),), "'Click'", "lower-case", id="a label's name"),
         pytest.param((FAST,), (replace(CLICK, action="a b"),), "'a b'", "lower-case", id="an action's name"),
-        pytest.param((FAST,), (replace(CLICK, name="served_x"),), "'served_x'", "ours", id="a reserved name"),
+        pytest.param((FAST,), (replace(CLICK, name="served_x"),), "'served_x'", "reserved", id="a reserved name"),
         pytest.param((replace(FAST, wait_s=0),), (CLICK,), "wait_s is 0", "from 1", id="no wait"),
         pytest.param((replace(FAST, window_s=90 * 86_400 + 1),), (CLICK,), "window_s is 7776001", "7776000", id="long"),
         pytest.param(
             (replace(FAST, wait_s=601),),
             (CLICK,),
             "wait_s 601 is longer than window_s 600",
-            "equal",
+            "same value",
             id="wait",
         ),
         pytest.param((replace(FAST, wait_s=True),), (CLICK,), "wait_s is True", "whole number", id="a wait of True"),
@@ -99,4 +99,5 @@ def test_windows_and_features_are_told_apart() -> None:
     slower = app_of((replace(FAST, wait_s=61),))
     assert slower.features.fingerprint == app_of().features.fingerprint
     assert slower.window_settings != app_of().window_settings
-    assert slower.fingerprint == app_of().fingerprint
+    assert slower.samples_fingerprint == app_of().samples_fingerprint
+    assert slower.model_fingerprint == app_of().model_fingerprint

@@ -33,44 +33,44 @@ def history(name: str = "history", **fields: Any) -> Slot:
 
 # (what the spec is made of, what the message names, what the help says)
 CONTRADICTIONS: list[Any] = [
-    pytest.param({"slots": (USER, USER)}, "'user_id'", "a name of its own", id="two slots of one name"),
+    pytest.param({"slots": (USER, USER)}, "'user_id'", "its own name", id="two slots of one name"),
     pytest.param(
         {"slots": (USER,), "dense": (Dense("user_id", "user"),)},
         "'user_id'",
-        "a name of its own",
+        "its own name",
         id="a slot and a dense column of one name",
     ),
     pytest.param(
         {"dense": (Dense("age", "user"), Dense("age", "item"))},
         "'age'",
-        "a name of its own",
+        "its own name",
         id="two dense columns of one name",
     ),
     pytest.param(
         {"segments": (Segment("page"), Segment("page", "item"))},
         "'page'",
-        "a name of its own",
+        "its own name",
         id="two segments of one name",
     ),
     pytest.param(
         {"slots": (Slot("segment_fresh", "item"),), "segments": (Segment("fresh", "item"),)},
         "'segment_fresh'",
-        "a name of its own",
+        "its own name",
         id="a slot named as an item's segment is in events",
     ),
     pytest.param({"slots": (Slot("User", "user"),)}, "'User'", "lower-case", id="a capital letter"),
-    pytest.param({"slots": (Slot("", "user"),)}, "''", "a letter first", id="no name"),
+    pytest.param({"slots": (Slot("", "user"),)}, "''", "beginning with a letter", id="no name"),
     pytest.param({"slots": (Slot("a-b", "user"),)}, "'a-b'", "lower-case", id="a dash"),
-    pytest.param({"slots": (Slot("1st", "user"),)}, "'1st'", "a letter first", id="a digit first"),
+    pytest.param({"slots": (Slot("1st", "user"),)}, "'1st'", "beginning with a letter", id="a digit first"),
     pytest.param({"slots": (Slot("a\n", "user"),)}, r"'a\n'", "lower-case", id="a line end"),
     pytest.param({"slots": (Slot("n" * 65, "user"),)}, "nnn", "at most 64", id="a long name"),
     pytest.param({"slots": (odd(Slot, 5, "user"),)}, "5", "lower-case", id="a name that is no text"),
     pytest.param({"dense": (Dense("Age", "user"),)}, "dense column name 'Age'", "lower-case", id="dense"),
     pytest.param({"segments": (Segment("Page"),)}, "segment name 'Page'", "lower-case", id="segment"),
     pytest.param({"slots": (Slot("a", "user", table="T"),)}, "table name 'T'", "lower-case", id="table"),
-    pytest.param({"slots": (Slot("served_x", "user"),)}, "'served_x'", "are ours", id="a reserved beginning"),
-    pytest.param({"slots": (Slot("a_offsets", "user"),)}, "'a_offsets'", "are ours", id="reserved offsets"),
-    pytest.param({"dense": (Dense("a_weights", "user"),)}, "'a_weights'", "are ours", id="reserved weights"),
+    pytest.param({"slots": (Slot("served_x", "user"),)}, "'served_x'", "are reserved", id="a reserved beginning"),
+    pytest.param({"slots": (Slot("a_offsets", "user"),)}, "'a_offsets'", "are reserved", id="reserved offsets"),
+    pytest.param({"dense": (Dense("a_weights", "user"),)}, "'a_weights'", "are reserved", id="reserved weights"),
     pytest.param({"slots": (odd(Slot, "a", "both"),)}, "side is 'both'", "user, item", id="a side"),
     pytest.param({"dense": (odd(Dense, "a", "both"),)}, "side is 'both'", "user, item", id="a dense side"),
     pytest.param({"segments": (odd(Segment, "a", "x"),)}, "side is 'x'", "user, item", id="a segment side"),
@@ -92,19 +92,17 @@ CONTRADICTIONS: list[Any] = [
     pytest.param(
         {"slots": (Slot("a", "user", multi=True, length=8),)},
         "'a': length is 8 and pooling is 'sum'",
-        "pooling='sequence' alone",
+        "only with pooling='sequence'",
         id="a length without a sequence",
     ),
     pytest.param({"slots": (history(multi=False),)}, "'history'", "multi=True", id="a single-valued sequence"),
     pytest.param({"slots": (Slot("a", "item", pooling="weighted"),)}, "'weighted'", "multi=True", id="single weighted"),
-    pytest.param(
-        {"slots": (history(side="item"),)}, "'history'", "belong to the user side", id="an item-side sequence"
-    ),
+    pytest.param({"slots": (history(side="item"),)}, "'history'", "only on the user side", id="an item-side sequence"),
     pytest.param(
         {"slots": (history(), history("watched", length=9))},
         "'history' 8, 'watched' 9",
-        "share their length",
-        id="sequences of two lengths",
+        "the same length",
+        id="sequences of different lengths",
     ),
     pytest.param({"slots": (Slot("a", "user", dim=8),)}, "table 'main'", "agree on both", id="a table of two dims"),
     pytest.param(
@@ -129,10 +127,10 @@ CONTRADICTIONS: list[Any] = [
     pytest.param(
         {"slots": (history(keys_of="video_id"), history("watched", keys_of="history"))},
         "'watched' cannot share the keys of 'history'",
-        "no keys_of itself",
+        "does not set keys_of itself",
         id="keys of a slot that shares itself",
     ),
-    pytest.param({"slots": (Slot("a", "user", keys_of="a"),)}, "'a'", "no keys_of itself", id="own keys"),
+    pytest.param({"slots": (Slot("a", "user", keys_of="a"),)}, "'a'", "does not set keys_of itself", id="own keys"),
     pytest.param({"item_id": "clip"}, "'clip'", "video_id", id="an item_id that is no slot"),
     pytest.param({"slots": (USER,), "item_id": "user_id"}, "'user_id'", "of the item side", id="a user's item_id"),
     pytest.param(
@@ -142,10 +140,12 @@ CONTRADICTIONS: list[Any] = [
         id="a multi-valued item_id",
     ),
     pytest.param(
-        {"slots": (Slot("a", "user", default="x"),)}, "default 'x' is no int", "of type int", id="int default"
+        {"slots": (Slot("a", "user", default="x"),)}, "default 'x' is not of type int", "of type int", id="int default"
     ),
     pytest.param({"slots": (Slot("a", "user", default=True),)}, "default True", "of type int", id="bool default"),
-    pytest.param({"slots": (Slot("a", "user", value="str", default=0),)}, "is no str", "of type str", id="str default"),
+    pytest.param(
+        {"slots": (Slot("a", "user", value="str", default=0),)}, "is not of type str", "of type str", id="str default"
+    ),
     pytest.param({"slots": (Slot("a", "user", default=1 << 63),)}, str(1 << 63), "signed 64-bit", id="a large default"),
     pytest.param(
         {"slots": (Slot("a", "user", multi=True, default=1),)},
@@ -322,4 +322,4 @@ def test_one_declaration_where_several_belong_is_told_its_comma(field_name: str,
     given: dict[str, Any] = {"slots": (VIDEO,), "item_id": "video_id", field_name: found}
     with pytest.raises(SpecError, match=f"{field_name} is ") as caught:
         FeatureSpec(**given)
-    assert "with its comma even for one alone" in caught.value.help
+    assert "with its comma even for one element" in caught.value.help

@@ -16,17 +16,12 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 
 from streamlearn.apps import load_app
-from streamlearn.ingest import (
-    BEFORE_ALL,
-    CutLots,
-    ProgressLog,
-    ReadPlan,
-    begin_run,
-    decode_lot,
-    read_events,
-    runner_options,
-    timestamp_of,
-)
+from streamlearn.ingest import ProgressLog, ReadPlan, begin_run
+from streamlearn.ingest.beam.cut_lots import CutLots
+from streamlearn.ingest.beam.runners import runner_options
+from streamlearn.ingest.beam.source import read_events, timestamp_of
+from streamlearn.ingest.join.lot_events import decode_lot
+from streamlearn.ingest.reading.watermark import BEFORE_ALL
 from streamlearn.topics import open_topic
 
 TICK_MS = 60_000

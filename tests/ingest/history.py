@@ -36,9 +36,9 @@ time = "event"
 [ingest]
 lots = {lots}
 poll_s = 0.02
-fetch_wait_s = 0.02
 flush_s = 0.2
 blob_bytes = 20000
+dead_share_max = 0.5
 prism_location = "{prism}"
 
 [telemetry]

@@ -6,19 +6,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from streamlearn.ingest import (
-    AFTER_ALL,
-    BEFORE_ALL,
-    Joined,
-    JoinPlan,
-    LotEvents,
-    decode_lot,
-    encode_lot,
-)
-from streamlearn.ingest.lot_log import BAGS, LotHead, decode_head
-from streamlearn.ingest.lot_shelf import LotShelf
-from streamlearn.ingest.lot_step import Looked, LotStep
-from streamlearn.ingest.ticks import TickRules
+from streamlearn.ingest import Joined, JoinPlan
+from streamlearn.ingest.join.join_cache import LotShelf
+from streamlearn.ingest.join.lot_events import LotEvents, decode_lot, encode_lot
+from streamlearn.ingest.join.lot_log import BAGS, LotHead, decode_head
+from streamlearn.ingest.join.lot_step import Looked, LotStep
+from streamlearn.ingest.join.ticks import TickRules
+from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL
 from streamlearn.testing import ManualClock
 from tests.ingest.world import Done, Event, Row, Shown, columns_of_actions, columns_of_impressions, rows_of
 

@@ -14,7 +14,10 @@ import msgspec
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.events import Producer
-from streamlearn.ingest import Blob, PairMark, PairReader, ReadPlan, begin_run, decode_blob, encode_blob
+from streamlearn.ingest import ReadPlan, begin_run
+from streamlearn.ingest.reading.blob import Blob, decode_blob, encode_blob
+from streamlearn.ingest.reading.mark import PairMark
+from streamlearn.ingest.reading.pair import PairReader
 from streamlearn.settings import Settings
 from streamlearn.testing import small_folder, small_impression, wait_until
 from streamlearn.topics import Topic, TopicSettings, create_topic, delete_topic

@@ -8,7 +8,8 @@ import numpy as np
 
 from streamlearn.apps import AppFolder
 from streamlearn.events import Failure, Origin
-from streamlearn.ingest import Joined, Letters, ReadPlan
+from streamlearn.ingest import Joined, ReadPlan
+from streamlearn.ingest.join.columns import Letters
 from streamlearn.samples import RequestColumns, SampleBatch, SampleHeader
 from streamlearn.testing import small_batch
 

@@ -10,11 +10,13 @@ import pytest
 from pipelines import backfill
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import PositionLost, UsageError
+from streamlearn.events import Producer
 from streamlearn.features import Label, LabelGroup
-from streamlearn.ingest import BackfillReport, HistoryRange, JoinPlan, run_backfill
-from streamlearn.ingest.stretch import cut_stretches, stretch_of
+from streamlearn.ingest import BackfillReport, HistoryRange, JoinPlan, ProgressLog, begin_run, run_backfill
+from streamlearn.ingest.backfill.stretch import cut_stretches, stretch_of
 from streamlearn.schemas import DEAD_LETTER
 from streamlearn.schemas.schema import PREFIX_BYTES
+from streamlearn.testing import small_impression
 from streamlearn.topics import TopicSettings, create_topic, delete_topic
 from tests.ingest.history import STEP_MS, T_MS, Outcomes, fill, learned, messages, outcomes, records_of, write_app
 from tests.ingest.slow_samples import impression_at, rows_made, slow_features
@@ -70,6 +72,22 @@ def test_what_is_learned_of_a_backfill_is_the_oracles_however_history_is_cut(app
     assert found == letters(whole)
     assert len(set(found)) == len(found)
     assert {reason for *_, reason in found} == {"garbage", "late", "orphan"}
+
+
+def test_a_backfill_passes_days_without_events(tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", Path("/nowhere"), lots=2)
+    with Producer(app) as producer:
+        for number, day in enumerate((0, 0, 0, 20, 20)):
+            shown = small_impression(number) | {"event_time_ms": T_MS + day * 86_400_000 + number * 1_000}
+            producer.impression(**shown)
+            producer.flush()
+    # An action alone, of which there is a word to say.
+    with Producer(app) as producer:
+        producer.action("nobody", T_MS + 10 * 86_400_000, 7, "click")
+    found, report = backfilled(app, "gap", "--set", "ingest.stretch_s=86400")
+    assert report.stretches == 3
+    assert learned(found) == outcomes(app)
+    assert [reason for *_, reason in letters(found)] == ["orphan"]
 
 
 def test_a_backfill_on_prism_is_learned_as_the_oracle_says(app: AppFolder, prism: Path) -> None:
@@ -147,7 +165,7 @@ def _shown_ms(app: AppFolder, *, records: bool = False) -> dict[tuple[int, int, 
 
 
 def test_times_that_are_none_are_refused(app: AppFolder) -> None:
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="invalid time 'yesterday'"):
         backfill.run([str(app.folder), "--from", "yesterday"])
     with pytest.raises(UsageError, match="5 ms to 5 ms") as caught:
         HistoryRange(begin_ms=5, end_ms=5)
@@ -158,11 +176,26 @@ def test_a_stretch_needs_what_lies_around_it() -> None:
     plan = JoinPlan((LabelGroup("fast", 6, 60),), (Label("click", "click", "fast"),), "topic")
     found = stretch_of(plan, 1_000_000, 2_000_000)
     assert found.impressions_ms[0] == 1_000_000 - 60_000
-    assert found.actions_ms[1] == found.settled_ms == 2_000_000 + 60_000
+    assert found.actions_ms[1] == found.watermark_ms == 2_000_000 + 60_000
     assert found.impressions_ms[1] >= 2_060_000
     assert found.actions_ms[0] <= 940_000
     assert found.is_own(np.array([999_999, 1_000_000, 1_999_999, 2_000_000])).tolist() == [False, True, True, False]
     assert cut_stretches(100, 101, 100) == [(100, 101)]
+    assert len(cut_stretches(0, T_MS, 86_400_000)) == 19_676
+
+
+def test_history_of_more_stretches_than_can_be_looked_at_is_refused_with_its_times(tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", Path("/nowhere"), lots=2)
+    with Producer(app) as producer:
+        for number, time_ms in enumerate((T_MS, 1_000 * T_MS)):
+            producer.impression(**small_impression(number) | {"event_time_ms": time_ms})
+            producer.flush()
+    with pytest.raises(UsageError, match=f"from {T_MS} ms to 1700000000000... ms") as caught:
+        run_backfill(app, runner="direct")
+    assert "--to" in caught.value.help
+    with pytest.raises(UsageError, match="stretches"):
+        cut_stretches(0, 1 << 62, 86_400_000)
+    assert run_backfill(app, HistoryRange(end_ms=T_MS + 1), runner="direct").counts["impressions"] == 1
 
 
 def test_history_that_was_deleted_is_not_left_out_in_silence(tmp_path: Path) -> None:
@@ -178,7 +211,20 @@ def test_history_that_was_deleted_is_not_left_out_in_silence(tmp_path: Path) -> 
         topic.maintain()
         with topic.reader() as reader:
             assert reader.earliest(0) > 0
-    with pytest.raises(PositionLost, match="deleted ones may have been"):
+    with pytest.raises(PositionLost, match="may have been deleted"):
         run_backfill(folder, HistoryRange(begin_ms=T_MS), runner="direct")
     report = run_backfill(folder, HistoryRange(begin_ms=T_MS), runner="direct", accept_lost=True)
     assert 0 < report.counts["impressions"] < 300
+
+
+def test_a_backfill_beside_ingest_makes_none_of_its_rows_late(tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", Path("/nowhere"), lots=2)
+    fill(app, 0, 40)
+    run = begin_run(app)
+    reached_ms = T_MS + 20 * STEP_MS
+    with ProgressLog.open(app.topic_url("progress"), app.access) as log:
+        log.write(run.run, run.lineage, dict.fromkeys(range(2), reached_ms))
+    backfill.run([str(app.folder), "--runner", "direct"])
+    found = [batch.header.watermark_ms for _, batch in messages(app)]
+    assert max(found) == reached_ms
+    assert {identity for identity, _ in learned(app)} == {identity for identity, _ in outcomes(app)}

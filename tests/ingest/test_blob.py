@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlearn.errors import BadRecord
-from streamlearn.ingest.blob import Blob, Section, decode_blob, encode_blob
-from streamlearn.ingest.lot_events import decode_lot
-from streamlearn.ingest.mark import PairMark, decode_marks, encode_marks
-from streamlearn.ingest.watermark import TopicClock
+from streamlearn.ingest.join.lot_events import decode_lot
+from streamlearn.ingest.reading.blob import Blob, Section, decode_blob, encode_blob
+from streamlearn.ingest.reading.mark import PairMark, decode_marks, encode_marks
+from streamlearn.ingest.reading.watermark import TopicClock
 from streamlearn.topics import Position
 
 Row = tuple[int, int, int, bytes | None, bytes | None]

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import pytest
 
 from streamlearn.features import Label, LabelGroup
-from streamlearn.ingest import ActionColumns, ImpressionColumns, JoinCore, JoinedRows, JoinPlan
+from streamlearn.ingest import JoinCore, JoinPlan
+from streamlearn.ingest.join.columns import ActionColumns, ImpressionColumns, JoinedRows
 from streamlearn.marks import MarkedRows, Marks
-from streamlearn.settings import JoinSettings
+from streamlearn.settings.join import JoinSettings
 
 TRUE_RATE, KEPT = 0.08, 0.2
 WAIT_S, WINDOW_S, MEAN_DELAY_S = 60, 600, 30

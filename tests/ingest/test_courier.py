@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamlearn.errors import NotDelivered, Oversize
-from streamlearn.ingest.courier import Courier
+from streamlearn.ingest.output.sample_sender import Courier
 from streamlearn.testing import wait_until
 
 
@@ -109,5 +109,5 @@ def test_a_courier_that_is_closed_leaves_no_thread_and_nobody_waiting() -> None:
     writer.may.set()
     closing.join(20)
     thread.join(20)
-    assert [str(error) for error in failed] == ["the courier was closed before it was done"]
+    assert [str(error) for error in failed] == ["the sender was closed before all samples were acknowledged"]
     assert not courier._thread.is_alive()

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from streamlearn.errors import PipelineFailed
-from streamlearn.ingest import Handing, Tickets
-from streamlearn.ingest.handing import close_tickets, open_tickets
+from streamlearn.ingest.beam.handover import Handing, Tickets, close_tickets, open_tickets
 
 
 def test_an_element_is_given_to_one_taker_once() -> None:
@@ -18,7 +17,7 @@ def test_an_element_is_given_to_one_taker_once() -> None:
         assert len(tickets) == len(set(given)) == 1_000
         assert list(pool.map(tickets.take, reversed(given))) == list(reversed(range(1_000)))
     assert len(tickets) == 0
-    with pytest.raises(PipelineFailed, match="another process, or was given twice") as caught:
+    with pytest.raises(PipelineFailed, match="another process, or was delivered twice") as caught:
         tickets.take(given[0])
     assert "LOOPBACK" in caught.value.help
 

@@ -14,7 +14,7 @@ from tests.ingest.history import fill, learned, outcomes, write_app
 DEADLINE_S = 120.0
 REQUESTS, LOTS = 800, 2
 # Looks are a window's length of event time apart, so that two windows' events come in between.
-CHANGES = ("ingest.tick_s=3600", "join.window_slices=4")
+CHANGES = ("ingest.tick_s=3600",)
 RUN = """\
 import json, sys, threading
 from pathlib import Path
@@ -44,8 +44,8 @@ def test_what_has_no_room_in_a_process_waits_or_is_refused_and_then_all_is_learn
     refused = ran(app, 1 << 16)
     assert refused.returncode == 1
     assert "JoinFull: " in refused.stderr
-    assert "the 32768 bytes that each lot of this process has of join.process_bytes_max" in refused.stderr
-    done = ran(app, 3 << 16)
+    assert "32768 bytes, the share of each lot in this process of join.process_bytes_max" in refused.stderr
+    done = ran(app, 4 << 16)
     assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert found["join_waits_total"] > 0

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from streamlearn.errors import BadRecord, JoinFull, PipelineFailed
 from streamlearn.features import Label, LabelGroup
-from streamlearn.ingest import AFTER_ALL, BEFORE_ALL, JoinPlan
-from streamlearn.ingest.lot_join import NO_BOUND, LotJoin
-from streamlearn.ingest.lot_log import BAGS, LotHead, PartitionTime, decode_head, encode_head
-from streamlearn.ingest.lot_shelf import LotShelf, close_shelf, open_shelf
-from streamlearn.ingest.progress_keeper import partitions_of, silent_partitions
-from streamlearn.ingest.ticks import TickRules, look_at, next_look_ms
+from streamlearn.ingest import JoinPlan
+from streamlearn.ingest.join.join_cache import LotShelf, close_shelf, open_shelf
+from streamlearn.ingest.join.lot_join import NO_BOUND, LotJoin
+from streamlearn.ingest.join.lot_log import BAGS, LotHead, PartitionTime, decode_head, encode_head
+from streamlearn.ingest.join.ticks import TickRules, look_at, next_look_ms
+from streamlearn.ingest.output.progress_keeper import partitions_of, silent_partitions
+from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL
 from streamlearn.testing import ManualClock
 from tests.ingest.one_lot import OneLot, blobs_of, lot_events, stopped
 from tests.ingest.world import LATENESS_MS, Event, Shown, make_world, plan_of, rows_expected
@@ -36,7 +37,7 @@ def long_world(rng: random.Random, ages: int, requests: int) -> list[Event]:
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 1 << 32), st.integers(1, 8), st.floats(0, 0.4))
 def test_whatever_fails_and_dies_the_rows_are_those_of_the_oracle(seed: int, ages: int, harm: float) -> None:
     rng = random.Random(seed)
@@ -70,7 +71,7 @@ def _harm(rng: random.Random, runner: OneLot, workers: list[LotShelf]) -> None:
     runner.shelf = workers[at]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 1 << 32))
 def test_a_join_made_from_its_log_gives_row_for_row_what_the_one_in_memory_would_have(seed: int) -> None:
     plan = plan_of()
@@ -143,7 +144,7 @@ def test_events_without_room_wait_until_time_has_come_to_them() -> None:
     assert sorted(runner.rows, key=repr) == rows_expected(plan, list(events))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_a_join_whose_events_have_waited_for_room_can_be_made_again_from_its_log(seed: int, is_share: bool) -> None:
     rng, plan = random.Random(seed), plan_of() if is_share else plan_of(pending_bytes_max=1 << 16)
@@ -311,7 +312,7 @@ def test_a_lot_as_far_as_a_stopped_reader_is_not_looked_at_before_all_have_stopp
 def test_a_damaged_head_is_refused() -> None:
     head = LotHead(generation=5, count=7, partitions={1: PartitionTime(1, 2, True)})
     assert decode_head(encode_head(head)) == head
-    with pytest.raises(BadRecord, match="no head"):
+    with pytest.raises(BadRecord, match="cannot decode the head of a lot's log"):
         decode_head(encode_head(head)[:-1])
 
 

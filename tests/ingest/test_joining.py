@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from streamlearn.errors import PipelineFailed
-from streamlearn.ingest import JoinLots
-from streamlearn.ingest.lot_shelf import LotShelf
+from streamlearn.ingest.beam.join_lots import JoinLots
+from streamlearn.ingest.join.join_cache import LotShelf
 from streamlearn.testing import ManualClock
 
 

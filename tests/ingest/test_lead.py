@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlearn.ingest.lead import Lead
-from streamlearn.ingest.ledger import Ledger
-from streamlearn.ingest.watermark import BEFORE_ALL, TopicClock
+from streamlearn.ingest.reading.lead import Lead
+from streamlearn.ingest.reading.ledger import Ledger
+from streamlearn.ingest.reading.watermark import BEFORE_ALL, TopicClock
 
 LEAD_MS, LEAD_BYTES = 100, 1_000
 BOTH = (True, True)

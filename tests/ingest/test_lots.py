@@ -14,8 +14,12 @@ from streamlearn.apps import AppFolder
 from streamlearn.events import EventDecoder, Failure, Origin
 from streamlearn.events.encoder import EventEncoder
 from streamlearn.features import keys_of
-from streamlearn.ingest import Blob, LetterBox, LotCutter, LotEvents, Section, decode_lot, encode_lot, lots_of
-from streamlearn.ingest.meters import count_dead_letters
+from streamlearn.ingest import JoinCore, JoinPlan
+from streamlearn.ingest.join.lot_events import LotEvents, decode_lot, encode_lot
+from streamlearn.ingest.join.lots import LotCutter, lots_of
+from streamlearn.ingest.output.letter_box import LetterBox
+from streamlearn.ingest.reading.blob import Blob, Section
+from streamlearn.ingest.reading.meters import count_dead_letters
 from streamlearn.native import native
 from streamlearn.schemas import DEAD_LETTER, EVENT_PACK, impression_schema
 from streamlearn.schemas.schema import PREFIX_BYTES
@@ -216,6 +220,21 @@ def test_what_cannot_be_used_is_named_with_its_origin_and_harms_nothing_beside_i
     assert sum(map(len, cut.lots)) == 1
 
 
+def test_a_time_that_no_join_takes_is_impossible_however_far_a_topics_clock_lets_it_be(
+    folder: AppFolder, encoder: EventEncoder
+) -> None:
+    times_ms = ((1 << 52) - 1, 1 << 52, (1 << 55) - 1)
+    values: list[bytes | None] = [impression(encoder, at, event_time_ms=one) for at, one in enumerate(times_ms)]
+    cut = cutter(folder).cut(Blob(3, False, False, 0, section(values), EMPTY, 0))
+    assert [(origin.offset, failure.reason) for failure, origin in cut.failures] == [
+        (101, "impossible_time"),
+        (102, "impossible_time"),
+    ]
+    (lot,) = cut.lots
+    plan = JoinPlan.of(folder.app, "topic", folder.settings.join)
+    JoinCore(plan).add_impressions(lot.impressions)
+
+
 def test_letters_are_acknowledged_when_flush_returns_and_counted_by_origin() -> None:
     place = Place.make(memory_root(), partitions=2)
     letters = LetterBox(place.folder.topic_url("dead_letters"), place.folder.access)
@@ -228,7 +247,7 @@ def test_letters_are_acknowledged_when_flush_returns_and_counted_by_origin() -> 
     assert [(one["topic"], one["partition"], one["offset"], one["event_index"], one["head"]) for one in found] == [
         ("some.topic", 5, 77, 3, b"bytes")
     ] * 2
-    help = "Records and events that were set aside, by origin and reason."
+    help = "Dead letters (records and events), by origin and reason."
     counted = counter("ingest", "dead_letters", help, ["topic", "partition", "reason"])
     assert counted.labels("some.topic", "5", "garbage")._value.get() == 2
     count_dead_letters("some.topic", 5, "garbage", 1)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from streamlearn.errors import IngestOver, PositionLost, TopicReplaced
-from streamlearn.ingest import AFTER_ALL, BEFORE_ALL, Lineage, PairMark, ProgressLog, begin_run
-from streamlearn.ingest.mark import decode_marks, encode_marks
+from streamlearn.ingest import ProgressLog, begin_run
+from streamlearn.ingest.output.progress import Lineage
+from streamlearn.ingest.reading.mark import PairMark, decode_marks, encode_marks
+from streamlearn.ingest.reading.puller import Puller
+from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL
 from streamlearn.telemetry import gauge
 from streamlearn.testing import ManualClock, small_impression, wait_until
-from streamlearn.topics import Position, create_topic, delete_topic, partition_of
+from streamlearn.topics import Position, Records, create_topic, delete_topic, partition_of
 from tests.ingest.conftest import Make
 from tests.ingest.place import T_MS, Origin, Place, origins, reading, take, take_all, take_count
 
@@ -63,6 +67,25 @@ def test_a_reader_made_from_a_mark_gives_exactly_the_rest(make: Make) -> None:
         after = [origin for blob in take_all(reader) for origin in origins(blob)]
     assert not set(before) & set(after)
     assert sorted(before + after) == sorted((name, at) for name in ("impressions", "actions") for at in range(30))
+
+
+def test_a_mark_keeps_the_leader_epoch_of_what_was_given(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def led(self: Puller) -> Records | None:
+        records = take_records(self)
+        return records and replace(records, leader_epochs=[(0, 3), (1, 5)])
+
+    place.fill(2, end=True)
+    take_records = Puller.take
+    monkeypatch.setattr(Puller, "take", led)
+    with reading(place.plan()) as reader:
+        take_all(reader)
+        mark = decode_marks(encode_marks((reader.mark(),)))[0]
+    assert (mark.impressions.leader_epoch, mark.actions.leader_epoch) == (5, 5)
+    older = replace(mark.impressions, leader_epoch=-1), replace(mark.actions, leader_epoch=-1)
+    written = msgspec.msgpack.decode(encode_marks((mark,)))
+    del written[0]["impressions"]["leader_epoch"], written[0]["actions"]["leader_epoch"]
+    read = decode_marks(msgspec.msgpack.encode(written))[0]
+    assert (read.impressions, read.actions) == older
 
 
 def test_the_first_blob_alone_opens_and_one_from_a_mark_does_not(place: Place) -> None:
@@ -132,7 +155,7 @@ def test_in_event_time_a_topic_without_records_holds_the_other_back_and_is_seen_
         clock.sleep(100)
         assert reader.take() is None
         assert reader.watermark_ms == before_ms
-        help = "Since a partition's watermark last moved."
+        help = "Time since the watermark of a partition last moved."
         still = gauge("ingest", "watermark_still", "seconds", help, ["partition"]).labels("0")
         assert still._value.get() >= 100
 
@@ -252,7 +275,10 @@ def test_a_mark_outside_of_what_can_be_read_is_refused(place: Place, offset: int
     with reading(plan) as reader:
         mark = reader.mark()
     lost = PairMark(mark.impressions, Position(mark.actions.topic_id, 0, offset))
-    with pytest.raises(PositionLost, match=rf"position {offset} is outside \[0, 2\]") as caught, reading(plan, lost):
+    with (
+        pytest.raises(PositionLost, match=rf"position {offset} is outside the readable range \[0, 2\]") as caught,
+        reading(plan, lost),
+    ):
         pass
     assert caught.value.help
 
@@ -263,7 +289,7 @@ def test_a_start_whose_records_may_have_been_deleted_is_refused_unless_it_is_acc
     plan = replace(place.plan(), start_ms=T_MS - 1)
     with reading(plan) as reader:
         reader._plan = plan
-    from streamlearn.ingest import opening
+    from streamlearn.ingest.reading import start_offset as opening
 
     class Shortened:
         """A reader whose first records are gone."""
@@ -276,7 +302,7 @@ def test_a_start_whose_records_may_have_been_deleted_is_refused_unless_it_is_acc
         def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
             return 4
 
-    with pytest.raises(PositionLost, match="deleted ones may have been as well") as caught:
+    with pytest.raises(PositionLost, match="from T0 on may have been deleted") as caught:
         opening._begin(plan, Shortened(), 0)  # type: ignore[arg-type]
     assert "accept_lost" in caught.value.help
     assert opening._begin(replace(plan, accept_lost=True), Shortened(), 0) == 4  # type: ignore[arg-type]

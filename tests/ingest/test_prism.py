@@ -15,7 +15,7 @@ from typing import Any
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.events import Producer
 from streamlearn.ingest import ProgressLog
-from streamlearn.ingest.start import longest_window_ms
+from streamlearn.ingest.reading.start import longest_window_ms
 from streamlearn.testing import small_impression, wait_until
 from streamlearn.topics import create_topic, open_topic
 from tests.events.place import written
@@ -35,7 +35,6 @@ time = "event"
 [ingest]
 lots = 4
 poll_s = 0.02
-fetch_wait_s = 0.02
 blob_bytes = 20000
 """
 

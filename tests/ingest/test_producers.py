@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from streamlearn.events.row import action_row, impression_row
-from streamlearn.ingest import LotCutter, LotEvents
-from streamlearn.schemas import app_schemas
+from streamlearn.ingest.join.lot_events import LotEvents
+from streamlearn.ingest.join.lots import LotCutter
+from streamlearn.schemas.app import app_schemas
 from streamlearn.testing import small_impression
 from streamlearn.topics import Topic, partition_of
 from tests.events.place import written

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlearn.errors import BadRecord, ConfigError, IngestOver, TopicReplaced
-from streamlearn.ingest import ProgressLog, begin_run, start_ms
-from streamlearn.ingest.progress import Lineage
-from streamlearn.ingest.start import longest_window_ms
+from streamlearn.ingest import ProgressLog, begin_run
+from streamlearn.ingest.output.progress import Lineage
+from streamlearn.ingest.output.progress_log import DeadShare
+from streamlearn.ingest.reading.start import longest_window_ms, start_ms
 from streamlearn.settings import Settings
 from streamlearn.testing import small_folder
 from streamlearn.topics import TopicSettings, create_topic, delete_topic, open_topic
@@ -79,6 +82,23 @@ def test_a_newer_run_ends_the_one_before_and_what_that_wrote_too_late_is_left_ou
         zombie.check = lambda run: zombie._standing  # type: ignore[method-assign]
         zombie.write(first.run, first.lineage, {0: 900})
         assert log.standing().lots[0].watermark_ms == 100
+
+
+def test_a_run_says_which_share_of_its_events_become_dead_letters_and_the_next_begins_without(make: Make) -> None:
+    place = make()
+    first = begin_run(place.folder)
+    with log_of(place) as log, closing(DeadShare(place.folder)) as asked:
+        log.write(first.run, first.lineage, {0: 100}, dead_share=0.25)
+        assert log.standing().dead_share == asked() == 0.25
+        before = log.standing()
+        log.write(first.run, first.lineage, {}, dead_share=0.2501)  # which is no news
+        assert log.standing() == before
+        log.write(first.run, first.lineage, {}, dead_share=0.0)
+        assert log.standing().dead_share == asked() == 0.0
+        log.write(first.run, first.lineage, {}, dead_share=0.5)
+        assert log.standing().ended == {}
+        begin_run(place.folder)
+        assert log.standing().dead_share == asked() == 0.0
 
 
 def test_of_two_runs_that_begin_at_once_each_has_a_number_of_its_own(place: Place) -> None:
@@ -150,13 +170,24 @@ def test_progress_of_other_lots_or_other_topics_is_refused(place: Place) -> None
     other = small_folder(
         place.folder.folder, settings=msgspec.convert({"topics": urls, "ingest": {"lots": 8}}, Settings)
     )
-    with pytest.raises(ConfigError, match=r"progress of 4 lots, and ingest.lots is 8") as caught:
+    with pytest.raises(ConfigError, match=r"progress of 4 lots, but ingest.lots is 8") as caught:
         begin_run(other)
     assert "set ingest.lots back" in caught.value.help
     delete_topic(place.impressions.url)
     create_topic(place.impressions.url, place.actions.settings()).close()
-    with pytest.raises(TopicReplaced, match="they are"):
+    with pytest.raises(TopicReplaced, match="the current ones are"):
         begin_run(place.folder)
+
+
+def test_progress_of_the_release_before_is_of_the_same_samples(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    app, plan = place.folder.app, begin_run(place.folder)
+    for fingerprint, lines in ((app.features.fingerprint, 0), ("others", 1)):
+        before = msgspec.structs.replace(plan.lineage, feature_fingerprint=fingerprint)
+        with log_of(place) as log:
+            log.write(log.begin(before), before, dict.fromkeys(range(4), 100))
+        caplog.clear()
+        begin_run(place.folder)
+        assert len([one for one in caplog.messages if "has other features or windows" in one]) == lines
 
 
 def test_topics_of_different_partitions_are_refused(place: Place) -> None:

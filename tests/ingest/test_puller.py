@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streamlearn.errors import TopicUnreachable
-from streamlearn.ingest.puller import Puller, PullLimits
+from streamlearn.ingest.reading.puller import Puller, PullLimits
 from streamlearn.testing import ManualClock, memory_topic, wait_until
 from streamlearn.topics import Reader, Records, Topic
 from streamlearn.topics.records import empty_records

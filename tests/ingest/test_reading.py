@@ -16,8 +16,8 @@ from apache_beam.runners import sdf_utils
 from apache_beam.runners.common import MethodWrapper
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
-from streamlearn.ingest import EventSource, read_events
-from streamlearn.ingest.reading import ReadSource
+from streamlearn.ingest.beam.read_source import ReadSource
+from streamlearn.ingest.beam.source import EventSource, read_events
 from tests.ingest.place import Place
 
 
@@ -57,6 +57,16 @@ def test_a_reader_that_gives_nothing_is_looked_at_less_often_until_it_gives_some
     found = [_waited(step, source, one) for one in given]
     # Behind elements the next look is soon; then it begins anew.
     assert found == [*waits, poll_s, waits[0]]
+
+
+def test_a_reader_that_is_silent_for_long_is_looked_at_twice_a_second(place: Place) -> None:
+    source = EventSource(place.plan())
+    step: Any = ReadSource(source, source.renewed, poll_s=0.05, elements_max=10, seconds_max=60)._step
+    waits = [_waited(step, source, []) for _ in range(80)]
+    assert waits == sorted(waits)
+    assert sum(wait for wait in waits if wait <= 0.2) > 3
+    assert waits[-1] == 0.5
+    assert _waited(step, source, ["blob"]) == 0.05
 
 
 def _waited(step: Any, source: EventSource, given: list[str]) -> float:

@@ -15,10 +15,12 @@ from apache_beam.runners.worker import statecache
 
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import ServiceError, TopicUnreachable, UsageError
-from streamlearn.ingest import ProgressLog, SamplesJob, begin_run, runner_options, use_byte_sizes
-from streamlearn.ingest import statecache as ours
-from streamlearn.ingest.runners import RUNNERS, require_job_server
-from streamlearn.settings import IngestSettings
+from streamlearn.ingest import ProgressLog, begin_run
+from streamlearn.ingest.beam import state_cache as ours
+from streamlearn.ingest.beam.runners import RUNNERS, require_job_server, runner_options
+from streamlearn.ingest.beam.samples_job import SamplesJob
+from streamlearn.ingest.beam.state_cache import use_byte_sizes
+from streamlearn.settings.ingest import IngestSettings
 from tests.ingest.place import Place
 
 
@@ -45,7 +47,7 @@ def test_prism_comes_from_the_cache_where_it_is_there(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:1", "nowhere", "127.0.0.1:x", "127.0.0.1:99999"])
 def test_a_job_server_that_is_not_there_is_told_at_once(endpoint: str) -> None:
     options = runner_options(IngestSettings(runner="flink", job_endpoint=endpoint))
-    with pytest.raises(ServiceError, match=f"no job server at {endpoint}") as caught:
+    with pytest.raises(ServiceError, match=f"cannot reach a job server at {endpoint}") as caught:
         require_job_server(options)
     assert "ingest.job_endpoint" in caught.value.help
 
@@ -76,7 +78,7 @@ def test_flink_gets_a_job_server_checkpoints_and_bundles_that_end() -> None:
 
 
 def test_flink_without_a_job_server_says_what_to_do() -> None:
-    with pytest.raises(UsageError, match="no job server") as caught:
+    with pytest.raises(UsageError, match=r"ingest\.job_endpoint is not set") as caught:
         runner_options(IngestSettings(runner="flink"))
     assert "ingest.job_endpoint" in caught.value.help
 
@@ -119,7 +121,7 @@ def test_beams_own_sizes_stay_where_its_release_is_not_known(
         assert not use_byte_sizes()
         assert not use_byte_sizes()
     assert statecache.get_deep_size is kept
-    assert caplog.text.count("Beam 2.99.0 is not one whose state cache is known") == 1
+    assert caplog.text.count("the state cache of Beam 2.99.0 is unknown") == 1
 
 
 def test_a_broker_that_does_not_answer_whether_a_run_has_ended_does_not_end_it(place: Place) -> None:
@@ -141,6 +143,6 @@ def test_a_broker_that_does_not_answer_whether_a_run_has_ended_does_not_end_it(p
 
 @pytest.mark.parametrize("more", ["--environment_type=PROCESS", "--experiments=use_loopback_process_worker"])
 def test_a_worker_elsewhere_is_refused_on_prism_which_would_not_hear_of_its_death(more: str) -> None:
-    with pytest.raises(UsageError, match=r"is the process that ingest is") as caught:
+    with pytest.raises(UsageError, match=r"uses the ingest process itself") as caught:
         runner_options(IngestSettings(), more=[more])
     assert "--runner flink" in caught.value.help

@@ -13,9 +13,12 @@ import pytest
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ConfigError, PositionLost, TopicReplaced
 from streamlearn.events import is_logged
-from streamlearn.ingest import JoinCore, Joined, JoinPlan, LetterKind, SampleMaker
+from streamlearn.ingest import JoinCore, Joined, JoinPlan
+from streamlearn.ingest.join.columns import LetterKind
+from streamlearn.ingest.output.sample_maker import SampleMaker
 from streamlearn.samples import SampleBatch, SampleCodec
-from streamlearn.settings import SampleSettings, Settings
+from streamlearn.settings import Settings
+from streamlearn.settings.events import SampleSettings
 from streamlearn.testing import small_impression
 from streamlearn.topics import TopicSettings, create_topic, delete_topic
 from tests.ingest.conftest import Make
@@ -77,6 +80,21 @@ def test_no_message_is_larger_than_it_may_be_and_no_row_is_lost(make: Make, rows
     assert found == rows_expected(folder.app, (one for _, one in joined), given.records)
     if rows_max == 3:
         assert {len(batch) for batches in made for batch in batches[:-1]} == {3}
+
+
+def test_a_message_says_no_later_watermark_than_the_times_of_rows_that_follow(make: Make) -> None:
+    given = week(make())
+    folder = _with(given.place.folder, samples={"message_rows_max": 7})
+    with given.maker(folder) as maker:
+        made: dict[int, list[SampleBatch]] = {}
+        for lot, one in given.joined(rows_max=37):
+            made.setdefault(lot, []).extend(maker.make(lot, one, T_MS + 10**8))
+    for batches in made.values():
+        assert len(batches) > 4
+        assert batches[-1].header.watermark_ms == T_MS + 10**8
+        for at, batch in enumerate(batches[:-1]):
+            follow_ms = min(int(later.settle_time_ms.min()) for later in batches[at + 1 :])
+            assert batch.header.watermark_ms == follow_ms
 
 
 def test_a_row_that_no_message_can_hold_is_set_aside(make: Make) -> None:
@@ -191,7 +209,7 @@ def test_letters_of_a_join_have_their_origin_and_reason(make: Make) -> None:
     core.add_actions(late.actions)
     core.advance(FOREVER_MS)
     letters = core.take(1_000_000).letters
-    assert {LetterKind(int(kind)) for kind in letters.kind} >= {LetterKind.IMPRESSION_LATE, LetterKind.ACTION_ORPHAN}
+    assert {LetterKind(int(kind)) for kind in letters.kind} >= {LetterKind.IMPRESSION_LATE, LetterKind.ACTION_LATE}
     with given.maker() as maker:
         found = maker.letters_of(letters)
     assert len(found) == len(letters)

@@ -11,21 +11,15 @@ import pytest
 from prometheus_client import REGISTRY
 
 from streamlearn.errors import IngestOver, NotDelivered
-from streamlearn.ingest import (
-    BEFORE_ALL,
-    Joined,
-    LotEvents,
-    ProgressLog,
-    ReadPlan,
-    SampleSink,
-    TimeRules,
-    begin_run,
-)
-from streamlearn.ingest.join_plan import JoinPlan
-from streamlearn.ingest.lot_shelf import LotShelf
-from streamlearn.ingest.lot_step import LotStep
-from streamlearn.ingest.progress_keeper import ProgressKeeper, close_keeper, open_keeper
-from streamlearn.ingest.ticks import TickRules
+from streamlearn.ingest import Joined, ProgressLog, ReadPlan, begin_run
+from streamlearn.ingest.join.join_cache import LotShelf
+from streamlearn.ingest.join.lot_events import LotEvents
+from streamlearn.ingest.join.lot_step import LotStep
+from streamlearn.ingest.join.plan import JoinPlan
+from streamlearn.ingest.join.ticks import TickRules
+from streamlearn.ingest.output.progress_keeper import ProgressKeeper, close_keeper, open_keeper
+from streamlearn.ingest.output.sample_sink import SampleSink
+from streamlearn.ingest.reading.watermark import BEFORE_ALL, TimeRules
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.testing import ManualClock, wait_until
 from streamlearn.topics import TopicSettings, Writer, create_topic, delete_topic

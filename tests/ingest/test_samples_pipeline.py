@@ -9,16 +9,18 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streamlearn.apps import AppFolder
+from streamlearn.cli.doctor.app_findings import app_findings
 from streamlearn.events import Producer
 from streamlearn.ingest import ProgressLog
-from streamlearn.ingest.progress_keeper import partitions_of
+from streamlearn.ingest.output.progress_keeper import partitions_of
+from streamlearn.ingest.output.progress_log import DeadShare
 from streamlearn.testing import small_impression, wait_until
 from streamlearn.topics import partition_of
 from tests.ingest.family import family_of, is_alive, one_of
@@ -117,6 +119,19 @@ def test_a_job_whose_runner_stands_still_says_no_more_that_it_works(
         assert ended(app, process)["stopped"]
 
 
+def test_a_running_ingest_says_that_its_events_become_dead_letters(prism: Path, tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", prism, lots=2)
+    with app.open_topic("actions") as topic, topic.writer() as writer:
+        writer.append(0, [b"garbage"] * 2_000, timestamps_ms=[T_MS] * 2_000)
+    fill(app, 0, 300)
+    with job(app) as process, closing(DeadShare(app)) as dead_share:
+        wait_for_progress(app, process, T_MS + 100 * STEP_MS)
+        wait_until(lambda: dead_share() > 0.5, "it says so", DEADLINE_S)
+        assert "became dead letters" in (app.folder / "job.log").read_text()
+        (wrong,) = (one for one in app_findings(app.folder, []) if one.state == "wrong")
+        assert wrong.what == "dead letters"
+
+
 def test_a_second_signal_ends_a_run_and_its_runner_at_once_and_the_next_leaves_no_partition_silent(
     prism: Path, tmp_path: Path
 ) -> None:
@@ -126,7 +141,9 @@ def test_a_second_signal_ends_a_run_and_its_runner_at_once_and_the_next_leaves_n
         wait_for_progress(app, process, T_MS + 50 * STEP_MS)
         process.send_signal(signal.SIGTERM)
         # Sooner, the second might come before Python has looked at the first, and be one with it.
-        wait_until(lambda: "reads no more" in (app.folder / "job.log").read_text(), "the signal has come", DEADLINE_S)
+        wait_until(
+            lambda: "has stopped reading" in (app.folder / "job.log").read_text(), "the signal has come", DEADLINE_S
+        )
         family = family_of(process.pid)
         assert one_of(family, "--job_port")
         process.send_signal(signal.SIGTERM)

@@ -20,12 +20,14 @@ from apache_beam.io.unbounded_source import _UnboundedSourceRestriction, _Unboun
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 from streamlearn.errors import ConfigError, TopicReplaced
-from streamlearn.ingest import CutLots, EventSource, decode_blob, read_events, runner_options, timestamp_of
-from streamlearn.ingest.mark import PairMark
-from streamlearn.ingest.puller import Puller
-from streamlearn.ingest.source import EventMark, EventReader
-from streamlearn.ingest.watermark import AFTER_ALL, BEFORE_ALL
-from streamlearn.settings import IngestSettings
+from streamlearn.ingest.beam.cut_lots import CutLots
+from streamlearn.ingest.beam.runners import runner_options
+from streamlearn.ingest.beam.source import EventMark, EventReader, EventSource, read_events, timestamp_of
+from streamlearn.ingest.reading.blob import decode_blob
+from streamlearn.ingest.reading.mark import PairMark
+from streamlearn.ingest.reading.puller import Puller
+from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL
+from streamlearn.settings.ingest import IngestSettings
 from streamlearn.testing import wait_until
 from streamlearn.topics import Position, create_topic, delete_topic
 from tests.ingest.conftest import Make
@@ -67,9 +69,9 @@ def test_a_split_that_was_kept_from_an_earlier_run_is_read_by_the_plan_of_this_o
     own = replace(now, partitions=(0,))
     assert now.renewed(own) is own
     others = replace(kept, plan=replace(kept.plan, lineage=msgspec.structs.replace(kept.plan.lineage, lots_count=99)))
-    with pytest.raises(ConfigError, match=f"the savepoint is of run {kept.plan.run}") as caught:
+    with pytest.raises(ConfigError, match=f"the savepoint is from run {kept.plan.run}") as caught:
         now.renewed(others)
-    assert "start without it" in caught.value.help
+    assert "start without the savepoint" in caught.value.help
 
 
 def test_one_split_of_all_partitions_has_the_time_of_the_one_that_is_least_and_goes_on_from_its_marks(
@@ -237,7 +239,10 @@ def test_a_worker_never_imports_tensorflow(tmp_path: Path) -> None:
 
 
 def test_what_is_pure_loads_no_beam() -> None:
-    script = "import sys; from streamlearn.ingest import PairReader, begin_run; print('apache_beam' in sys.modules)"
+    script = (
+        "import sys; from streamlearn.ingest import begin_run; from streamlearn.ingest.reading.pair import PairReader; "
+        "print('apache_beam' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.split() == ["False"]
 

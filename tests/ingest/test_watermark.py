@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlearn.ingest.watermark import (
+from streamlearn.ingest.reading.watermark import (
     AFTER_ALL,
     BEFORE_ALL,
     TimeRules,
@@ -128,6 +128,16 @@ def test_when_all_are_idle_wall_time_moves_on_and_event_time_does_not() -> None:
 def test_a_record_from_a_future_does_not_move_time_and_those_after_it_are_judged_without_it() -> None:
     clock, limits = read(TopicClock(), rules(), times(50, 151, 60, 149), WALL_MS)
     assert (clock.reached_ms, limits.tolist()) == (149, [AFTER_ALL, 150, 150, 160])
+
+
+def test_the_events_of_a_record_move_time_within_it_and_what_lies_beyond_a_gap_is_impossible() -> None:
+    # The event at 390 lies beyond a gap, so the record moves time to 190 alone.
+    inside = {0: times(100, 190, 20, 390), 1: times(290, 250)}
+    clock, limits = read(TopicClock(reached_ms=10), rules(), times(390, 290), WALL_MS, inside.__getitem__)
+    assert (clock.reached_ms, limits.tolist()) == (290, [290, 290])
+    # Whatever can be read of it: a record without events moves no time.
+    clock, limits = read(TopicClock(reached_ms=10), rules(), times(390), WALL_MS, lambda at: times())
+    assert (clock.reached_ms, limits.tolist()) == (10, [110])
 
 
 def test_a_producer_whose_clock_is_fast_does_not_make_the_others_late() -> None:

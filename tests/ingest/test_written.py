@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,10 @@ from typer.testing import CliRunner
 
 from streamlearn.apps import AppFolder
 from streamlearn.cli.main import cli
-from streamlearn.errors import ConfigError, StreamlearnError
+from streamlearn.errors import ConfigError, PartlyDone
 from streamlearn.ingest import ProgressLog, begin_run
-from streamlearn.ingest.written import Written
+from streamlearn.ingest.output.sink_counts import RecentLetters, Written
+from streamlearn.testing import ManualClock
 from streamlearn.topics import TopicSettings, create_topic, delete_topic
 from tests.ingest.history import T_MS, fill, messages, write_app
 
@@ -55,7 +59,7 @@ def test_nothing_but_dead_letters_is_a_failure_of_ingest_and_of_backfill(app: Ap
     garbage(app, "impressions", 5)
     fill(app, 0, 0, end=True)
     done = ran("ingest", app)
-    refused(done, "nothing became a sample: 5 dead letters: 5 garbage", "dead_letters`")
+    refused(done, "no event became a sample: 5 dead letters: 5 garbage", "dead_letters`")
     assert table(done.stdout)["dead letters garbage"] == "5"
     refused(ran("backfill", app, "--runner", "direct"), "5 dead letters: 5 garbage", "dead_letters`")
 
@@ -75,7 +79,7 @@ def test_a_backfill_says_the_same_of_some(app: AppFolder) -> None:
     ("written", "is_failure"),
     [
         (Written(0, 0, {}), False),  # nothing came
-        (Written(9, 0, {"unknown_schema": 4}), False),  # windows are open still
+        (Written(9, 0, {"unknown_schema": 4}), False),  # windows are open still, and 4 of 13 may be
         (Written(0, 0, {"unknown_schema": 4}), True),
         (Written(7, 0, {"unknown_schema": 4, "orphan": 7}), True),  # actions on what could not be read
         (Written(7, 3, {"orphan": 7}), False),
@@ -83,11 +87,53 @@ def test_a_backfill_says_the_same_of_some(app: AppFolder) -> None:
 )
 def test_it_is_a_failure_where_nothing_else_came(written: Written, is_failure: bool) -> None:
     if is_failure:
-        with pytest.raises(StreamlearnError, match="nothing became a sample") as refusal:
-            written.check("shop")
+        with pytest.raises(PartlyDone, match="no event became a sample") as refusal:
+            written.check("shop", 1.0)
         assert "topics.old_schemas" in refusal.value.help
     else:
-        written.check("shop")
+        written.check("shop", 1.0)
+
+
+def test_more_dead_letters_than_may_be_are_a_failure() -> None:
+    written = Written(190, 100, {"garbage": 10, "late": 6})  # 16 of 200: what is late could be read
+    written.check("shop", 0.08)
+    with pytest.raises(PartlyDone, match=r"8\.0% of the events became dead letters: 16 dead letters") as refusal:
+        written.check("shop", 0.07)
+    assert "raise ingest.dead_share_max, now 0.07" in refusal.value.help
+
+
+@pytest.mark.parametrize("verb", [("ingest",), ("backfill", "--runner", "direct")])
+def test_a_command_that_ends_says_by_its_status_that_too_much_was_lost(app: AppFolder, verb: tuple[str, ...]) -> None:
+    garbage(app, "impressions", 10)
+    fill(app, 0, 40, end=True)
+    call = [sys.executable, "-m", "streamlearn", verb[0], str(app.folder), *verb[1:], "--set"]
+    lost = subprocess.run([*call, "ingest.dead_share_max=0.05"], capture_output=True, text=True, check=False)
+    assert lost.returncode == 3, lost.stderr
+    assert table(lost.stdout)["dead letters garbage"] == "10"
+    assert "of the events became dead letters" in lost.stderr
+    assert "ingest.dead_share_max, now 0.05" in lost.stderr
+    # Where so many are right; what is there is read once more.
+    right = subprocess.run([*call, "ingest.dead_share_max=0.5"], capture_output=True, text=True, check=False)
+    assert right.returncode == 0, right.stderr
+
+
+def test_the_dead_letters_of_the_last_minutes_are_a_share_of_their_events(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    recent = RecentLetters(clock)
+    recent.add(50, 40)
+    assert recent.share(0.05) == 0.0  # of so few nothing is said
+    recent.add(150, 10)
+    with caplog.at_level(logging.ERROR):
+        assert [recent.share(0.05), recent.share(0.05)] == [0.25, 0.25]
+    assert [record.message for record in caplog.records] == [
+        "25.0 % of the events of the last minutes became dead letters"
+    ]
+    clock.sleep(600)  # what was 200 counts as 100
+    recent.add(400, 0)
+    assert recent.share(0.05) == 0.05
+    clock.sleep(60_000)
+    recent.add(100, 100)
+    assert recent.share(0.05) == pytest.approx(1.0)
 
 
 def test_samples_of_other_features_are_not_added_to(app: AppFolder, tmp_path: Path) -> None:
@@ -103,7 +149,7 @@ def test_samples_of_other_features_are_not_added_to(app: AppFolder, tmp_path: Pa
     for verb in ("ingest", "backfill"):
         error = CliRunner().invoke(cli, [verb, str(changed), "--set", root]).exception
         assert isinstance(error, ConfigError)
-        assert "are not of the features that 'small' has now" in error.message
+        assert "do not match the current features and labels of 'small'" in error.message
         assert "change-features" in error.help
     with ProgressLog.open(app.topic_url("progress"), app.access) as log:
         assert log.standing().run == running.run  # which goes on
@@ -112,7 +158,7 @@ def test_samples_of_other_features_are_not_added_to(app: AppFolder, tmp_path: Pa
     delete_topic(app.topic_url("samples"))
     create_topic(app.topic_url("samples"), TopicSettings(partitions=3, retention_ms=-1)).close()
     done = CliRunner().invoke(cli, ["backfill", str(changed), "--set", root, "--runner", "direct"])
-    refused(done, "nothing became a sample", "unknown_schema", "topics.old_schemas")
+    refused(done, "no event became a sample", "unknown_schema", "topics.old_schemas")
 
 
 CHANGED = """\
@@ -127,7 +173,8 @@ app = replace(app, features=replace(app.features, slots=(*app.features.slots, Sl
 
 
 def refused(done: Any, *said: str) -> None:
-    assert type(done.exception) is StreamlearnError, done.output
+    assert type(done.exception) is PartlyDone, done.output
+    assert done.exception.exit_code == 3
     text = f"{done.exception.message}\n{done.exception.help}"
     for one in said:
         assert one in text, text

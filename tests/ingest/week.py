@@ -11,7 +11,11 @@ import msgspec
 import numpy as np
 
 from streamlearn.apps import AppFolder
-from streamlearn.ingest import JoinCore, Joined, JoinPlan, Lineage, LotCutter, LotEvents, SampleMaker
+from streamlearn.ingest import JoinCore, Joined, JoinPlan
+from streamlearn.ingest.join.lot_events import LotEvents
+from streamlearn.ingest.join.lots import LotCutter
+from streamlearn.ingest.output.progress import Lineage
+from streamlearn.ingest.output.sample_maker import SampleMaker
 from streamlearn.testing import small_impression
 from streamlearn.topics import open_topic
 from tests.ingest.place import T_MS, Place, reading, take_all

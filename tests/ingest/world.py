@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from streamlearn.features import Label, LabelGroup
-from streamlearn.ingest import ActionColumns, ImpressionColumns, Joined, JoinPlan
+from streamlearn.ingest import Joined, JoinPlan
+from streamlearn.ingest.join.columns import ActionColumns, ImpressionColumns
 from streamlearn.native import native
-from streamlearn.settings import JoinSettings
+from streamlearn.settings.join import JoinSettings
 
 GROUPS = (LabelGroup("fast", 6, 60), LabelGroup("shut", 30, 30), LabelGroup("slow", 200, 400))
 LABELS = (

@@ -9,7 +9,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from streamlearn.features import FeatureSpec
-from streamlearn.models import DcnV2, DeepFm, Din, Logistic, Model, export_graphs
+from streamlearn.models import DcnV2, DeepFm, Din, Model, export_graphs
+from streamlearn.models.logistic import Logistic
 from tests.models.networks import Made, two_networks
 from tests.models.packed import most_of_all, only_items
 

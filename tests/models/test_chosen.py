@@ -9,8 +9,10 @@ import pytest
 
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import ConfigError, SpecError
-from streamlearn.models import READY_MADE, DeepFm, Model, model_of
-from streamlearn.settings import Settings, TrainerSettings
+from streamlearn.models import DeepFm, Model, model_of
+from streamlearn.models.chosen import READY_MADE
+from streamlearn.settings import Settings
+from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.testing import small_app, small_folder
 
 _OWN = """
@@ -74,13 +76,17 @@ def test_a_class_a_function_or_a_model_beside_the_application_is_chosen(tmp_path
 @pytest.mark.parametrize(
     ("model", "said", "helped"),
     [
-        ("dcn", "no ready-made model is named 'dcn'", "logistic, deepfm, dcn_v2, din"),
+        ("dcn", "unknown ready-made model 'dcn'", "logistic, deepfm, dcn_v2, din"),
         ("model:Nobody", "has no Nobody", "model='model:Nobody'"),
-        ("model:number", "model:number is no model: its `build` is missing", "build(self, features, labels, seed)"),
+        (
+            "model:number",
+            "model:number cannot be used as a model: its `build` is missing",
+            "build(self, features, labels, seed)",
+        ),
         ("model:Scoreless", "its `score` is missing", "score(self, weights, user, user_index, inputs)"),
         ("model:Short", "its `score` does not take 4 arguments", "docs/models.md"),
-        ("model:Needs", "could not be made: TypeError", "without arguments"),
-        ("model:Fails", "could not be made: RuntimeError: no such file", "without arguments"),
+        ("model:Needs", "TypeError", "without arguments"),
+        ("model:Fails", "RuntimeError: no such file", "without arguments"),
     ],
 )
 def test_what_is_no_model_is_refused(tmp_path: Path, model: str, said: str, helped: str) -> None:
@@ -107,5 +113,5 @@ def test_a_ready_made_model_computes_as_the_settings_say_and_an_own_one_decides_
     settings = Settings(trainer=TrainerSettings(compute="bfloat16"))
     chosen = model_of(small_folder(tmp_path, replace(small_app(), model="deepfm"), settings))
     assert getattr(chosen, "compute", "") == "bfloat16"
-    with pytest.raises(SpecError, match="of the application's own"):
+    with pytest.raises(SpecError, match="the application's own"):
         model_of(small_folder(tmp_path, replace(small_app(), model="own:Model"), settings))

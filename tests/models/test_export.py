@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from streamlearn.errors import BadRecord, UsageError
 from streamlearn.models import DcnV2, Din, Graphs, PackedSide, export_graphs, load_graphs
-from streamlearn.versions import graph_id_of
+from streamlearn.versions.format.graphs import graph_id_of
 from tests.models.exports import EXPORTED, LABELS, export_all
 from tests.models.packed import filled, most_of_all, packed, scores_of
 
@@ -199,7 +199,7 @@ def test_weights_of_a_version_are_brought_into_order(exported: Path) -> None:
     named = dict(zip((one.name for one in graphs.described.weights), weights, strict=True))
     shuffled = {name: named[name] for name in sorted(named, reverse=True)}
     assert all(np.array_equal(one, two) for one, two in zip(graphs.weights(shuffled), weights, strict=True))
-    with pytest.raises(UsageError, match=r"1 weights are not those of the graphs: 'bias' of shape \(3,\)"):
+    with pytest.raises(UsageError, match=r"1 weights do not match the graphs: 'bias' of shape \(3,\)"):
         graphs.weights(named | {"bias": np.zeros(3, np.float32)})
     with pytest.raises(UsageError, match="'bias' of shape none"):
         graphs.weights({name: one for name, one in named.items() if name != "bias"})
@@ -208,20 +208,20 @@ def test_weights_of_a_version_are_brought_into_order(exported: Path) -> None:
 def test_nothing_is_written_over(exported: Path) -> None:
     before = files_of(exported / "logistic")
     make, features = EXPORTED["logistic"]
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match=r"logistic exists already"):
         export_graphs(make(), features(), LABELS, exported / "logistic")
     assert files_of(exported / "logistic") == before
 
 
 def test_what_is_no_folder_of_graphs_is_refused(exported: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadRecord, match=r"has no graphs\.json"):
+    with pytest.raises(BadRecord, match=r"has no exported graphs: graphs\.json is missing"):
         load_graphs(tmp_path)
     said = (exported / "logistic" / "graphs.json").read_bytes()
     (tmp_path / "graphs.json").write_bytes(said[:-20])
     with pytest.raises(BadRecord, match="does not describe graphs"):
         load_graphs(tmp_path)
     (tmp_path / "graphs.json").write_bytes(said.replace(b'"format": 1', b'"format": 2'))
-    with pytest.raises(BadRecord, match="is of format 2"):
+    with pytest.raises(BadRecord, match="has format 2"):
         load_graphs(tmp_path)
     (tmp_path / "graphs.json").write_bytes(said)
     with pytest.raises(BadRecord, match="no graphs TensorFlow can load"):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec
@@ -96,6 +97,13 @@ class Text(Plain):
         return logits + bias + tf.cast(tf.strings.length(tf.strings.as_string(logits)), tf.float32)
 
 
+class Barrier(Plain):
+    """XLA has the operation, and nodes do not load it."""
+
+    def changed(self, logits: Any, bias: Any) -> Any:
+        return gen_xla_ops.xla_optimization_barrier([logits + bias])[0]
+
+
 class Unique(Plain):
     """XLA has the operation, but its rows are fewer than the candidates."""
 
@@ -140,23 +148,40 @@ class TwoOfAName(Plain):
 @pytest.mark.parametrize(
     ("model", "said", "helped"),
     [
-        (Variable, "closes over 1 tensors, no arguments: the variable kept:0 of shape (1, 1)", "from `weights`"),
-        (LargeTensor, "closes over 1 tensors, no arguments: a float32 tensor of shape (600, 1)", "from `weights`"),
-        (SmallTensor, "closes over 1 tensors, no arguments: a float32 tensor of shape (1,)", "within the graph"),
-        (OwnWeight, "score of OwnWeight is another graph when the model is built of another seed", "from `weights`"),
+        (
+            Variable,
+            "closes over 1 tensors instead of taking them as arguments: the variable kept:0 of shape (1, 1)",
+            "from `weights`",
+        ),
+        (
+            LargeTensor,
+            "closes over 1 tensors instead of taking them as arguments: a float32 tensor of shape (600, 1)",
+            "from `weights`",
+        ),
+        (
+            SmallTensor,
+            "closes over 1 tensors instead of taking them as arguments: a float32 tensor of shape (1,)",
+            "inside the graph",
+        ),
+        (OwnWeight, "score of OwnWeight changes with the seed of the model", "from `weights`"),
         (IdleWeight, "no graph of IdleWeight uses the weights weight_2", "`weights`"),
-        (Chance, "state, chance or side effects: RandomUniform", "the same for the same arguments"),
-        (ChanceWithin, "state, chance or side effects: RandomUniform", "the same for the same arguments"),
-        (Python, "state, chance or side effects: EagerPyFunc", "does nothing else"),
-        (Text, "XLA refuses score of Text: it has no AsString", "operations XLA has"),
-        (Unique, "score of Unique gives `scores` of 1 rows for 3", "a row for each row"),
+        (Chance, "state, chance or side effects: RandomUniform", "the same result for the same arguments"),
+        (ChanceWithin, "state, chance or side effects: RandomUniform", "the same result for the same arguments"),
+        (Python, "state, chance or side effects: EagerPyFunc", "no side effects"),
+        (Text, "XLA refuses score of Text: it has no AsString", "operations that XLA supports"),
+        (
+            Barrier,
+            "score of Barrier has operations that nodes refuse to load: XlaOptimizationBarrier",
+            "numbers from numbers",
+        ),
+        (Unique, "score of Unique gives `scores` with 1 rows for 3 input rows", "one row for each input row"),
         (MoreLabels, "gives float32 of shape (any, 2) for 1 labels", "(candidates, 1)"),
         (Half, "gives float16 of shape (any, 1) for 1 labels", "float32 logits"),
         (PythonBranch, "score of PythonBranch failed, at ", "TensorFlow operations"),
         (NoWeights, f"build of NoWeights failed, at {__file__}:", "docs/models.md"),
-        (OneRank, "user of OneRank gives as `flat` float32 of shape (any)", "(users, a fixed width)"),
-        (HalfWeight, "weight 'weight_0' of HalfWeight is float16", "weights are float32"),
-        (TwoOfAName, "TwoOfAName has 3 weights and names for 2", "different names"),
+        (OneRank, "user of OneRank gives as `flat` float32 of shape (any)", "(users, fixed width)"),
+        (HalfWeight, "weight 'weight_0' of HalfWeight is float16", "return float32 weights"),
+        (TwoOfAName, "TwoOfAName has 3 weights but 2 different names", "one name for each weight"),
     ],
 )
 def test_what_could_not_be_served_is_refused(tmp_path: Path, model: type[Plain], said: str, helped: str) -> None:

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from streamlearn.errors import SpecError, UsageError
 from streamlearn.features import Dense, FeatureSpec, Slot
-from streamlearn.models import DcnV2, DeepFm, Din, Logistic, Model, PackedSide
+from streamlearn.models import DcnV2, DeepFm, Din, Model, PackedSide
+from streamlearn.models.logistic import Logistic
 from streamlearn.models.ready import ReadyModel
 from tests.models import reference
 from tests.models.packed import (
@@ -277,7 +278,7 @@ def test_keys_with_numbers_of_their_own_need_a_number_a_label_and_each_side_a_ve
     with pytest.raises(SpecError, match="slot 'user_id' has dim 3, and there are 4 labels") as refused:
         make(first_order=True).build(no_sequence(), ["a", "b", "c", "d"], 0)
     assert "set dim=4 or more" in refused.value.help
-    with pytest.raises(SpecError, match="no slot of the user side has a vector beside its 3 own numbers") as refused:
+    with pytest.raises(SpecError, match="every slot of the user side has only the 3 numbers of first_order") as refused:
         make(first_order=True).build(no_sequence(), ["a", "b", "c"], 0)
     assert "set dim=11" in refused.value.help
 
@@ -296,7 +297,7 @@ def test_din_needs_a_history_and_a_candidate_that_is_of_its_kind() -> None:
     with pytest.raises(SpecError, match="no slot is a sequence"):
         Din().build(no_sequence(), LABELS, 0)
     lone = Slot("watched", "user", multi=True, pooling="sequence", length=5)
-    with pytest.raises(SpecError, match="no item slot shares the keys of 'watched'") as refused:
+    with pytest.raises(SpecError, match="no item slot shares its keys with 'watched'") as refused:
         Din().build(FeatureSpec((lone, Slot("video_id", "item")), item_id="video_id"), LABELS, 0)
     assert "keys_of='video_id'" in refused.value.help
 
@@ -333,5 +334,5 @@ def test_din_takes_the_slot_the_keys_are_named_after() -> None:
 
 
 def test_a_model_that_was_not_built_says_so() -> None:
-    with pytest.raises(UsageError, match="does not know its features yet"):
+    with pytest.raises(UsageError, match="has no features yet"):
         Logistic().user([], PackedSide(None, None))

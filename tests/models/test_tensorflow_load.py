@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -36,3 +37,29 @@ def test_which_keras_a_user_wants_is_left_alone(monkeypatch: pytest.MonkeyPatch)
         assert not may_leave_keras({"TF_USE_LEGACY_KERAS": wanted})
     monkeypatch.setattr(tensorflow_load, "find_spec", lambda _: object())
     assert not may_leave_keras({})
+
+
+@pytest.mark.parametrize("level", [None, "0"])
+def test_it_says_nothing_before_a_command_does_unless_somebody_asks_for_it(level: str | None) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    if level is not None:
+        environ["TF_CPP_MIN_LOG_LEVEL"] = level
+    script = "from streamlearn.models.tensorflow_load import load_tensorflow as load; load(); import tensorflow as tf"
+    call = [sys.executable, "-c", f"{script}; print(tf.function(lambda x: x + 1)(1).numpy())"]
+    told = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True, env=environ)
+    assert told.stdout == "2\n"
+    assert bool(told.stderr) == (level is not None), told.stderr
+
+
+def test_what_was_written_while_it_was_loaded_is_shown_where_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        with tensorflow_load._stderr_kept():
+            os.write(2, b"why not")
+            raise ImportError
+
+    with pytest.raises(ImportError):
+        fail()
+    assert capfd.readouterr().err == "why not"
+    with tensorflow_load._stderr_kept():
+        os.write(2, b"as ever")
+    assert capfd.readouterr().err == ""

@@ -260,7 +260,7 @@ BAD_PLANS = [
     (
         record([("x", "int"), ("x", "int")]),
         EVENT,
-        "writer schema: record 'R': field 'x' is no name, or there twice",
+        "writer schema: record 'R': field 'x' is not a valid name, or occurs twice",
     ),
 ]
 

@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from streamlearn.features import TableSpec
 from streamlearn.ps import PsClient
-from streamlearn.table import Adagrad, Admission, Expiry, RowwiseAdagrad, TableOptions, TableSet, Upkeep
+from streamlearn.table import Adagrad, Admission, Expiry, TableOptions, TableSet, Upkeep
+from streamlearn.table.options import RowwiseAdagrad
 from streamlearn.versions import Committed, Cut, Head, Store, VersionRef, VersionWriter, table_record
 
 __all__ = ["EXPIRIES", "KEYS", "MODEL", "OPTIONS", "Twin", "committed", "head"]

@@ -263,7 +263,7 @@ def test_exports_of_a_store_that_hangs_are_bounded_and_seen(
             client.restore(Epoch(run), None)
             Twin().step(client, run)
             client.seal(1)
-            with pytest.raises(CutFailed, match="not answered within"):
+            with pytest.raises(CutFailed, match=r"took longer than 0\.3 s|not answered within 300 ms"):
                 client.export(head(1, None))
             assert stuck.begun.acquire(timeout=60)
             with pytest.raises(TableBusy, match="still being written after"):
@@ -273,7 +273,7 @@ def test_exports_of_a_store_that_hangs_are_bounded_and_seen(
         twin = Twin()
         twin.step(client, 3)
         client.seal(1)
-        with pytest.raises(CutFailed, match="2 exports that were given up have not ended"):
+        with pytest.raises(CutFailed, match="2 exports were given up and still run"):
             client.export(head(1, None))
         client.abandon(1)
         twin.check(client)
@@ -284,5 +284,5 @@ def test_exports_of_a_store_that_hangs_are_bounded_and_seen(
         client.restore(Epoch(4), None)
         client.restore(Epoch(5), newest)
         twin.check(client)
-    for said in ("gave up the export of version 1, which has not ended", "which was given up, has ended"):
+    for said in ("gave up the export of version 1, which still runs", "which was given up, has ended"):
         assert sum(said in line for line in lines) == 2, (said, lines)

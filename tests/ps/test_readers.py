@@ -123,7 +123,7 @@ def test_a_reader_is_told_by_name_what_it_cannot_do(store: Store, verb: str, cal
     with ExitStack() as stack:
         settings = listening(stack, store, 1)
         reader = stack.enter_context(PsClient.connect(MODEL, OPTIONS, settings, reads_only=True))
-        with pytest.raises(UsageError, match=f"only reads: it cannot {verb}"):
+        with pytest.raises(UsageError, match=f"read-only: it cannot {verb}"):
             call(reader)
 
 
@@ -140,7 +140,7 @@ def test_shards_refuse_a_reader_that_does_not_keep_its_word(store: Store, order:
         reader = stack.enter_context(PsClient.connect(MODEL, OPTIONS, settings, reads_only=True))
         (answer,) = reader._link.order_all([order], 10.0)
         assert isinstance(answer, UsageError)
-        assert "only reads" in answer.message
+        assert "read-only" in answer.message
         (stats,) = trainer.stats()
         assert (stats.epoch, stats.sealed, stats.served["refused_reads_only"]) == (Epoch(1), None, 1)
 

@@ -7,6 +7,7 @@ import ipaddress
 import re
 import socket
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -21,6 +22,8 @@ from streamlearn.errors import ShardRefused, ShardUnreachable, StreamlearnError,
 from streamlearn.features import TableSpec
 from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf, read_token
 from streamlearn.ps.metrics import ShardCollector
+from streamlearn.ps.orders import Restore, ShardStats, Stats, decode_answer, encode
+from streamlearn.ps.remote import RemoteLink, Role
 from streamlearn.ps.server import limits_of
 from streamlearn.settings import PsSettings
 from streamlearn.table import Adagrad
@@ -59,11 +62,17 @@ def test_another_model_or_other_tables_are_refused_by_name(store: Store) -> None
             PsClient.connect("other", OPTIONS, _settings(server))
         main, side = OPTIONS
         for options, said in (
-            ((main,), "tables are 'main' here, 'main', 'side' there"),
-            ((side, main), "tables are 'side', 'main' here, 'main', 'side' there"),
-            ((replace(main, spec=TableSpec("main", 16, 0.05)), side), "table 'main': dim is 16 here, 8 there"),
-            ((replace(main, optimizer=Adagrad(rate=0.2)), side), "table 'main': optimizer.rate is 0.2 here, 0.1 there"),
-            ((main, replace(side, admission=None)), "table 'side': admission is None here, {'window_ms': 1000000, "),
+            ((main,), "tables are 'main' here, but 'main', 'side' there"),
+            ((side, main), "tables are 'side', 'main' here, but 'main', 'side' there"),
+            ((replace(main, spec=TableSpec("main", 16, 0.05)), side), "table 'main': dim is 16 here, but 8 there"),
+            (
+                (replace(main, optimizer=Adagrad(rate=0.2)), side),
+                "table 'main': optimizer.rate is 0.2 here, but 0.1 there",
+            ),
+            (
+                (main, replace(side, admission=None)),
+                "table 'side': admission is None here, but {'window_ms': 1000000, ",
+            ),
         ):
             with pytest.raises(ShardRefused) as refused:
                 PsClient.connect(MODEL, options, _settings(server))
@@ -94,6 +103,45 @@ def test_a_unix_socket_serves_one_host(store: Store, tmp_path: Path) -> None:
         twin.step(client, 1)
         twin.check(client)
     assert not (tmp_path / "shard").exists()
+
+
+_STATS = encode(Stats())
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+def test_an_order_that_cannot_be_decoded_is_refused_and_the_next_one_is_answered(store: Store, role: Role) -> None:
+    bodies = [b'{"order":"\x80"}', b"", b"\xff", b"[" * 100_000, b'{"order":"stats","x":' + b"[" * 100_000]
+    with ShardServer(Place(), OPTIONS, Shelf(store, MODEL), SETTINGS) as server:
+        server.shard.obey(Restore(Epoch(1), number=1))
+        link = RemoteLink(MODEL, OPTIONS, _settings(server), role=role)
+        try:
+            for body in bodies:
+                (refused,) = link._client.order_all([body], 10_000)
+                assert isinstance(refused, ShardRefused), body[:40]
+                assert "bad_request" in str(refused)
+                (answer,) = link._client.order_all([_STATS], 10_000)
+                assert isinstance(answer, bytes)
+                assert isinstance(decode_answer(answer), ShardStats)
+        finally:
+            link.close()
+
+
+def test_an_order_that_ends_in_any_error_leaves_the_next_one_answered(
+    store: Store, monkeypatch: pytest.MonkeyPatch, lines: list[str]
+) -> None:
+    with ShardServer(Place(), OPTIONS, Shelf(store, MODEL), SETTINGS) as server:
+        link = RemoteLink(MODEL, OPTIONS, _settings(server), role="asks")
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr("streamlearn.ps.server.decode_order", lambda body: 1 / 0)
+                (refused,) = link._client.order_all([_STATS], 10_000)
+            assert "internal: ZeroDivisionError" in str(refused)
+            assert any("failed to obey an order" in line for line in lines)
+            (answer,) = link._client.order_all([_STATS], 10_000)
+            assert isinstance(answer, bytes)
+            assert isinstance(decode_answer(answer), ShardStats)
+        finally:
+            link.close()
 
 
 def test_tls_keeps_out_whom_another_authority_signed(store: Store, tmp_path: Path) -> None:
@@ -178,16 +226,16 @@ def test_a_shard_says_in_its_log_what_became_of_it(store: Store, lines: list[str
         wait_until(lambda: sum("refused a connection" in line for line in lines) == 2, "both refusals")
     place, address = "shard 0/1", server.addresses[0]
     for wanted in (
-        f"{place} listens at {address} model=ctr parts=[0, 1024)",
-        f"{place} stands at no version in epoch 1.0 rows=0 bytes=0 seconds=",
+        f"{place} listens on {address} model=ctr parts=[0, 1024)",
+        f"{place} is at no version in epoch 1.0 rows=0 bytes=0 seconds=",
         f"{place} sealed version 1",
         f"{place} exported version 1 rows=",
         f"{place} committed version 1",
         f"{place} sealed version 2",
         f"{place} gave up version 2",
-        f"{place} stands at version 1 in epoch 3.1 rows=",
+        f"{place} is at version 1 in epoch 3.1 rows=",
         f"{place} refused a connection from 127.0.0.1:",
-        f"{place} stops, and finishes what was begun",
+        f"{place} stops after its current work",
         f"{place} has stopped seconds=",
     ):
         assert any(line.startswith(wanted) for line in lines), (wanted, lines)
@@ -199,7 +247,7 @@ def test_a_shard_says_in_its_log_what_became_of_it(store: Store, lines: list[str
 
 @pytest.mark.parametrize("text", ["", "2", "2/2", "-1/2", "0/0", "1/2000", "a/b", "0/2/3", "\u0661/2"])
 def test_what_is_no_place_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="place"):
+    with pytest.raises(UsageError, match="invalid shard position"):
         Place.parse(text)
 
 

@@ -51,7 +51,7 @@ class FullDisk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
     made = FullDisk()
-    monkeypatch.setattr("streamlearn.versions.local.os.write", made.write)
+    monkeypatch.setattr("streamlearn.versions.store.local.os.write", made.write)
     return made
 
 
@@ -200,7 +200,7 @@ def test_a_store_that_is_away_for_long_is_told_to_the_trainer(store: Store, monk
             training.step()
             training.tick()
             training.tick()
-            with pytest.raises(CutFailed, match=r"2 cuts failed one after the other; the last: .*the store is away"):
+            with pytest.raises(CutFailed, match=r"2 cuts failed in a row; the last: .*the store is away"):
                 training.tick()
             training.step(2)
             training.tick()

@@ -9,12 +9,12 @@ import pytest
 from msgspec import structs
 from redis import Redis as Client
 
-from streamlearn.settings import RegistrySettings
+from streamlearn.settings.versions import RegistrySettings
 from streamlearn.table import TableSet
 from streamlearn.testing import wait_until
 from streamlearn.versions import History, Pointer, PointerLog, Registry, Replica, Store, VersionRef, open_registry
 from streamlearn.versions import open_store as opened
-from streamlearn.versions.pointer import rollback
+from streamlearn.versions.pointer.moves import rollback
 from tests.publisher.training import INTERVAL_S, MODEL, OPTIONS, Training, check_learned
 from tools.services import Redis
 

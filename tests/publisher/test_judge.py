@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+import select
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +18,7 @@ import pytest
 
 from streamlearn.publisher import DEFAULT_CHECKS, Case, Judge
 from streamlearn.settings import JudgeSettings, PublisherSettings
+from streamlearn.testing import wait_until
 from streamlearn.versions import (
     Chain,
     Finding,
@@ -24,9 +30,9 @@ from streamlearn.versions import (
     Verdict,
     VersionRef,
     open_store,
-    read_verdict,
 )
-from streamlearn.versions.pointer import release, rollback
+from streamlearn.versions.format.verdict import read_verdict
+from streamlearn.versions.pointer.moves import release, rollback
 from tests.publisher.samples import RowScorer, samples_of
 from tests.publisher.training import INTERVAL_S, KEYS, MODEL, Training, check_learned
 
@@ -86,7 +92,7 @@ def test_a_norm_may_grow_or_shrink_by_a_factor(name: str, now: float, outcome: s
 def test_a_norm_is_compared_with_the_newest_version_that_has_it() -> None:
     earlier = (known(1, **{"rows.main.rms": 100.0}), known(2, **{"rows.main.rms": 1.0}), known(3))
     verdict = Judge().judge(Case(known(4, **{"rows.main.rms": 9.0}), earlier, active=earlier[-1]))
-    assert found(verdict, "norms").said == "rows.main.rms is 9, 1 in version 2"
+    assert found(verdict, "norms").said == "rows.main.rms is 9, but 1 in version 2"
 
 
 def test_what_begins_at_zero_may_grow() -> None:
@@ -144,17 +150,58 @@ def test_a_check_that_raises_rejects_and_says_so_and_the_others_are_asked_too() 
     assert len(verdict.findings) == 1 + len(DEFAULT_CHECKS)
 
 
-def test_a_judge_that_takes_too_long_rejects_and_says_so_until_it_is_done() -> None:
-    hanging = Hanging()
-    judge = Judge(JudgeSettings(judge_s_max=0.05), checks=[hanging])
-    late = judge.judge(Case(known(2)))
-    assert late.outcome == "rejected"
-    assert found(late, "hanging").said == "not done after judge_s_max = 0.05 s"
-    assert found(judge.judge(Case(known(3))), "judge").said == "the judge is still at version 2"
+def test_a_judge_that_takes_too_long_rejects_that_version_alone_and_the_next_wait_for_it(store: Store) -> None:
+    hanging, limits = Hanging(), JudgeSettings(judge_s_max=1.0)
     hanging.go.set()
-    assert judge._judging is not None
-    judge._judging[1].join(60)
-    assert judge.judge(Case(known(4))).outcome == "passed"
+    judge = Judge(limits, checks=[hanging])
+    with Training(store, judge=judge).begin() as training:
+        hanging.go.clear()
+        training.publish()
+        training.publish()
+        assert [one.outcome for one in History(store, MODEL).read()] == ["passed", "rejected", None]
+        assert found(verdict_of(store, 2), "hanging").said == "not finished after judge_s_max = 1 s"
+        assert judge.busy_with == 2
+        hanging.go.set()
+        wait_until(lambda: judge.busy_with is None, "the check to be done")
+        training.publish()
+    assert [one.outcome for one in History(store, MODEL).read()] == ["passed", "rejected", "passed", "passed"]
+
+
+def test_time_in_which_the_process_was_stopped_is_no_verdict() -> None:
+    program = """
+import sys
+from streamlearn.publisher import Case, Judge
+from streamlearn.settings import JudgeSettings
+from streamlearn.versions import Finding, Known, VersionRef
+
+class Slow:
+    name = "slow"
+    def judge(self, case):
+        print("began", flush=True)
+        sys.stdin.readline()
+        return Finding(check=self.name, is_ok=True)
+
+known = Known(ref=VersionRef(version=2, run=1, sha256="0" * 64), kind="delta")
+print(Judge(JudgeSettings(judge_s_max=5.0), checks=[Slow()]).judge(Case(known)).outcome, flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as judging:
+        assert judging.stdin is not None
+        assert judging.stdout is not None
+        try:
+            assert judging.stdout.readline() == "began\n"
+            judging.send_signal(signal.SIGSTOP)
+            begin_s = time.monotonic()
+            wait_until(lambda: time.monotonic() - begin_s > 5.5, "the process to have been stopped for long enough")
+            judging.send_signal(signal.SIGCONT)
+            # Done now, after it was looked at once more.
+            assert select.select([judging.stdout], [], [], 0.3)[0] == []
+            judging.stdin.write("\n")
+            judging.stdin.flush()
+            assert judging.stdout.readline() == "passed\n"
+        finally:
+            judging.kill()
 
 
 # -- within a publisher ---------------------------------------------------------------------------------------------
@@ -183,7 +230,7 @@ def test_rows_that_are_nan_are_refused_and_the_last_good_version_stays(store: St
         assert training.tick()
         training.publish()
     said = re.fullmatch(
-        r"no finite numbers: rows\.main \([0-9]+ NaN; first keys ([0-9, ]+)\)",
+        r"not finite: rows\.main \([0-9]+ NaN; first keys ([0-9, ]+)\)",
         found(verdict_of(store, 3), "finite").said,
     )
     assert said is not None
@@ -248,7 +295,7 @@ def test_a_version_whose_rows_were_given_up_is_not_scored_and_that_is_said(store
         learn(training)
         move(store, rollback, 1)
         learn(training)
-    assert "they cannot be scored" in found(verdict_of(store, 4), "scores").said
+    assert "the samples cannot be scored" in found(verdict_of(store, 4), "scores").said
     assert verdict_of(store, 4).outcome == "passed"
 
 
@@ -257,7 +304,7 @@ def test_few_samples_are_said_and_passed(store: Store) -> None:
         learn(training)
     said = found(verdict_of(store, 2), "scores")
     assert said.is_ok
-    assert "samples are closed, 10000 are asked for" in said.said
+    assert "samples are in closed windows; at least 10000 are required" in said.said
 
 
 def test_only_the_newest_samples_are_scored(store: Store) -> None:
@@ -323,7 +370,7 @@ def test_what_was_committed_and_not_judged_is_judged_by_the_next_run_by_what_fil
         del follow
     with scored(store).begin():
         assert served(store) == 3
-    assert found(verdict_of(store, 3), "scores").said == "nobody scores samples by this version any more"
+    assert found(verdict_of(store, 3), "scores").said == "samples are no longer scored by this version"
 
 
 def test_a_verdict_that_could_not_be_written_is_given_with_the_next_version(store: Store) -> None:

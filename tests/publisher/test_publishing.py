@@ -202,7 +202,7 @@ def test_failures_in_a_row_are_raised_to_the_trainer_which_may_go_on(store: Stor
         for _ in range(3):
             training.publish()
         training.step()
-        with pytest.raises(CutFailed, match="3 cuts failed one after the other; the last: a shard fell"):
+        with pytest.raises(CutFailed, match="3 cuts failed in a row; the last: a shard fell"):
             training.tick()
         training.client.export = export  # type: ignore[method-assign]
         training.publish()
@@ -302,7 +302,7 @@ def test_two_tables_of_one_name_are_refused() -> None:
         record_of(TableOptions(TableSpec("main", dim, 0.1), rows_max=100, optimizer=Adagrad(rate=0.1)))
         for dim in (4, 8)
     )
-    with pytest.raises(UsageError, match="model 'ctr' has two tables of the name 'main'"):
+    with pytest.raises(UsageError, match="model 'ctr' has two tables named 'main'"):
         Lineage(MODEL, "features", "windows", twice)
 
 
@@ -312,7 +312,7 @@ def test_versions_of_other_tables_are_never_followed(store: Store) -> None:
     with (
         Training(store, row_type="float16") as other,
         pytest.raises(
-            UsageError, match=r"version 1 of 'ctr' .* tables: row_type of 'main' was float32, and is float16"
+            UsageError, match=r"version 1 of 'ctr' .* tables: row_type of 'main' was float32 and is now float16"
         ),
     ):
         other.begin()
@@ -387,7 +387,7 @@ def test_a_base_is_asked_for_after_so_many_deltas_one_at_a_time(store: Store) ->
 
 
 def test_a_trainer_without_a_first_version_is_told_what_to_call(store: Store) -> None:
-    with Training(store) as training, pytest.raises(UsageError, match="there is no first version yet"):
+    with Training(store) as training, pytest.raises(UsageError, match="the first version has not been written yet"):
         training.publisher.boundary(training.note)
 
 
@@ -434,8 +434,28 @@ def test_a_base_that_could_not_be_written_is_said_and_harms_nothing(
     with Training(store, settings, compact=compact_apart(store.url, "other")).begin() as training:
         training.publish()
         training.publisher._bases.join(60)
-        assert "no base of version 2: the base of version 2 was not written" in caplog.text
+        assert "cannot write a base of version 2: the base of version 2 was not written" in caplog.text
         assert training.publisher._bases.deltas == 1
         training.publish()
         training.publisher._bases.join(60)
     check_learned(store, 2)
+
+
+def test_positions_that_moved_on_with_nothing_learned_are_published_within_a_bound(store: Store) -> None:
+    with Training(store, quiet_s_max=5 * INTERVAL_S).begin() as training:
+        training.publish()
+        positions: list[tuple[int, int]] = []
+        for _ in range(12):
+            training.steps += 1  # messages without anything to learn
+            training.tick()
+            newest = Chain.find(store, MODEL)
+            positions.append((newest.version, newest.manifest.positions[0].offset))
+        assert [version for version, _ in positions] == [2] * 4 + [3] * 5 + [4] * 3
+        assert positions[-1] == (4, 11)
+    # Whoever is started again goes by when the newest version was written.
+    with Training(store, quiet_s_max=5 * INTERVAL_S, clock=training.clock).begin() as training:
+        training.clock.sleep(2 * INTERVAL_S)
+        training.recover()
+        assert not training.tick()  # nothing moved
+        training.steps += 1
+        assert training.tick()

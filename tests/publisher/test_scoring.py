@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlearn.publisher.scoring import fit_of
+from streamlearn.publisher.logit_scores import fit_of
 
 ROWS = st.lists(st.tuples(st.integers(-3, 3), st.booleans(), st.sampled_from([0.5, 1.0, 2.0])), min_size=1, max_size=30)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ROWS)
 def test_fit_is_what_its_definition_says(rows: list[tuple[int, bool, float]]) -> None:
     logits = np.array([float(logit) for logit, _, _ in rows])

@@ -17,7 +17,8 @@ from streamlearn.publisher import Lineage, Noted, Publisher
 from streamlearn.settings import PublisherSettings
 from streamlearn.table import Adagrad, TableOptions, TableSet
 from streamlearn.testing import ManualClock
-from streamlearn.versions import Chain, Cut, Position, Store, load, load_tensors, record_of
+from streamlearn.versions import Chain, Cut, Store, load, load_tensors, record_of
+from streamlearn.versions.format.manifest import Position
 
 __all__ = ["INTERVAL_S", "KEYS", "MODEL", "OPTIONS", "ROWS", "Training", "check_learned", "lineage", "take_step"]
 

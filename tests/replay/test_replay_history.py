@@ -54,7 +54,7 @@ def test_an_application_without_a_history_is_told_so(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("pass", "has no function history"),
-        ("def history(options): return 3", "answers int"),
+        ("def history(options): return 3", r"history\(options\) returned int"),
         ("import nowhere_to_be_found", "ModuleNotFoundError"),
     ],
 )

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from streamlearn.apps import AppFolder
+from streamlearn.apps import TOPICS, AppFolder
 from streamlearn.errors import ConfigError, TopicExists, TopicMissing
 from streamlearn.replay import open_replay_topics
-from streamlearn.settings import ReplaySettings, Settings, TopicsSettings
+from streamlearn.settings import Settings
+from streamlearn.settings.events import ReplaySettings
+from streamlearn.settings.topics import TopicsSettings
 from streamlearn.testing import small_folder
 from streamlearn.topics import TopicSettings, create_topic, open_topic
 
@@ -31,6 +33,17 @@ def test_missing_topics_are_made_to_keep_history(folder: AppFolder) -> None:
         ids = [topic.topic_id for topic in topics]
     with open_replay_topics(folder) as topics:
         assert [topic.topic_id for topic in topics] == ids
+
+
+def test_all_topics_of_the_application_are_there_afterwards(folder: AppFolder) -> None:
+    create_topic(folder.topic_url("samples"), TopicSettings(partitions=2)).close()
+    with open_replay_topics(folder):
+        pass
+    counts = {}
+    for name in TOPICS:
+        with folder.open_topic(name) as topic:
+            counts[name] = topic.partitions
+    assert counts == {"impressions": 3, "actions": 3, "samples": 2, "dead_letters": 3, "progress": 1}
 
 
 def test_existing_topics_keep_their_own_number_of_partitions(folder: AppFolder) -> None:
@@ -71,7 +84,7 @@ def test_a_missing_topic_is_not_made_beside_one_it_would_not_match(folder: AppFo
 def test_topics_that_hold_records_are_refused_unless_appending_is_meant(folder: AppFolder) -> None:
     with open_replay_topics(folder) as (impressions, _), impressions.writer() as writer:
         writer.append(1, [b"before"])
-    with pytest.raises(TopicExists, match="holds 1 records already") as caught, open_replay_topics(folder):
+    with pytest.raises(TopicExists, match="already holds 1 records") as caught, open_replay_topics(folder):
         pass
     assert "--append" in caught.value.help
     with open_replay_topics(folder, append=True) as topics:

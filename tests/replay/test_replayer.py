@@ -20,8 +20,11 @@ from streamlearn.errors import ConfigError
 from streamlearn.events import EventDecoder, Events, Producer, rows_of
 from streamlearn.events.event import Columns
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
-from streamlearn.replay import HistoryBlock, Replayer, ReplayProgress, ReplayReport, open_replay_topics
-from streamlearn.settings import ReplaySettings, Settings, TopicsSettings
+from streamlearn.replay import HistoryBlock, Replayer, open_replay_topics
+from streamlearn.replay.replayer import ReplayProgress, ReplayReport
+from streamlearn.settings import Settings
+from streamlearn.settings.events import ReplaySettings
+from streamlearn.settings.topics import TopicsSettings
 from streamlearn.testing import ManualClock, small_folder, wait_until
 from streamlearn.topics import Topic
 from tools.services import Kafka
@@ -245,7 +248,7 @@ def test_a_replay_of_2022_is_kept_by_a_stock_broker(tmp_path: Path, kafka: Kafka
 
 
 def _command(tmp_path: Path, *arguments: str) -> list[str]:
-    script = "import typer; from streamlearn.cli.replay import replay; typer.run(replay)"
+    script = "import typer; from streamlearn.cli.events.replay import replay; typer.run(replay)"
     root = f"topics.root=file://{tmp_path}/topics"
     return [sys.executable, "-c", script, str(SYNTHETIC), "--set", root, "--json", *arguments]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,23 @@ from hypothesis import strategies as st
 
 from streamlearn.apps import App
 from streamlearn.errors import BadRecord, ConfigError, DataError, Oversize, UnknownSchema
-from streamlearn.features import FeatureSpec, Label, Slot
+from streamlearn.features import FeatureSpec, Slot
 from streamlearn.samples import FeatureColumns, SampleBatch, SampleCodec, SlotColumns
 from streamlearn.samples.rules import check_batch
-from streamlearn.schemas import CONTROL, Schema, sample_schema, schema_of
+from streamlearn.schemas import CONTROL, Schema, schema_of
+from streamlearn.schemas.sample import sample_schema
 from streamlearn.schemas.schema import PREFIX_BYTES
-from streamlearn.settings import SampleSettings
+from streamlearn.settings.events import SampleSettings
 from streamlearn.testing import small_app, small_batch
+from tools.golden_records import golden_sample
 
 APP = small_app()
 SCHEMA = sample_schema(APP)
 CODEC = SampleCodec(APP, SampleSettings())
 BATCH = small_batch(APP, 3, 7, seed=4)
 MESSAGE = CODEC.encode(BATCH)
+# As the release wrote it before the fingerprint of samples had labels, and its schema no application's name.
+OF_BEFORE = (Path(__file__).parent / "of_before.bin").read_bytes()
 TAGS = BATCH.item.slots["tags"]
 
 
@@ -107,9 +112,9 @@ def float32s(*values: float) -> bytes:
 
 # (what is wrong, what is said)
 INCONSISTENT: list[Any] = [
-    pytest.param(put("partition", cut=3), "column partition has 9 bytes, which are no whole <i4", id="a part"),
-    pytest.param(put("partition", cut=4), "2 requests and 7 rows; the message says 3, 7", id="requests"),
-    pytest.param(put("request_index", cut=4), "3 requests and 6 rows; the message says 3, 7", id="rows"),
+    pytest.param(put("partition", cut=3), "column partition has 9 bytes, not a whole number of <i4", id="a part"),
+    pytest.param(put("partition", cut=4), "2 requests and 7 rows; the message declares 3 and 7", id="requests"),
+    pytest.param(put("request_index", cut=4), "3 requests and 6 rows; the message declares 3 and 7", id="rows"),
     pytest.param(say(rows=6), "dense column vector has 21 numbers for 6 rows of 3", id="rows less"),
     pytest.param(say(requests=-1), "dense column age has 3 numbers for -1 rows of 1", id="negative requests"),
     pytest.param(put("offset", cut=8), "column offset has 2 values, expected 3", id="a request's column"),
@@ -126,16 +131,16 @@ INCONSISTENT: list[Any] = [
         id="a negative request",
     ),
     pytest.param(put("user", "user_id", cut=8), "column user_id has 2 values, expected 3", id="keys"),
-    pytest.param(put("user", "history", add=bytes(8)), "column history_offsets does not rise", id="many keys"),
+    pytest.param(put("user", "history", add=bytes(8)), "column history_offsets does not increase", id="many keys"),
     pytest.param(put("user", "history_offsets", cut=4), "history_offsets has 3 values, expected 4", id="offsets"),
     pytest.param(
         put("item", "tags_offsets", whole=int32s(1, 1, 1, 1, 1, 1, 1, len(TAGS.keys))),
-        "column tags_offsets does not rise from 0",
+        "column tags_offsets does not increase from 0",
         id="offsets that begin late",
     ),
     pytest.param(
         put("item", "tags_offsets", whole=int32s(0, 2, 1, 2, 2, 2, 2, len(TAGS.keys))),
-        "column tags_offsets does not rise from 0",
+        "column tags_offsets does not increase from 0",
         id="offsets that fall",
     ),
     pytest.param(put("item", "topics_weights", cut=4), "column topics_weights has", id="weights"),
@@ -144,7 +149,7 @@ INCONSISTENT: list[Any] = [
     pytest.param(put("labels", 1, "weight", cut=4), "column bought.weight has 6 values", id="label weights"),
     pytest.param(
         put("labels", 0, "value", whole=bytes([2, 0, 0, 0, 0, 0, 0])),
-        "label click, row 0: is positive where it settles nothing, or its value is neither 0 nor 1",
+        "label click, row 0: it is positive but settles no label, or its value is neither 0 nor 1",
         id="a value of 2",
     ),
     pytest.param(
@@ -194,7 +199,7 @@ def with_features(side: str, slots: dict[str, Any] | None = None, dense: dict[st
 # (the batch, what is said)
 UNWRITABLE: list[Any] = [
     pytest.param(with_features("user", {"user_id": None}), "user columns history, country, age", id="no slot"),
-    pytest.param(with_features("item", dense={"vector": None}), "declared are video_id, tags", id="no dense"),
+    pytest.param(with_features("item", dense={"vector": None}), "vector are declared", id="no dense"),
     pytest.param(with_features("user", {"mood": TAGS}), "mood", id="a slot too many"),
     pytest.param(
         with_features("item", dense={"vector": np.zeros((7, 2), np.float32)}),
@@ -216,9 +221,9 @@ UNWRITABLE: list[Any] = [
         "slot topics has offsets or weights",
         id="no weights",
     ),
-    pytest.param(replace(BATCH, labels=BATCH.labels[:1]), "labels click, and app 'small'", id="a label less"),
-    pytest.param(replace(BATCH, labels=BATCH.labels[::-1]), "labels bought, click, and app", id="label order"),
-    pytest.param(replace(BATCH, labels=()), "labels none, and app", id="no labels"),
+    pytest.param(replace(BATCH, labels=BATCH.labels[:1]), "labels click, but app 'small'", id="a label less"),
+    pytest.param(replace(BATCH, labels=BATCH.labels[::-1]), "labels bought, click, but app", id="label order"),
+    pytest.param(replace(BATCH, labels=()), "labels none, but app", id="no labels"),
     pytest.param(replace(BATCH, request_index=BATCH.request_index + 3), "request_index", id="request_index"),
 ]
 
@@ -234,17 +239,61 @@ def test_samples_of_other_features_are_refused_with_both_fingerprints() -> None:
     with pytest.raises(UnknownSchema) as caught:
         CODEC.decode(changed(say(feature_fingerprint="0123456789abcdef")))
     assert "0123456789abcdef" in caught.value.message
-    assert APP.features.fingerprint in caught.value.message
+    assert APP.samples_fingerprint in caught.value.message
     assert "replay" in caught.value.help
 
 
-def test_samples_of_another_application_are_refused() -> None:
-    other = small_app("other")
+def with_slots(change: Callable[[Slot], Slot]) -> App:
+    return replace(APP, features=replace(APP.features, slots=tuple(map(change, APP.features.slots))))
+
+
+def test_samples_of_another_schema_are_refused() -> None:
+    other = with_slots(lambda slot: replace(slot, name="subjects") if slot.name == "topics" else slot)
     message = SampleCodec(other, SampleSettings()).encode(small_batch(other, 1, 1))
     for foreign in (message, CONTROL.prefix + b"x", b"\x00\x00\x00\x00\x07x"):
         with pytest.raises(UnknownSchema, match="no sample schema of app 'small' has prefix") as caught:
             CODEC.decode(foreign)
         assert "another application" in caught.value.help
+
+
+def test_a_model_of_another_name_and_other_dims_reads_the_same_samples() -> None:
+    wider = with_slots(lambda slot: replace(slot, dim=32, initial_range=0.25, table=f"wide_{slot.table}"))
+    read = SampleCodec(replace(wider, name="wider", model="deepfm"), SampleSettings()).decode(MESSAGE)
+    assert read.header == BATCH.header
+    assert {name: one.tolist() for name, one in arrays(read).items()} == {
+        name: one.tolist() for name, one in arrays(BATCH).items()
+    }
+
+
+SWAPPED = replace(APP, labels=APP.labels[::-1])
+RENAMED = replace(APP, labels=(replace(APP.labels[0], name="share"), APP.labels[1]))
+
+
+@pytest.mark.parametrize("message", [MESSAGE, OF_BEFORE], ids=["today", "before"])
+@pytest.mark.parametrize(("app", "names"), [(SWAPPED, "bought, click"), (RENAMED, "share, bought")])
+def test_samples_of_other_labels_are_refused_by_name(app: App, names: str, message: bytes) -> None:
+    with pytest.raises(UnknownSchema) as caught:
+        SampleCodec(app, SampleSettings()).decode(message)
+    assert caught.value.message == f"the message has the labels click, bought; app 'small' expects {names}"
+
+
+def test_samples_of_before_are_read_whatever_their_windows() -> None:
+    """They name their labels themselves, so their fingerprint need not."""
+    slower = replace(APP, groups=(replace(APP.groups[0], window_s=700), APP.groups[1]))
+    for app in (APP, slower):
+        read = SampleCodec(app, SampleSettings()).decode(OF_BEFORE)
+        assert (read.header.feature_fingerprint, read.header.window_settings) == (
+            APP.features.fingerprint, APP.window_settings,
+        )  # fmt: skip
+        assert arrays(read).keys() == arrays(golden_sample()).keys()
+        for name, column in arrays(golden_sample()).items():
+            assert np.array_equal(arrays(read)[name], column, equal_nan=column.dtype.kind == "f"), name
+
+
+def test_samples_of_before_of_other_dims_are_refused() -> None:
+    wider = with_slots(lambda slot: replace(slot, dim=32))
+    with pytest.raises(UnknownSchema, match=f"the fingerprint {APP.features.fingerprint}"):
+        SampleCodec(wider, SampleSettings()).decode(OF_BEFORE)
 
 
 def test_a_message_cut_anywhere_is_refused() -> None:
@@ -260,7 +309,7 @@ def test_garbage_is_refused(message: bytes) -> None:
 
 
 def test_trailing_bytes_are_refused() -> None:
-    with pytest.raises(BadRecord, match=r"a SampleBatch ends after \d+ of \d+ bytes"):
+    with pytest.raises(BadRecord, match=r"SampleBatch ends after \d+ of \d+ bytes"):
         CODEC.decode(MESSAGE + b"\0")
 
 
@@ -270,7 +319,7 @@ def test_a_message_of_too_many_bytes_is_neither_read_nor_written() -> None:
     for call in (lambda: tight.encode(BATCH), lambda: tight.decode(MESSAGE)):
         with pytest.raises(Oversize, match=f"a message of {len(MESSAGE)} bytes") as caught:
             call()
-        assert caught.value.help == "samples.message_bytes_max is 1024"
+        assert caught.value.help == "a message may have at most 1024 bytes"
 
 
 def test_a_message_of_too_many_rows_is_neither_read_nor_written() -> None:
@@ -283,21 +332,10 @@ def test_a_message_of_too_many_rows_is_neither_read_nor_written() -> None:
         CODEC.decode(changed(say(rows=-1)))
 
 
-def test_a_label_an_older_message_does_not_know_settles_nothing() -> None:
-    newer = replace(APP, labels=(*APP.labels, Label("view", "view", "fast")))
-    assert isinstance(newer, App)
-    read = SampleCodec(newer, SampleSettings()).decode(MESSAGE)
-    view = read.labels[2]
-    assert view.name == "view"
-    assert view.settles.tolist() == view.value.tolist() == [0] * 7
-    assert np.isnan(view.served_score).all()
-    assert read.labels[0].settles.tolist() == BATCH.labels[0].settles.tolist()
-
-
-def test_labels_come_in_the_applications_order_whatever_the_messages() -> None:
-    read = CODEC.decode(changed(lambda value: value["labels"].reverse()))
-    assert [label.name for label in read.labels] == ["click", "bought"]
-    assert read.labels[1].value.tolist() == BATCH.labels[1].value.tolist()
+def test_a_message_whose_labels_are_not_those_of_its_fingerprint_is_refused() -> None:
+    for change in (lambda value: value["labels"].reverse(), lambda value: value["labels"].clear()):
+        with pytest.raises(UnknownSchema, match="the message has the labels"):
+            CODEC.decode(changed(change))
 
 
 def without_segments() -> Schema:
@@ -336,7 +374,7 @@ def test_a_damaged_message_is_refused_or_consistent_and_nothing_else(
     with suppress(DataError):
         read = CODEC.decode(bytes(damaged[:end]) + added)
         check_batch(APP, read)
-        assert read.header.feature_fingerprint == APP.features.fingerprint
+        assert read.header.feature_fingerprint in (APP.samples_fingerprint, APP.features.fingerprint)
         assert len(CODEC.encode(read)) > 0
 
 

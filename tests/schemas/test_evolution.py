@@ -289,7 +289,7 @@ def test_a_vector_of_another_width_is_read_and_then_refused_as_a_bad_value() -> 
     wider = with_dense(Dense("mood", "user", width=3))
     assert impression_schema(wide).fingerprint == impression_schema(wider).fingerprint
     (failure,) = EventDecoder(wider, SETTINGS).decode([event(wide, {"mood": [1.0, 2.0]}, {})]).failures
-    assert (failure.reason, failure.detail) == ("bad_value", "mood has not 3 numbers")
+    assert (failure.reason, failure.detail) == ("bad_value", "mood does not have 3 numbers")
 
 
 def test_a_removed_feature_is_skipped_in_older_events() -> None:

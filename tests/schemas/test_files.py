@@ -10,10 +10,12 @@ import pytest
 
 from streamlearn.events import EventDecoder
 from streamlearn.samples import SampleCodec
-from streamlearn.schemas import DEAD_LETTER, EVENT_PACK, PROGRESS, app_schemas
-from streamlearn.schemas.fixed import CONTROL_KINDS
+from streamlearn.schemas import DEAD_LETTER, EVENT_PACK, PROGRESS
+from streamlearn.schemas.app import app_schemas
+from streamlearn.schemas.fixed_schemas import CONTROL_KINDS
 from streamlearn.schemas.schema import PREFIX_BYTES
-from streamlearn.settings import EventSettings, SampleSettings
+from streamlearn.settings import EventSettings
+from streamlearn.settings.events import SampleSettings
 from streamlearn.testing import small_app
 from tools.golden_records import PROGRESS_VALUES, golden_sample
 from tools.write_schemas import FOLDER, schema_files, write_schemas

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from streamlearn.serving.compile_cache import CompileCache
+from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.settings import ServingSettings
 from streamlearn.testing import wait_until
 
@@ -25,7 +25,8 @@ __all__ = ["start_cold", "start_warm"]
 def start_cold(settings: ServingSettings, graphs: Path) -> dict[str, Any]:
     """Start with an empty cache; then have shapes compiled that come often, by a process that is killed in between."""
     cache = CompileCache.open(settings)
-    from streamlearn.serving import Bucket, Compiler, lane_places
+    from streamlearn.serving import Bucket, lane_places
+    from streamlearn.serving.graphs.compiler import Compiler
     from tests.models.packed import packed, scores_of
     from tests.serving.made import make, work_of
 

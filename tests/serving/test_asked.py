@@ -14,10 +14,10 @@ from streamlearn.errors import DataError
 from streamlearn.events import EventDecoder, Producer
 from streamlearn.features import Dense, FeatureSpec, Slot
 from streamlearn.replay import Replayer, load_history, open_replay_topics
-from streamlearn.serving.asked import Asked
-from streamlearn.serving.candidates import candidate_counts
-from streamlearn.serving.invented import invented
-from streamlearn.serving.recorded import of_history, of_topic, recorded, refilled
+from streamlearn.serving.load.candidates import candidate_counts
+from streamlearn.serving.load.replayed_requests import of_history, of_topic, recorded, refilled
+from streamlearn.serving.load.requests import Asked
+from streamlearn.serving.load.synthetic_requests import invented
 from tests.serving.inference import request_class
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

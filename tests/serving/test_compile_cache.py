@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamlearn.errors import UsageError
-from streamlearn.serving import CompileCache
-from streamlearn.serving.compile_cache import kind_of_machine
+from streamlearn.serving.graphs.compile_cache import CompileCache, kind_of_machine
 from streamlearn.settings import ServingSettings
 
 
@@ -47,14 +46,14 @@ def test_what_was_not_read_for_longest_goes_first(tmp_path: Path) -> None:
 def test_tensorflow_is_told_before_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ServingSettings(cache_folder=str(tmp_path))
     monkeypatch.setenv("TF_XLA_FLAGS", "--other=1")
-    with pytest.raises(UsageError, match="TensorFlow is loaded already"):
+    with pytest.raises(UsageError, match="TensorFlow is already loaded"):
         CompileCache.open(settings)
     for name in [name for name in sys.modules if name == "tensorflow"]:
         monkeypatch.delitem(sys.modules, name)
     cache = CompileCache.open(settings)
     assert cache.folder.parent == tmp_path
     assert os.environ["TF_XLA_FLAGS"] == f"--other=1 --tf_xla_persistent_cache_directory={cache.folder}"
-    with pytest.raises(UsageError, match="leave it out"):
+    with pytest.raises(UsageError, match="remove it there"):
         CompileCache.open(settings)
 
 

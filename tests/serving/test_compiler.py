@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from streamlearn.serving import Bucket, CompileBudget, CompileCache, Compiler
+from streamlearn.serving import Bucket, CompileBudget
+from streamlearn.serving.graphs.compile_cache import CompileCache
+from streamlearn.serving.graphs.compiler import Compiler
 from streamlearn.settings import ServingSettings
 from streamlearn.testing import wait_until
 

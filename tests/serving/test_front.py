@@ -18,7 +18,7 @@ from streamlearn.apps import App
 from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Slot
 from streamlearn.features.keys import keys_of
 from streamlearn.native import native
-from streamlearn.serving.described import described
+from streamlearn.serving.model_schema import described
 from streamlearn.table import Changes, TableOptions, TableSet
 from streamlearn.testing import wait_until
 
@@ -364,7 +364,7 @@ def test_a_lane_that_begins_anew_lost_its_work_and_its_callers_are_told(rig: Rig
         assert lost is not None
         assert rig.front.take(0, 0.0) is None
         status, answer = asked.result()
-        assert (status, answer["error"]) == (500, "its lane began anew")
+        assert (status, answer["error"]) == (500, "its lane was restarted")
     # What comes too late is let go of.
     rig.front.give(lost, np.zeros((4, 2), np.float32))
     rig.let_go()
@@ -376,7 +376,7 @@ def test_it_says_how_it_is(rig: Rig) -> None:
     assert rig.ask("/versions")[1]["active"] == 1
     with urllib.request.urlopen(f"http://{rig.node.http}/metrics", timeout=30) as answer:
         assert answer.read() == b"shop_metrics 1\n"
-    rig.node.set_state(False, "it builds its tables anew")
+    rig.node.set_state(False, "it is starting or rebuilding its tables")
     assert rig.ask("/v2/health/ready")[0] == 503
 
 

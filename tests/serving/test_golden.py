@@ -10,9 +10,15 @@ import pytest
 from streamlearn.errors import BadRecord, VersionRefused
 from streamlearn.models import DeepFm, PackedSide, export_graphs, load_graphs
 from streamlearn.samples import SampleCodec, golden_bytes, read_golden
-from streamlearn.serving import CompileBudget, Definitions, Dense, Executables, Ladder, check_golden, score_samples
-from streamlearn.serving.tf_calls import Place
-from streamlearn.settings import SampleSettings, ServingSettings, TableSettings
+from streamlearn.serving import CompileBudget, Dense
+from streamlearn.serving.graphs.definitions import Definitions
+from streamlearn.serving.graphs.executables import Executables
+from streamlearn.serving.graphs.golden import check_golden, score_samples
+from streamlearn.serving.graphs.ladder import Ladder
+from streamlearn.serving.lanes.tf_calls import Place
+from streamlearn.settings import ServingSettings
+from streamlearn.settings.events import SampleSettings
+from streamlearn.settings.tables import TableSettings
 from streamlearn.table import Packing, TableSet, declared_tables
 from streamlearn.testing import small_app, small_batch
 from tests.models.packed import Packed, scores_of

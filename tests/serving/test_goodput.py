@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamlearn.errors import ServiceError
-from streamlearn.serving.goodput import find_goodput, why_not
-from streamlearn.serving.load import LoadFound, LoadPlan
+from streamlearn.serving.load.goodput import find_goodput, why_not
+from streamlearn.serving.load.load_run import LoadFound, LoadPlan
 
 PLAN = LoadPlan("poisson", 100.0, 60, warmup_s=2.0)
 
@@ -78,7 +78,7 @@ def test_refusals_and_a_late_generator_fail_a_rate() -> None:
     assert why_not(_found(PLAN, 5.0), 10.0) == ""
     assert "1 of 6000 requests failed" in why_not(_found(PLAN, 5.0, refused=1), 10.0)
     assert "generator" in why_not(_found(PLAN, 5.0, lag_ms=4.0), 10.0)
-    assert "no request" in why_not(_found(PLAN, None), 10.0)
+    assert "too short to send a request" in why_not(_found(PLAN, None), 10.0)
 
 
 def test_a_node_that_falls_behind_is_soon_done_with_what_is_left() -> None:

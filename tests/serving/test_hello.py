@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 import trustme
 
 from streamlearn.native import native
-from streamlearn.serving.hello import answers_hello
-from streamlearn.serving.lanes import Lanes
-from streamlearn.serving.work import Work
+from streamlearn.open_files import allow_connections
+from streamlearn.serving.hello import answers_hello, is_at_door
+from streamlearn.serving.lanes.lanes import Lanes
+from streamlearn.serving.lanes.work import Work
 from streamlearn.testing import wait_until
 from tests.serving.test_front import Rig
 
@@ -31,9 +33,10 @@ def rig() -> Iterator[Rig]:
 
 
 @contextmanager
-def node(rig: Rig, tls: tuple[Path, Path] | None = None) -> Iterator[Any]:
+def node(rig: Rig, tls: tuple[Path, Path] | None = None, connections: int = 100) -> Iterator[Any]:
     made = native.FrontNode(
-        "shop", rig.front, ("127.0.0.1:0", None), bounds=(1, 100, 100, 1 << 16, 5_000), metrics=str, door=("word", tls)
+        "shop", rig.front, ("127.0.0.1:0", "127.0.0.1:0"), bounds=(1, connections, 100, 1 << 16, 5_000), metrics=str,
+        door=("word", tls),
     )  # fmt: skip
     try:
         yield made
@@ -48,14 +51,48 @@ def test_a_node_answers_whoever_asks_until_it_is_stopped(rig: Rig) -> None:
     assert not answers_hello(made.grpc, _WAIT_S, tls=False)
 
 
-def test_a_node_with_tls_answers_by_tls(rig: Rig, tmp_path: Path) -> None:
+@pytest.fixture
+def tls_files(tmp_path: Path) -> tuple[Path, Path]:
     issued = trustme.CA().issue_cert("127.0.0.1")
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     issued.cert_chain_pems[0].write_to_path(certificate)
     issued.private_key_pem.write_to_path(key)
-    with node(rig, (certificate, key)) as made:
+    return certificate, key
+
+
+def test_a_node_with_tls_answers_by_tls(rig: Rig, tls_files: tuple[Path, Path]) -> None:
+    with node(rig, tls_files) as made:
         assert answers_hello(made.grpc, _WAIT_S, tls=True)
         assert not answers_hello(made.grpc, _WAIT_S, tls=False)
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_a_node_answers_though_two_thousand_connections_say_nothing(
+    rig: Rig, tls_files: tuple[Path, Path], has_tls: bool
+) -> None:
+    allow_connections(5_000)  # both ends of each
+    with node(rig, tls_files if has_tls else None, connections=1_024) as made, ExitStack() as silent:
+        for number in range(2_000):
+            silent.enter_context(_connected(made.grpc if number % 2 else made.http))
+            if number % 100 == 99:
+                assert answers_hello(made.grpc, _WAIT_S, tls=has_tls), number
+
+
+def _connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), _WAIT_S)
+
+
+def test_a_node_whose_places_are_all_taken_by_callers_is_at_work(rig: Rig) -> None:
+    with node(rig, connections=2) as made, ExitStack() as callers:
+        for _ in range(2):
+            caller = callers.enter_context(closing(http.client.HTTPConnection(made.http, timeout=_WAIT_S)))
+            caller.request("GET", "/v2", headers={"Authorization": "Bearer word"})
+            assert caller.getresponse().read()
+        for _ in range(3):
+            assert not answers_hello(made.grpc, _WAIT_S, tls=False)
+            assert is_at_door(made, _WAIT_S, tls=False)
+    assert not is_at_door(made, _WAIT_S, tls=False)
 
 
 @pytest.mark.parametrize("tls", [False, True])

@@ -10,7 +10,8 @@ import pytest
 
 from streamlearn.errors import ConfigError
 from streamlearn.models.description import Description, read_description
-from streamlearn.serving import Bucket, Ladder
+from streamlearn.serving import Bucket
+from streamlearn.serving.graphs.ladder import Ladder
 from streamlearn.settings import ServingSettings
 
 
@@ -48,17 +49,17 @@ def test_without_a_history_and_without_users_there_is_less(exported: Path) -> No
 
 
 def test_settings_that_contradict_themselves_or_the_graphs_are_refused(described: Description) -> None:
-    with pytest.raises(ConfigError, match=r"lengths ends with 4, and the features keep histories of 5"):
+    with pytest.raises(ConfigError, match=r"lengths ends with 4, but the features keep histories of length 5"):
         ladder(described, lengths=[2, 4])
-    with pytest.raises(ConfigError, match=r"users_buckets is \[4, 4\], which does not grow"):
+    with pytest.raises(ConfigError, match=r"users_buckets is \[4, 4\], which is not in increasing order"):
         Ladder.of(ServingSettings(users_buckets=[4, 4]), described)
-    with pytest.raises(ConfigError, match=r"ladder has 8 executables, and serving.compiles_max is 7"):
+    with pytest.raises(ConfigError, match=r"ladder has 8 executables, but serving.compiles_max is 7"):
         ladder(described, lengths=[2, 5], compiles_max=7)
     user = described.user
     assert user is not None
     flat, history = user.inputs
     fixed = msgspec.structs.replace(history, shape=(None, 5, 7))
     other = msgspec.structs.replace(described, user=msgspec.structs.replace(user, inputs=(flat, fixed)))
-    with pytest.raises(ConfigError, match="histories of 5 places alone"):
+    with pytest.raises(ConfigError, match=r"lengths is \[2, 5\], but the graphs only take histories of length 5"):
         ladder(other, lengths=[2, 5])
     assert ladder(other).lengths == (5,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,14 +18,14 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from streamlearn.errors import LaneLost, UsageError
+from streamlearn.errors import LaneLost, StreamlearnError, UsageError
 from streamlearn.models import load_graphs
 from streamlearn.serving import Bucket, Lanes, Work
-from streamlearn.serving.lane_kind import Made
-from streamlearn.serving.lane_life import LaneLife
-from streamlearn.serving.lane_orders import Lying
-from streamlearn.serving.lane_processes import LaneProcesses, LaneWeights
-from streamlearn.serving.slab import places_of
+from streamlearn.serving.lanes.lane_kind import Made
+from streamlearn.serving.lanes.lane_life import LaneLife
+from streamlearn.serving.lanes.lane_orders import Lying
+from streamlearn.serving.lanes.lane_processes import LaneProcesses, LaneWeights
+from streamlearn.serving.lanes.slab import places_of
 from streamlearn.settings import ServingSettings
 from streamlearn.testing import wait_until
 from tests.models.packed import packed, scores_of
@@ -213,6 +214,17 @@ def test_processes_score_as_one_process_does_and_versions_take_turns(farm: Farm)
     assert farm.source.failed == []
 
 
+def test_a_graph_that_has_more_than_functions_is_refused_by_processes_which_go_on(farm: Farm, tmp_path: Path) -> None:
+    hostile = Path(shutil.copytree(farm.graphs / "logistic", tmp_path / "hostile"))
+    (hostile / "assets").mkdir()
+    (hostile / "assets" / "words.txt").write_text("one")
+    before = [life.process_id for life in farm.lives()]
+    with pytest.raises(StreamlearnError, match=r"are refused: they hold the file assets/words\.txt"):
+        farm.processes.graph("hostile", hostile)
+    assert [life.process_id for life in farm.lives()] == before
+    farm.make("logistic")
+
+
 def test_work_that_a_process_cannot_score_fails_alone(farm: Farm) -> None:
     made = farm.make("logistic")
     _, works = farm.version(made, "logistic", 1)
@@ -303,7 +315,7 @@ def test_a_process_that_has_made_all_it_may_is_replaced_without_a_gap(farm: Farm
 
 _NODE = """
 import os, sys, time
-from streamlearn.serving.lane_life import LaneLife
+from streamlearn.serving.lanes.lane_life import LaneLife
 from streamlearn.settings import ServingSettings
 life = LaneLife(0, ServingSettings(device="cpu"), os.memfd_create("test"), 4096)
 print(life.process_id, "tensorflow" in sys.modules, flush=True)

@@ -62,7 +62,9 @@ def test_a_second_start_compiles_nothing_and_versions_neither(
     assert warm["started"]["compile_s"] / 2 < cold["started"]["compile_s"]
 
 
-@pytest.mark.parametrize("statement", ["import streamlearn.serving", "import streamlearn.serving.compile_process"])
+@pytest.mark.parametrize(
+    "statement", ["import streamlearn.serving", "import streamlearn.serving.graphs.compile_process"]
+)
 def test_tensorflow_is_loaded_only_when_it_is_needed(statement: str) -> None:
     script = f"import sys; {statement}; print('tensorflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

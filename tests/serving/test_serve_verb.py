@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ConfigError
+from streamlearn.open_files import allow_connections
 from streamlearn.serving.address import check_address
 from streamlearn.testing import wait_until
 from tests.listener import listening
@@ -122,6 +125,36 @@ def test_a_node_answers_with_what_was_trained_follows_a_rollback_and_drains(
     assert "Traceback" not in (trained.folder / "serve.log").read_text()
 
 
+def test_a_node_with_a_token_says_that_it_works_while_two_thousand_connections_say_nothing(
+    trained: AppFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = trained.folder / "token"
+    token.write_text("open-sesame")
+    # As many open files as most systems allow a process that asks for no more: fewer than its connections need.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        heard, _ = stack.enter_context(listening(monkeypatch))
+        _, where = stack.enter_context(serving(trained, "--token-file", str(token)))
+        allow_connections(5_000)
+        host, _, port = where.rpartition(":")
+        silent = [stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(2_000)]
+        heard.heard()
+        beats: list[str] = []
+
+        def is_heard() -> bool:
+            beats.extend(heard.heard())
+            return len(beats) > 3
+
+        wait_until(is_heard, "it says that it works", 30)
+        asked = urllib.request.Request(f"http://{where}/v2", headers={"Authorization": "Bearer open-sesame"})
+        for _ in range(20):
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                assert answer.status == 200
+        assert len(silent) == 2_000
+
+
 def lane_processes(node: int) -> list[int]:
     """The processes of a node's lanes."""
     found = []
@@ -188,7 +221,7 @@ def test_an_address_that_others_reach_needs_a_token() -> None:
             check_address("front.listen", address, has_token=False)
         check_address("front.listen", address, has_token=True)
     for address in ("8001", "host", "127.0.0.1:", "127.0.0.1:70000", "somewhere:80"):
-        with pytest.raises(ConfigError, match="is no address"):
+        with pytest.raises(ConfigError, match="is not an address"):
             check_address("front.listen", address, has_token=True)
 
 

@@ -11,9 +11,9 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 
 from streamlearn.errors import ExecutionFailed
-from streamlearn.serving.slab import ALIGNMENT_BYTES, Slab
-from streamlearn.serving.tensors import tensor_of
-from streamlearn.serving.tf_calls import Place, definitions_of, kind_of, register
+from streamlearn.serving.graphs.tensors import tensor_of
+from streamlearn.serving.lanes.slab import ALIGNMENT_BYTES, Slab
+from streamlearn.serving.lanes.tf_calls import Place, definitions_of, kind_of, register
 
 
 def test_the_context_has_what_is_called() -> None:

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from streamlearn.serving.infer import InferAnswer, InferRequest, Tensor, numbers_tensor, texts_tensor
-from streamlearn.serving.load import Load
+from streamlearn.serving.load.load_run import Load
 from streamlearn.testing import wait_until
 from tests.serving.test_front import LIMITS, Rig, expected
 

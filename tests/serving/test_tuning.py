@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from streamlearn.cli.main import cli
 from streamlearn.errors import BadRecord, ServiceError, StreamlearnError, UsageError
+from streamlearn.serving.graphs.ladder_tuner import tune, uncosted
 from streamlearn.serving.sizes import Formed, Rows, Sizes, lognormal, node_sizes, read_sizes, summed
-from streamlearn.serving.tuning import tune, uncosted
 from streamlearn.settings import ServingSettings
 from streamlearn.testing import wait_until
 from tests.serving.test_front import Rig, request
@@ -81,7 +81,7 @@ def test_more_executables_never_cost_more() -> None:
 
 def test_what_nothing_can_be_chosen_from_is_refused() -> None:
     formed = Formed(1, [(1, 5)], [(3, 5)])
-    with pytest.raises(UsageError, match="no TensorBatch was formed yet"):
+    with pytest.raises(UsageError, match="no TensorBatch has been formed yet"):
         tune(sizes_of(Formed(1, [], [])), 16)
     with pytest.raises(UsageError, match="1 executables"):
         tune(sizes_of(formed), 1)
@@ -96,7 +96,7 @@ def test_sizes_of_several_nodes_are_added_and_their_costs_averaged(tmp_path: Pat
     both = summed([one, other])
     assert both.formed == [Formed(1, [(1, 7), (2, 3)], [(3, 10), (7, 1)])]
     assert both.score_us == [[310.0, 790.0]]
-    with pytest.raises(UsageError, match="candidates_buckets of one node"):
+    with pytest.raises(UsageError, match="candidates_buckets differs between nodes"):
         summed([one, sizes_of(Formed(1, [], []), candidates=(8, 64))])
     saved = tmp_path / "sizes.json"
     saved.write_bytes(msgspec.json.encode(both))
@@ -143,7 +143,7 @@ def test_the_verb_asks_a_node_what_it_formed_and_says_settings(tmp_path: Path) -
 def test_the_verb_needs_sizes_and_a_bound_that_can_be_kept(tmp_path: Path) -> None:
     app = str(write_app(tmp_path / "app", {}, model="deepfm").folder)
     for words, said in (
-        ([], "no sizes to choose from"),
+        ([], "the sizes of requests are missing"),
         (["--lognormal", "36"], "not MEAN,SIGMA"),
         (["--lognormal", "36,0.8", "--executables", "1000"], "above serving.compiles_max"),
     ):

@@ -21,9 +21,9 @@ from streamlearn.errors import ConfigError, NotDelivered
 from streamlearn.events import EventDecoder, Events
 from streamlearn.features.keys import keys_of
 from streamlearn.native import native
-from streamlearn.serving import written_back
-from streamlearn.serving.described import described
-from streamlearn.serving.written_back import WrittenBack
+from streamlearn.serving import impression_writer as written_back
+from streamlearn.serving.impression_writer import WrittenBack
+from streamlearn.serving.model_schema import described
 from streamlearn.table import TableOptions, TableSet
 from streamlearn.testing import small_impression, wait_until
 from streamlearn.topics import TopicSettings, create_topic, delete_topic, partition_of
@@ -142,13 +142,14 @@ def place() -> Iterator[Place]:
     made.close()
 
 
-def live(folder: AppFolder, events: dict[str, Any] | None = None, **impressions: Any) -> AppFolder:
+def live(folder: AppFolder, events: dict[str, Any] | None = None, share: float = 1.0, **impressions: Any) -> AppFolder:
     """The same application as its nodes have it: its topics' clock is the wall."""
     settings = folder.settings
     settings = msgspec.structs.replace(
         settings,
         topics=msgspec.structs.replace(settings.topics, time="wall"),
         events=msgspec.structs.replace(settings.events, linger_ms=1, **(events or {})),
+        join=msgspec.structs.replace(settings.join, logged_share=share),
         impressions=msgspec.convert({"write_back": True, **impressions}, type(settings.impressions)),
     )
     return replace(folder, settings=settings)

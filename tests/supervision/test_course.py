@@ -6,14 +6,14 @@ import signal
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from streamlearn.errors import EXIT_USAGE
-from streamlearn.settings import UpSettings
-from streamlearn.supervision import Act, Course, Member, Order, State
-from streamlearn.supervision.course import ABORTED_S_MAX, KILLED_S_MAX, LOOK_S_MAX
+from streamlearn.settings.up import UpSettings
+from streamlearn.supervision import Member
+from streamlearn.supervision.course import ABORTED_S_MAX, KILLED_S_MAX, LOOK_S_MAX, Act, Course, Order, State
 from streamlearn.supervision.member import INGEST, NODES, SHARDS, TRAINER
 from streamlearn.testing import ManualClock
 
@@ -159,7 +159,7 @@ def test_without_restarts_the_first_end_is_the_last() -> None:
 def test_who_was_asked_for_something_impossible_is_not_started_again(played: Played) -> None:
     played.up().course.ended("node-1", EXIT_USAGE)
     assert played.course.given_up is not None
-    assert "impossible" in played.course.given_up.why
+    assert "usage error" in played.course.given_up.why
     assert played.orders() == ["stop ingest"]
 
 
@@ -174,6 +174,14 @@ def test_a_shard_that_does_not_get_ready_is_killed_and_started_again(played: Pla
     played.clock.sleep(1)
     assert played.orders() == ["start shard-0"]
     assert played.course.standing("shard-0").restarts == 1
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_member_that_may_end_is_not_started_again_whatever_it_lost(played: Played, status: int) -> None:
+    played.up().course.ended("ingest", status)
+    played.clock.sleep(60)
+    assert played.orders() == []
+    assert played.course.given_up is None
 
 
 def test_stages_are_stopped_one_after_another(played: Played) -> None:
@@ -388,7 +396,6 @@ class Judge:
         self.obey()
 
 
-@settings(deadline=None)
 @given(st.lists(_HAPPENED, max_size=60))
 def test_whatever_happens_the_rules_hold_and_a_stop_ends_in_time(happened: list[tuple[str, str, int]]) -> None:
     judge = Judge()

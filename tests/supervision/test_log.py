@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamlearn.errors import ServiceError
-from streamlearn.settings import UpSettings
+from streamlearn.settings.up import UpSettings
 from streamlearn.supervision import claimed
 from streamlearn.supervision.log import MemberLog
 
@@ -61,7 +61,7 @@ def test_a_line_that_cannot_be_written_is_counted_and_stops_nobody(tmp_path: Pat
 def test_a_folder_is_of_one_up_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "logs"
     with claimed(folder):
-        with pytest.raises(ServiceError, match=r"another .* \(pid \d+\) holds") as caught, claimed(folder):
+        with pytest.raises(ServiceError, match=r"another .* \(pid \d+\) uses") as caught, claimed(folder):
             pass
         assert "--logs" in caught.value.help
     with claimed(folder):

@@ -13,7 +13,8 @@ import pytest
 
 from streamlearn.errors import ServiceError, UsageError
 from streamlearn.settings import Settings
-from streamlearn.supervision import Asked, Member, Plan, planned
+from streamlearn.supervision import Member, planned
+from streamlearn.supervision.plan import Asked, Plan
 from streamlearn.testing import small_folder
 
 
@@ -115,7 +116,7 @@ def test_files_with_secrets_go_to_those_who_need_them() -> None:
 
 
 def test_a_taken_port_is_named_with_what_to_do() -> None:
-    with pytest.raises(ServiceError, match=r"127\.0\.0\.1:8011 is taken") as caught:
+    with pytest.raises(ServiceError, match=r"127\.0\.0\.1:8011 is already in use") as caught:
         plan(Asked(nodes=2), taken=[8_011])
     assert "front.listen=127.0.0.1:0" in caught.value.help
 
@@ -124,11 +125,11 @@ def test_a_taken_port_is_named_with_what_to_do() -> None:
     ("asked", "sections", "said"),
     [
         (Asked(shards=3), {"ps": {"addresses": ["127.0.0.1:1", "127.0.0.1:2"]}}, "--shards asks for 3"),
-        (Asked(shards=65), {}, "64 are the most"),
-        (Asked(), {"front": {"listen": "127.0.0.1:8000"}}, "two processes would listen at 127.0.0.1:8000"),
-        (Asked(), {"front": {"listen": "8000"}}, "no address"),
-        (Asked(nodes=9), {"front": {"listen": "127.0.0.1:65500"}}, "would end at port"),
-        (Asked(), {"telemetry": {"metrics_port": 65_534}}, "4 ports from there on"),
+        (Asked(shards=65), {}, "one machine runs at most 64"),
+        (Asked(), {"front": {"listen": "127.0.0.1:8000"}}, "two processes would listen on 127.0.0.1:8000"),
+        (Asked(), {"front": {"listen": "8000"}}, "not an address"),
+        (Asked(nodes=9), {"front": {"listen": "127.0.0.1:65500"}}, "would need port"),
+        (Asked(), {"telemetry": {"metrics_port": 65_534}}, "4 ports from it on"),
     ],
 )
 def test_what_contradicts_itself_is_refused(asked: Asked, sections: dict[str, Any], said: str) -> None:

@@ -17,9 +17,11 @@ from msgspec import structs
 from prometheus_client import REGISTRY
 
 from streamlearn.errors import PartlyDone, ServiceError
-from streamlearn.settings import UpSettings
-from streamlearn.supervision import Member, Seen, Signals, State, Supervisor
+from streamlearn.settings.up import UpSettings
+from streamlearn.supervision import Member, Seen, Signals
+from streamlearn.supervision.course import State
 from streamlearn.supervision.member import INGEST, NODES, TRAINER
+from streamlearn.supervision.supervisor import Supervisor
 from streamlearn.testing import wait_until
 
 _WAIT_S = 60.0
@@ -281,8 +283,9 @@ def test_what_a_member_left_in_its_group_is_ended_with_it(tmp_path: Path) -> Non
 _OWNER = """
 import sys, threading
 from pathlib import Path
-from streamlearn.settings import UpSettings
-from streamlearn.supervision import Member, Signals, Supervisor
+from streamlearn.settings.up import UpSettings
+from streamlearn.supervision import Member, Signals
+from streamlearn.supervision.supervisor import Supervisor
 members = [Member("trainer", 1, (sys.executable, "-I", "-S", "-c", sys.argv[2]))]
 def show(seen):
     if seen[0].standing.state == "running":

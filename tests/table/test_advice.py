@@ -13,19 +13,10 @@ import pytest
 
 from streamlearn.errors import BadRecord, ConfigError, UsageError
 from streamlearn.features import TableSpec
-from streamlearn.table import (
-    Adagrad,
-    Adam,
-    Changes,
-    Optimizer,
-    Packing,
-    RowwiseAdagrad,
-    Sgd,
-    Table,
-    TableOptions,
-    TableSet,
-    encode_rows,
-)
+from streamlearn.table import Adagrad, Changes, Packing, TableOptions, TableSet
+from streamlearn.table.changes import encode_rows
+from streamlearn.table.options import Adam, Optimizer, RowwiseAdagrad, Sgd
+from streamlearn.table.table import Table
 from streamlearn.testing import small_app
 
 OPTIONS = TableOptions(TableSpec("main", 4, 0.0), rows_max=1_000, optimizer=Adagrad())
@@ -44,7 +35,7 @@ def _saved(path: Path, **changed: Any) -> Path:
 
 def test_changes_of_another_table_are_refused() -> None:
     tables = TableSet([OPTIONS, msgspec.structs.replace(OPTIONS, spec=TableSpec("other", 4, 0.0))])
-    with pytest.raises(UsageError, match=r"changes of table 'other' are given to table 'main'"):
+    with pytest.raises(UsageError, match=r"changes of table 'other' were given to table 'main'"):
         tables["main"].apply(Changes("other", KEYS, ROWS))
     assert len(tables["main"]) == 0
     tables["main"].apply(Changes("", KEYS, ROWS))
@@ -55,7 +46,7 @@ def test_changes_of_another_table_are_refused() -> None:
 def test_a_file_that_names_no_table_is_given_one(tmp_path: Path) -> None:
     path = _saved(tmp_path / "theirs.npz")
     tables = TableSet([OPTIONS])
-    with pytest.raises(UsageError, match=r"no table ''[\s\S]*Changes\.load\(path, table=\.\.\.\)"):
+    with pytest.raises(UsageError, match=r"no table is named ''[\s\S]*Changes\.load\(path, table=\.\.\.\)"):
         tables.stage(1, None, [Changes.load(path)])
     assert tables.retained == []
     changes = Changes.load(path, table="main")
@@ -94,8 +85,8 @@ def test_ticks_that_do_not_fit_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("arrays", "advice"),
     [
-        ({"counts": np.array([1, 256]), "ticks": KEYS}, r"counts go from 1 to 256[\s\S]*help: counts stay at 255"),
-        ({"counts": KEYS, "ticks": np.array([1, 1 << 32])}, r"ticks go from[\s\S]*help: ticks go round"),
+        ({"counts": np.array([1, 256]), "ticks": KEYS}, r"counts go from 1 to 256[\s\S]*help: counts saturate at 255"),
+        ({"counts": KEYS, "ticks": np.array([1, 1 << 32])}, r"ticks go from[\s\S]*help: ticks wrap around"),
         ({"keys": np.array([-1, 1])}, r"keys go from -1[\s\S]*help: [\s\S]*keys\.view"),
         ({"gone": np.array([-1, 1])}, r"gone go from -1[\s\S]*help: [\s\S]*gone\.view"),
     ],
@@ -110,7 +101,7 @@ def test_numbers_that_do_not_fit_come_with_advice_of_their_own(
 @pytest.mark.parametrize("text", [b"keys,rows\n1,2\n", b"", b"\x80\x04\x95."])
 def test_nobody_is_told_to_trust_a_file(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "rows.npz").write_bytes(text)
-    with pytest.raises(BadRecord, match=r"rows\.npz is no `\.npz` file: it begins with") as caught:
+    with pytest.raises(BadRecord, match=r"rows\.npz is not an `\.npz` file: it begins with") as caught:
         Changes.load(tmp_path / "rows.npz")
     told = str(caught.value).replace(str(tmp_path), "")
     assert "trust" not in told
@@ -137,7 +128,7 @@ def test_state_of_another_optimizer_is_told_how_to_go(taught: Optimizer, taken: 
     teacher.seal(1)
     (changes,) = teacher.changed(None, 1, parts=1024)
     table = _table(optimizer=taken)
-    with pytest.raises(ValueError, match=r"state: expected the shape .*another optimizer's.*state=None"):
+    with pytest.raises(ValueError, match=r"state: expected the shape .*another optimizer.*state=None"):
         table.apply(changes)
     table.apply(replace(changes, state=None))
     assert len(table) == 2

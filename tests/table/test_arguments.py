@@ -12,7 +12,8 @@ import pytest
 
 from streamlearn.errors import ConfigError, VersionRefused
 from streamlearn.features import TableSpec
-from streamlearn.table import Adagrad, Admission, Expiry, Table, TableOptions, TableSet, Upkeep
+from streamlearn.table import Adagrad, Admission, Expiry, TableOptions, TableSet, Upkeep
+from streamlearn.table.table import Table
 
 OPTIONS = TableOptions(TableSpec("main", 4, 0.05), rows_max=1_000, optimizer=Adagrad(), admission=Admission())
 KEYS = np.array([3, 4], np.uint64)
@@ -236,7 +237,7 @@ def test_an_age_that_ticks_cannot_tell_takes_no_key_away(name: str, table: Table
         ({"seed": -1}, "seed"),
         ({"seed": 1 << 64}, "seed is 18446744073709551616: expected at most"),
         ({"row_type": "bfloat16"}, "row_type"),
-        ({"row_type": "float16"}, "row_type is 'float16': rows of a table with an optimizer are float32"),
+        ({"row_type": "float16"}, "row_type is 'float16': a table with an optimizer stores float32 rows"),
         ({"spec": "main"}, r"spec is 'main': expected a TableSpec[\s\S]*TableSpec\("),
         ({"spec": TableSpec("main", 4_096, 0.05), "rows_max": 1 << 31}, "bytes of address space"),
         ({"spec": TableSpec("main", 0, 0.05)}, "dim is 0"),

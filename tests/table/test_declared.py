@@ -6,7 +6,7 @@ import pytest
 
 from streamlearn.errors import ConfigError
 from streamlearn.features import FeatureSpec, Slot
-from streamlearn.settings import TableSettings
+from streamlearn.settings.tables import TableSettings
 from streamlearn.table import declared_tables
 
 __all__: list[str] = []

@@ -16,16 +16,9 @@ import pytest
 
 from streamlearn.features import PackColumn, PackSide, TableSpec
 from streamlearn.samples import FeatureColumns, SlotColumns
-from streamlearn.table import (
-    Adagrad,
-    Expiry,
-    Packing,
-    Scatter,
-    Table,
-    TableOptions,
-    TableSet,
-    encode_rows,
-)
+from streamlearn.table import Adagrad, Expiry, Packing, Scatter, TableOptions, TableSet
+from streamlearn.table.changes import encode_rows
+from streamlearn.table.table import Table
 from tests.table.oracle import initial_rows
 
 ROOT = Path(__file__).parent.parent.parent

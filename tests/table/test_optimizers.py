@@ -14,25 +14,15 @@ from hypothesis import strategies as st
 
 from streamlearn.errors import ConfigError
 from streamlearn.features import TableSpec
-from streamlearn.table import (
-    Adagrad,
-    Adam,
-    Changes,
-    Ftrl,
-    Optimizer,
-    Pushed,
-    RowwiseAdagrad,
-    Sgd,
-    Table,
-    TableOptions,
-    TableSet,
-)
+from streamlearn.table import Adagrad, Changes, Pushed, TableOptions, TableSet
+from streamlearn.table.options import Adam, Ftrl, Optimizer, RowwiseAdagrad, Sgd
+from streamlearn.table.table import Table
 from tests.table import optimizer_reference as reference
 from tests.table.oracle import initial_rows
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
-_BOUNDED = hypothesis_settings(max_examples=60, deadline=None, derandomize=True, database=None)
+_BOUNDED = hypothesis_settings(max_examples=60, derandomize=True, database=None)
 _RATES = st.sampled_from([1e-3, 0.05, 0.7])
 _LEARNING = {
     "rate": _RATES,
@@ -249,7 +239,7 @@ def test_the_rate_may_be_given_by_position() -> None:
 
 
 def test_only_rows_of_float32_learn() -> None:
-    with pytest.raises(ConfigError, match="row_type is 'int8': rows of a table with an optimizer are float32"):
+    with pytest.raises(ConfigError, match="row_type is 'int8': a table with an optimizer stores float32 rows"):
         _table(row_type="int8")
     with pytest.raises(ValueError, match="no optimizer"):
         _table(optimizer=None).push(np.ones(1, np.uint64), np.ones((1, 4), np.float32), now_ms=0)

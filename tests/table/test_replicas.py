@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from streamlearn.features import TableSpec
-from streamlearn.table import Adagrad, Changes, Expiry, RowType, TableOptions, TableSet, encode_rows
+from streamlearn.table import Adagrad, Changes, Expiry, RowType, TableOptions, TableSet
+from streamlearn.table.changes import encode_rows
 from tests.campaign import examples
 from tests.table.oracle import keys_of_one_part
 
@@ -132,7 +133,7 @@ class Replicas(RuleBasedStateMachine):
 
 TestReplicas = Replicas.TestCase
 TestReplicas.settings = hypothesis_settings(
-    max_examples=examples(20), stateful_step_count=25, deadline=None, derandomize=True, database=None
+    max_examples=examples(20), stateful_step_count=25, derandomize=True, database=None
 )
 
 

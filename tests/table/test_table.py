@@ -12,17 +12,9 @@ import pytest
 
 from streamlearn.errors import ConfigError, TableFull, UsageError, VersionRefused
 from streamlearn.features import TableSpec
-from streamlearn.table import (
-    Adagrad,
-    Admission,
-    Expired,
-    Expiry,
-    Pushed,
-    Sgd,
-    Table,
-    TableOptions,
-    TableSet,
-)
+from streamlearn.table import Adagrad, Admission, Expiry, Pushed, TableOptions, TableSet
+from streamlearn.table.options import Sgd
+from streamlearn.table.table import Expired, Table
 from tests.table.oracle import initial_rows, keys_of_one_part
 
 Keys: TypeAlias = npt.NDArray[np.uint64]
@@ -290,7 +282,7 @@ def test_every_table_has_its_own_name() -> None:
     tables = TableSet([OPTIONS, other])
     assert list(tables.tables) == ["main", "other"]
     assert (tables["other"].name, tables["other"].dim) == ("other", 2)
-    with pytest.raises(UsageError, match=r"no table 'third'[\s\S]*main, other"):
+    with pytest.raises(UsageError, match=r"no table is named 'third'[\s\S]*main, other"):
         tables["third"]
     with pytest.raises(UsageError, match="main, main"):
         TableSet([OPTIONS, OPTIONS])

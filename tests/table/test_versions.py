@@ -15,7 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from streamlearn.errors import StreamlearnError, TableBusy, VersionRefused
 from streamlearn.features import TableSpec
-from streamlearn.table import Adagrad, Changes, Expired, Expiry, Pin, Pushed, TableOptions, TableSet
+from streamlearn.table import Adagrad, Changes, Expiry, Pushed, TableOptions, TableSet
+from streamlearn.table.pin import Pin
+from streamlearn.table.table import Expired
 from tests.campaign import examples
 from tests.table.oracle import Oracle, Snapshot, keys_of_one_part
 
@@ -285,7 +287,7 @@ class Versions(RuleBasedStateMachine):
 
 TestVersions = Versions.TestCase
 TestVersions.settings = hypothesis_settings(
-    max_examples=examples(25), stateful_step_count=30, deadline=None, derandomize=True, database=None
+    max_examples=examples(25), stateful_step_count=30, derandomize=True, database=None
 )
 
 

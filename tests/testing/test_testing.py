@@ -8,7 +8,7 @@ import pytest
 from streamlearn.apps import App
 from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Segment, Slot
 from streamlearn.samples import SampleCodec
-from streamlearn.settings import SampleSettings
+from streamlearn.settings.events import SampleSettings
 from streamlearn.testing import ManualClock, small_app, small_batch, small_impression, wait_until
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -13,16 +14,21 @@ import pytest
 
 from streamlearn.demo import Board
 from streamlearn.errors import ServiceError
-from streamlearn.samples import SampleBatch
+from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.serving.infer import InferAnswer, numbers_tensor
 from streamlearn.testing import small_app, small_batch
+from streamlearn.topics import TopicSettings, create_topic
+from streamlearn.trainer.intake.extract import rows_of
+from streamlearn.versions import Known, Pointer, VersionRef
+from tests.trainer.stream import learnable_folder, messages_of
 from tools.chaos.faults import QUICK, faults_of
 from tools.chaos.ground import Ground
 from tools.chaos.heard import Heard, differ
-from tools.chaos.invariants import learned
+from tools.chaos.invariants import learned, misnamed
 from tools.chaos.plan import planned
 from tools.chaos.run import Wanted, run
-from tools.chaos.settled import Settled, counted, mark_of
+from tools.chaos.settled import Settled, counted, ends_of_rows, mark_of
+from tools.services import Kafka, KafkaCluster, Redis
 
 # So many seconds at most: it is over after so many faults.
 _SEED, _SECONDS, _FAULTS = 7, 200.0, 2
@@ -54,6 +60,28 @@ def test_quick_faults_are_among_all() -> None:
     found = faults_of(cast("Ground", Stands()), 60.0)
     assert set(QUICK) <= set(found)
     assert "stop kafka for 60 s" in found
+
+
+def test_three_brokers_are_killed_and_badly_led_and_redis_forgets(tmp_path: Path) -> None:
+    class Stands:
+        services: dict[str, Any] = {  # noqa: RUF012
+            "kafka": KafkaCluster({node: cast("Kafka", None) for node in (1, 2, 3)}),
+            "redis": Redis(tmp_path, (1,), Path("redis-server")),
+        }
+
+    found = faults_of(cast("Ground", Stands()), 60.0)
+    more = {"kill broker 1", "kill broker 2", "kill broker 3", "a broker that is not in sync leads the samples"}
+    assert more | {"flush redis"} <= set(found)
+
+
+def test_messages_without_rows_at_the_end_need_no_version(tmp_path: Path) -> None:
+    folder = learnable_folder(tmp_path)
+    codec, ((_, batch), *_) = SampleCodec(folder.app, folder.settings.samples), messages_of(folder.app, 1, 10)
+    full, empty = codec.encode(batch), codec.encode(rows_of(batch, np.arange(0)))
+    with create_topic(folder.topic_url("samples"), TopicSettings(partitions=2)) as topic, topic.writer() as writer:
+        writer.append(0, [full, empty, full, empty])
+        writer.append(1, [empty])
+    assert ends_of_rows(folder) == [3, 0]
 
 
 _LABELS = ("click", "purchase")
@@ -169,6 +197,16 @@ def test_answers_of_another_version_or_with_other_scores_differ() -> None:
             differ(answer("3", 0.5), other, "a")
 
 
+def test_labels_of_another_name_or_order_are_named() -> None:
+    labels = ["click", "like"]
+    assert not list(misnamed(3, labels, labels, [labels, ["click", "click:logit", "like"]]))
+    (said,) = misnamed(3, labels, ["like", "click"], [])
+    assert "was written with the labels ['like', 'click']" in said
+    for answered in (["like", "click"], ["click"]):
+        (said,) = misnamed(3, labels, labels, [answered])
+        assert f"version 3 answered with {answered}" in said
+
+
 def test_a_few_answers_of_each_version_are_kept() -> None:
     heard = Heard()
     for at in range(1_000):
@@ -176,3 +214,27 @@ def test_a_few_answers_of_each_version_are_kept() -> None:
     assert heard.versions == [1, 2]
     assert 5 < len(heard.of(2)) < 50
     assert heard.of(3) == []
+
+
+def test_a_version_that_answered_is_remembered_by_when_it_did_so_last() -> None:
+    heard = Heard()
+    heard(b"", InferAnswer("m", "3", {}))
+    between_s = time.monotonic()
+    heard(b"", InferAnswer("m", "4", {}))
+    assert heard.since(between_s) == {4}
+    heard(b"", InferAnswer("m", "3", {}))
+    assert heard.since(between_s) == {3, 4}
+
+
+def test_a_tainted_version_that_answers_is_named() -> None:
+    class Stands:
+        pointer = Pointer(taints=(3,))
+
+    ground = object.__new__(Ground)
+    refs = [VersionRef(version=number, run=1, sha256="0" * 64) for number in (2, 3, 4)]
+    loop: Any = Stands()
+    loop.model, loop.known = loop, lambda: [Known(ref=ref, kind="delta") for ref in refs]
+    ground.loop = loop
+    ground.check_clean({2})
+    with pytest.raises(ServiceError, match="tainted versions: 3, 4"):
+        ground.check_clean({2, 4, 3})

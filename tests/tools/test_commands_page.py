@@ -14,9 +14,14 @@ CLI = Path(__file__).parents[2] / "streamlearn" / "cli"
 
 def partly() -> set[str]:
     """Modules of the command line that can end with 3 by themselves, or by one that they import."""
-    trees = {file.stem: ast.parse(file.read_text()) for file in CLI.glob("*.py") if file.stem != "main"}
+    files = [file for file in CLI.rglob("*.py") if file.stem != "main"]
+    trees = {".".join(("streamlearn.cli", *_parts(file))): ast.parse(file.read_text()) for file in files}
     ends = {name for name, tree in trees.items() if any(map(_ends_partly, ast.walk(tree)))}
-    return ends | {name for name, tree in trees.items() if _imports(tree) & {f"streamlearn.cli.{one}" for one in ends}}
+    return ends | {name for name, tree in trees.items() if _imports(tree) & ends}
+
+
+def _parts(file: Path) -> tuple[str, ...]:
+    return file.relative_to(CLI).with_suffix("").parts
 
 
 def _ends_partly(node: ast.AST) -> bool:
@@ -31,7 +36,7 @@ def _imports(tree: ast.Module) -> set[str]:
 def module_of(name: str, command: object) -> str:
     callback = getattr(command, "callback", None)
     assert callback is not None, name
-    return str(callback.__module__).rpartition(".")[2]
+    return str(callback.__module__)
 
 
 def test_what_commands_end_with_is_said_of_commands_that_exist() -> None:
@@ -40,10 +45,14 @@ def test_what_commands_end_with_is_said_of_commands_that_exist() -> None:
 
 def test_every_command_that_can_be_partly_done_says_so() -> None:
     ends, partial = partly(), {name for name, said in ENDS.items() if 3 in dict(said)}
-    assert {"moved", "replay", "evaluate", "ps", "bench_serve"} <= ends
+    moves = "streamlearn.cli.model.move_output"
+    known = ("events.replay", "model.evaluate", "run.ps", "bench.verb")
+    assert {moves, *(f"streamlearn.cli.{name}" for name in known)} <= ends
     commands = dict(every_command())
-    assert {module_of(name, commands[name]) for name in partial} - {"up"} == ends - {"moved"}
-    assert "up" in partial
+    # These raise `PartlyDone`, or count what did not end well.
+    raising = {"up", "ingest", "backfill"}
+    assert {module_of(name, commands[name]) for name in partial - raising} == ends - {moves}
+    assert raising <= partial
 
 
 @pytest.mark.parametrize("name", [name for name, _ in every_command()])

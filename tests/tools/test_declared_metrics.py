@@ -7,10 +7,10 @@ import re
 import pytest
 from prometheus_client import REGISTRY
 
-from streamlearn.settings import UpSettings
+from streamlearn.settings.up import UpSettings
 from streamlearn.supervision.meters import Meters as UpMeters
 from streamlearn.trainer.meters import Meters as TrainerMeters
-from streamlearn.versions.replica_meters import ReplicaMeters
+from streamlearn.versions.replica.replica_meters import ReplicaMeters
 from tools.declared_metrics import ROOT, declared_in, declared_metrics
 from tools.metrics_page import PROCESSES
 

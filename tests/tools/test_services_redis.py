@@ -123,3 +123,10 @@ def test_without_a_redis_server_the_package_is_named(tmp_path: Path, monkeypatch
     with pytest.raises(ServiceError, match="no redis-server on PATH") as caught:
         Redis.start(tmp_path / "redis")
     assert "Debian: redis-server" in caught.value.help
+
+
+def test_a_flushed_redis_has_no_keys(own_redis: Redis) -> None:
+    with _client(own_redis) as client:
+        client.set("a", 1)
+        own_redis.flush()
+        assert client.dbsize() == 0

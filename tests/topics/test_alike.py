@@ -115,4 +115,4 @@ def _rows(records: Records) -> list[object]:
 
 
 TestAlike = Alike.TestCase
-TestAlike.settings = hypothesis_settings(max_examples=50, stateful_step_count=25, deadline=None)
+TestAlike.settings = hypothesis_settings(max_examples=50, stateful_step_count=25)

@@ -96,7 +96,7 @@ def test_damage_is_found_by_every_way_of_looking(topic: Topic) -> None:
     damaged = bytearray(log.read_bytes())
     damaged[FRAME_BYTES + 20] ^= 1
     log.write_bytes(damaged)
-    wanted = f"checksum that does not match at byte {FRAME_BYTES}"
+    wanted = f"a wrong checksum at byte {FRAME_BYTES}"
     with topic.reader() as reader, pytest.raises(BadRecord, match=wanted):
         reader.offset_for_time(0, 4)
     assert read_until_damage(topic)[0] == [b"v000"]

@@ -128,7 +128,7 @@ def test_an_append_the_disk_refuses_leaves_nothing_behind(tmp_path: Path, monkey
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "pwrite", full)
-            with pytest.raises(NotDelivered, match=r"70 bytes not written: No space left on device"):
+            with pytest.raises(NotDelivered, match=r"70 bytes could not be written: No space left on device"):
                 writer.append(0, [b"b" * 38])
         assert len(log.read_bytes()) == 33
         assert writer.append(0, [b"c"]).tolist() == [1]

@@ -167,7 +167,7 @@ def test_a_topic_that_grows_is_said_to_have_grown(kafka: Any, topic: Topic) -> N
         writer.append(0, [b"a"])
         with KafkaAdminClient(bootstrap_servers=kafka.address) as admin:
             admin.create_partitions({name_of(topic): 4})
-        grown = "has 4 partitions now, it had 2 when it was opened"
+        grown = "now has 4 partitions; it had 2 when it was opened"
         with pytest.raises(TopicError, match=grown):
             read_on(reader, 1)
         with pytest.raises(TopicError, match=grown):
@@ -203,7 +203,7 @@ def test_records_that_become_too_many_bytes_are_refused_and_smaller_ones_read(ka
         assert sizes == [600_000, 700_000, 30]
     with open_topic(topic.url, narrow) as bounded, bounded.reader() as reader:
         assert len(reader.read(0, 0, wait_ms=5_000)) == 1
-        with pytest.raises(Oversize, match=r"records at offset 1: .* become more than 650000 bytes"):
+        with pytest.raises(Oversize, match=r"records at offset 1: .* expand to more than 650000 bytes"):
             reader.read(0, 1, wait_ms=5_000)
 
 
@@ -215,7 +215,7 @@ def test_a_writer_without_the_right_to_see_settings_writes(
     monkeypatch.setattr(KafkaLink, "configs", lambda *_: (29, {}))
     with caplog.at_level("WARNING", "streamlearn"), topic.writer() as writer:
         assert writer.append(1, [b"a"]).tolist() == [0]
-    assert "may not see its settings: records are checked against a record_bytes_max of 1048576" in caplog.text
+    assert "may not read its settings: records are checked against a record_bytes_max of 1048576" in caplog.text
     with pytest.raises(TopicUnreachable, match="TopicAuthorizationFailed"):
         topic.settings()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 import uuid
@@ -9,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from streamlearn.errors import NotDelivered, TopicError, TopicUnreachable
+from streamlearn.errors import NotDelivered, PositionLost, TopicError, TopicUnreachable
 from streamlearn.native import native
 from streamlearn.testing import ManualClock
-from streamlearn.topics import AccessSettings, Reader, TopicSettings, WriterSettings
+from streamlearn.topics import AccessSettings, Position, Reader, TopicSettings, WriterSettings
 from streamlearn.topics.kafka_codec import Decompressor
-from streamlearn.topics.kafka_link import Fetched, LinkDown, Produced, TopicFacts
+from streamlearn.topics.kafka_link import OFFSET_OUT_OF_RANGE, Fetched, LinkDown, Produced, TopicFacts
 from streamlearn.topics.kafka_reader import KafkaReader
 from streamlearn.topics.kafka_session import KafkaSession
 from streamlearn.topics.kafka_writer import KafkaWriter
@@ -61,6 +63,9 @@ class ScriptedLink:
         self.values: list[bytes | None] = []
         self.requests: list[list[int]] = []
         self.silent = False
+        self.fetched = Fetched(0, b"", [])
+        self.offsets = {-2: 0, -1: 100}
+        self.leader_epochs: list[int] = []
         self._known: dict[bytes, int] = {}
 
     def connect(self, timeout_ms: float) -> None: ...
@@ -95,12 +100,18 @@ class ScriptedLink:
     def _append(self, batch: bytes) -> None:
         if batch not in self._known:  # the sequence numbers in it are the same
             self._known[batch] = len(self.values)
-            columns, _ = native.scan_kafka_batches(batch, 0, [], Decompressor(1))
+            columns, _, _ = native.scan_kafka_batches(batch, 0, [], Decompressor(1))
             self.values += columns[3]
 
-    def begin_fetch(self, leader: int, topic_id: uuid.UUID, positions: Mapping[int, int], **_: Any) -> Answer:
+    def offset(self, leader: int, name: str, partition: int, timestamp_ms: int) -> tuple[int, int]:
+        return 0, self.offsets[timestamp_ms]
+
+    def begin_fetch(
+        self, leader: int, topic_id: uuid.UUID, positions: Mapping[int, int], *, leader_epochs: dict[int, int], **_: Any
+    ) -> Answer:
         self.requests.append(list(positions))
-        return self._answer({partition: Fetched(0, b"", []) for partition in positions}, done=not self.silent)
+        self.leader_epochs += leader_epochs.values()
+        return self._answer(dict.fromkeys(positions, self.fetched), done=not self.silent)
 
     def _answer(self, found: Any, *, done: bool = True) -> Answer:
         return Answer(found, self.clock.monotonic_s() * 1000, done=done)
@@ -134,7 +145,7 @@ def test_a_batch_in_doubt_is_never_sent_under_another_producer_id(
 ) -> None:
     link = ScriptedLink((0,), [doubtful, lost, 0])
     writer = writer_of(link, monkeypatch)
-    with pytest.raises(NotDelivered, match="1 records may or may not be in") as caught:
+    with pytest.raises(NotDelivered, match="1 records may or may not have been written") as caught:
         writer.append(0, [b"event"])
     assert caught.value.unsure
     assert link.values == [b"event"]
@@ -161,7 +172,7 @@ def test_an_append_given_up_says_whether_it_may_be_in(monkeypatch: pytest.Monkey
     link = ScriptedLink((0,), [code] * 10_000)
     with pytest.raises(TopicUnreachable) as caught:
         writer_of(link, monkeypatch, 30).append(0, [b"event"])
-    assert caught.value.unsure == unsure == ("may or may not be in" in caught.value.message)
+    assert caught.value.unsure == unsure == ("may or may not have been written" in caught.value.message)
 
 
 def test_a_flush_asks_a_leader_once_for_all_its_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,10 +230,10 @@ def test_a_topic_that_gets_more_partitions_stops_its_idle_readers_and_writers(
     writer = KafkaWriter(session, TopicSettings(), WriterSettings(), link.clock)
     assert len(reader.read(0, 0)) == 0
     link.leaders = (0, 0, 0)
-    with pytest.raises(TopicError, match="has 3 partitions now, it had 1 when it was opened") as caught:
+    with pytest.raises(TopicError, match="now has 3 partitions; it had 1 when it was opened") as caught:
         read_on(reader, (0,))
     assert "open it again" in caught.value.help
-    with pytest.raises(TopicError, match="has 3 partitions now"):
+    with pytest.raises(TopicError, match="now has 3 partitions; it had 1 when it was opened"):
         writer.append(0, [b"a"])
 
 
@@ -232,6 +243,46 @@ def test_one_fetch_asks_a_leader_for_many_partitions(monkeypatch: pytest.MonkeyP
     found = reader.read_many(dict.fromkeys(range(8), 0))
     assert [records.partition for records in found] == list(range(8))
     assert sorted(map(sorted, link.requests)) == [[0, 1, 2, 3, 4], [5, 6, 7]]
+
+
+def test_a_fetch_names_the_leader_epoch_of_the_record_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink((0,))
+    link.fetched = Fetched(0, batch_of(7, 40) + batch_of(9, 42), [])
+    reader = KafkaReader(session_of(link, monkeypatch), (0,))
+    found = reader.read(0, 40)
+    link.fetched = Fetched(0, b"", [])
+    assert [len(reader.read(0, offset)) for offset in (found.next_offset, 41, 42, 40)] == [0] * 4
+    assert link.leader_epochs == [-1, 9, -1, -1, -1]
+    assert [found.leader_epoch_at(offset) for offset in (39, 40, 41, 42, 43)] == [-1, 7, 7, 9, 9]
+    assert [found.slice(0, count).leader_epoch for count in (1, 2, 3)] == [7, 7, 9]
+
+
+def test_a_log_that_parted_before_a_position_is_named_with_both_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink((0,))
+    link.fetched = Fetched(0, b"", [], diverges_at=30)
+    reader = KafkaReader(session_of(link, monkeypatch), (0,))
+    topic_id = str(link.topic("t").topic_id)
+    with pytest.raises(PositionLost, match=r"position 40 .* leader epoch 7, .* from offset 30 on"):
+        reader.check(Position(topic_id, 0, 40, 7))
+    assert link.leader_epochs == [7]
+
+
+def test_a_broker_that_has_not_heard_of_a_leader_epoch_is_asked_again_within_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = ScriptedLink((0,))
+    link.fetched = Fetched(OFFSET_OUT_OF_RANGE, b"", [])
+    reader = KafkaReader(session_of(link, monkeypatch), (0,))
+    reader.check(Position(str(link.topic("t").topic_id), 0, 0, 7))
+    with pytest.raises(TopicUnreachable, match="OffsetOutOfRange"):
+        read_on(reader, (0,))
+    assert len(link.requests) >= 2
+
+
+def batch_of(leader_epoch: int, first_offset: int) -> bytes:
+    """Two records as a broker keeps them."""
+    batch = native.pack_kafka_batch((-1, -1, -1), np.array([1, 2]), None, [b"a", b"b"])
+    return struct.pack(">q", first_offset) + batch[8:12] + struct.pack(">i", leader_epoch) + batch[16:]
 
 
 def test_a_silent_broker_is_asked_once_and_named_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

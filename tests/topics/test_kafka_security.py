@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from streamlearn.errors import ConfigError, TopicUnreachable
-from streamlearn.topics import AccessSettings, KafkaSecurity, TopicSettings, create_topic
+from streamlearn.topics import AccessSettings, TopicSettings, create_topic
+from streamlearn.topics.settings import KafkaSecurity
 from tools.services import Kafka, free_ports
 
 USER, PASSWORD = "alice", "correct horse"

@@ -45,7 +45,7 @@ def test_a_url_names_an_implementation_and_a_topic(url: str, wanted: TopicUrl) -
     ],
 )
 def test_what_is_no_url_of_a_topic_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="is not the URL of a topic") as caught:
+    with pytest.raises(UsageError, match="is not a topic URL") as caught:
         open_topic(url)
     assert "memory://NAME" in caught.value.help
 
@@ -64,7 +64,7 @@ def test_what_is_no_url_of_a_topic_is_refused(url: str) -> None:
     ],
 )
 def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
-    with pytest.raises(UsageError, match="carries no credentials") as caught:
+    with pytest.raises(UsageError, match="must not contain credentials") as caught:
         open_topic(url)
     assert "secret" not in str(caught.value)
 

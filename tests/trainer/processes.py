@@ -12,7 +12,8 @@ from typing import Any
 
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import VersionDefect
-from streamlearn.versions import Chain, Manifest
+from streamlearn.versions import Chain
+from streamlearn.versions.format.manifest import Manifest
 from tests.trainer.runs import store_of
 
 __all__ = ["job", "newest", "said", "store_files", "write_app"]

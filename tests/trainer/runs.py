@@ -13,11 +13,12 @@ from streamlearn.apps import AppFolder
 from streamlearn.ps import PsClient, Shelf
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.topics import Topic
-from streamlearn.trainer.feed import Until
-from streamlearn.trainer.remembered import Remembered
-from streamlearn.trainer.stepping import marked_rows
+from streamlearn.trainer.intake.feed import Until
+from streamlearn.trainer.intake.step_cutter import marked_rows
+from streamlearn.trainer.shared_marks import Remembered
 from streamlearn.trainer.trainer import Trainer, TrainReport
-from streamlearn.versions import Chain, Store, load, load_bytes, load_tensors, open_store
+from streamlearn.versions import Chain, Store, load, load_tensors, open_store
+from streamlearn.versions.format.loading import load_bytes
 from tests.trainer.toy import Toy
 
 __all__ = ["known_of", "local_client", "run", "state_of", "store_of", "until_end"]

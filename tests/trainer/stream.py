@@ -147,7 +147,7 @@ def _label(name: str, rate: float, likes: np.ndarray[Any, Any], rng: np.random.G
 
 
 def _some(batch: SampleBatch, rng: np.random.Generator) -> SampleBatch:
-    from streamlearn.trainer.extract import rows_of
+    from streamlearn.trainer.intake.extract import rows_of
 
     return rows_of(batch, np.flatnonzero(rng.random(len(batch)) < 0.5))
 

@@ -14,9 +14,9 @@ from streamlearn.samples import SampleBatch, SegmentColumns
 from streamlearn.samples.rules import check_batch
 from streamlearn.testing import small_app, small_batch
 from streamlearn.trainer.columns import columns_of, join_features, take_features
-from streamlearn.trainer.extract import joined_to, rows_of
-from streamlearn.trainer.identity import identity_of
-from streamlearn.trainer.message import Reached
+from streamlearn.trainer.intake.extract import joined_to, rows_of
+from streamlearn.trainer.intake.identity import identity_of
+from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.step import Piece, Step
 from tests.campaign import examples
 from tests.trainer.plain import features_at, row_of, segments_at
@@ -55,7 +55,7 @@ def piece_of(rng: np.random.Generator) -> Piece:
     return Piece(batch, rows, learn, correct)
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_a_step_is_its_pieces_rows_one_after_the_other(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
@@ -98,7 +98,7 @@ def test_a_step_without_rows_has_columns_of_none() -> None:
     assert offsets.tolist() == [0]
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(st.integers(0, 2**32))
 def test_features_are_taken_and_joined_row_by_row(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -112,7 +112,7 @@ def test_features_are_taken_and_joined_row_by_row(seed: int) -> None:
     assert [features_at(taken, at) for at in range(len(rows))] == [everything[row] for row in rows]
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(st.integers(0, 2**32))
 def test_rows_of_a_message_are_a_message_of_those_rows(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -126,7 +126,7 @@ def test_rows_of_a_message_are_a_message_of_those_rows(seed: int) -> None:
     np.testing.assert_array_equal(identity_of(batch, np.arange(len(batch)))[rows], identity_of(batch, rows))
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(st.integers(0, 2**32), st.integers(1, 30))
 def test_messages_joined_are_the_same_rows_in_as_many_as_are_needed(seed: int, rows_max: int) -> None:
     rng = np.random.default_rng(seed)

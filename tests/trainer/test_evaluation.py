@@ -20,9 +20,9 @@ from streamlearn.errors import StreamlearnError, TopicMissing, UsageError
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.samples import SampleBatch
 from streamlearn.trainer.evaluation import Evaluation, Pass
-from streamlearn.trainer.extract import rows_of
-from streamlearn.trainer.split import Asked, Split, split_of
-from streamlearn.trainer.training import ends_of
+from streamlearn.trainer.intake.extract import rows_of
+from streamlearn.trainer.intake.split import Asked, Split, split_of
+from streamlearn.trainer.trainer_setup import ends_of
 from tests.trainer.processes import write_app
 from tests.trainer.runs import local_client, run, state_of
 from tests.trainer.stream import STEP_MS, T_MS, learnable_folder, messages_of, outcomes, write_messages
@@ -30,7 +30,7 @@ from tests.trainer.toy import Toy
 
 Messages = list[tuple[int, SampleBatch]]
 _MESSAGES, _LATER_MS = 24, 3_600_000
-_TRAINER = {"order": "strict", "step_rows": 64, "rate": 0.01, "poll_s": 0.01}
+_TRAINER = {"order": "strict", "step_rows": 64, "rate": 0.01}
 
 
 def folder_of(path: Path, messages: Messages, **sections: Mapping[str, Any]) -> AppFolder:
@@ -318,16 +318,16 @@ def refused(result: Any, kind: type[StreamlearnError], *said: str) -> None:
         (("--hold-out", "1"), ("share of 1", "--hold-out")),
         (("--hold-out", "-0.1"), ("share of -0.1",)),
         (("--hold-out", "nan"), ("share of nan",)),
-        (("--hold-out", "0.999"), ("nothing would be left to learn", "--from")),
+        (("--hold-out", "0.999"), ("all rows would be held out, or none", "--from")),
         (("--test-from", "yesterday"), ("'yesterday' is no time", "UTC")),
-        (("--test-from", "2001-01-01"), ("nothing would be left to learn", f"{T_MS} ms")),
-        (("--test-from", "2101-01-01"), ("nothing to be held out", f"{T_MS} ms")),
+        (("--test-from", "2001-01-01"), ("all rows would be held out, or none", f"{T_MS} ms")),
+        (("--test-from", "2101-01-01"), ("all rows would be held out, or none", f"{T_MS} ms")),
         (("--from", "2101-01-01"), ("none of the", "--from")),
-        (("--from", "2023-11-16", "--to", "2023-11-15"), ("do not follow", "--from is before")),
-        (("--from", "2023-11-16", "--test-from", "2023-11-15"), ("do not follow",)),
+        (("--from", "2023-11-16", "--to", "2023-11-15"), ("are not in increasing order", "--from must be before")),
+        (("--from", "2023-11-16", "--test-from", "2023-11-15"), ("are not in increasing order",)),
         (("--until-offset", "9:1"), ("PARTITION:OFFSET",)),
         (("--until-offset", "0:0,1:0"), ("none of the 0 rows", "streamlearn ingest")),
-        (("--until-offset", "0:6,1:6"), ("no label is final", "wait until ingest")),
+        (("--until-offset", "0:6,1:6"), ("have no final label yet", "wait until ingest")),
     ],
 )
 def test_a_bad_option_is_refused_with_help(evaluate: Callable[..., Any], words: Any, said: Any) -> None:

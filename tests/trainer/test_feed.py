@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,16 @@ import pytest
 from streamlearn.apps import AppFolder
 from streamlearn.errors import BadRecord, PositionLost
 from streamlearn.samples import SampleBatch, SampleCodec
-from streamlearn.settings import MarksSettings
+from streamlearn.settings.join import MarksSettings
 from streamlearn.testing import ManualClock, memory_topic
-from streamlearn.topics import Topic, TopicSettings
-from streamlearn.trainer.extract import rows_of
-from streamlearn.trainer.feed import Feed, Until, beginning_of
-from streamlearn.trainer.message import Reached
-from streamlearn.trainer.remembered import Remembered
-from streamlearn.trainer.skips import SkippedRows
+from streamlearn.topics import Position, Reader, Records, Topic, TopicSettings
+from streamlearn.trainer.intake.extract import rows_of
+from streamlearn.trainer.intake.feed import Feed, Until, beginning_of
+from streamlearn.trainer.intake.message import Reached
+from streamlearn.trainer.intake.skips import SkippedRows
+from streamlearn.trainer.intake.step_cutter import Stepping
+from streamlearn.trainer.shared_marks import Remembered
 from streamlearn.trainer.step import Step
-from streamlearn.trainer.stepping import Stepping
 from tests.trainer.stream import learnable_folder, messages_of
 
 _ROWS = 10
@@ -268,6 +270,51 @@ def test_a_message_that_cannot_be_read_ends_it_or_is_left_out_as_is_set(tmp_path
                 assert feed.bad == 2
             assert sum(step.read for step in steps) == sum(len(batch) for _, batch in messages)
             assert sorted(place.kept) == [("message-0-1.avro", b"garbage"), ("message-1-1.avro", b"garbage")]
+
+
+def test_leader_epochs_of_what_was_learned_are_kept_and_checked_where_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_many(self: Reader, *arguments: Any, **named: Any) -> list[Records]:
+        return [replace(records, leader_epochs=[(0, 3), (1, 5)]) for records in read(self, *arguments, **named)]
+
+    def checked(self: Reader, position: Position) -> None:
+        positions.append(position)
+        check(self, position)
+
+    read, check = Reader.read_many, Reader.check
+    positions: list[Position] = []
+    monkeypatch.setattr(Reader, "read_many", read_many)
+    monkeypatch.setattr(Reader, "check", checked)
+    with place_of(tmp_path) as place:
+        place.write(messages_of(place.folder.app, 6, _ROWS))
+        with place.feed(Until({0: 1, 1: 2})) as feed:
+            reached = steps_of(feed)[-1].reached
+        assert reached.leader_epochs == (3, 5)
+        remembered = Remembered(len(place.folder.app.labels), MarksSettings())
+        with place.feed(reached=remembered.load(remembered.save(reached))):
+            assert [(one.offset, one.leader_epoch) for one in positions[-2:]] == [(1, 3), (2, 5)]
+        older = json.loads(remembered.save(reached)["reached"])
+        del older["leader_epochs"]
+        with place.feed(reached=remembered.load(remembered.save(reached) | {"reached": json.dumps(older).encode()})):
+            assert [(one.offset, one.leader_epoch) for one in positions[-2:]] == [(1, -1), (2, -1)]
+
+
+def test_an_idle_minute_asks_a_dozen_times_where_the_topic_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(self: Reader, partition: int) -> int:
+        asked.append(partition)
+        return end_of(self, partition)
+
+    asked, end_of = list[int](), Reader.end
+    with place_of(tmp_path, partitions=1) as place, place.feed(Until(idle_s=60)) as feed:
+        monkeypatch.setattr(Reader, "end", end)
+        monkeypatch.setattr("streamlearn.trainer.intake.feed.pause_s_of", lambda *_: 0.0)
+        for step in feed.steps():
+            assert step is None
+            place.clock.sleep(0.1)
+    assert len(asked) <= 13
 
 
 def test_a_position_that_is_not_in_the_topic_is_refused(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from streamlearn.settings import TableSettings
+from streamlearn.settings.tables import TableSettings
 from streamlearn.table import Expiry
-from streamlearn.trainer.expiring import Expiring
-from streamlearn.trainer.kept import Kept
-from streamlearn.trainer.message import Reached
+from streamlearn.trainer.expiry_schedule import Expiring
+from streamlearn.trainer.intake.message import Reached
+from streamlearn.trainer.quarantine import Kept
 
 
 def names(folder: Path) -> set[str]:
@@ -37,7 +37,7 @@ def test_what_is_too_large_is_not_kept_and_drives_nothing_out(tmp_path: Path, ca
     kept.add("small", bytes(60))
     with caplog.at_level(logging.WARNING):
         kept.add("large", bytes(101))
-    assert "trainer.kept_bytes_max" in caplog.text
+    assert "exceeds the quarantine's limit" in caplog.text
     assert names(tmp_path) == {"small"}
 
 
@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_nothing_raised(
     (tmp_path / "file").write_text("in the way")
     with caplog.at_level(logging.WARNING):
         Kept(tmp_path / "file", 100).add("one", b"1")
-    assert "one could not be kept" in caplog.text
+    assert "one could not be put into quarantine" in caplog.text
 
 
 class Tables:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from streamlearn.errors import UsageError
 from streamlearn.features import FeatureSpec
 from streamlearn.models import PackedSide
-from streamlearn.settings import TrainerSettings
+from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.trainer.learner import Learned, Learner, Packed
 from streamlearn.trainer.loss import loss_of
 from tests.campaign import examples
@@ -114,7 +114,7 @@ def cost(logit: float, label: int, log_rate: float) -> float:
     return float(loss_of(tf.constant([[logit]]), targets))
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(st.floats(-8, 8), st.integers(0, 1), st.floats(0.01, 1))
 def test_a_label_costs_the_entropy_of_the_logit_less_the_logarithm_of_its_rate(z: float, label: int, r: float) -> None:
     chance = sigmoid(np.array(z - np.log(r)))
@@ -122,7 +122,7 @@ def test_a_label_costs_the_entropy_of_the_logit_less_the_logarithm_of_its_rate(z
     np.testing.assert_allclose(cost(z, label, float(np.log(r))), expected, rtol=1e-3, atol=1e-4)
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(st.floats(-8, 8), st.floats(0.01, 1), st.floats(0, 3))
 def test_a_correction_costs_what_a_positive_does_less_what_the_negative_did(z: float, r: float, weight: float) -> None:
     log_rate = float(np.log(r))
@@ -295,7 +295,7 @@ def test_scoring_learns_nothing_and_takes_weights_of_another_time() -> None:
 def test_weights_of_another_model_or_optimizer_are_refused() -> None:
     one = learner(optimizer="adam")
     dense, state = one.dense(), one.optimizer_state()
-    with pytest.raises(UsageError, match="is of shape"):
+    with pytest.raises(UsageError, match="has shape"):
         one.load({name: part[:1] for name, part in dense.items()}, state)
     with pytest.raises(UsageError, match=r"2 slots, trainer\.optimizer has 1"):
         learner(optimizer="adagrad").load(dense, state)

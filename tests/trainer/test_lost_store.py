@@ -13,9 +13,10 @@ import pytest
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import CutFailed, ShardRefused, ShardUnreachable
-from streamlearn.ps import Epoch, Place, PsClient, Restored, ShardServer, Shelf
+from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf
+from streamlearn.ps.orders import Restored
 from streamlearn.table import declared_tables
-from streamlearn.trainer.learning import Done
+from streamlearn.trainer.learning_loop import Done
 from streamlearn.versions import VersionRef
 from tests.trainer.runs import known_of, run, store_of
 from tests.trainer.stream import learnable_folder, messages_of, outcomes, write_messages
@@ -65,10 +66,10 @@ def test_a_new_run_on_shards_of_a_later_one_says_at_once_that_the_store_is_anoth
         run(shards.folder, client=shards.client())
     shards.lose_store()
     shards.restores = 0
-    said = r"shard 0/2 stands in epoch 2\.0, and file://.*/store has no run of 'learnable' later than this one, 1"
+    said = r"shard 0/2 is in epoch 2\.0, but file://.*/store has no run of 'learnable' later than this one, 1"
     with pytest.raises(ShardRefused, match=said) as refused:
         run(shards.folder, client=shards.client())
-    assert "give the store back" in refused.value.help
+    assert "restore the contents of the store" in refused.value.help
     assert shards.restores == 1
 
 
@@ -92,9 +93,9 @@ def test_a_store_that_is_lost_in_the_midst_ends_training_with_what_is_missing(sh
             shards.lose_store()
             lost.set()
 
-    with pytest.raises(CutFailed, match=r"2 cuts failed one after the other; .* its parent 2 is not in") as ended:
+    with pytest.raises(CutFailed, match=r"2 cuts failed in a row; the last: .* its parent 2 is not in") as ended:
         run(shards.folder, client=shards.client(), told=told)
-    assert "learned again" in ended.value.help
+    assert "learns again" in ended.value.help
     assert shards.restores == 1
 
 

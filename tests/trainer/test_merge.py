@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlearn.testing import small_app, small_batch
-from streamlearn.trainer.merge import Merge
-from streamlearn.trainer.message import Message, Reached
+from streamlearn.trainer.intake.merge import Merge
+from streamlearn.trainer.intake.message import Message, Reached
 from tests.campaign import examples
 
 _BATCH = small_batch(small_app(), 1, 1)
@@ -37,14 +37,14 @@ def expected(marks: Partitions) -> list[tuple[int, int]]:
 
 
 def beginning(count: int) -> Reached:
-    return Reached((0,) * count, (None,) * count)
+    return Reached((0,) * count, (None,) * count, leader_epochs=(-1,) * count)
 
 
 def number_of(message: Message) -> tuple[int, int]:
     return message.partition, (message.offset - message.partition) // 3
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(partitions, st.data())
 def test_the_order_depends_on_nothing_but_what_messages_say(marks: Partitions, data: st.DataObject) -> None:
     messages = messages_of(marks)
@@ -66,7 +66,7 @@ def test_the_order_depends_on_nothing_but_what_messages_say(marks: Partitions, d
     assert list(merge.waiting) == [0] * len(marks)
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(partitions)
 def test_it_goes_on_from_wherever_messages_were_consumed(marks: Partitions) -> None:
     messages, order = messages_of(marks), expected(marks)
@@ -89,7 +89,18 @@ def test_it_goes_on_from_wherever_messages_were_consumed(marks: Partitions) -> N
         assert rest(reached) == whole[done:]
 
 
-@settings(deadline=None, max_examples=examples(100))
+def test_how_far_a_lot_is_is_heard_in_the_partition_of_its_samples_alone() -> None:
+    merge = Merge(beginning(3))
+    for partition, mark in ((2, 700), (1, 500), (0, 300)):  # of two lots: the first speaks in the last partition too
+        header = replace(_BATCH.header, watermark_ms=mark, lot=partition % 2, lots_count=2)
+        message = Message(partition, 0, 10, replace(_BATCH, header=header))
+        merge.put(message)
+        merge.consume(message)
+        assert merge.reached.watermark_ms == (300 if partition == 0 else None)
+    assert merge.reached.lots_ms == (300, 500)
+
+
+@settings(max_examples=examples(100))
 @given(partitions)
 def test_what_was_consumed_is_told_by_partition(marks: Partitions) -> None:
     messages = messages_of(marks)
@@ -115,7 +126,7 @@ def test_what_was_consumed_is_told_by_partition(marks: Partitions) -> None:
         assert merge.reached.watermark_ms == (min(known) if len(known) == len(marks) else None)
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(partitions, st.data())
 def test_without_waiting_each_comes_once_and_in_the_order_of_its_partition(
     marks: Partitions, data: st.DataObject

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlearn.samples import SampleBatch
-from streamlearn.trainer.identity import identity_of, request_identity
-from streamlearn.trainer.recent import Recent
-from streamlearn.trainer.skips import SkippedRows
+from streamlearn.trainer.intake.identity import identity_of, request_identity
+from streamlearn.trainer.intake.recent import Recent
+from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.step import Piece
 from streamlearn.versions import TimeSkip
 from tests.trainer.stream import STEP_MS, T_MS, learnable_app, messages_of
@@ -134,7 +134,7 @@ _PIECE = st.builds(
 _STEP = st.tuples(st.lists(_PIECE, max_size=3), st.integers(0, 250))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(_STEP, max_size=10), st.sampled_from([5, 20, 60, 1_000]))
 def test_what_is_held_is_what_copies_of_single_rows_would_be(
     steps: list[tuple[list[Piece], int]], rows_max: int

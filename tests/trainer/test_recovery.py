@@ -18,13 +18,13 @@ from streamlearn.ps import PsClient
 from streamlearn.samples import SampleBatch
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.columns import columns_of
+from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learned
-from streamlearn.trainer.learning import Done
-from streamlearn.trainer.message import Reached
+from streamlearn.trainer.learning_loop import Done
 from streamlearn.trainer.step import Piece, Step
 from streamlearn.trainer.trainer import TrainReport
-from streamlearn.trainer.validating import Validating
 from streamlearn.trainer.validation import ProgressiveValidation
+from streamlearn.trainer.validation_thread import Validating
 from streamlearn.versions import Chain
 from tests.trainer.runs import known_of, run, state_of, store_of
 from tests.trainer.stream import T_MS, learnable_app, learnable_folder, messages_of, outcomes, write_messages
@@ -147,7 +147,7 @@ def test_a_run_whose_versions_are_gone_ends_and_does_not_begin_anew(tmp_path: Pa
                 rmtree(folder.folder / "store" / folder.app.name / kind, ignore_errors=True)
         failing(done)
 
-    with pytest.raises(FileMissing, match="version 1 of 'learnable' was in the store, and now none is"):
+    with pytest.raises(FileMissing, match="version 1 of 'learnable' was in the store, but now it is empty"):
         run(folder, told=told)
     assert failing.learned == 3
 
@@ -220,6 +220,32 @@ def _validated(app: App, step: Step, learned: Learned, error: Exception | None) 
         validating.add(columns_of(step), learned)
         if error is not None:
             raise error
+
+
+def test_who_catches_up_has_the_summary_of_windows_that_close_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, is_closed, has_caught_up = learnable_app(), threading.Event(), threading.Event()
+    close = ProgressiveValidation.close
+
+    def slow(self: ProgressiveValidation, watermark_ms: int) -> Any:
+        scores = close(self, watermark_ms)
+        if scores:
+            is_closed.set()
+            has_caught_up.wait(1.0)
+        return scores
+
+    monkeypatch.setattr(ProgressiveValidation, "close", slow)
+    batch = messages_of(app, 1)[0][1]
+    bits, late_ms = np.full(len(batch), 3, np.uint32), T_MS + 86_400_000
+    pieces = (Piece(batch, np.arange(len(batch)), bits, 0 * bits),)
+    step = Step(1, pieces, Reached((1,), (late_ms,), late_ms, (late_ms,)), len(batch))
+    with Validating(app, ValidationSettings(), told=lambda scores: None, learned_before_ms=None) as validating:
+        validating.add(columns_of(step), Learned(np.zeros((len(batch), 2), np.float32), 1.0, (), True))
+        assert is_closed.wait(60)
+        validating.catch_up()
+        summary = validating.summary
+        has_caught_up.set()
+    assert "validation.click.auc" in summary
+    assert summary == validating.summary
 
 
 def test_what_is_no_number_stays_refused_however_soon_training_ends(tmp_path: Path) -> None:

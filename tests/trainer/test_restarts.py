@@ -23,7 +23,7 @@ from streamlearn.errors import EpochOver, RunOver
 from streamlearn.ps import PsClient
 from streamlearn.table import declared_tables
 from streamlearn.testing import wait_until
-from streamlearn.trainer.learning import Done
+from streamlearn.trainer.learning_loop import Done
 from streamlearn.trainer.trainer import TrainReport
 from tests.trainer.processes import job, newest, said, store_files, write_app
 from tests.trainer.runs import known_of, run, state_of
@@ -38,7 +38,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "trainer": {"order": "strict", "step_rows": 64, "rate": 0.01},
     "publisher": {"publish_interval_s": 0.02},
     # Keys that leave are of what must be the same.
-    "tables": {"rows_max": 200_000, "idle_s": 8.0, "tick_ms": 1_000, "expire_steps": 7},
+    "tables": {"rows_max": 200_000, "idle_s": 8.0, "expire_steps": 7},
 }
 
 

@@ -20,9 +20,9 @@ from streamlearn.ps import Epoch, PsClient
 from streamlearn.samples import FeatureColumns
 from streamlearn.table import TableOptions, declared_tables
 from streamlearn.trainer.columns import StepColumns, columns_of
+from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Packed
 from streamlearn.trainer.loss import TARGETS
-from streamlearn.trainer.message import Reached
 from streamlearn.trainer.rows import Rows, ladder_of
 from streamlearn.trainer.step import Piece, Step
 from tests.trainer.plain import features_at
@@ -237,8 +237,8 @@ def test_a_threshold_may_be_of_one_slot_whose_keys_alone_wait(
 @pytest.mark.parametrize(
     ("tables", "said"),
     [
-        ({"admission_counts": {"vide_id": 2}}, r"'vide_id' is no slot[\s\S]*user_id, video_id, tags"),
-        ({"admission_counts": {"history": 2}}, r"'history' is no slot[\s\S]*keys_of"),
+        ({"admission_counts": {"vide_id": 2}}, r"'vide_id' is not a slot[\s\S]*user_id, video_id, tags"),
+        ({"admission_counts": {"history": 2}}, r"'history' is not a slot[\s\S]*keys_of"),
         ({"admission_counts": {"tags": 2}, "admission_window_ms": 0}, r"admission_window_ms is 0[\s\S]*86400000"),
         ({"admission_count": 2, "admission_window_ms": 0}, r"admission_window_ms is 0"),
     ],

@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlearn.samples import SampleBatch
-from streamlearn.settings import MarksSettings
-from streamlearn.trainer.merge import Merge
-from streamlearn.trainer.message import Message, Reached
-from streamlearn.trainer.remembered import Remembered
-from streamlearn.trainer.skips import SkippedRows
+from streamlearn.settings.join import MarksSettings
+from streamlearn.trainer.intake.merge import Merge
+from streamlearn.trainer.intake.message import Message, Reached
+from streamlearn.trainer.intake.skips import SkippedRows
+from streamlearn.trainer.intake.step_cutter import Counts, Stepping, marked_rows
+from streamlearn.trainer.shared_marks import Remembered
 from streamlearn.trainer.step import Step
-from streamlearn.trainer.stepping import Counts, Stepping, marked_rows
-from streamlearn.versions import OriginSkip, Skip, TimeSkip
+from streamlearn.versions import TimeSkip
+from streamlearn.versions.format.manifest import OriginSkip, Skip
 from tests.campaign import examples
 from tests.trainer.stream import STEP_MS, T_MS, learnable_app, messages_of
 
@@ -144,7 +145,7 @@ def new_marks() -> Remembered:
     return Remembered(len(_APP.labels), MarksSettings())
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(cases())
 def test_steps_are_what_a_dict_of_all_that_is_known_says(case: Case) -> None:
     stepping = case.stepping(new_marks())
@@ -157,7 +158,7 @@ def test_steps_are_what_a_dict_of_all_that_is_known_says(case: Case) -> None:
     assert sum(step.read for step in steps) == counts.read
 
 
-@settings(deadline=None, max_examples=examples(40))
+@settings(max_examples=examples(40))
 @given(cases(), st.data())
 def test_restarts_at_any_step_boundary_change_no_step(case: Case, data: st.DataObject) -> None:
     expected, _ = plainly(case)

@@ -12,8 +12,9 @@ from prometheus_client import REGISTRY
 
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import TrainingFailed, UsageError
-from streamlearn.trainer.learning import Done
-from streamlearn.trainer.recent import Recent
+from streamlearn.trainer.intake.recent import Recent
+from streamlearn.trainer.learning_loop import Done
+from streamlearn.trainer.validation import ProgressiveValidation
 from streamlearn.versions import Chain, Request, Requests, TimeSkip
 from tests.trainer.runs import known_of, run, state_of, store_of
 from tests.trainer.stream import STEP_MS, T_MS, learnable_folder, messages_of, outcomes, write_messages
@@ -163,6 +164,41 @@ def test_a_request_puts_training_back_and_what_is_skipped_is_never_learned(tmp_p
     assert {key: value for key, value in known.items() if key[:2] not in skipped} == expected
 
 
+def test_a_request_to_go_back_to_a_damaged_version_stops_nothing_and_the_next_one_is_obeyed(tmp_path: Path) -> None:
+    folder = strict_folder(tmp_path, publish_interval_s=0.001)
+    messages = messages_of(folder.app, 24)
+    store, name, found = store_of(folder), folder.app.name, list[Chain]()
+    for begin in (0, 4, 8):
+        write_messages(folder, messages[begin : begin + 4])
+        run(folder)
+        found.append(Chain.find(store, name))
+    (good, bad, _), requests = found, Requests(store, name, clock=SYSTEM_CLOCK)
+    # Later versions do not need these: of them they have their own.
+    (weights,) = [one for one in bad.manifest.files if one.kind == "dense"]
+    damage(tmp_path / "store" / bad.head.folder / weights.path)
+    requests.ask(Request(to=bad.ref, by="ops"))
+    write_messages(folder, messages[12:])
+    refused = REGISTRY.get_sample_value("streamlearn_trainer_requests_refused_total") or 0.0
+    report = run(folder)
+    assert (report.rewinds, Chain.find(store, name).manifest.metrics["requests_obeyed"]) == (0, 1)
+    assert REGISTRY.get_sample_value("streamlearn_trainer_requests_refused_total") == refused + 1
+    assert known_of(folder, messages) == outcomes(messages)
+    refusal = requests.refused_last()
+    assert refusal is not None
+    assert weights.path in refusal.reason
+    requests.ask(Request(to=good.ref, by="ops"))
+    assert run(folder).rewinds == 1
+    assert requests.refused_last() is None
+
+
+def damage(file: Path) -> None:
+    """Flip a bit in the midst of a file."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.chmod(0o600)
+    file.write_bytes(data)
+
+
 def test_versions_are_not_judged_by_what_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Recent] = []
 
@@ -186,7 +222,7 @@ def test_versions_are_not_judged_by_what_is_skipped(tmp_path: Path, monkeypatch:
         if not asked and (before := judged_by()):
             asked.extend(before)
             store, name = store_of(folder), folder.app.name
-            Requests(store, name, clock=SYSTEM_CLOCK).ask(Request(to=Chain.find(store, name, 2).ref, skips=(skip,)))
+            Requests(store, name, clock=SYSTEM_CLOCK).ask(Request(to=Chain.find(store, name).ref, skips=(skip,)))
 
     assert run(folder, told=told).rewinds == 1
     assert asked
@@ -212,6 +248,34 @@ def test_a_step_whose_gradients_are_no_numbers_is_left_out_and_kept(tmp_path: Pa
             assert np.isfinite(np.frombuffer(data, np.float32)).all(), name
     # They are known, and not learned when they come again.
     assert run(folder).tally.rows == 0
+
+
+def test_windows_are_told_of_every_row_whose_labels_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    refused: list[tuple[int, int]] = []
+
+    def refuse(self: ProgressiveValidation, event_time_ms: Any, labels: Any) -> None:
+        refused.extend(zip(event_time_ms.tolist(), labels.tolist(), strict=True))
+
+    monkeypatch.setattr(ProgressiveValidation, "refuse", refuse)
+    folder = learnable_folder(tmp_path, {"trainer": STRICT | {"restart_slack_s": 0}})
+    messages = messages_of(folder.app, 160, 10)
+    # What no number is comes first, and the first message again, of another place, when its windows are long closed.
+    partition, first = messages[0]
+    lengths = np.full_like(first.item.dense["length"], np.nan)
+    item = replace(first.item, dense=dict(first.item.dense) | {"length": lengths})
+    late = replace(first.requests, offset=first.requests.offset + 50)
+    again = replace(first, requests=late, header=messages[-1][1].header)
+    write_messages(folder, [(partition, replace(first, item=item)), *messages[1:], (partition, again)])
+    report = run(folder)
+    assert report.tally.counts["old"] == len(first)
+    assert report.tally.refused_rows >= len(first)
+    assert len(refused) == report.tally.counts["old"] + report.tally.refused_rows
+    shown_ms = first.requests.event_time_ms[first.request_index].tolist()
+    assert refused[-len(first) :] == [(ms, 3) for ms in shown_ms]
 
 
 def test_too_many_such_steps_end_the_run(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from tests.trainer.runs import known_of
 from tests.trainer.stream import messages_of, outcomes, write_messages
 
 _SETTINGS: dict[str, dict[str, Any]] = {
-    "trainer": {"step_rows": 64, "poll_s": 0.01},
+    "trainer": {"step_rows": 64},
     "publisher": {"publish_interval_s": 3_600},
 }
 
@@ -81,7 +83,7 @@ def test_it_says_that_it_works_and_is_patient_with_what_takes_long(
     write_messages(app, messages_of(app.app, 4))
     with listening(monkeypatch) as (listener, environ):
         pulse, heard = Pulse(environ), list[str]()
-        for module in ("streamlearn.trainer.trainer", "streamlearn.cli.train"):
+        for module in ("streamlearn.trainer.trainer", "streamlearn.cli.run.train"):
             monkeypatch.setattr(f"{module}.PULSE", pulse)
         begin = Trainer.run
 
@@ -108,7 +110,7 @@ def test_it_says_what_was_read_and_not_learned(app: AppFolder, train: Callable[.
     write_messages(app, messages)  # all of it comes again
     result = train("--until-offset", "end", "--set", "trainer.restart_slack_s=1")
     rows = sum(len(batch) for _, batch in messages)
-    assert f"nothing new to learn: of {rows:,} rows none was left" in result.stderr
+    assert f"nothing new to learn: {rows:,} rows read, but none left to learn" in result.stderr
     again = json.loads(train("--until-offset", "end", "--json").stdout)
     assert again["loss"] is None
 
@@ -181,3 +183,24 @@ def test_settings_of_a_call_lie_over_those_of_the_folder(app: AppFolder, train: 
     report = json.loads(result.stdout)
     assert report["steps"] >= report["rows"] / 16
     refused(train("--set", "trainer.step_rows=0"), ConfigError, "trainer.step_rows")
+
+
+def test_a_label_that_is_added_is_named_before_the_model_speaks_of_dims(tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", _SETTINGS, model="logistic")
+    write_messages(app, messages_of(app.app, 2))
+    call = ["train", str(app.folder), "--until-offset", "end"]
+    assert CliRunner().invoke(cli, call).exit_code == 0
+    manifest = newest(app)
+    assert manifest is not None
+    more = 'labels=(*app.labels, *(Label(name, name, "fast") for name in ("share", "hide", "save")))'
+    with (app.folder / "app.py").open("a") as file:
+        file.write(f"from streamlearn.features import Label\n\napp = replace(app, {more})\n")
+    said = (
+        f"version {manifest.version} of 'learnable' has the labels click, bought; this application has click, bought,"
+    )
+    status = subprocess.run(
+        [sys.executable, "-m", "streamlearn", *call], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert status.returncode == 2
+    assert f"{said} share, hide, save" in status.stderr
+    assert "new name" in status.stderr

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from streamlearn.ps import Epoch
 from streamlearn.samples import SampleCodec, read_golden
-from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.recent import Recent
+from streamlearn.trainer.intake.recent import Recent
+from streamlearn.trainer.learner import Learner, Packed
 from streamlearn.trainer.rows import Rows
-from streamlearn.trainer.scoring import VersionScorer
 from streamlearn.trainer.step import Piece
-from streamlearn.versions import Chain, load_bytes, read_verdict
+from streamlearn.trainer.version_scores import SCORED_ROWS, VersionScorer
+from streamlearn.versions import Chain
+from streamlearn.versions.format.loading import load_bytes
+from streamlearn.versions.format.verdict import read_verdict
 from tests.trainer.runs import local_client, run, store_of
 from tests.trainer.stream import STEP_MS, T_MS, learnable_app, learnable_folder, messages_of, write_messages
 from tests.trainer.toy import Toy
@@ -30,8 +34,8 @@ def test_golden_requests_score_as_the_version_does_wherever_it_is_loaded(tmp_pat
     assert 0 < len(np.unique(batch.request_index)) <= 32
     with local_client(folder) as client:
         client.restore(Epoch(9), chain.ref)
-        rows = Rows(folder.app, client, 64)
-        scorer = VersionScorer(folder.app.name, store, Learner(folder.app, Toy(), folder.settings.trainer), rows, 64)
+        rows = Rows(folder.app, client, SCORED_ROWS)
+        scorer = VersionScorer(folder.app.name, store, Learner(folder.app, Toy(), folder.settings.trainer), rows)
         found = scorer.score(chain.version, batch)
     np.testing.assert_allclose(found, logits, rtol=0, atol=1e-6)
     assert np.ptp(found) > 0.01
@@ -54,6 +58,35 @@ def test_the_judge_compares_versions_on_samples_whose_windows_are_closed(tmp_pat
     scores = next(one for one in verdict.findings if one.check == "scores")
     assert {"auc.click", "active.auc.click"} <= set(scores.values), scores.said
     assert 0.5 < scores.values["auc.click"] < 1
+
+
+def test_the_judge_scores_in_batches_of_one_size_however_small_steps_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {
+        "trainer": {"step_rows": 4},
+        "judge": {"scored_rows_min": 50, "norm_ratio_max": 0},
+        "publisher": {"publish_interval_s": 3_600},
+    }
+    folder = learnable_folder(tmp_path, settings)
+    # The first version is active when the second is judged.
+    write_messages(folder, messages_of(folder.app, 160, 10))
+    scored: list[int] = []
+    score = Learner.score
+
+    def counting(self: Learner, packed: Packed, weights: Any = None) -> Any:
+        scored.append(packed.rows)
+        return score(self, packed, weights)
+
+    monkeypatch.setattr(Learner, "score", counting)
+    run(folder)
+    verdict = read_verdict(store_of(folder), Chain.find(store_of(folder), folder.app.name).head.folder)
+    assert verdict is not None
+    assert "auc.click" in next(one for one in verdict.findings if one.check == "scores").values
+    # Golden requests are of the last step; all other rows are scored at once, by the version and by the active one.
+    judged = [rows for rows in scored if rows > 4]
+    assert len(judged) == 2
+    assert judged[0] > 100
 
 
 def test_recent_rows_end_with_the_labels_their_windows_close_with() -> None:

@@ -57,12 +57,12 @@ def test_it_is_for_the_first_version_alone(tmp_path: Path) -> None:
     folder = learnable_folder(tmp_path, {"trainer": {"step_rows": 64}})
     write_messages(folder, messages_of(folder.app, 4))
     run(folder)
-    with pytest.raises(UsageError, match="has versions already"):
+    with pytest.raises(UsageError, match="already has versions"):
         run(folder, begin_with=source_of(store_of(folder), "learnable:1"))
-    with pytest.raises(UsageError, match="names no version"):
+    with pytest.raises(UsageError, match="does not name a version"):
         source_of(store_of(folder), "learnable:newest")
     with pytest.raises(UsageError, match=r"'nobody' to begin with.*/store has no committed version") as refused:
         source_of(store_of(folder), "nobody")
-    assert "own store" in refused.value.help
-    with pytest.raises(UsageError, match="there is no version 99; the newest is"):
+    assert "this application's store" in refused.value.help
+    with pytest.raises(UsageError, match="version 99 does not exist; the newest is"):
         source_of(store_of(folder), "learnable:99")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from streamlearn.versions import Store, StoreSettings, open_store
+from streamlearn.settings.versions import VersionSettings
+from streamlearn.versions import Store, open_store
 from tests.versions.server import options, s3_server
 
 KINDS = ("local", "memory", "s3")
@@ -30,10 +31,10 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Stor
     if request.param == "s3":
         address = request.getfixturevalue("s3_address")
         return lambda **limits: open_store(
-            f"s3://models/{name}", options=options(address), settings=StoreSettings(**limits)
+            f"s3://models/{name}", options=options(address), settings=VersionSettings(**limits)
         )
     url = f"memory://{name}" if request.param == "memory" else tmp_path.as_uri() + "/store"
-    return lambda **limits: open_store(url, settings=StoreSettings(**limits))
+    return lambda **limits: open_store(url, settings=VersionSettings(**limits))
 
 
 @pytest.fixture

@@ -13,19 +13,12 @@ import numpy.typing as npt
 
 from streamlearn.features import TableSpec
 from streamlearn.native import native
-from streamlearn.table import Adagrad, Adam, Admission, Changes, RowType, TableOptions, TableSet
+from streamlearn.table import Adagrad, Admission, Changes, RowType, TableOptions, TableSet
+from streamlearn.table.options import Adam
 from streamlearn.testing import ManualClock
-from streamlearn.versions import (
-    Committed,
-    Cut,
-    FileEntry,
-    FileSettings,
-    Head,
-    Position,
-    Store,
-    VersionWriter,
-    table_record,
-)
+from streamlearn.versions import Committed, Cut, Head, Store, VersionWriter, table_record
+from streamlearn.versions.format.manifest import FileEntry, Position
+from streamlearn.versions.store.settings import FileSettings
 
 __all__ = ["MODEL", "OPTIONS", "PARTS", "Trainer", "everything", "rows_of", "serving", "split"]
 
@@ -58,6 +51,7 @@ class Trainer:
     row_type: RowType = "float32"
     settings: FileSettings = field(default_factory=lambda: FileSettings(file_bytes_max=65_536))
     fingerprint: str = "features"
+    labels: tuple[str, ...] | None = None
     tables: TableSet = field(default_factory=lambda: TableSet(OPTIONS))
     last: Committed | None = None
 
@@ -80,7 +74,8 @@ class Trainer:
         names = [table.spec.name for table in OPTIONS]
         said: dict[str, Any] = {
             "model": MODEL, "run": self.run, "version": version, "kind": "delta" if self.last else "base",
-            "parent": self.last.ref if self.last else None, "fingerprint": self.fingerprint, "windows": "windows",
+            "parent": self.last.ref if self.last else None, "fingerprint": self.fingerprint, "labels": self.labels,
+            "windows": "windows",
             "tables": tuple(table_record(self.tables, name, row_type=self.row_type) for name in names),
         }  # fmt: skip
         return Head(**(said | changed))

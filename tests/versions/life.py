@@ -19,9 +19,7 @@ from streamlearn.settings import RetentionSettings
 from streamlearn.table import RowType, TableSet
 from streamlearn.testing import MemoryRegistry
 from streamlearn.versions import (
-    Announcer,
     Chain,
-    Fence,
     History,
     Known,
     Pointer,
@@ -38,8 +36,10 @@ from streamlearn.versions import (
     write_revert,
     write_verdict,
 )
-from streamlearn.versions.known import Outcome
-from streamlearn.versions.pointer import promote, publish, raise_floor, release, rollback, taints_of
+from streamlearn.versions.format.version_summary import Outcome
+from streamlearn.versions.pointer.announcer import Announcer
+from streamlearn.versions.pointer.fence import Fence
+from streamlearn.versions.pointer.moves import promote, publish, raise_floor, release, rollback, taints_of
 from tests.versions.history import MODEL, OPTIONS, Trainer, rows_of
 from tests.versions.nodes import Rows, SpiedStore, World, exact
 from tests.versions.test_load import _quantised

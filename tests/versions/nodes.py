@@ -10,25 +10,13 @@ from typing import Any
 from msgspec import structs
 
 from streamlearn.errors import StreamlearnError
-from streamlearn.settings import ReplicaSettings
+from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.table import RowType, TableSet
 from streamlearn.testing import ManualClock, MemoryRegistry
-from streamlearn.versions import (
-    Canary,
-    Committed,
-    Entry,
-    FileFound,
-    FileWriter,
-    LoadSettings,
-    Pointer,
-    PointerLog,
-    Replica,
-    Store,
-    Stored,
-    Verdict,
-    VersionRef,
-    write_verdict,
-)
+from streamlearn.versions import Committed, Pointer, PointerLog, Replica, Store, Verdict, VersionRef, write_verdict
+from streamlearn.versions.pointer.moves import Canary
+from streamlearn.versions.store.interface import Entry, FileFound, FileWriter, Stored
+from streamlearn.versions.store.settings import LoadSettings
 from tests.versions.history import MODEL, Trainer, rows_of, serving
 
 __all__ = ["FAST", "Reader", "SpiedHooks", "SpiedStore", "World", "exact"]

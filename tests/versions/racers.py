@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamlearn.settings import RegistrySettings
-from streamlearn.versions import Fence, Pointer, PointerLog, Store, VersionRef, open_registry, open_store
+from streamlearn.settings.versions import RegistrySettings
+from streamlearn.versions import Pointer, PointerLog, Store, VersionRef, open_registry, open_store
+from streamlearn.versions.pointer.fence import Fence
 
 __all__ = ["announce", "fences", "hear", "moves", "race", "ref"]
 

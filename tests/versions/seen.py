@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from streamlearn.table import RowType, TableSet
-from streamlearn.versions import Chain, FileKind, Store, load, load_bytes, load_tensors
+from streamlearn.versions import Chain, Store, load, load_tensors
+from streamlearn.versions.format.loading import load_bytes
+from streamlearn.versions.format.manifest import FileKind
 from tests.versions.history import OPTIONS, everything, rows_of, serving
 
 __all__ = ["beside", "known", "served"]

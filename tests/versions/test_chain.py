@@ -9,22 +9,13 @@ import msgspec
 import pytest
 
 from streamlearn.errors import FileTaken, Oversize, UsageError, VersionDefect
+from streamlearn.features.names import model_fingerprint
 from streamlearn.table import TableSet
 from streamlearn.testing import ManualClock
-from streamlearn.versions import (
-    Chain,
-    Committed,
-    Cut,
-    LoadSettings,
-    Store,
-    VersionRef,
-    VersionWriter,
-    assemble,
-    commit,
-    load,
-    open_store,
-)
-from streamlearn.versions.store import Entry
+from streamlearn.versions import Chain, Committed, Cut, Store, VersionRef, VersionWriter, load, open_store
+from streamlearn.versions.format.writer import assemble, commit
+from streamlearn.versions.store.interface import Entry
+from streamlearn.versions.store.settings import LoadSettings
 from tests.versions.history import MODEL, OPTIONS, Trainer, everything, rows_of, serving
 
 
@@ -63,7 +54,7 @@ def test_a_chain_is_a_base_and_the_deltas_after_it(local: Store) -> None:
 def test_a_model_without_versions_is_named(store: Store) -> None:
     assert "no committed version of model 'ctr'" in refused(store, "missing").message
     Trainer(store).story([1])
-    assert "there is no version 7; the newest is 1" in refused(store, "missing", 7).message
+    assert "version 7 does not exist; the newest is 1" in refused(store, "missing", 7).message
 
 
 def test_the_newest_base_shortens_the_chain(local: Store) -> None:
@@ -173,22 +164,22 @@ def test_two_versions_of_one_run_after_the_same_one_are_refused(local: Store) ->
     first = trainer.story([1])[0]
     empty(trainer, 2, first)
     empty(trainer, 3, first)
-    assert "follows version 1, and so does" in refused(local, "duplicate").message
+    assert "follows version 1, as does" in refused(local, "duplicate").message
 
 
 def test_a_missing_parent_is_a_gap(local: Store) -> None:
     trainer = Trainer(local)
     trainer.story([1, 2, 3])
     local.remove("ctr/deltas/000000000002-00000001/manifest.json")
-    assert "follows version 2 of run 1, which is not there" in refused(local, "gap").message
-    assert "has no manifest" in refused(local, "uncommitted", 2).message
+    assert "follows version 2 of run 1, which is missing" in refused(local, "gap").message
+    assert "its manifest is missing" in refused(local, "uncommitted", 2).message
 
 
 def test_a_parent_of_another_run_is_foreign(local: Store) -> None:
     trainer = Trainer(local)
     first, second = trainer.story([1, 2])
     empty(Trainer(local, run=2), 3, second, parent=msgspec.structs.replace(second.ref, run=2))
-    assert "follows version 2 of run 2, there is one of run 1" in refused(local, "foreign").message
+    assert "follows version 2 of run 2, but the store has one of run 1" in refused(local, "foreign").message
     assert first.ref.version == 1
 
 
@@ -204,7 +195,7 @@ def test_what_is_loaded_must_be_of_the_same_history(local: Store) -> None:
     _, second = trainer.story([1, 2])
     trainer.story([3])
     other = VersionRef(version=2, run=1, sha256="0" * 64)
-    assert "the one loaded 0000" in refused(local, "foreign", since=other).message
+    assert "but the loaded one has 0000" in refused(local, "foreign", since=other).message
     assert "not 9 of run 1" in refused(local, "foreign", since=VersionRef(version=9, run=1, sha256="0" * 64)).message
     assert versions_of(Chain.find(local, MODEL, since=second.ref)) == [3]
 
@@ -218,13 +209,35 @@ def test_features_and_tables_never_change_along_a_chain(local: Store, field: str
     assert f"its {field} are" in refused(local, "incompatible").message
 
 
+def test_labels_never_change_along_a_chain_and_a_version_of_before_has_those_after_it(local: Store) -> None:
+    trainer = Trainer(local)
+    first = trainer.story([1])[0]
+    labels = ("click", "like")
+    assert first.manifest.labels is None
+    trainer.fingerprint = model_fingerprint("features", labels)
+    second = empty(trainer, 2, first, labels=labels)
+    assert Chain.find(local, MODEL).manifest.labels == labels
+    empty(trainer, 3, second, labels=labels[::-1], fingerprint=model_fingerprint("features", labels[::-1]))
+    assert (
+        "its labels are ('like', 'click'), but those of version 2 are ('click', 'like')"
+        in refused(local, "incompatible").message
+    )
+
+
+def test_a_version_of_before_is_followed_by_the_same_features_alone(local: Store) -> None:
+    trainer = Trainer(local)
+    first = trainer.story([1])[0]
+    empty(trainer, 2, first, labels=("click",), fingerprint=model_fingerprint("other", ("click",)))
+    assert "its fingerprint are" in refused(local, "incompatible").message
+
+
 def test_a_folder_without_a_manifest_is_no_version(local: Store) -> None:
     trainer = Trainer(local)
     trainer.story([1, 2])
     writer = VersionWriter(local, trainer.head(3))
     writer.add_rows([])
     assert Chain.find(local, MODEL).version == 2
-    assert "has no manifest" in refused(local, "uncommitted", 3).message
+    assert "its manifest is missing" in refused(local, "uncommitted", 3).message
 
 
 def test_other_names_among_versions_are_not_looked_at(local: Store) -> None:

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from streamlearn.errors import FileTaken, VersionDefect
 from streamlearn.table import RowType
 from streamlearn.testing import ManualClock
-from streamlearn.versions import Chain, Compacted, Store, VersionWriter, compact, load, open_store
+from streamlearn.versions import Chain, Store, VersionWriter, compact, load, open_store
+from streamlearn.versions.upkeep.compaction import Compacted
 from tests.campaign import examples
 from tests.versions.history import MODEL, Trainer, serving
 from tests.versions.seen import beside, known, served
@@ -32,7 +33,7 @@ def versions_of(chain: Chain) -> list[int]:
     return [link.manifest.version for link in chain.links]
 
 
-@hypothesis_settings(max_examples=examples(12), deadline=None, derandomize=True, database=None)
+@hypothesis_settings(max_examples=examples(12), derandomize=True, database=None)
 @given(
     steps=st.lists(_STEP, max_size=20),
     written=st.sampled_from(["float32", "float16", "int8"]),

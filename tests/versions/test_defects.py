@@ -11,7 +11,9 @@ import pytest
 
 from streamlearn.errors import VersionDefect
 from streamlearn.table import TableSet
-from streamlearn.versions import Chain, FileKind, Store, load, load_bytes, load_tensors, open_store
+from streamlearn.versions import Chain, Store, load, load_tensors, open_store
+from streamlearn.versions.format.loading import load_bytes
+from streamlearn.versions.format.manifest import FileKind
 from tests.versions.history import MODEL, OPTIONS, Trainer, everything
 
 KINDS: tuple[FileKind, ...] = ("rows", "optimizer", "gone", "upkeep")
@@ -163,7 +165,7 @@ def test_a_manifest_of_a_later_format_is_named(disk: Disk) -> None:
     file = disk.folder(3) / "manifest.json"
     said = json.loads(file.read_bytes())
     file.write_text(json.dumps(said | {"format": 2, "surprise": 1}))
-    assert "its format is 2, this release reads 1" in disk.refuses("unreadable_format", file).message
+    assert "its format is 2, but this release reads 1" in disk.refuses("unreadable_format", file).message
 
 
 def test_damage_in_the_middle_of_a_chain_leaves_the_version_before_it(disk: Disk) -> None:

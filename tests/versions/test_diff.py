@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from streamlearn.errors import UsageError, VersionDefect
-from streamlearn.versions import Chain, Cut, Diff, Store, TableDiff, VersionWriter, compact, diff, write_revert
+from streamlearn.versions import Chain, Cut, Store, VersionWriter, compact, diff, write_revert
+from streamlearn.versions.upkeep.difference import Diff, TableDiff
 from tests.versions.history import MODEL, Trainer
 from tests.versions.seen import known
 
@@ -122,7 +123,7 @@ def test_rows_that_are_no_numbers_moved_farthest(local: Store) -> None:
 
 def test_what_is_asked_for_must_be_there(local: Store) -> None:
     Trainer(local).story([1])
-    with pytest.raises(VersionDefect, match="there is no version 9"):
+    with pytest.raises(VersionDefect, match="version 9 does not exist"):
         diff(local, MODEL, 1, 9)
     with pytest.raises(UsageError, match="top is -1"):
         diff(local, MODEL, 1, 1, top=-1)

@@ -13,24 +13,24 @@ import numpy as np
 import pytest
 
 from streamlearn.errors import BadRecord, UsageError
+from streamlearn.features.names import model_fingerprint
 from streamlearn.table import RowType
 from streamlearn.versions import (
     Chain,
     Cut,
-    ScanSettings,
     Store,
     VersionWriter,
     compact,
     export_version,
-    get_graph,
     import_version,
     load,
-    load_bytes,
     load_tensors,
     open_store,
-    put_graph,
     verify,
 )
+from streamlearn.versions.format.graphs import get_graph, put_graph
+from streamlearn.versions.format.loading import load_bytes
+from streamlearn.versions.store.settings import ScanSettings
 from tests.versions.history import MODEL, Trainer, everything, serving
 from tests.versions.seen import known, served
 
@@ -54,7 +54,9 @@ def exported(store: Store, tmp_path: Path, *, row_type: RowType = "float32") -> 
     graph = put_graph(store, MODEL, tmp_path / "graph")
     trainer.learn(3)
     trainer.tables.seal(3)
-    head = trainer.head(3, parent=second.ref, kind="delta")
+    labels = ("click", "like")
+    fingerprint = model_fingerprint("features", labels)
+    head = trainer.head(3, parent=second.ref, kind="delta", labels=labels, fingerprint=fingerprint)
     writer = VersionWriter(store, head)
     writer.add_rows(trainer.tables.changed(2, 3))
     writer.add_dense({"layer/kernel:0": np.arange(6, dtype=np.float32).reshape(2, 3), "file": np.array(1.5)})
@@ -122,7 +124,7 @@ def test_a_folder_comes_back_as_the_first_version_of_another_store(
 ) -> None:
     folder = exported(local, tmp_path, row_type=row_type)
     if is_small:
-        monkeypatch.setattr("streamlearn.versions.exchange.row_bytes", lambda record, training: (1 << 20) // 20)
+        monkeypatch.setattr("streamlearn.versions.upkeep.exchange.row_bytes", lambda record, training: (1 << 20) // 20)
     there = open_store(str(tmp_path / "there"))
     done = import_version(there, "other", folder, run=4, version=8, scan=ScanSettings(scan_bytes_max=1 << 20))
     chain, origin = Chain.find(there, "other"), Chain.find(local, MODEL)
@@ -130,6 +132,7 @@ def test_a_folder_comes_back_as_the_first_version_of_another_store(
     assert served(chain, row_type) == served(origin, row_type)
     assert {key: cell[0] for key, cell in known(chain)[0].items()} == served(origin)
     assert chain.manifest.tables == origin.manifest.tables
+    assert (chain.manifest.labels, chain.manifest.fingerprint) == (("click", "like"), origin.manifest.fingerprint)
     assert (chain.manifest.metrics, chain.manifest.watermark_ms) == ({"auc": 0.75}, 77)
     assert chain.manifest.positions == ()
     assert chain.manifest.graph is not None
@@ -153,7 +156,8 @@ def test_training_goes_on_from_an_imported_version(local: Store, tmp_path: Path)
     folder = exported(local, tmp_path)
     there = open_store(str(tmp_path / "there"))
     first = import_version(there, MODEL, folder)
-    trainer = Trainer(there, run=2, last=first)
+    head = first.manifest
+    trainer = Trainer(there, run=2, last=first, fingerprint=head.fingerprint, labels=head.labels)
     load(Chain.find(there, MODEL), trainer.tables, training=True)
     trainer.learn(9)
     trainer.cut(2)
@@ -168,18 +172,18 @@ def test_a_model_with_versions_takes_no_other(local: Store, tmp_path: Path) -> N
         import_version(local, MODEL, folder)
     with pytest.raises(UsageError, match="version 0 of run 1"):
         import_version(open_store(str(tmp_path / "there")), MODEL, folder, version=0)
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         export_version(local, MODEL, 1, folder)
 
 
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("version.json", "does not say what the folder is"),
+        ("version.json", "cannot decode the description of the folder"),
         ("tables/main.arrow", "of sha256"),
         ("dense.npz", "of sha256"),
         ("golden.npz", "of sha256"),
-        ("graph/saved_model.pb", "it is the graph"),
+        ("graph/saved_model.pb", "it is graph"),
     ],
 )
 def test_a_folder_that_was_changed_is_refused(local: Store, tmp_path: Path, path: str, said: str) -> None:

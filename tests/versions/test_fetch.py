@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from streamlearn.errors import VersionDefect
-from streamlearn.versions import FileEntry, Store
-from streamlearn.versions.fetch import fetch, in_order
+from streamlearn.versions import Store
+from streamlearn.versions.format.fetch import fetch, in_order
+from streamlearn.versions.format.manifest import FileEntry
 
 
 @pytest.mark.parametrize("threads", [1, 3])

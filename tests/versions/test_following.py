@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from streamlearn.versions import Canary, Known, Pointer, VersionRef
-from streamlearn.versions.following import Plan, kept_of, plan_of, wanted_of
+from streamlearn.versions import Known, Pointer, VersionRef
+from streamlearn.versions.pointer.moves import Canary
+from streamlearn.versions.replica.pointer_follower import Plan, kept_of, plan_of, wanted_of
 
 
 def ref(version: int, run: int = 1) -> VersionRef:
@@ -53,7 +54,7 @@ def pointer(active: int | VersionRef | None, **said: Any) -> Pointer:
         # What is staged of another run, and not served, is left for the history as it is.
         (
             pointer(2), history(1, 2, ref(3, 2)), refs(1, 2, 3),
-            Plan(begin=ref(2), why="version 3 of run 1 is not of the history any more"),
+            Plan(begin=ref(2), why="version 3 of run 1 is no longer in the history"),
         ),
         # A history that was read before the version was committed says nothing against it.
         (pointer(3), history(1, 2), refs(1, 2, 3), Plan()),
@@ -71,7 +72,7 @@ def test_a_version_that_is_not_kept_or_is_another_one_is_built() -> None:
     assert "2 of run 1 is not kept any more" in plan.why
     plan = plan_of(pointer(ref(3, 2)), history(1, 2, ref(3, 2)), refs(2, 3))
     assert (plan.begin, plan.is_urgent) == (ref(3, 2), True)
-    assert plan.why == "version 3 of run 2 is wanted, 3 of run 1 is here"
+    assert plan.why == "version 3 of run 2 is wanted, but the store has 3 of run 1"
 
 
 def test_tables_are_built_from_the_first_version_that_is_wanted() -> None:

@@ -18,18 +18,17 @@ from streamlearn.testing import ManualClock
 from streamlearn.versions import (
     Chain,
     Cut,
-    GcPlan,
     Store,
-    Swept,
     Verdict,
     VersionWriter,
     compact,
     plan_gc,
-    put_graph,
     sweep,
     verify,
     write_verdict,
 )
+from streamlearn.versions.format.graphs import put_graph
+from streamlearn.versions.upkeep.gc import GcPlan, Swept
 from tests.versions.history import MODEL, Trainer
 from tests.versions.seen import known, served
 
@@ -87,7 +86,7 @@ def test_named_versions_stay_readable_and_those_below_the_floor_are_said_to_be_g
     assert plan.retained.stays == (3, 4)
     swept(local, plan)
     assert known(Chain.find(local, MODEL, 3)) == wanted
-    with pytest.raises(VersionDefect, match="there is no version 1"):
+    with pytest.raises(VersionDefect, match="version 1 does not exist"):
         Chain.find(local, MODEL, 1)
 
 

@@ -13,18 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamlearn.versions import (
-    Chain,
-    Cut,
-    History,
-    Store,
-    VersionWriter,
-    get_graph,
-    graph_id_of,
-    load_tensors,
-    open_store,
-    put_graph,
-)
+from streamlearn.versions import Chain, Cut, History, Store, VersionWriter, load_tensors, open_store
+from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph
 from tests.versions.history import MODEL, Trainer
 
 _WAIT_S_MAX = 240

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from streamlearn.errors import UsageError, VersionDefect
-from streamlearn.versions import Store, get_graph, graph_id_of, open_store, put_graph
+from streamlearn.versions import Store, open_store
+from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph
 
 
 def made(folder: Path, files: dict[str, bytes] | None = None) -> Path:
@@ -76,16 +79,47 @@ def test_a_graph_of_another_id_is_refused(local: Store, tmp_path: Path) -> None:
     graph_id = put_graph(local, "ctr", made(tmp_path / "graph"))
     graphs = tmp_path / "store" / "ctr" / "graphs"
     (graphs / graph_id).rename(graphs / ("0" * 64))
-    with pytest.raises(VersionDefect, match=f"its files make the graph {graph_id}, not 0000"):
+    with pytest.raises(VersionDefect, match=f"its files make graph {graph_id}, not 0000"):
         get_graph(local, "ctr", "0" * 64, tmp_path / "copy")
-    with pytest.raises(UsageError, match="is not the id of a graph"):
+    with pytest.raises(UsageError, match="is not a graph id"):
         get_graph(local, "ctr", "../x", tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["../evil"],
+        ["/evil"],
+        ["a//b"],
+        ["a\0b"],
+        ["x" * 300],
+        ["é" * 128],
+        ["/".join(["x" * 200] * 6)[:1_000].replace("x", "é")],
+        ["saved_model.pb", "saved_model.pb/x"],
+        ["a/b/c", "a/b", "a/b!"],
+        ["b", "b"],
+    ],
+    ids=lambda names: repr(names)[:20],
+)
+def test_an_index_whose_files_no_folder_can_hold_is_corrupted(local: Store, tmp_path: Path, names: list[str]) -> None:
+    digest = hashlib.sha256(b"1").hexdigest()
+    whole = hashlib.sha256()
+    for name in sorted({name.encode() for name in names}):
+        whole.update(len(name).to_bytes(8, "little") + name + bytes.fromhex(digest))
+    graph_id = whole.hexdigest()
+    files = [{"name": name, "stored": "file", "bytes": 1, "sha256": digest} for name in names]
+    local.create(f"ctr/graphs/{graph_id}/file", b"1")
+    local.create(f"ctr/graphs/{graph_id}/graph.json", json.dumps({"files": files}).encode())
+    with pytest.raises(VersionDefect, match="a file is named") as refused:
+        get_graph(local, "ctr", graph_id, tmp_path / "copy")
+    assert refused.value.defect == "corrupted"
+    assert [one.name for one in tmp_path.iterdir()] == ["store"]
 
 
 def test_nothing_is_overwritten_by_a_graph(local: Store, tmp_path: Path) -> None:
     folder = made(tmp_path / "graph")
     graph_id = put_graph(local, "ctr", folder)
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         get_graph(local, "ctr", graph_id, folder)
     assert len(content(folder)) == 3
 
@@ -95,9 +129,9 @@ def test_what_is_no_plain_file_is_no_part_of_a_graph(local: Store, tmp_path: Pat
     with pytest.raises(UsageError, match="has no files"):
         put_graph(local, "ctr", tmp_path / "none")
     (tmp_path / "none" / "link").symlink_to(tmp_path)
-    with pytest.raises(UsageError, match="no plain file"):
+    with pytest.raises(UsageError, match="not a plain file"):
         put_graph(local, "ctr", tmp_path / "none")
     (tmp_path / "none" / "link").unlink()
     os.mkfifo(tmp_path / "none" / "pipe")
-    with pytest.raises(UsageError, match="no plain file"):
+    with pytest.raises(UsageError, match="not a plain file"):
         put_graph(local, "ctr", tmp_path / "none")

@@ -21,18 +21,17 @@ from streamlearn.versions import (
     Cut,
     History,
     Known,
-    LoadSettings,
-    Log,
     Store,
     Verdict,
     VersionRef,
     VersionWriter,
-    commit,
     open_store,
-    read_verdict,
     write_verdict,
 )
-from streamlearn.versions.writer import assemble
+from streamlearn.versions.format.log import Log
+from streamlearn.versions.format.verdict import read_verdict
+from streamlearn.versions.format.writer import assemble, commit
+from streamlearn.versions.store.settings import LoadSettings
 from tests.versions.history import MODEL, Trainer
 
 
@@ -196,9 +195,9 @@ def test_a_damaged_verdict_is_named_by_its_version_and_those_after_it(tmp_path: 
     assert [one.ref for one in known] == [one.ref for one in made]
     assert [one.lacks for one in known] == ["", *[f"{made[1].folder}/verdict.json (corrupted)"] * 2]
     assert [one.outcome for one in known] == ["passed", None, "passed"]
-    with pytest.raises(VersionDefect, match=r"verdict\.json: its check says") as caught:
+    with pytest.raises(VersionDefect, match=r"verdict\.json: its checksum is") as caught:
         read_verdict(store, made[1].folder)
-    assert "the publisher judges the version again" in caught.value.help
+    assert "the publisher then judges the version again" in caught.value.help
     file.unlink()
     assert [one.outcome for one in History(store, MODEL).read()] == ["passed", None, "passed"]
     assert all(one.is_whole for one in History(store, MODEL).read())
@@ -259,7 +258,7 @@ _RUNS = st.lists(
 )
 
 
-@hypothesis_settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@hypothesis_settings(max_examples=30, derandomize=True, database=None)
 @given(runs=_RUNS, bases=st.sets(st.integers(0, 12)), gone=st.sets(st.integers(0, 12), max_size=3))
 def test_chains_and_logs_see_the_same_history(
     runs: list[tuple[list[int], int]], bases: set[int], gone: set[int]

@@ -16,8 +16,12 @@ from hypothesis import strategies as st
 
 from streamlearn.errors import ConfigError, UsageError, VersionDefect
 from streamlearn.features import TableSpec
-from streamlearn.table import Expiry, RowType, Sgd, TableSet, encode_rows
-from streamlearn.versions import Chain, LoadSettings, Store, VersionWriter, load, load_bytes, load_tensors, open_store
+from streamlearn.table import Expiry, RowType, TableSet
+from streamlearn.table.changes import encode_rows
+from streamlearn.table.options import Sgd
+from streamlearn.versions import Chain, Store, VersionWriter, load, load_tensors, open_store
+from streamlearn.versions.format.loading import load_bytes
+from streamlearn.versions.store.settings import LoadSettings
 from tests.campaign import examples
 from tests.versions.history import MODEL, OPTIONS, PARTS, Trainer, everything, rows_of, serving, split
 
@@ -33,7 +37,7 @@ def _quantised(rows: dict[tuple[str, int], bytes], row_type: RowType) -> dict[tu
     return found
 
 
-@hypothesis_settings(max_examples=examples(15), deadline=None, derandomize=True, database=None)
+@hypothesis_settings(max_examples=examples(15), derandomize=True, database=None)
 @given(
     steps=st.lists(_STEP, max_size=25),
     written=st.sampled_from(["float32", "float16", "int8"]),
@@ -203,9 +207,9 @@ def test_a_chain_loads_only_where_it_begins(local: Store) -> None:
     first = trainer.story([1, 2])
     chain = Chain.find(local, MODEL)
     load(chain, node)
-    with pytest.raises(UsageError, match="the tables stand at version 2, the chain of version 2 follows None"):
+    with pytest.raises(UsageError, match="the tables are at version 2, but the chain of version 2 follows None"):
         load(chain, node)
-    with pytest.raises(UsageError, match="stand at version None"):
+    with pytest.raises(UsageError, match="are at version None"):
         load(Chain.find(local, MODEL, since=first[0].ref), serving("float32"))
     with pytest.raises(UsageError, match="parts are"):
         load(chain, serving("float32"), parts=(5, 5))
@@ -234,7 +238,7 @@ def test_other_tables_are_refused_by_name(local: Store, changed: dict[str, Any],
 
 def test_rounded_rows_are_not_rounded_again(local: Store) -> None:
     Trainer(local, row_type="float16").story([1])
-    with pytest.raises(VersionDefect, match="are float16, and cannot become int8"):
+    with pytest.raises(VersionDefect, match="are float16 and cannot be converted to int8"):
         load(Chain.find(local, MODEL), serving("int8"))
 
 
@@ -252,6 +256,6 @@ def test_changes_of_other_tables_parts_and_types_are_not_written(local: Store) -
     ):
         with pytest.raises(UsageError, match=said):
             writer.add_rows(wrong)
-    with pytest.raises(UsageError, match="keys of table 'main' are of parts"):
+    with pytest.raises(UsageError, match="keys of table 'main' belong to parts"):
         writer.add_rows(changes, shard=(0, 2), parts=(0, 5))
     assert local.leftovers(f"{trainer.head(1).folder}/rows") == []

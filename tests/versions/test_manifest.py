@@ -14,24 +14,20 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from streamlearn.errors import ConfigError, Oversize, UsageError, VersionDefect
-from streamlearn.table import Adagrad, Adam, Ftrl, RowwiseAdagrad, Sgd
-from streamlearn.versions import (
-    Cut,
+from streamlearn.table import Adagrad
+from streamlearn.table.options import Adam, Ftrl, RowwiseAdagrad, Sgd
+from streamlearn.versions import Cut, Head, Store, TimeSkip, VersionRef, VersionWriter, open_store
+from streamlearn.versions.format.manifest import (
     FileEntry,
-    FileSettings,
-    Head,
     Manifest,
     OriginSkip,
     Position,
-    Store,
     TableRecord,
-    TimeSkip,
-    VersionRef,
-    VersionWriter,
-    assemble,
-    open_store,
+    decode_manifest,
+    encode_manifest,
 )
-from streamlearn.versions.manifest import decode_manifest, encode_manifest
+from streamlearn.versions.format.writer import assemble
+from streamlearn.versions.store.settings import FileSettings
 from tests.versions.history import Trainer
 from tools.write_schemas import FOLDER, manifest_schema
 
@@ -63,10 +59,11 @@ _MANIFESTS = st.builds(
     positions=st.lists(_POSITIONS, max_size=3).map(tuple), watermark_ms=st.none() | _COUNT,
     skips=st.lists(_SKIPS, max_size=3).map(tuple), graph=st.none() | _DIGEST,
     metrics=st.dictionaries(_TEXT, st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+    labels=st.none() | st.lists(st.sampled_from(["click", "like", "share_2"]), max_size=3, unique=True).map(tuple),
 )  # fmt: skip
 
 
-@hypothesis_settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@hypothesis_settings(max_examples=100, derandomize=True, database=None)
 @given(manifest=_MANIFESTS)
 def test_a_manifest_is_read_as_it_was_written(manifest: Manifest) -> None:
     raw = encode_manifest(manifest)
@@ -76,7 +73,15 @@ def test_a_manifest_is_read_as_it_was_written(manifest: Manifest) -> None:
     assert json.loads(raw)["check"] == hashlib.sha256(raw[: raw.rindex(b',"check"')]).hexdigest()
 
 
-@hypothesis_settings(max_examples=200, deadline=None, derandomize=True, database=None)
+def test_a_manifest_of_before_is_read_and_names_no_labels() -> None:
+    """It was written by the release before labels had names."""
+    found = decode_manifest((Path(__file__).parent / "manifest_of_before.json").read_bytes(), "manifest.json")
+    assert (found.version, found.fingerprint, found.labels) == (1, "features", None)
+    again = decode_manifest(encode_manifest(msgspec.structs.replace(found, labels=("click", "like"))), "manifest.json")
+    assert again.labels == ("click", "like")
+
+
+@hypothesis_settings(max_examples=200, derandomize=True, database=None)
 @given(raw=st.one_of(st.binary(max_size=300), st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["format", "check", "model"]), inner),
@@ -89,7 +94,20 @@ def test_bytes_that_are_no_manifest_are_refused(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"version": 0}, {"model": "../x"}, {"surprise": 1}, {"kind": "other"}, {"fingerprint": None}]
+    "changed",
+    [
+        {"version": 0},
+        {"model": "../x"},
+        {"model": "ctr\n"},
+        {"graph": "0" * 64 + "\n"},
+        {"parent": {"version": 1, "run": 1, "sha256": "0" * 64 + "\n"}},
+        {"files": [{"kind": "rows", "path": "rows/x\n", "rows": 0, "bytes": 1, "sha256": "0" * 64}]},
+        {"surprise": 1},
+        {"kind": "other"},
+        {"fingerprint": None},
+        {"labels": ["A b"]},
+        {"labels": ["click\n"]},
+    ],
 )
 def test_a_manifest_with_its_own_check_is_held_to_its_schema(local: Store, changed: dict[str, Any]) -> None:
     manifest = Trainer(local).story([1])[0].manifest
@@ -115,20 +133,20 @@ def first(entries: list[FileEntry], kind: str) -> FileEntry:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda e: [one for one in e if one != first(e, "rows")], "rows of table 'main' are there of shards"),
-        (lambda e: [one for one in e if one.shard == 0], "of shards"),
-        (lambda e: [*e, first(e, "rows")], "is there twice"),
+        (lambda e: [one for one in e if one != first(e, "rows")], "rows of table 'main' cover shards"),
+        (lambda e: [one for one in e if one.shard == 0], "cover shards"),
+        (lambda e: [*e, first(e, "rows")], "is listed twice"),
         (lambda e: [*e, changed(first(e, "rows"), path="rows/x")], "has files"),
         (lambda e: swapped(e, first(e, "rows"), parts=(0, 500)), "cover parts"),
         (lambda e: swapped(e, first(e, "rows"), parts=(0, 513)), "cover parts"),
         (lambda e: swapped(e, first(e, "rows"), table="other"), "of table other"),
         (lambda e: swapped(e, first(e, "rows"), table=None), "of table None"),
-        (lambda e: swapped(e, first(e, "optimizer"), rows=7), "is not beside its rows"),
+        (lambda e: swapped(e, first(e, "optimizer"), rows=7), "do not match its rows"),
         (lambda e: swapped(e, first(e, "rows"), count=2), "has files"),
-        (lambda e: [one for one in e if one.kind != "optimizer"], "there is no optimizer"),
-        (lambda e: [one for one in e if one.kind != "gone"], "there are no gone"),
-        (lambda e: [one for one in e if one.kind != "rows"], "there are no rows"),
-        (lambda _: [], "there are no rows"),
+        (lambda e: [one for one in e if one.kind != "optimizer"], "its optimizer is missing"),
+        (lambda e: [one for one in e if one.kind != "gone"], "has no files of gone"),
+        (lambda e: [one for one in e if one.kind != "rows"], "has no files of rows"),
+        (lambda _: [], "has no files of rows"),
     ],
 )
 def test_files_that_do_not_make_a_whole_version_are_refused(tmp_path: Path, spoil: Any, said: str) -> None:
@@ -152,7 +170,7 @@ def test_a_metric_that_is_no_number_is_refused_before_anything_is_committed(loca
     trainer = Trainer(local)
     writer = VersionWriter(local, trainer.head(1))
     writer.add_rows([])
-    with pytest.raises(UsageError, match="cannot be said in a manifest"):
+    with pytest.raises(UsageError, match="cannot be described in a manifest"):
         writer.finish(Cut(metrics={"auc": metric}))
     assert not local.exists(f"{trainer.head(1).folder}/manifest.json")
 
@@ -161,7 +179,7 @@ def test_a_manifest_too_large_to_be_read_is_not_written(local: Store) -> None:
     trainer = Trainer(local)
     writer = VersionWriter(local, trainer.head(1), FileSettings(manifest_bytes_max=100))
     writer.add_rows([])
-    with pytest.raises(Oversize, match="at most 100 are read"):
+    with pytest.raises(Oversize, match="the limit is 100"):
         writer.finish(Cut())
     with pytest.raises(ConfigError, match="file_bytes_max"):
         VersionWriter(local, trainer.head(1), FileSettings(file_bytes_max=1))

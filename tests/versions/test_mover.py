@@ -10,7 +10,9 @@ import pytest
 from streamlearn.errors import RegistryUnreachable
 from streamlearn.publisher.teller import Teller
 from streamlearn.testing import ManualClock, MemoryRegistry
-from streamlearn.versions import Ack, Announcer, History, Mover, Node, Pointer, PointerLog, Store, open_store
+from streamlearn.versions import History, Mover, Node, Pointer, PointerLog, Store, open_store
+from streamlearn.versions.pointer.announcer import Announcer
+from streamlearn.versions.pointer.registry import Ack
 from tests.versions.history import MODEL, Trainer
 from tests.versions.racers import ref
 
@@ -53,11 +55,94 @@ def test_nodes_that_answer_are_waited_for_and_those_that_do_not_act_are_named(
     assert not moved.is_whole
 
 
-def test_a_node_that_has_acted_on_a_later_move_has_acted(store: Store, registry: MemoryRegistry) -> None:
-    registry.beat(node("a", seq=2, active=7))
+class _Overtaken(MemoryRegistry):
+    """A registry while somebody else moves the pointer on, to version 7, and a node goes by that move."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(MODEL)
+        self._log = PointerLog(store, MODEL)
+
+    def wait_acks(self, seq: int, count: int, timeout_s: float) -> list[Ack]:
+        if self._log.newest().seq == seq:
+            self._log.move(lambda now: Pointer(active=ref(7)), by="bob")
+        self.beat(node("a", seq=seq + 1, active=7))
+        return super().wait_acks(seq, count, timeout_s)
+
+
+def test_a_node_that_has_acted_on_a_later_move_has_acted(store: Store) -> None:
+    registry = _Overtaken(store)
+    registry.beat(node("a", active=5))
     moved = move(store, registry)
     assert moved.is_whole
     assert [(one.node, one.version) for one in moved.acted] == [("node-a", 7)]
+
+
+@pytest.mark.parametrize("said", [node("a", seq=2, active=1), node("a", seq=1, active=7), node("a", seq=0, active=1)])
+def test_a_node_that_serves_another_version_or_by_no_move_of_the_store_has_not_acted(
+    store: Store, registry: MemoryRegistry, said: Node
+) -> None:
+    registry.beat(said)
+    # Of an earlier move of that number, from before the store was put back.
+    registry.ack(Ack(boot_id="a", name="node-a", seq=1, version=7, took_ms=1.0))
+    moved = move(store, registry)
+    assert moved.acted == ()
+    assert [(one.name, one.active) for one in moved.silent] == [("node-a", said.active)]
+    assert not moved.is_whole
+
+
+def test_a_registry_that_knows_no_node_says_so_after_a_beat(store: Store) -> None:
+    clock = ManualClock()
+    registry = _Waiting(clock)
+    moved = Mover(PointerLog(store, MODEL), registry, clock=clock).move(
+        lambda now: Pointer(active=ref(1)), by="ada", what="rollback", wait_s=10
+    )
+    assert (moved.said, moved.silent, moved.is_whole) == ("the registry knows of no nodes", (), False)
+    assert registry.waited_s == pytest.approx(registry.settings.node_ttl_s / 3)
+    asked = Mover(PointerLog(store, MODEL), registry, clock=clock).move(lambda now: now, by="ada", what="gc")
+    assert (asked.said, asked.is_whole) == ("", True)
+
+
+class _Waiting(MemoryRegistry):
+    """A registry in which time passes by waiting alone, and nodes say that they are there at some time."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(MODEL, clock=clock)
+        self.clock, self.waited_s = clock, 0.0
+        self.beats: dict[float, Node] = {}
+
+    def wait_acks(self, seq: int, count: int, timeout_s: float) -> list[Ack]:
+        self.clock.sleep(timeout_s)
+        self.waited_s += timeout_s
+        for at_s in [at_s for at_s in self.beats if at_s <= self.waited_s]:
+            self.beat(self.beats.pop(at_s))
+        return self.acks(seq)
+
+
+def test_nodes_of_an_emptied_registry_have_a_beat_to_say_that_they_are_there(store: Store) -> None:
+    clock = ManualClock()
+    registry, log = _Waiting(clock), PointerLog(store, MODEL)
+    log.move(lambda now: Pointer(active=ref(1)), by="ada")
+    # One is there again already, and has acted; one comes with its next beat; one begins later.
+    registry.beat(node("a", seq=2, active=2))
+    registry.beats = {2.0: node("b", seq=1, active=1), 8.0: node("c", seq=1, active=1)}
+    moved = Mover(log, registry, clock=clock).move(
+        lambda now: Pointer(active=ref(2)), by="ada", what="rollback", wait_s=10
+    )
+    assert [one.node for one in moved.acted] == ["node-a"]
+    assert [one.name for one in moved.silent] == ["node-b"]
+
+
+def test_a_registry_with_a_move_the_store_does_not_have_is_told_the_move_all_the_same(store: Store) -> None:
+    clock = ManualClock()
+    registry, log = _Waiting(clock), PointerLog(store, MODEL)
+    registry.announce(Pointer(seq=10**9, active=ref(9)))
+    registry.ack(ack("a", 1))
+    registry.beats = {1.0: node("a", seq=10**9, active=9)}
+    moved = Mover(log, registry, clock=clock).move(
+        lambda now: Pointer(active=ref(1)), by="ada", what="rollback", wait_s=10
+    )
+    assert registry.pointer() == moved.pointer
+    assert (moved.acted, [one.name for one in moved.silent]) == ((), ["node-a"])
 
 
 def test_a_node_in_whose_place_another_is_is_not_waited_for(store: Store, registry: MemoryRegistry) -> None:
@@ -152,3 +237,11 @@ def test_nothing_is_told_again_while_a_registry_has_all(store: Store, registry: 
     assert not teller.is_due
     clock.sleep(registry.settings.reach_s)
     assert teller.is_due
+
+
+def test_who_moves_the_pointer_and_why_are_one_line_each(store: Store) -> None:
+    log = PointerLog(store, MODEL)
+    said = "ann\nthe pointer follows, moved by bob\x1b[2K\u202e\ud800"
+    moved = log.move(lambda now: now, by=said, reason="a\r\nb")
+    assert (moved.by, moved.reason) == ("ann the pointer follows, moved by bob [2K  ", "a  b")
+    assert log.newest() == moved

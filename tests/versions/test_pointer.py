@@ -1,4 +1,4 @@
-"""Decisions about the pointer: each refusal by name, and random operators, publishers and judges against an oracle."""
+"""Decisions about the pointer: what each does, and each refusal by name."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from time import process_time
 from typing import Any
 
 import pytest
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
 
 from streamlearn.errors import MoveRefused, RunOver, StreamlearnError, UsageError
 from streamlearn.versions import Known, Pointer
-from streamlearn.versions.pointer import (
+from streamlearn.versions.format.record import decode_record, encode_record
+from streamlearn.versions.pointer.moves import (
     Canary,
     before,
+    hold,
     promote,
     publish,
     raise_floor,
@@ -26,8 +25,6 @@ from streamlearn.versions.pointer import (
     steps_back,
     taints_of,
 )
-from streamlearn.versions.record import decode_record, encode_record
-from tests.campaign import examples
 from tests.versions.racers import ref
 
 
@@ -74,18 +71,18 @@ def test_a_pointer_that_tries_a_version_follows_no_other() -> None:
 
 def test_an_older_version_is_not_followed() -> None:
     for version in (4, 5):
-        refused(partial(publish, AT_5, FIVE, version, 3), "version 5 is active", "only newer")
+        refused(partial(publish, AT_5, FIVE, version, 3), "version 5 is active", "only a newer version")
 
 
 def test_a_version_that_was_not_judged_is_not_followed_and_can_be_promoted() -> None:
     new = [*FIVE, known(7, None)]
-    refused(lambda: publish(AT_5, new, 7, 3), "the judge said nothing yet", "wait for its verdict")
+    refused(lambda: publish(AT_5, new, 7, 3), "the judge's verdict: none yet", "wait for its verdict")
     assert promote(AT_5, new, 7).active == ref(7)
 
 
 def test_a_version_that_was_rejected_and_all_after_it_are_not_served() -> None:
     bad = [*FIVE, known(7, "rejected"), known(8)]
-    refused(lambda: publish(AT_5, bad, 7, 3), "the judge said rejected", "accept")
+    refused(lambda: publish(AT_5, bad, 7, 3), "the judge's verdict: rejected", "accept")
     refused(lambda: publish(AT_5, bad, 8, 3), "tainted since version 7", "promote MODEL 8 --accept")
     refused(lambda: promote(AT_5, bad, 7), "it is tainted", "promote MODEL 7 --accept")
     assert release(AT_5, bad).active == ref(6)
@@ -116,19 +113,27 @@ def test_a_version_below_the_floor_is_refused() -> None:
         lambda: publish(raised, FIVE, 2, 4),
     ):
         refused(call, "below the floor 4", "complete and clean are 4, 5, 6")
-    refused(lambda: steps_back(raised, FIVE, 2), "no version 2 steps back of the active one, 5: 1 is older", "versions")
+    refused(
+        lambda: steps_back(raised, FIVE, 2),
+        "no clean version 2 steps back (the active one is 5): 1 is older",
+        "versions",
+    )
     refused(lambda: release(Pointer(floor=9), FIVE), "no clean version after none", "rewind")
 
 
 def test_a_floor_only_rises_and_nothing_that_is_needed_goes() -> None:
     raised = raise_floor(AT_5, FIVE, 4)
     refused(lambda: raise_floor(raised, FIVE, 3), "floor 3 is below 4", "only rises")
-    refused(lambda: raise_floor(AT_5, FIVE, 5), "version 4 cannot go: it is previous", "keep the active")
-    refused(lambda: raise_floor(AT_5, FIVE, 6), "cannot go: it is", "keep the active")
+    refused(lambda: raise_floor(AT_5, FIVE, 5), "version 4 cannot be deleted: it is previous", "keep the active")
+    refused(lambda: raise_floor(AT_5, FIVE, 6), "cannot be deleted: it is", "keep the active")
     tried = replace(AT_5, previous=None, canary=Canary(version=ref(4), share=0.5))
-    refused(lambda: raise_floor(tried, FIVE, 5), "version 4 cannot go: it is canary", "keep the active")
-    refused(lambda: raise_floor(Pointer(), FIVE, 7), "version 6 cannot go: it is the newest", "goes on from it")
-    refused(lambda: raise_floor(Pointer(), FIVE, 7), "version 6 cannot go: it is the newest", "goes on from it")
+    refused(lambda: raise_floor(tried, FIVE, 5), "version 4 cannot be deleted: it is canary", "keep the active")
+    refused(
+        lambda: raise_floor(Pointer(), FIVE, 7), "version 6 cannot be deleted: it is the newest", "continues from it"
+    )
+    refused(
+        lambda: raise_floor(Pointer(), FIVE, 7), "version 6 cannot be deleted: it is the newest", "continues from it"
+    )
 
 
 def test_a_rollback_holds_and_taints_what_it_left() -> None:
@@ -163,7 +168,11 @@ def test_steps_back_count_clean_versions_alone() -> None:
     mixed = [known(1), known(2, None), known(3, lacks="gone"), known(4), known(5)]
     assert steps_back(AT_5, mixed, 1) == 4
     assert steps_back(AT_5, mixed, 2) == 1
-    refused(lambda: steps_back(AT_5, mixed, 3), "no version 3 steps back of the active one, 5: 2 are older", "versions")
+    refused(
+        lambda: steps_back(AT_5, mixed, 3),
+        "no clean version 3 steps back (the active one is 5): 2 are older",
+        "versions",
+    )
     refused(lambda: steps_back(AT_5, mixed, 0), "0 steps", "1 or more", UsageError)
 
 
@@ -173,7 +182,7 @@ def test_the_version_before_a_time_is_clean_and_before_the_active_one() -> None:
     assert before(AT_5, FIVE, 40) == 2
     refused(
         lambda: before(AT_5, FIVE, 10),
-        "no version before 1970-01-01 00:00:00+00:00 of the active one, 5: 0 are older",
+        "no clean version before 1970-01-01 00:00:00+00:00 (the active one is 5): 0 are older",
         "versions",
     )
 
@@ -191,7 +200,7 @@ def test_a_release_where_nothing_newer_is_bad_stays_and_follows() -> None:
     assert release(held, FIVE).held is False
     assert release(held, [*FIVE, known(7, None)]).active == ref(6)
     refused(lambda: release(held, [*FIVE, known(7, "rejected")]), "after 6: version 7 is tainted", "rewind")
-    refused(lambda: release(Pointer(), []), "after none: none is newer", "rewind")
+    refused(lambda: release(Pointer(), []), "after none: it is the newest", "rewind")
     many = [*FIVE, *(known(version, "rejected") for version in range(7, 14))]
     refused(lambda: release(held, many), "versions 7, 8, 9, 10, 11, ... are tainted", "rewind")
 
@@ -202,6 +211,36 @@ def test_a_revert_to_a_tainted_version_is_tainted() -> None:
     assert taints_of(Pointer(), [known(1), revert(2, of=1, outcome="rejected"), known(3)]) == {2: 2, 3: 2}
 
 
+def test_a_rollback_taints_all_that_was_served_after_it_though_training_was_put_back_in_between() -> None:
+    # Versions 6 to 8 were left, 9 went back to 5, and 10 to 12 were followed.
+    story = [*(known(version) for version in range(1, 9)), revert(9, of=5), *(known(at) for at in (10, 11, 12))]
+    at_12 = Pointer(seq=9, active=ref(12), previous=ref(11), run=3, taints=(6,))
+    left = rollback(at_12, story, 5)
+    assert sorted(taints_of(left, story)) == [6, 7, 8, 9, 10, 11, 12]
+    refused(lambda: release(left, story), "no clean version after 5: versions 6, 7, 8, 9, 10, ...", "rewind")
+    refused(lambda: promote(left, story, 12), "tainted since version 9", "accept")
+    refused(lambda: publish(replace(left, held=False), [*story, known(13)], 13, 3), "tainted since version 9", "accept")
+    # What training makes of a version that was not left is clean, as ever.
+    assert release(left, [*story, revert(13, of=5), known(14)]).active == ref(14)
+    raised = raise_floor(replace(left, previous=ref(5)), story, 5)
+    assert sorted(taints_of(raised, story[4:])) == [6, 7, 8, 9, 10, 11, 12]
+
+
+def test_a_rollback_taints_what_is_served_though_the_history_read_does_not_have_it_yet() -> None:
+    story = [*FIVE, revert(7, of=1)]
+    served = replace(AT_5, active=ref(9), canary=Canary(version=ref(10), share=0.5))
+    left = rollback(served, story, 2)
+    # Whatever was written meanwhile between 7 and these two, they were served and left.
+    assert {7, 9, 10} <= set(taints_of(left, [*story, revert(8, of=1), known(9), revert(10, of=1)]))
+
+
+def test_a_hold_and_the_end_of_an_older_canary_taint_nothing() -> None:
+    story = [*FIVE, revert(7, of=2), known(8)]
+    assert hold(AT_5, story).taints == ()
+    assert hold(promote(AT_5, story, 6, share=1.0, shadow=True), story).taints == ()
+    assert rollback(promote(AT_5, story, 4, share=0.5), story, 5).taints == ()
+
+
 def test_a_trial_needs_another_version_and_a_share() -> None:
     tried = promote(AT_5, FIVE, 6, share=0.1)
     assert (tried.active, tried.canary) == (ref(5), Canary(version=ref(6), share=0.1))
@@ -209,7 +248,7 @@ def test_a_trial_needs_another_version_and_a_share() -> None:
     refused(lambda: promote(AT_5, FIVE, 5, share=0.1), "it is the active one", "beside another")
     refused(lambda: promote(Pointer(), FIVE, 5, share=0.1), "no version is active", "beside another")
     for share in (0.0, 1.0, -1.0, float("nan")):
-        refused(partial(promote, AT_5, FIVE, 6, share=share), "a share of", "0.1", UsageError)
+        refused(partial(promote, AT_5, FIVE, 6, share=share), "invalid share", "0.1", UsageError)
 
 
 def test_a_version_in_shadow_answers_nobody_and_so_may_be_tainted_and_leaves_no_taint() -> None:
@@ -224,7 +263,7 @@ def test_a_version_in_shadow_answers_nobody_and_so_may_be_tainted_and_leaves_no_
     bad = [*FIVE, known(7, "rejected")]
     assert promote(AT_5, bad, 7, share=0.5, shadow=True).accepted == ()
     refused(lambda: promote(AT_5, bad, 7, share=0.5), "it is tainted", "accept")
-    refused(lambda: promote(AT_5, FIVE, 6, share=1.5, shadow=True), "a share of 1.5", "0.1", UsageError)
+    refused(lambda: promote(AT_5, FIVE, 6, share=1.5, shadow=True), "invalid share 1.5", "0.1", UsageError)
 
 
 def test_a_canary_is_written_as_before_there_were_shadows_and_read_both_ways() -> None:
@@ -253,7 +292,7 @@ def test_what_stays_is_tainted_though_what_it_began_with_is_gone() -> None:
     assert taints_of(raised, story[2:]) == {}
     raised = raise_floor(Pointer(active=ref(5)), story, 4)
     assert taints_of(raised, story[3:]) == {4: 4}
-    refused(lambda: publish(raised, story[3:], 6, 3), "the judge said nothing yet", "wait")
+    refused(lambda: publish(raised, story[3:], 6, 3), "the judge's verdict: none yet", "wait")
 
 
 def test_a_rollback_taints_what_was_published_after_the_history_was_read() -> None:
@@ -292,203 +331,24 @@ def test_what_is_below_the_floor_and_not_removed_yet_changes_nothing_of_what_sta
         assert [one for one in taints_of(raised, story[still_there:]) if one >= 6] == [6, 7, 8]
 
 
-class Oracle:
-    """What DESIGN says of taints, over a history that forgets nothing."""
-
-    def __init__(self) -> None:
-        self.versions: dict[int, Known] = {}
-        self.gone: set[int] = set()
-        self.taints: set[int] = set()
-        self.accepted: set[int] = set()
-
-    def is_tainted(self, version: int) -> bool:
-        one = self.versions[version]
-        if version in self.accepted:
-            return False
-        if version in self.taints or one.outcome == "rejected":
-            return True
-        if one.content_of is not None:
-            return self.is_tainted(one.content_of.version)
-        older = [other for other in self.versions if other < version]
-        return self.is_tainted(max(older)) if older else False
-
-    @property
-    def there(self) -> list[int]:
-        return sorted(set(self.versions) - self.gone)
-
-    @property
-    def history(self) -> list[Known]:
-        return [self.versions[version] for version in self.there]
-
-    def is_fit(self, version: int) -> bool:
-        """Whether it may be followed without anybody saying so."""
-        judged = self.versions[version].outcome == "passed" or version in self.accepted
-        return version in self.there and judged and not self.is_tainted(version)
+def test_a_rollback_to_the_active_version_taints_what_answered_before_it() -> None:
+    gone_back = promote(rollback(AT_5, FIVE, 5), FIVE, 2)  # it was held: nothing is tainted by that
+    assert gone_back.taints == ()
+    held = rollback(gone_back, FIVE, 2)
+    assert set(taints_of(held, FIVE)) >= {4, 5}
+    refused(lambda: release(held, FIVE), "versions 4, 5, 6", "rewind")
+    tried = promote(replace(AT_5, active=ref(4), previous=None), FIVE, 5, share=0.5)
+    in_shadow = promote(tried, FIVE, 5, share=0.5, shadow=True)
+    assert 5 in taints_of(rollback(in_shadow, FIVE, 4), FIVE)
 
 
-_PICK = st.integers(0, 9)
+def test_a_second_rollback_leaves_a_revert_clean_that_nobody_was_answered_by() -> None:
+    history = (*FIVE, revert(7, 4, "passed"))
+    held = rollback(rollback(AT_5, FIVE, 4), history, 4)
+    assert 7 not in taints_of(held, history)
+    assert release(held, history).active == ref(7)
 
 
-class Machine(RuleBasedStateMachine):
-    """Operators, publishers of several runs, a judge and retention, in any order."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.oracle, self.pointer, self.run = Oracle(), Pointer(), 1
-        self.train(["passed"] * 4)
-        self.follow(1, 0)
-
-    def pick(self, at: int) -> int:
-        """A version that is there, or at times one that is not."""
-        there = self.oracle.there
-        return there[-1 - at] if at < len(there) else at
-
-    def moved(self, is_allowed: bool, call: Callable[[], Pointer], kind: type[StreamlearnError] = MoveRefused) -> bool:
-        """Make a decision that is to be refused or not; gives whether it was made."""
-        if not is_allowed:
-            with pytest.raises(kind):
-                call()
-            return False
-        now = call()
-        assert now.seq == self.pointer.seq + 1
-        assert now.floor >= self.pointer.floor
-        assert now.run >= self.pointer.run
-        self.pointer = now
-        return True
-
-    @property
-    def active(self) -> int:
-        return 0 if self.pointer.active is None else self.pointer.active.version
-
-    def is_reachable(self, version: int) -> bool:
-        return version in self.oracle.there and version >= self.pointer.floor
-
-    @rule(outcomes=st.lists(st.sampled_from(["passed", "passed", "passed", "rejected", None]), min_size=1, max_size=3))
-    def train(self, outcomes: list[Any]) -> None:
-        for outcome in outcomes:
-            version = max(self.oracle.versions, default=0) + 1 + len(outcomes) % 2
-            self.oracle.versions[version] = known(version, outcome)
-
-    @rule(at=_PICK, outcome=st.sampled_from(["passed", "passed", None]))
-    def put_back(self, at: int, outcome: Any) -> None:
-        if self.pick(at) in self.oracle.there:
-            version = max(self.oracle.versions) + 1
-            self.oracle.versions[version] = revert(version, self.pick(at), outcome)
-
-    @rule(at=st.integers(0, 4), is_good=st.sampled_from([True, True, True, False]))
-    def judge(self, at: int, is_good: bool) -> None:
-        version = self.pick(at)
-        if version in self.oracle.there and self.oracle.versions[version].outcome is None:
-            said: Any = "passed" if is_good else "rejected"
-            self.oracle.versions[version] = replace(self.oracle.versions[version], outcome=said)
-
-    @rule()
-    def take_over(self) -> None:
-        self.run += 1
-
-    @rule(at=st.integers(0, 3), older=st.sampled_from([0, 0, 0, 1]))
-    def follow(self, at: int, older: int) -> None:
-        version, run, oracle, pointer = self.pick(at), self.run - older, self.oracle, self.pointer
-        if run < pointer.run:
-            self.moved(False, lambda: publish(pointer, oracle.history, version, run), RunOver)
-            return
-        is_newer = pointer.active is None or version > self.active or run > pointer.run
-        free = not pointer.held and pointer.canary is None
-        is_fit = self.is_reachable(version) and oracle.is_fit(version)
-        if self.moved(is_newer and free and is_fit, lambda: publish(pointer, oracle.history, version, run)):
-            assert (self.active, self.pointer.run, self.pointer.held) == (version, run, False)
-
-    @rule(at=_PICK, accept=st.booleans(), share=st.sampled_from([None, None, 0.5]))
-    def serve(self, at: int, accept: bool, share: float | None) -> None:
-        version, oracle, pointer = self.pick(at), self.oracle, self.pointer
-        is_allowed = self.is_reachable(version) and (accept or not oracle.is_tainted(version))
-        is_kept = version >= self.active or pointer.held
-        is_allowed = is_allowed and (is_kept if share is None else self.active not in (0, version))
-        if self.moved(is_allowed, lambda: promote(pointer, oracle.history, version, accept=accept, share=share)):
-            if accept:
-                oracle.accepted.add(version)
-            tried = None if self.pointer.canary is None else self.pointer.canary.version.version
-            assert self.pointer.held == pointer.held
-            assert (self.active, tried) == ((version, None) if share is None else (self.pointer_at(pointer), version))
-            assert not oracle.is_tainted(version)
-
-    def pointer_at(self, pointer: Pointer) -> int:
-        return 0 if pointer.active is None else pointer.active.version
-
-    def go_back(self, to: int) -> None:
-        oracle, pointer = self.oracle, self.pointer
-        is_allowed = self.is_reachable(to) and 0 < to <= self.active and not oracle.is_tainted(to)
-        if self.moved(is_allowed, lambda: rollback(pointer, oracle.history, to)):
-            left = [version for version in oracle.there if version > to]
-            if left and (to < self.pointer_at(pointer) or pointer.canary is not None):
-                oracle.taints.add(left[0])
-                oracle.accepted = {version for version in oracle.accepted if version < left[0]}
-                assert all(oracle.is_tainted(version) or _is_put_back(oracle, version, left[0]) for version in left)
-            assert (self.active, self.pointer.held, self.pointer.canary) == (to, True, None)
-
-    @rule(at=_PICK)
-    def roll_back(self, at: int) -> None:
-        self.go_back(self.pick(at))
-
-    @rule(steps=st.integers(1, 4), wall_ms=st.integers(0, 400), by_time=st.booleans())
-    def roll_back_by(self, steps: int, wall_ms: int, by_time: bool) -> None:
-        oracle = self.oracle
-        older = [one for one in oracle.there if self.pointer.floor <= one < self.active and oracle.is_fit(one)]
-        if by_time:
-            older, steps = [one for one in older if one * 10 < wall_ms], 1
-        if len(older) < steps:
-            with pytest.raises(MoveRefused):
-                self.found(steps, wall_ms, by_time)
-            return
-        assert self.found(steps, wall_ms, by_time) == older[-steps]
-        self.go_back(older[-steps])
-
-    def found(self, steps: int, wall_ms: int, by_time: bool) -> int:
-        if by_time:
-            return before(self.pointer, self.oracle.history, wall_ms)
-        return steps_back(self.pointer, self.oracle.history, steps)
-
-    @rule()
-    def follow_again(self) -> None:
-        oracle, pointer = self.oracle, self.pointer
-        fit = [one for one in oracle.there if one >= pointer.floor and oracle.is_fit(one)]
-        newest = fit[-1] if fit else -1
-        last = oracle.there[-1]
-        is_stuck = newest == self.active and last > self.active and oracle.is_tainted(last)
-        if self.moved(newest >= self.active and not is_stuck, lambda: release(pointer, oracle.history)):
-            assert (self.active, self.pointer.held, self.pointer.canary) == (newest, False, None)
-
-    @rule(by=st.integers(-1, 6))
-    def let_go(self, by: int) -> None:
-        oracle, pointer = self.oracle, self.pointer
-        floor = max(0, pointer.floor + by)
-        goes = {one for one in oracle.there if one < floor}
-        needed = {one.version for one in pointer.needed.values()}
-        is_allowed = floor >= pointer.floor and not needed & goes and oracle.there[-1] not in goes
-        if self.moved(is_allowed, lambda: raise_floor(pointer, oracle.history, floor)):
-            oracle.gone |= goes
-            assert (self.pointer.active, self.pointer.held) == (pointer.active, pointer.held)
-
-    @invariant()
-    def what_is_tainted_is_as_the_oracle_says(self) -> None:
-        found = taints_of(self.pointer, self.oracle.history)
-        assert {one for one in self.oracle.there if self.oracle.is_tainted(one)} == set(found)
-        assert all(began <= version or began in found for version, began in found.items())
-        numbers = (*self.pointer.taints, *self.pointer.accepted)
-        assert set(numbers) <= set(self.oracle.there)
-
-    @invariant()
-    def what_is_served_can_be_read(self) -> None:
-        assert {one.version for one in self.pointer.needed.values()} <= set(self.oracle.there)
-
-
-def _is_put_back(oracle: Oracle, version: int, left: int) -> bool:
-    """Whether a version after a rollback has the content of one that was not left."""
-    line = [one for one in oracle.versions if left <= one <= version and oracle.versions[one].content_of is not None]
-    return any(not oracle.is_tainted(one) for one in line)
-
-
-TestMachine = Machine.TestCase
-TestMachine.settings = hypothesis_settings(
-    max_examples=examples(80), stateful_step_count=50, deadline=None, derandomize=True, database=None
-)
+def test_a_hold_taints_nothing() -> None:
+    gone_back = replace(promote(rollback(AT_5, FIVE, 5), FIVE, 2), held=False)
+    assert hold(gone_back, FIVE).taints == ()

@@ -7,7 +7,8 @@ import uuid
 import pytest
 
 from streamlearn.testing import MemoryRegistry
-from streamlearn.versions import Entry, Pointer, PointerLog, Replica, Store, open_store
+from streamlearn.versions import Pointer, PointerLog, Replica, Store, open_store
+from streamlearn.versions.store.interface import Entry
 from tests.versions.history import MODEL, Trainer, serving
 from tests.versions.nodes import SpiedStore
 

@@ -15,27 +15,26 @@ from prometheus_client import REGISTRY
 from redis import Redis as Client
 
 from streamlearn.errors import StoreUnreachable
-from streamlearn.settings import RegistrySettings
+from streamlearn.settings.versions import RegistrySettings
 from streamlearn.testing import ManualClock, MemoryRegistry, wait_until
 from streamlearn.versions import (
-    Ack,
-    Announcer,
     History,
     Known,
     Node,
-    Note,
     Pointer,
     PointerLog,
     Registry,
     Store,
     Verdict,
-    kind_of_move,
     open_registry,
     open_store,
     rebuild_registry,
     write_verdict,
 )
-from streamlearn.versions.pointer import promote, publish, raise_floor, release, rollback
+from streamlearn.versions.pointer.announcer import Announcer
+from streamlearn.versions.pointer.moves import promote, publish, raise_floor, release, rollback
+from streamlearn.versions.pointer.rebuild import kind_of_move
+from streamlearn.versions.pointer.registry import Ack, Note
 from tests.versions.history import MODEL, Trainer
 from tests.versions.racers import ref
 from tools.services import Redis
@@ -203,7 +202,7 @@ def test_what_a_registry_missed_while_away_is_made_up_for_and_said_once(
     assert behind() == 0
     check_equal(registry, written)
     assert announcer.keep_up()
-    said = [(record.levelname, "not told" in record.message) for record in caplog.records]
+    said = [(record.levelname, "does not receive the state" in record.message) for record in caplog.records]
     assert said == [("WARNING", True), ("INFO", False)]
 
 
@@ -312,7 +311,9 @@ def test_threads_that_move_the_pointer_and_tell_of_it_leave_the_newest(tmp_path:
 def test_what_verbs_need_of_versions_loads_nothing_heavy() -> None:
     script = (
         "import sys\n"
-        "from streamlearn.versions import Announcer, Fence, History, PointerLog, open_registry, rebuild_registry\n"
+        "from streamlearn.versions import History, PointerLog, open_registry, rebuild_registry\n"
+        "from streamlearn.versions.pointer.announcer import Announcer\n"
+        "from streamlearn.versions.pointer.fence import Fence\n"
         "open_registry('sqlite:///nowhere/x.db', 'ctr').close()\n"
         "heavy = ('numpy', 'pyarrow', 'redis', 'prometheus_client', 'fsspec', 'streamlearn._native')\n"
         "print(*[name for name in heavy if name in sys.modules])\n"

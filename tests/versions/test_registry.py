@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from streamlearn.errors import UsageError
-from streamlearn.settings import RegistrySettings
+from streamlearn.settings.versions import RegistrySettings
 from streamlearn.testing import MemoryRegistry, wait_until
-from streamlearn.versions import Ack, Known, Node, Note, Pointer, Registry, open_registry
+from streamlearn.versions import Known, Node, Pointer, Registry, open_registry
+from streamlearn.versions.pointer.registry import Ack, Note
 from tests.versions.racers import race, ref
 
 Opens = Callable[..., Registry]
@@ -363,9 +364,7 @@ def test_all_registries_do_what_is_plain(redis: str, tmp_path: Path) -> None:
     ]
     run_state_machine_as_test(
         lambda: Machine(registries),  # type: ignore[arg-type]
-        settings=hypothesis_settings(
-            max_examples=25, stateful_step_count=25, deadline=None, derandomize=True, database=None
-        ),
+        settings=hypothesis_settings(max_examples=25, stateful_step_count=25, derandomize=True, database=None),
     )
     for registry in registries:
         registry.close()

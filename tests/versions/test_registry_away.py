@@ -17,10 +17,11 @@ import pytest
 from redis import Redis as Client
 
 from streamlearn.errors import RegistryDefect, RegistryUnreachable, UsageError
-from streamlearn.settings import RegistrySettings
+from streamlearn.settings.versions import RegistrySettings
 from streamlearn.testing import MemoryRegistry, wait_until
-from streamlearn.versions import Ack, Known, Node, Note, Pointer, Registry, open_registry
-from streamlearn.versions.redis_url import RedisUrl
+from streamlearn.versions import Known, Node, Pointer, Registry, open_registry
+from streamlearn.versions.pointer.redis_url import RedisUrl
+from streamlearn.versions.pointer.registry import Ack, Note
 from tests.versions.racers import ref
 from tools.services import Redis
 
@@ -173,14 +174,17 @@ def test_keys_of_a_model_have_one_hash_tag_and_end_with_it(own_redis: Redis, reg
         assert list(client.scan_iter()) == []
 
 
-def test_bytes_that_cannot_be_read_are_named_and_cleared(own_redis: Redis, registry: Registry) -> None:
+@pytest.mark.parametrize(
+    "data", [b"\xff", b"{}", b'{"format":1,"name":' + b"[" * 400_000], ids=["text", "empty", "deep"]
+)
+def test_bytes_that_cannot_be_read_are_named_and_cleared(own_redis: Redis, registry: Registry, data: bytes) -> None:
     with Client.from_url(own_redis.url) as client:
-        client.hset("streamlearn:{ctr}:pointer", mapping={"seq": "what", "data": b"\xff"})
-        client.hset("streamlearn:{ctr}:versions", "1", b"{}")
+        client.hset("streamlearn:{ctr}:pointer", mapping={"seq": "what", "data": data})
+        client.hset("streamlearn:{ctr}:versions", "1", data)
         client.set("streamlearn:{ctr}:notes", "no list")
         client.set("streamlearn:{ctr}:nodes", "no list")
     for call in (registry.pointer, registry.versions, registry.nodes, lambda: registry.notes(1)):
-        with pytest.raises(RegistryDefect, match="anew"):
+        with pytest.raises(RegistryDefect, match="rebuild it from the store"):
             call()
     assert registry.announce(Pointer(seq=1))
     registry.clear()
@@ -435,8 +439,8 @@ def test_many_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
 
 def test_the_rights_that_the_documentation_gives_are_enough(own_redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "operating" / "registry.md").read_text()
-    line = next(line for line in page.splitlines() if line.startswith("- **Rights**"))
-    rights = line.split("`")[1].split()
+    _, _, after = page.partition("- **Rights**")
+    rights = next(line for line in after.splitlines() if line.startswith("        ~")).split()
     with Client.from_url(own_redis.url) as client:
         client.execute_command("ACL", "SETUSER", "ada", "on", f">{SECRET}", *rights)
         client.execute_command("ACL", "SETUSER", "default", "off")

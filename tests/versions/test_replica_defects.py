@@ -11,11 +11,12 @@ import pytest
 from msgspec import structs
 from prometheus_client import REGISTRY
 
+from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.table import TableSet
-from streamlearn.versions import Chain, Committed, Store, load
-from streamlearn.versions.room import Room, free_bytes
+from streamlearn.versions import Chain, Committed, Store, compact, load
+from streamlearn.versions.replica.memory_room import Room, free_bytes
 from tests.versions.history import MODEL, OPTIONS, Trainer
-from tests.versions.nodes import World
+from tests.versions.nodes import FAST, World
 
 
 @pytest.fixture
@@ -76,10 +77,10 @@ def foreign(world: World) -> None:
 
 
 def _like(world: World) -> tuple[Any, ...]:
-    from streamlearn.versions import StoreSettings
-    from streamlearn.versions.url import parse_store_url
+    from streamlearn.settings.versions import VersionSettings
+    from streamlearn.versions.store.url import parse_store_url
 
-    return parse_store_url(str(root(world)) + "-other"), StoreSettings()
+    return parse_store_url(str(root(world)) + "-other"), VersionSettings()
 
 
 DAMAGES = {
@@ -118,6 +119,84 @@ def test_a_damaged_delta_is_refused_by_name_and_the_old_version_answers(world: W
     world.check(node, 4)
     assert node.status().error == ""
     world.check_all(node)
+
+
+def damage_base(world: World) -> None:
+    """The base that stands for version 3, of which the delta is there too."""
+    compact(world.store, MODEL, 3)
+    file = next((root(world) / MODEL / "bases").glob(f"{3:012d}-*/rows/main*.arrow"))
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("damage", "answers"),
+    [*((damage, 2) for damage in DAMAGES if damage not in (exchange, foreign)), (damage_base, 4)],
+    ids=lambda one: getattr(one, "__name__", str(one)),
+)
+def test_a_node_that_starts_answers_with_the_version_before_a_damaged_one(
+    world: World, damage: Any, answers: int
+) -> None:
+    world.cut(3, 4)
+    world.serve(4)
+    kept = root(world).parent / "kept"
+    shutil.copytree(folder(world, 3).parent, kept)
+    damage(world)
+    node = world.node()
+    node.step()
+    node.step()
+    world.check(node, answers)
+    world.check_all(node)
+    assert node.status().state == "ready"
+    if answers == 4:
+        assert node.status().error == ""
+        return
+    # It has not acted on the move, and says what is in the way.
+    assert (node.status().seq, node.status().heard_seq) == (0, 2)
+    assert f"({DAMAGES[damage]})" in node.status().error
+    # A rollback is acted on as ever, and so is the version once it is mended.
+    world.serve(1, held=True)
+    node.step()
+    world.check(node, 1)
+    world.serve(4, held=False)
+    shutil.rmtree(folder(world, 3).parent)
+    shutil.copytree(kept, folder(world, 3).parent)
+    world.clock.sleep(60)
+    node.step()
+    world.check(node, 4)
+    assert (node.status().seq, node.status().error) == (4, "")
+
+
+def test_a_started_node_is_ready_with_the_version_before_a_damaged_one(world: World) -> None:
+    world.cut(3)
+    flip(world)
+    world.serve(3)
+    with world.node(clock=SYSTEM_CLOCK, **FAST) as node:
+        node.wait_ready(20)
+        world.check(node, 2)
+
+
+def test_a_node_that_starts_answers_with_no_tainted_version_in_the_place_of_a_damaged_one(world: World) -> None:
+    world.cut(3)
+    flip(world)
+    # Version 2 was rejected; 1 is served in the place of 3, which somebody accepted.
+    world.serve(3, taints=(2,), accepted=(3,))
+    node = world.node()
+    node.step()
+    node.step()
+    world.check(node, 1)
+    assert node.status().state == "ready"
+
+
+def test_a_node_that_starts_without_a_whole_version_goes_on_starting(world: World) -> None:
+    world.cut(3)
+    flip(world)
+    world.serve(3, taints=(1,), accepted=(3,))
+    node = world.node()
+    for _ in range(2):
+        node.step()
+    assert node.status().state == "starting"
+    assert node.status().active is None
 
 
 @pytest.mark.parametrize("damage", [flip, truncate, lose, lose_manifest], ids=lambda damage: damage.__name__)
@@ -259,10 +338,22 @@ def test_a_node_gives_nothing_up_for_a_version_that_cannot_be_read(world: World)
     world.check(node, 5)
 
 
+def test_a_node_names_a_deep_pointer_record_and_keeps_its_version(world: World) -> None:
+    node = world.node()
+    node.step()
+    record = max((root(world) / MODEL / "pointer").iterdir())
+    deep = record.with_name(f"{int(record.stem) + 1:012d}.json")
+    deep.write_bytes(b'{"format":1,"x":' + b"[" * 400_000)
+    node.step()
+    assert "(corrupted)" in node.status().error
+    assert deep.name in node.status().error
+    world.check(node, 2)
+
+
 def test_room_counts_both_copies_and_what_is_free(tmp_path: Path) -> None:
     assert Room(10, 10, None, 0).lacks == ""
     assert Room(10, 10, 12, 0).lacks == ""
-    assert "10 bytes, 11 are free" in Room(10, 10, 11, 0).lacks
+    assert "would take 10 bytes, but 11 are free" in Room(10, 10, 11, 0).lacks
     assert Room(10, 10, 100, 20).lacks == ""
     assert "memory_bytes_max is 19" in Room(10, 10, 100, 19).lacks
     assert free_bytes(tmp_path) is None

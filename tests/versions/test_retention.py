@@ -10,8 +10,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from streamlearn.settings import RetentionSettings
-from streamlearn.versions import CommittedFolder, LooseFolder, Retained, There, VersionRef, retain
-from streamlearn.versions.layout import Shape, VersionFolder
+from streamlearn.versions import VersionRef
+from streamlearn.versions.store.layout import Shape, VersionFolder
+from streamlearn.versions.upkeep.retention import CommittedFolder, LooseFolder, Retained, There, retain
 
 DAY_MS = 86_400_000
 NOW = 1_000 * DAY_MS
@@ -132,7 +133,7 @@ def test_a_store_without_versions_has_no_floor() -> None:
 _SHAPES = st.lists(st.sampled_from("dddd2b"), min_size=1, max_size=14)
 
 
-@hypothesis_settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@hypothesis_settings(max_examples=300, derandomize=True, database=None)
 @given(
     shapes=_SHAPES, ages=st.lists(st.integers(0, 20), min_size=14, max_size=14), must=st.sets(st.integers(1, 14)),
     count=st.integers(1, 5), keep_days=st.integers(0, 15), lost=st.sets(st.integers(1, 14), max_size=2),

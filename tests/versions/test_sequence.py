@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from streamlearn.errors import FileMissing, FileTaken, MoveRefused, RunOver, UsageError, VersionDefect
 from streamlearn.testing import ManualClock
-from streamlearn.versions import Fence, FenceRecord, Pointer, PointerLog, Store, open_store
-from streamlearn.versions.sequence import Sequence
+from streamlearn.versions import Pointer, PointerLog, Store, open_store
+from streamlearn.versions.pointer.fence import Fence, FenceRecord
+from streamlearn.versions.store.sequence import Sequence
 from tests.versions.racers import fences, moves, race, ref
 from tests.versions.server import options
 
@@ -115,7 +116,7 @@ def test_a_number_is_written_once_and_by_whom_may_write_it_again(opened: Opened)
         log.read(2)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "other"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "other", "deep", "no text"])
 def test_an_older_move_is_never_taken_for_a_damaged_one(tmp_path: Any, damage: str) -> None:
     store = open_store(str(tmp_path))
     log = PointerLog(store, "ctr")
@@ -129,6 +130,8 @@ def test_an_older_move_is_never_taken_for_a_damaged_one(tmp_path: Any, damage: s
         "flip": data[:at] + b'"held":true ' + data[at + 12 :],
         "empty": b"",
         "other": b'{"format":9}',
+        "deep": b'{"format":1,"x":' + b"[" * 400_000,
+        "no text": data[:at] + b'"\xff":false' + data[at + 12 :],
     }
     file.unlink()
     file.write_bytes(damaged[damage])
@@ -224,9 +227,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = hypothesis_settings(
-    max_examples=30, stateful_step_count=20, deadline=None, derandomize=True, database=None
-)
+TestMachine.settings = hypothesis_settings(max_examples=30, stateful_step_count=20, derandomize=True, database=None)
 
 
 def test_a_record_of_a_run_says_when_it_began(local: Store) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import BadRecord, FileMissing, FileTaken, Oversize, UsageError
-from streamlearn.versions import Entry, FileFound, Store
+from streamlearn.versions import Store
+from streamlearn.versions.store.interface import Entry, FileFound
 
 Opened = Callable[..., Store]
 BIG = bytes(range(256)) * 40_000
@@ -33,8 +34,9 @@ def test_what_is_written_is_read_by_others_under_its_digest(opened: Opened, data
     assert (other.size(path), other.exists(path)) == (len(data), True)
 
 
-def test_a_large_file_goes_up_in_pieces(opened: Opened) -> None:
-    store = opened(spool_memory_bytes_max=1_000)
+def test_a_large_file_goes_up_in_pieces(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamlearn.versions.store.remote.SPOOL_MEMORY_BYTES_MAX", 1_000)
+    store = opened()
     path = _written(store, BIG)
     assert bytes(store.read(path, bytes_max=len(BIG))) == BIG
     assert _written(store, BIG) == path
@@ -105,12 +107,12 @@ def test_bytes_of_another_digest_are_not_given(store: Store) -> None:
 
 def test_a_larger_file_than_expected_is_not_read(store: Store) -> None:
     path = _written(store, BIG)
-    with pytest.raises(Oversize, match=f"has {len(BIG)} bytes, at most {len(BIG) - 1} are read"):
+    with pytest.raises(Oversize, match=f"has {len(BIG)} bytes, but the limit is {len(BIG) - 1}"):
         store.read(path, bytes_max=len(BIG) - 1)
 
 
 def test_a_missing_file_is_named(store: Store) -> None:
-    with pytest.raises(FileMissing, match="there is no file"):
+    with pytest.raises(FileMissing, match="does not exist"):
         store.read("ctr/nothing", bytes_max=10)
     assert store.size("ctr/nothing") is None
     assert store.entries("ctr") == []

@@ -15,7 +15,8 @@ from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamlearn.errors import BadRecord, ConfigError, FileTaken, StoreError, StoreUnfit, StoreUnreachable, UsageError
-from streamlearn.versions import Store, StoreSettings, open_store
+from streamlearn.settings.versions import VersionSettings
+from streamlearn.versions import Store, open_store
 from tests.versions.server import SECRET, options
 
 
@@ -72,7 +73,7 @@ def test_a_file_system_nobody_knows_is_refused() -> None:
 @pytest.mark.parametrize("protocol", ["forgetful", "looking"])
 def test_a_store_that_overwrites_is_refused_at_the_first_write(protocol: str) -> None:
     store = open_store(f"{protocol}://models")
-    with pytest.raises(StoreUnfit, match=f"{protocol}://models: two writers could both create one file"):
+    with pytest.raises(StoreUnfit, match=f"{protocol}://models: two writers could both create the same file"):
         store.create("ctr/x", b"1")
     with pytest.raises(StoreUnfit):
         store.writer("ctr/x", ".arrow")
@@ -117,12 +118,13 @@ def test_a_damaged_file_is_not_taken_for_the_one_that_is_written_again(local: St
     (tmp_path / "store" / path).write_bytes(b"evil")
     with local.writer("ctr/main", ".arrow") as file:
         file.write(b"good")
-        with pytest.raises(FileTaken, match="is another file"):
+        with pytest.raises(FileTaken, match="with other contents"):
             file.finish()
 
 
-def test_large_local_files_are_mapped_and_verified(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path), settings=StoreSettings(mapped_bytes_min=1))
+def test_large_local_files_are_mapped_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamlearn.versions.store.local.MAPPED_BYTES_MIN", 1)
+    store = open_store(str(tmp_path))
     sha256 = store.create("ctr/x", b"abcd").sha256
     data = store.read("ctr/x", bytes_max=4, sha256=sha256)
     assert type(data.obj).__name__ == "mmap"
@@ -166,7 +168,7 @@ def test_only_unfinished_files_are_swept(local: Store) -> None:
 def test_a_silent_server_is_given_up_within_the_bound_and_no_secret_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        limits = StoreSettings(request_timeout_ms=50, attempts_max=1)
+        limits = VersionSettings(request_timeout_ms=50, attempts_max=1)
         store = open_store("s3://models/x", options=options(address), settings=limits)
         with pytest.raises(StoreUnreachable, match="s3://models/x/ctr/x: ") as refused:
             store.read("ctr/x", bytes_max=1)
@@ -191,7 +193,7 @@ def test_an_option_a_library_does_not_know_is_refused_without_its_value() -> Non
 
 def test_a_limit_out_of_its_bounds_is_refused() -> None:
     with pytest.raises(ConfigError, match="attempts_max"):
-        open_store("memory://x", settings=StoreSettings(attempts_max=0))
+        open_store("memory://x", settings=VersionSettings(attempts_max=0))
 
 
 def test_nothing_of_a_file_system_is_imported_before_a_store_is_opened() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from streamlearn.errors import VersionDefect
 from streamlearn.table import TableSet, Upkeep
-from streamlearn.versions import Chain, Cut, FileEntry, Store, VersionWriter, load
-from streamlearn.versions.pieces import write_bytes
-from streamlearn.versions.settings import FileSettings
-from streamlearn.versions.split import Place
+from streamlearn.versions import Chain, Cut, Store, VersionWriter, load
+from streamlearn.versions.format.manifest import FileEntry
+from streamlearn.versions.format.pieces import write_bytes
+from streamlearn.versions.format.split import Place
+from streamlearn.versions.store.settings import FileSettings
 from tests.versions.history import MODEL, OPTIONS, PARTS, Trainer
 
 

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from streamlearn.table import RowType
-from streamlearn.versions import Committed, Cut, FileKind, Store, VersionWriter, compact, put_graph, verify
-from streamlearn.versions.manifest import KINDS
+from streamlearn.versions import Committed, Cut, Store, VersionWriter, compact, verify
+from streamlearn.versions.format.graphs import put_graph
+from streamlearn.versions.format.manifest import KINDS, FileKind
 from tests.versions.history import MODEL, Trainer
 
 

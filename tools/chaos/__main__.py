@@ -42,7 +42,7 @@ def main(words: list[str]) -> int:
     tell(f"chaos with seed {seed}, for {asked.minutes:g} minutes")
     with ExitStack() as ends:
         place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-chaos-")))
-        services, changes = whole(place / "services", ends) if asked.real else ({}, ())
+        services, changes = whole(place / "services", ends, has_replicas=True) if asked.real else ({}, ())
         outcome = run(Wanted(asked.minutes * 60, seed, only=tuple(asked.only)), place, services, changes, tell)
     _print(outcome, seed)
     return 1 if outcome.violations else 0

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 
-from streamlearn.errors import ServiceError
+from streamlearn.errors import ServiceError, StreamlearnError
 from tools.chaos.ground import PROCESSES, Ground
 from tools.chaos.heard import ask, differ
 from tools.chaos.late import LateNode
+from tools.services import Kafka, KafkaCluster, Redis
 
 __all__ = ["QUICK", "faults_of"]
 
@@ -22,6 +23,8 @@ _STOPPED_S, _LONG_S = (1.0, 6.0), 30.0
 _FULL_S, _ROOM_BYTES = 10.0, 4_096
 _TURN_WALL_S = (5.0, 10.0)
 _STRIKE_S_MAX, _HELD_S = 60.0, 4.0
+# Replies to requests that were sent before a rollback returned may arrive for this long.
+_IN_FLIGHT_S = 2.0
 _PAIRS = (("trainer", "shard-1"), ("node-1", "node-2"), ("ingest", "trainer"), ("shard-0", "shard-1"))
 QUICK = ("kill trainer", "kill node-1", "kill shard-0", "kill ingest")
 """Faults that a short run draws from."""
@@ -43,9 +46,15 @@ def faults_of(ground: Ground, away_s: float) -> dict[str, Strike]:
         "the trainer can write no large file, as on a full disk": _fill,
         "roll back, then put training back": _roll_back_and_rewind,
         "roll back, then accept what was left": _roll_back_and_accept,
+        "roll back past a revert": _roll_back_past_a_revert,
         "put training back": _rewind,
     }
     found |= {f"stop {name} for {away_s:.0f} s": partial(_away, name=name, away_s=away_s) for name in ground.services}
+    if isinstance(redis := ground.services.get("redis"), Redis):
+        found["flush redis"] = partial(_flush, redis=redis)
+    if isinstance(kafka := ground.services.get("kafka"), KafkaCluster):
+        found |= {f"kill broker {node}": partial(_kill_broker, broker=kafka.brokers[node]) for node in kafka.brokers}
+        found["a broker that is not in sync leads the samples"] = partial(_elect, kafka=kafka)
     return found
 
 
@@ -157,14 +166,46 @@ def _roll_back(ground: Ground) -> int:
     )
     good = ground.active
     ground.loop.wait(lambda: ground.active > good, "a version to roll back from", _STRIKE_S_MAX)
+    _roll_back_to(ground, good)
+    return good
+
+
+def _roll_back_to(ground: Ground, good: int) -> None:
+    """Roll back to a version, and check that it alone is served while newer ones come."""
     ground.loop.verb("rollback", "--to", str(good), "--reason", "chaos")
+    returned_s = time.monotonic()
     # Versions come, and are not followed.
     ground.wait_newer(ground.newest.version)
     time.sleep(_HELD_S)
     if ground.active != good or any(one != good for one in ground.loop.served()):
         message = f"version {good} is held, and {ground.active} is active, {ground.loop.served()} are served"
         raise ServiceError(message, help="see `streamlearn versions`")
-    return good
+    ground.check_clean(ground.heard.since(returned_s + _IN_FLIGHT_S))
+
+
+def _roll_back_past_a_revert(ground: Ground) -> None:
+    """A second incident: roll back to a version older than the revert that ended the first one."""
+    good = _roll_back(ground)
+    _rewind_to(ground, good)
+    ground.loop.verb("release", "--reason", "chaos")
+    revert = ground.newest.version
+    ground.loop.wait(lambda: ground.active > revert, "a version after the revert to be served", _STRIKE_S_MAX)
+    _roll_back_to(ground, good)
+    try:
+        ground.loop.verb("release", "--reason", "chaos")
+    except StreamlearnError:
+        pass  # all that was served after the target is tainted, so there is nothing to follow
+    else:
+        message = f"release follows version {ground.active}, which a rollback to {good} left"
+        raise ServiceError(message, help="see `streamlearn versions`")
+    _rewind_to(ground, good)
+    ground.loop.verb("release", "--reason", "chaos")
+
+
+def _flush(ground: Ground, redis: Redis) -> None:
+    """The registry loses everything; a rollback must still reach every node."""
+    redis.flush()
+    _roll_back_and_rewind(ground)
 
 
 def _roll_back_and_rewind(ground: Ground) -> None:
@@ -195,6 +236,19 @@ def _rewind_to(ground: Ground, version: int) -> None:
         )
 
     ground.loop.wait(reverted, "training to go back", _STRIKE_S_MAX)
+
+
+def _kill_broker(ground: Ground, broker: Kafka) -> None:
+    broker.kill()
+    time.sleep(ground.chance.uniform(*_STOPPED_S))
+    broker.launch()
+
+
+def _elect(ground: Ground, kafka: KafkaCluster) -> None:
+    """An unclean election where nothing was lost: with two replicas in sync, what one alone has is not acknowledged."""
+    name = ground.folder.topic_url("samples").rpartition("/")[2]
+    kafka.elect_unclean(name, lambda: None)
+    kafka.set_topic(name, {"unclean.leader.election.enable": "false"})
 
 
 def _away(ground: Ground, name: str, away_s: float) -> None:

@@ -11,9 +11,10 @@ from streamlearn.apps import AppFolder
 from streamlearn.demo import Feed, Loop
 from streamlearn.errors import ServiceError
 from streamlearn.versions import Known
+from streamlearn.versions.pointer.moves import taints_of
 from tools.chaos.heard import Heard
 from tools.chaos.turning import Turning
-from tools.services import Service
+from tools.services import KafkaCluster, Service
 
 __all__ = ["PROCESSES", "Ground"]
 
@@ -48,7 +49,7 @@ class Ground:
         speed: float,
         heard: Heard,
         chance: random.Random,
-        services: Mapping[str, Service],
+        services: Mapping[str, Service | KafkaCluster],
         place: Path,
     ) -> None:
         self.folder, self.changes, self.loop, self.feed = folder, changes, loop, feed
@@ -90,6 +91,18 @@ class Ground:
             return lowest > newest and reached_ms >= event_ms
 
         self.loop.wait(is_whole, "a newer version from every node", within_s)
+        self.check_clean(set(self.feed.last))
+
+    def check_clean(self, answered: set[int]) -> None:
+        """Check that none of the versions that answered is tainted now.
+
+        Raises:
+            ServiceError: One is.
+        """
+        tainted = answered & taints_of(self.loop.model.pointer, self.loop.known()).keys()
+        if tainted:
+            message = f"nodes answered with tainted versions: {', '.join(map(str, sorted(tainted)))}"
+            raise ServiceError(message, help="see `streamlearn versions`")
 
     def wait_newer(self, version: int) -> int:
         """Wait until there is a version newer than one; gives its number."""

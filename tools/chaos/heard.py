@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 
 from streamlearn.errors import ServiceError
 from streamlearn.serving.infer import InferAnswer
-from streamlearn.serving.load import Load
+from streamlearn.serving.load.load_run import Load
 from streamlearn.serving.protobuf import nested
 
 __all__ = ["Heard", "ask", "differ"]
@@ -25,11 +26,13 @@ class Heard:
     def __init__(self) -> None:
         self._lock, self._count = threading.Lock(), 0
         self._kept: dict[int, list[tuple[bytes, InferAnswer]]] = {}
+        self._last_s: dict[int, float] = {}
 
     def __call__(self, message: bytes, answer: InferAnswer) -> None:
-        """Note an answer, perhaps."""
+        """Note which version answered, and keep the answer if it is one of a few."""
         with self._lock:
             self._count += 1
+            self._last_s[int(answer.version)] = time.monotonic()
             kept = self._kept.setdefault(int(answer.version), [])
             if len(kept) < _OF_VERSION_MAX and (self._count % _EVERY == 0 or not kept):
                 kept.append((message, answer))
@@ -39,6 +42,11 @@ class Heard:
         """The versions that answered, oldest first."""
         with self._lock:
             return sorted(self._kept)
+
+    def since(self, monotonic_s: float) -> set[int]:
+        """The versions that answered after a point in time."""
+        with self._lock:
+            return {version for version, last_s in self._last_s.items() if last_s > monotonic_s}
 
     def of(self, version: int) -> list[tuple[bytes, InferAnswer]]:
         """What was kept of one."""

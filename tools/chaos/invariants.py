@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,13 @@ import numpy.typing as npt
 from streamlearn.demo import Board
 from streamlearn.errors import StreamlearnError
 from streamlearn.serving.infer import InferAnswer
+from streamlearn.versions.format.log import read_manifest
 from tools.chaos.ground import Ground
 from tools.chaos.heard import ask, differ
 from tools.chaos.late import LateNode
 from tools.chaos.settled import UNSETTLED, Settled, mark_of
 
-__all__ = ["answers", "chosen", "learned", "verified"]
+__all__ = ["answers", "chosen", "learned", "misnamed", "named", "verified"]
 
 _OLDER, _NAMED = 5, 5
 
@@ -66,6 +67,33 @@ def verified(ground: Ground) -> Iterator[str]:
         ground.loop.verb("verify")
     except StreamlearnError as error:
         yield error.message
+
+
+def named(ground: Ground) -> Iterator[str]:
+    """Whether every version has the application's labels by name and in order, and answered for each of them."""
+    labels, model = [label.name for label in ground.folder.app.labels], ground.loop.model
+    for known in ground.loop.known():
+        manifest = read_manifest(model.store, model.history.folder(known.ref))
+        answered = [list(answer.outputs) for _, answer in ground.heard.of(known.version)]
+        yield from misnamed(known.version, labels, list(manifest.labels or ()), answered)
+
+
+def misnamed(
+    version: int, labels: Sequence[str], written: Sequence[str], answered: Iterable[Sequence[str]]
+) -> Iterator[str]:
+    """Where a version has other labels than the application, or in another order.
+
+    Args:
+        version: Which one.
+        labels: The application's.
+        written: Those in its manifest.
+        answered: The names of outputs in answers.
+    """
+    if list(written) != list(labels):
+        yield f"version {version} was written with the labels {list(written)}, and not {list(labels)}"
+    for names in answered:
+        if [name for name in names if name in labels] != list(labels):
+            yield f"version {version} answered with {list(names)}, and not with every one of {list(labels)}"
 
 
 def answers(ground: Ground, late: LateNode, told: Callable[[int], None]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from streamlearn.events import EventDecoder
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.topics import Records
 
-__all__ = ["UNSETTLED", "Settled", "counted", "mark_of", "read_settled"]
+__all__ = ["UNSETTLED", "Settled", "counted", "ends_of_rows", "mark_of", "read_settled"]
 
 UNSETTLED = -1
 """Stands for the value of a label that no row settles."""
@@ -56,6 +56,18 @@ def read_settled(folder: AppFolder) -> Settled:
     codec = SampleCodec(folder.app, folder.settings.samples)
     batches = (codec.decode(value) for records in _read(folder, "samples") for value in records.values if value)
     return counted(batches, _shown(folder), len(folder.app.labels))
+
+
+def ends_of_rows(folder: AppFolder) -> list[int]:
+    """By partition, the offset behind the last message that has rows; after others no version need be published."""
+    codec = SampleCodec(folder.app, folder.settings.samples)
+    ends: dict[int, int] = {}
+    for records in _read(folder, "samples"):
+        ends.setdefault(records.partition, 0)
+        for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
+            if value and len(codec.decode(value)):
+                ends[records.partition] = offset + 1
+    return [ends[partition] for partition in sorted(ends)]
 
 
 def counted(batches: Iterator[SampleBatch] | list[SampleBatch], shown: Mapping[Place, int], labels: int) -> Settled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streamlearn.apps import App
-from streamlearn.demo import Poison
+from streamlearn.demo.poison import Poison
 from streamlearn.replay import History, HistoryBlock
 
 __all__ = ["Turning"]

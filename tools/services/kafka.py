@@ -31,16 +31,19 @@ _ARCHIVE = "classes.jsa"
 _FORMATTED = "formatted"
 _FORMAT_WAIT_S_MAX = 60.0
 _PROBE_WAIT_S_MAX = 1.0
-_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
-_SETTINGS = """\
+_ROLE = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@{host}:{controller_port}
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 advertised.listeners=PLAINTEXT://{host}:{port}
-controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
+"""
+
+_SETTINGS = """\
+controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 log.dirs={data}
 auto.create.topics.enable=false
@@ -99,6 +102,8 @@ class Kafka(Service):
 
     name = "kafka"
     stop_wait_s_max = 30.0
+    heap = "-Xmx512m"
+    node = 1
 
     def __init__(
         self,
@@ -164,13 +169,20 @@ class Kafka(Service):
         return _JARS.version
 
     def _prepare(self) -> Sequence[str]:
-        _write_settings(self.folder, self.ports, self._properties)
+        _write_settings(self.folder, self._role(), self._properties)
         data = self.folder / "data"
         if not (data / "meta.properties").exists():
-            _copy_formatted(self._files.prepared / _FORMATTED, data)
+            _copy_formatted(self._files.prepared / _FORMATTED, data, self.node, self._new_cluster_id())
         self._cluster_id = _property(data / "meta.properties", "cluster.id")
         jvm = _jvm(self._files.java, self._files.jars, self.folder, self._sharing)
-        return [*jvm, "kafka.Kafka", str(self.folder / "server.properties")]
+        return [*jvm, self.heap, "kafka.Kafka", str(self.folder / "server.properties")]
+
+    def _role(self) -> str:
+        """The settings that say what this node is, and which ports it has."""
+        return _role_of(self.ports)
+
+    def _new_cluster_id(self) -> str:
+        return _random_id()
 
     def _answers(self, pid: int) -> bool:
         seen = read_cluster(LOOPBACK, self.ports[0], _PROBE_WAIT_S_MAX)
@@ -183,9 +195,9 @@ def _prepared_entry(java: Java) -> str:
 
 def _prepare_once(java: Java, jars: Path, folder: Path) -> None:
     """Format storage, and run a broker once so that the JVM writes its class archive at the end."""
-    _write_settings(folder, free_ports(2), {})
+    _write_settings(folder, _role_of(free_ports(2)), {})
     cluster_id = _random_id()
-    command = [*_jvm(java, jars, folder, "-Xshare:auto"), "kafka.tools.StorageTool", "format"]
+    command = [*_jvm(java, jars, folder, "-Xshare:auto"), Kafka.heap, "kafka.tools.StorageTool", "format"]
     command += ["--cluster-id", cluster_id, "--config", str(folder / "server.properties")]
     run_to_end("format", command, folder, wait_s_max=_FORMAT_WAIT_S_MAX)
     shutil.copytree(folder / "data", folder / _FORMATTED)
@@ -211,20 +223,26 @@ def _jvm(java: Java, jars: Path, folder: Path, sharing: str) -> list[str]:
     return [str(java.path), *_JVM, sharing, f"-Djava.io.tmpdir={temporary}", logging, "-cp", class_path(jars)]
 
 
-def _write_settings(folder: Path, ports: Sequence[int], properties: Mapping[str, str]) -> None:
-    port, controller_port = ports
-    settings = _SETTINGS.format(host=LOOPBACK, port=port, controller_port=controller_port, data=folder / "data")
+def _role_of(ports: Sequence[int]) -> str:
+    return _ROLE.format(host=LOOPBACK, port=ports[0], controller_port=ports[1])
+
+
+def _write_settings(folder: Path, role: str, properties: Mapping[str, str]) -> None:
+    settings = role + _SETTINGS.format(data=folder / "data")
     # Of a name that stands twice, the last counts.
     settings += "".join(f"{name}={value}\n" for name, value in properties.items())
     (folder / "server.properties").write_text(settings)
     (folder / "log4j2.properties").write_text(_LOGGING)
 
 
-def _copy_formatted(formatted: Path, data: Path) -> None:
-    """Storage as formatting leaves it, with an id of its own: a copied id would be another cluster's."""
+def _copy_formatted(formatted: Path, data: Path, node: int, cluster_id: str) -> None:
+    """Storage as formatting leaves it, with ids of its own: copied ones would be another cluster's."""
     shutil.copytree(formatted, data, dirs_exist_ok=True)
     meta = data / "meta.properties"
-    meta.write_text(re.sub(r"(?m)^cluster\.id=.*$", f"cluster.id={_random_id()}", meta.read_text()))
+    text = meta.read_text()
+    for name, value in {"cluster.id": cluster_id, "directory.id": _random_id(), "node.id": str(node)}.items():
+        text = re.sub(rf"(?m)^{re.escape(name)}=.*$", f"{name}={value}", text)
+    meta.write_text(text)
 
 
 def _property(file: Path, name: str) -> str:

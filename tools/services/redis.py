@@ -83,6 +83,15 @@ class Redis(Service):
         """The program's own version."""
         return stated_version(self._program)
 
+    def flush(self) -> None:
+        """Delete every key, as FLUSHALL does."""
+        with socket.create_connection((LOOPBACK, self.ports[0]), timeout=_ASK_WAIT_S_MAX) as connection:
+            connection.sendall(b"FLUSHALL\r\n")
+            reply = connection.recv(4096)
+        if reply != b"+OK\r\n":
+            message = f"FLUSHALL was answered with {reply!r}"
+            raise ServiceError(message, help=f"see {self.log}")
+
     def _prepare(self) -> Sequence[str]:
         # The append-only file is written before each reply, so SIGKILL loses nothing that was acknowledged.
         settings = {

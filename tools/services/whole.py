@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tools.services.flink import FlinkJobServer
 from tools.services.kafka import Kafka
+from tools.services.kafka_cluster import KafkaCluster, kafka_cluster
 from tools.services.redis import Redis
 from tools.services.service import Service
 
@@ -25,13 +26,19 @@ def whole_settings(place: Path, ends: ExitStack) -> tuple[str, ...]:
     return whole(place, ends)[1]
 
 
-def whole(place: Path, ends: ExitStack) -> tuple[dict[str, Service], tuple[str, ...]]:
-    """The same, and those of them that may be away for a while.
+def whole(
+    place: Path, ends: ExitStack, *, has_replicas: bool = False
+) -> tuple[dict[str, Service | KafkaCluster], tuple[str, ...]]:
+    """The same, and those of them that may be away for a while; with replicas, Kafka is three brokers.
 
     Raises:
         ServiceError: One cannot be had here.
     """
-    kafka = ends.enter_context(Kafka.start(place / "kafka"))
+    kafka: Kafka | KafkaCluster
+    if has_replicas:
+        kafka = ends.enter_context(kafka_cluster(place / "kafka"))
+    else:
+        kafka = ends.enter_context(Kafka.start(place / "kafka"))
     redis = ends.enter_context(Redis.start(place / "redis"))
     flink = ends.enter_context(FlinkJobServer.start(place / "flink"))
     changes = (

@@ -71,10 +71,13 @@ impl JoinCore {
     fn give_up(&mut self, watermark: i64) {
         let settings = &self.rules.settings;
         let foreign_until = settings.from_ms.saturating_add(self.rules.window_max);
-        let out = &mut self.out;
+        let (out, closed) = (&mut self.out, &mut self.closed);
         self.waiting.expire(watermark - settings.orphan_wait_ms, |act| {
             if act.done.time <= foreign_until {
                 out.counters.actions_before += 1;
+            } else if closed.has(key_of_bytes(act.id, place_salt())) {
+                out.counters.actions_late += 1;
+                out.push_letter(act.letter(LetterKind::ActionLate));
             } else {
                 out.counters.actions_orphan += 1;
                 out.push_letter(act.letter(LetterKind::ActionOrphan));
@@ -138,6 +141,7 @@ impl JoinCore {
         for place in 0..places {
             let slot = place as usize % AHEAD;
             self.index.remove(ahead[slot], At { slice: number, place });
+            self.closed.add(ahead[slot]);
             if place + (AHEAD as u32) < places {
                 ahead[slot] = hash(place + AHEAD as u32);
                 self.index.prefetch(ahead[slot]);

@@ -3,7 +3,7 @@
 use streamlearn_wire::checksum::crc32c;
 
 use crate::error::{Error, Result};
-use crate::settings::TIME_MAX_MS;
+use crate::settings::is_time;
 
 /// A number that columns are made of.
 pub(crate) trait Number: Copy {
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
     /// A time within what times may be.
     pub fn time(&mut self) -> Result<i64> {
         let time = self.i64()?;
-        if time.abs() >= TIME_MAX_MS { broken(format!("a time of {time} ms")) } else { Ok(time) }
+        if is_time(time) { Ok(time) } else { broken(format!("a time of {time} ms")) }
     }
 
     pub fn bytes(&mut self) -> Result<&'a [u8]> {

@@ -3,18 +3,19 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
+use crate::closed_requests::Closed;
 use crate::counters::Counters;
-use crate::done::is_weight;
 use crate::emit::Correction;
 use crate::error::{Error, Result, refuse};
 use crate::index::{At, Index};
+use crate::joined_columns::Taken;
+use crate::outcome::is_weight;
 use crate::output::Output;
-use crate::settings::{Rules, Settings, TIME_MAX_MS};
+use crate::settings::{Rules, Settings, TIME_MAX_MS, is_time};
 use crate::shelf::Shelf;
 use crate::slice::Slice;
 use crate::spares::Spares;
-use crate::taken::Taken;
-use crate::waiting::Waiting;
+use crate::waiting_actions::Waiting;
 
 /// A watermark before any time, and one after any deadline.
 pub(crate) const NEVER: i64 = -(1 << 55);
@@ -114,7 +115,7 @@ pub struct Actions<'a> {
 }
 
 fn check_times(times: &[i64]) -> Result<()> {
-    match times.iter().find(|time| !(-TIME_MAX_MS + 1..TIME_MAX_MS).contains(time)) {
+    match times.iter().find(|&&time| !is_time(time)) {
         Some(time) => refuse(format!("an event time is {time} ms, beyond {TIME_MAX_MS}")),
         None => Ok(()),
     }
@@ -172,6 +173,7 @@ pub struct JoinCore {
     pub(crate) index: Index,
     pub(crate) slices: Slices,
     pub(crate) waiting: Waiting,
+    pub(crate) closed: Closed,
     pub(crate) corrections: BinaryHeap<Reverse<Correction>>,
     pub(crate) out: Output,
     pub(crate) scratch: Scratch,
@@ -218,6 +220,7 @@ impl JoinCore {
                 spares: Spares::default(),
             },
             waiting: Waiting::new(rules.settings.slice_ms),
+            closed: Closed::new(rules.settings.pending_bytes_max),
             corrections: BinaryHeap::new(),
             out: Output::default(),
             scratch: Scratch::default(),
@@ -303,6 +306,11 @@ impl JoinCore {
         self.out.rows.len()
     }
 
+    /// The least time that a row that waits to be taken was settled at.
+    pub fn ready_from_ms(&self) -> Option<i64> {
+        self.out.rows.iter().map(|row| row.settle_time).min()
+    }
+
     /// Letters that wait to be taken.
     pub fn letters(&self) -> usize {
         self.out.letters.len()
@@ -312,7 +320,8 @@ impl JoinCore {
     pub fn bytes(&self) -> u64 {
         let corrections = self.corrections.capacity() * size_of::<Correction>();
         let slices = self.slices.bytes + self.slices.spares.bytes();
-        slices + self.index.bytes() + self.waiting.bytes() + self.out.bytes() + corrections as u64
+        let held = self.index.bytes() + self.waiting.bytes() + self.closed.bytes() + self.out.bytes();
+        slices + held + corrections as u64
     }
 
     /// What was counted.

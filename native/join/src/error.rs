@@ -24,7 +24,7 @@ impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full { held, wanted, max } => {
-                write!(out, "{held} bytes are held, {wanted} more were to be added, and {max} are allowed")
+                write!(out, "cannot add {wanted} bytes: {held} bytes are held, and {max} are allowed")
             }
             Self::Argument(text) | Self::Bytes(text) => out.write_str(text),
         }

@@ -4,17 +4,19 @@
 //! A `JoinCore` holds the pending requests of one lot and says which rows are due when a watermark passes. `Marks`
 //! hold two bits for every (identity, label), so that a row that comes again is learned once.
 
-mod adding;
 mod advance;
 mod bytes;
+mod closed_requests;
 mod core;
 mod counters;
-mod done;
 mod emit;
 mod error;
+mod event_intake;
 mod hash;
 mod index;
+mod joined_columns;
 mod marks;
+mod outcome;
 mod output;
 mod page;
 mod page_bytes;
@@ -24,14 +26,13 @@ mod shelf;
 mod slice;
 mod snapshot;
 mod spares;
-mod taken;
-mod waiting;
+mod waiting_actions;
 
 pub use crate::core::{Actions, Impressions, JoinCore, Origins, Spans};
 pub use counters::{Counters, MarksCounters};
 pub use error::{Error, Result};
 pub use hash::{is_kept, is_logged, share_threshold};
+pub use joined_columns::{Letters, Requests, Rows, Taken};
 pub use marks::{Marks, MarksSettings, Settled, Settling};
 pub use output::LetterKind;
 pub use settings::{GROUPS_MAX, Group, LABELS_MAX, Label, Settings};
-pub use taken::{Letters, Requests, Rows, Taken};

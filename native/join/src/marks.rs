@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::counters::MarksCounters;
 use crate::error::{Error, Result, refuse};
 use crate::page::{OFFSETS, Page, Width};
-use crate::settings::{LABELS_MAX, TIME_MAX_MS};
+use crate::settings::{LABELS_MAX, is_time};
 
 /// A bit for every label, at the lower of its two.
 const LOWER: u64 = 0x5555_5555_5555_5555;
@@ -154,7 +154,7 @@ impl Settling<'_> {
                 ));
             }
         }
-        let bad = (0..count).find(|&at| self.offsets[at] < 0 || self.times[at].abs() >= TIME_MAX_MS);
+        let bad = (0..count).find(|&at| self.offsets[at] < 0 || !is_time(self.times[at]));
         match bad {
             Some(at) => {
                 refuse(format!("request {at} has offset {} and time {}", self.offsets[at], self.times[at]))
@@ -322,7 +322,7 @@ impl Marks {
         Ok(())
     }
 
-    fn claim(&mut self, wanted: u64) -> Result<()> {
+    pub(crate) fn claim(&mut self, wanted: u64) -> Result<()> {
         let (held, max) = (self.bytes(), self.settings.bytes_max);
         if held + wanted > max {
             self.counters.refusals += 1;

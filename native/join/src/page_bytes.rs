@@ -76,8 +76,8 @@ impl Marks {
     /// Put a save on top of what was loaded before; a save since the number this returns is what changed after it.
     ///
     /// # Errors
-    /// The bytes are no save, are of other labels, or something is in flight. What was loaded is in no state to be
-    /// used then.
+    /// The bytes are no save, are of other labels, or something is in flight; or more would be held than may be. What
+    /// was loaded is in no state to be used then.
     pub fn load(&mut self, named: &[(&str, &[u8])]) -> Result<u64> {
         if self.undos > 0 {
             return broken(format!("{} marks are in flight: load into new marks", self.undos));
@@ -87,9 +87,11 @@ impl Marks {
             return broken(format!("entry {HEAD:?} is not among {} entries", named.len()));
         };
         let numbers = self.load_head(head)?;
+        self.forget(self.horizon);
         for (name, bytes) in named.iter().filter(|(name, _)| *name != HEAD) {
-            if let Err(error) = self.load_pages(bytes, &numbers) {
-                return broken(format!("entry {name:?}: {error}"));
+            match self.load_pages(bytes, &numbers) {
+                Err(Error::Bytes(error)) => return broken(format!("entry {name:?}: {error}")),
+                loaded => loaded?,
             }
         }
         self.forget(self.horizon);
@@ -134,6 +136,7 @@ impl Marks {
             (page.time_max, page.changed) = (time_max, self.save);
             let key: PageKey = (topic, partition, number);
             self.drop_page(key);
+            self.claim(page.bytes())?;
             self.put_page(key, page);
         }
         from.finish()

@@ -12,6 +12,11 @@ pub const GROUPS_MAX: usize = 32;
 /// Durations and times are less than this, so that sums of them are never more than an int64 holds.
 pub(crate) const TIME_MAX_MS: i64 = 1 << 52;
 
+/// Whether an event may have this time; the lowest number has no absolute value, so none is taken.
+pub(crate) fn is_time(ms: i64) -> bool {
+    (1 - TIME_MAX_MS..TIME_MAX_MS).contains(&ms)
+}
+
 /// Labels that are decided together. Durations are event time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {

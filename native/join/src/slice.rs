@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::done::{Done, Stamp};
 use crate::hash::Identity;
+use crate::outcome::{Done, Stamp};
 use crate::prefetch::prefetch;
 
 /// Impressions whose least and greatest time are noted together.

@@ -2,21 +2,23 @@
 
 use std::collections::HashMap;
 
-use crate::adding::correction;
 use crate::bytes::{Number, Reader, Writer};
 use crate::core::{JoinCore, NEVER};
-use crate::done::{Done, is_weight};
 use crate::error::{Error, Result};
+use crate::event_intake::correction;
 use crate::hash::place_salt;
 use crate::index::At;
+use crate::outcome::{Done, is_weight};
 use crate::output::{Letter, LetterKind, Row};
-use crate::settings::{Settings, TIME_MAX_MS};
+use crate::settings::{Settings, is_time};
 use crate::slice::{Act, DEAD, NONE, Origin, Slice};
 use std::cmp::Reverse;
 use streamlearn_wire::keys::key_of_bytes;
 
 const MAGIC: &[u8; 4] = b"SLJC";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
+/// More than any join counts, and far from where counting on wraps around.
+const COUNT_MAX: u64 = 1 << 62;
 
 impl JoinCore {
     /// Everything that is held.
@@ -35,6 +37,7 @@ impl JoinCore {
             write_slice(self.slices.shelf.get(number), &mut out);
         }
         self.waiting.write(&mut out);
+        self.closed.write(&mut out);
         let rows = &self.out.rows;
         let numbers = |of: fn(&Row) -> u32| rows.iter().map(of).collect::<Vec<u32>>();
         out.column(&rows.iter().map(|row| ordinals[&row.slice]).collect::<Vec<u32>>());
@@ -69,13 +72,16 @@ impl JoinCore {
         }
         join.rules.settings.from_ms = from.i64()?;
         join.watermark = from.i64()?;
-        if join.watermark.abs() > -NEVER {
+        if !(NEVER..=-NEVER).contains(&join.watermark) {
             return broken(format!("a watermark of {} ms", join.watermark));
         }
         let counters: Vec<u64> = from.column()?;
         let own = join.out.counters.values_mut();
         if counters.len() != own.len() {
             return broken(format!("{} counts, expected {}", counters.len(), own.len()));
+        }
+        if let Some(count) = counters.iter().find(|&&count| count > COUNT_MAX) {
+            return broken(format!("a count of {count}, to which none can be added"));
         }
         own.into_iter().zip(counters).for_each(|(own, value)| *own = value);
         let mut numbers = Vec::new();
@@ -84,6 +90,7 @@ impl JoinCore {
             numbers.push(join.put_slice(key, read_slice(&mut from, key, join.rules.settings.slice_ms)?)?);
         }
         join.waiting.read(&mut from)?;
+        join.closed.read(&mut from)?;
         join.read_rows(&mut from, &numbers)?;
         for _ in 0..from.u64()? {
             let letter = read_letter(&mut from)?;
@@ -185,7 +192,7 @@ fn write_slice(slice: &Slice, out: &mut Writer) {
 }
 
 fn read_slice(from: &mut Reader<'_>, key: i64, slice_ms: i64) -> Result<Slice> {
-    let Some(start_ms) = key.checked_mul(slice_ms).filter(|start| start.abs() < -NEVER) else {
+    let Some(start_ms) = key.checked_mul(slice_ms).filter(|start| (NEVER + 1..-NEVER).contains(start)) else {
         return broken(format!("slice {key} of {slice_ms} ms"));
     };
     let mut slice = Slice { start_ms, times: from.column()?, ..Slice::default() };
@@ -208,9 +215,12 @@ fn read_slice(from: &mut Reader<'_>, key: i64, slice_ms: i64) -> Result<Slice> {
     // Actions are linked to older ones, so links that fall end.
     let linked = |(act, &next): (usize, &u32)| next == NONE || (next as usize) < act;
     let heads = slice.heads.iter().all(|&head| head == NONE || head == DEAD || (head as usize) < times.len());
+    // Places of items in their record: numbers that have one behind them.
+    let places = firsts.iter().all(|first| first.checked_add(slice.items.len() as u32).is_some());
     let whole = lengths == [rows; 5]
+        && places
         && acts == [times.len(); 3]
-        && times.iter().all(|time| time.abs() < TIME_MAX_MS)
+        && times.iter().all(|&time| is_time(time))
         && weights.iter().all(|&weight| is_weight(weight))
         && slice.heads.len() == slice.items.len()
         && slice.times.iter().all(|&time| i64::from(time) < slice_ms);

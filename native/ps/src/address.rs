@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
 /// Where a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -98,16 +101,22 @@ impl Listening {
     }
 }
 
-/// Bind a socket in the file system, in the place of one that nobody listens at any more.
+/// Bind a socket in the file system that its owner alone may connect to, in the place of one that nobody listens at any
+/// more. Its file is made with the rights that the socket has, so others can never connect, not even briefly.
 fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
-    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    use std::os::unix::fs::FileTypeExt;
+
+    use rustix::fs::{Mode, fchmod};
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
         std::fs::remove_file(path)?;
     }
-    let listener = std::os::unix::net::UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 #[cfg(test)]
@@ -129,5 +138,29 @@ mod tests {
         assert!(Listening::bind("0.0.0.0:0", true).is_ok());
         let listening = Listening::bind("127.0.0.1:0", false).unwrap();
         assert!(listening.address().starts_with("127.0.0.1:") && !listening.address().ends_with(":0"));
+    }
+
+    #[test]
+    fn a_unix_socket_is_its_owners_alone_from_its_first_moment() {
+        use std::os::unix::fs::PermissionsExt;
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let path = std::env::temp_dir().join(format!("owned-{}", std::process::id()));
+        let is_over = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let looker = scope.spawn(|| {
+                let mut seen = std::collections::BTreeSet::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    seen.extend(std::fs::metadata(&path).map(|found| found.permissions().mode() & 0o777));
+                }
+                seen
+            });
+            for _ in 0..20_000 {
+                drop(bind_unix(&path).unwrap());
+                std::fs::remove_file(&path).unwrap();
+            }
+            is_over.store(true, Ordering::Relaxed);
+            looker.join().unwrap()
+        });
+        assert_eq!(seen.into_iter().collect::<Vec<u32>>(), [0o600]);
     }
 }

@@ -3,7 +3,7 @@
 mod call;
 mod cut;
 mod driver;
-mod fetched;
+mod fetched_rows;
 mod figures;
 mod lane;
 mod link;
@@ -11,7 +11,7 @@ mod pull;
 mod push;
 mod settings;
 
-pub use fetched::{Fetched, FetchedRows};
+pub use fetched_rows::{Fetched, FetchedRows};
 pub use figures::{ClientStats, ClientVerb, LinkStats};
 pub use push::PushOf;
 pub use settings::{ClientLimits, ClientSettings, Role, TlsTrust};
@@ -73,7 +73,7 @@ struct Plan {
 }
 
 /// What callers and the thread that carries bytes share.
-struct Core {
+struct ClientCore {
     settings: ClientSettings,
     links: Vec<Arc<Link>>,
     term: Mutex<Term>,
@@ -87,12 +87,12 @@ struct Core {
 
 /// A client of all shards of a model. Dropping it closes it.
 pub struct Client {
-    core: Arc<Core>,
+    core: Arc<ClientCore>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// A call's place among those there may be at once.
-struct Place<'a>(&'a Core);
+struct Place<'a>(&'a ClientCore);
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
@@ -111,7 +111,7 @@ impl Client {
         let links = Link::of_all(&settings)?;
         let shards = links.len();
         let (closed, is_closed) = watch::channel(false);
-        let core = Arc::new(Core {
+        let core = Arc::new(ClientCore {
             pool: Pool::new(2 * settings.limits.in_flight_max * shards + 4, POOLED_BYTES_MAX),
             links,
             term: Mutex::new(Term { epoch: None, sequences: vec![0; shards], unsure: None }),
@@ -193,7 +193,7 @@ impl Client {
 
     /// Distinct rows of keys of several tables, to be packed from.
     pub fn fetch(&self, wanted: &[(u16, &[u64])], at: PullAt) -> Result<Fetched> {
-        self.core.read(|epoch, deadline| fetched::fetch(&self.core, wanted, (at, epoch, deadline)))
+        self.core.read(|epoch, deadline| fetched_rows::fetch(&self.core, wanted, (at, epoch, deadline)))
     }
 
     /// Let rows learn, exactly once whatever happens to connections. Gradients of a key are summed in the order given.
@@ -250,7 +250,7 @@ impl Drop for Client {
     }
 }
 
-impl Core {
+impl ClientCore {
     fn term(&self) -> MutexGuard<'_, Term> {
         self.term.lock().expect("no holder panics")
     }

@@ -86,8 +86,8 @@ impl fmt::Display for FrameError {
             Self::HeaderCheck { said, is } => {
                 write!(f, "a header's checksum is {is:#010x}, it says {said:#010x}")
             }
-            Self::Kind(kind) => write!(f, "there is no kind {kind}"),
-            Self::Flags(flags) => write!(f, "there are no flags {flags:#06x}"),
+            Self::Kind(kind) => write!(f, "unknown kind {kind}"),
+            Self::Flags(flags) => write!(f, "unknown flags {flags:#06x}"),
             Self::Large { payload_bytes, bytes_max } => {
                 write!(f, "a payload of {payload_bytes} bytes: at most {bytes_max}")
             }

@@ -19,7 +19,7 @@ pub struct Frame {
 }
 
 /// Where in a frame the bytes are.
-enum Place {
+enum WindowPlace {
     /// In a header.
     Header,
     /// Behind a header whose payload is not yet admitted.
@@ -31,7 +31,7 @@ enum Place {
 /// What the bytes of one peer come to.
 pub struct Intake {
     bytes_max: u32,
-    place: Place,
+    place: WindowPlace,
     /// What was read beyond the last payload, from `ahead_at` on.
     ahead: Vec<u8>,
     ahead_at: usize,
@@ -43,7 +43,7 @@ impl Intake {
     /// An intake of frames whose payloads are no larger than this.
     pub fn new(bytes_max: u32) -> Self {
         let (ahead, payload, spare) = (Vec::with_capacity(AHEAD_BYTES), Vec::new(), Vec::new());
-        Self { bytes_max, place: Place::Header, ahead, ahead_at: 0, payload, spare }
+        Self { bytes_max, place: WindowPlace::Header, ahead, ahead_at: 0, payload, spare }
     }
 
     /// Allow other payloads from the next frame on.
@@ -53,25 +53,25 @@ impl Intake {
 
     /// Whether no byte of a next frame has arrived.
     pub fn is_between(&self) -> bool {
-        matches!(self.place, Place::Header) && self.ahead_at == self.ahead.len()
+        matches!(self.place, WindowPlace::Header) && self.ahead_at == self.ahead.len()
     }
 
     /// What the header at hand claims for its payload, which must be admitted before any of it is taken in.
     pub fn claimed(&self) -> Option<u32> {
         match self.place {
-            Place::Claimed(header) => Some(header.payload_bytes),
+            WindowPlace::Claimed(header) => Some(header.payload_bytes),
             _ => None,
         }
     }
 
     /// Admit the payload that was claimed.
     pub fn admit(&mut self) {
-        let Place::Claimed(header) = self.place else { return };
+        let WindowPlace::Claimed(header) = self.place else { return };
         let whole = header.payload_bytes as usize + CHECK_BYTES;
         self.payload = std::mem::take(&mut self.spare);
         self.payload.clear();
         self.payload.reserve(whole.min(FIRST_BYTES_MAX));
-        self.place = Place::Payload(header);
+        self.place = WindowPlace::Payload(header);
     }
 
     /// Give memory for a later payload.
@@ -88,7 +88,7 @@ impl Intake {
 
     /// The next frame, if it is whole. None: more bytes are wanted, or a claim is to be admitted.
     pub fn take(&mut self) -> Result<Option<Frame>, FrameError> {
-        if let Place::Header = self.place {
+        if let WindowPlace::Header = self.place {
             let Some(head) = self.ahead[self.ahead_at..].first_chunk::<HEADER_BYTES>() else {
                 return Ok(None);
             };
@@ -98,9 +98,9 @@ impl Intake {
                 return Err(FrameError::Large { payload_bytes, bytes_max });
             }
             self.ahead_at += HEADER_BYTES;
-            self.place = Place::Claimed(header);
+            self.place = WindowPlace::Claimed(header);
         }
-        let Place::Payload(header) = self.place else { return Ok(None) };
+        let WindowPlace::Payload(header) = self.place else { return Ok(None) };
         let whole = header.payload_bytes as usize + CHECK_BYTES;
         let (wanted, ahead) = (whole - self.payload.len(), &self.ahead[self.ahead_at..]);
         let count = wanted.min(ahead.len());
@@ -117,13 +117,13 @@ impl Intake {
             return Err(FrameError::PayloadCheck { said, is });
         }
         payload.truncate(whole - CHECK_BYTES);
-        self.place = Place::Header;
+        self.place = WindowPlace::Header;
         Ok(Some(Frame { header, payload }))
     }
 
     /// Where the bytes that arrive next are to be appended, and how many at most. To be asked after `take` gave none.
     pub fn room(&mut self) -> (&mut Vec<u8>, usize) {
-        let Place::Payload(header) = self.place else {
+        let WindowPlace::Payload(header) = self.place else {
             self.ahead.drain(..self.ahead_at);
             self.ahead_at = 0;
             let count = AHEAD_BYTES - self.ahead.len();

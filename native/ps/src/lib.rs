@@ -32,7 +32,7 @@ pub use intake::{Frame, Intake};
 pub use message::{Columns, HelloAsk, HelloReply, PROTOCOL, PullAsk, PushAsk, PushReply, SliceHead};
 pub use numbers::Encoding;
 pub use refusal::{Code, Refusal};
-pub use server::{Limits, Note, Order, Server, ServerSettings, Shard};
+pub use server::{CLOCK_MS_MAX, Limits, Note, Order, Server, ServerSettings, Shard};
 pub use stats::{BUCKETS_US, Stats, Verb, VerbStats};
 pub use streamlearn_table::{Admit, Pushed};
 pub use streamlearn_trust::{Secret, TlsFiles};

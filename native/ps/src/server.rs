@@ -12,6 +12,7 @@ mod work;
 pub use notes::Note;
 pub use orders::Order;
 pub use settings::{Limits, ServerSettings, Shard};
+pub use work::CLOCK_MS_MAX;
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -44,7 +45,7 @@ const POOLED_BYTES_MAX: usize = 2 << 20;
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
 
 /// What all connections share.
-struct Core {
+struct ServerCore {
     shard: Shard,
     token: Option<Secret>,
     tls: Option<TlsAcceptor>,
@@ -63,7 +64,7 @@ struct Core {
 
 /// A shard's server. Dropping it stops it.
 pub struct Server {
-    core: Arc<Core>,
+    core: Arc<ServerCore>,
     addresses: Vec<String>,
     paths: Vec<PathBuf>,
     stopped: watch::Sender<bool>,
@@ -93,7 +94,7 @@ impl Server {
         };
         let paths = listening.iter().filter_map(path_of).collect();
         let limits = settings.limits;
-        let core = Arc::new(Core {
+        let core = Arc::new(ServerCore {
             shard,
             token: settings.token,
             tls,
@@ -171,7 +172,7 @@ impl Server {
 
     /// Figures since it started.
     pub fn stats(&self) -> Stats {
-        let Core { limits, orders, peers, in_flight, stage, meter, .. } = &*self.core;
+        let ServerCore { limits, orders, peers, in_flight, stage, meter, .. } = &*self.core;
         let in_flight_bytes_max = limits.in_flight_bytes_max >> 10 << 10;
         Stats {
             connections: peers.count(),
@@ -218,7 +219,7 @@ impl Drop for Server {
     }
 }
 
-impl Core {
+impl ServerCore {
     fn refuse(&self, refusal: &Refusal) {
         self.meter.refuse(refusal.code);
     }

@@ -59,6 +59,44 @@ fn three_shards_learn_what_one_set_of_tables_learns() {
 }
 
 #[test]
+fn what_is_no_number_is_refused_and_nothing_learns_from_it() {
+    let (cluster, mut chance, mut clients) = (Cluster::start(1, Limits::default()), Chance(4), 1..);
+    for encoding in [Encoding::F32, Encoding::F16] {
+        let keys = chance.keys(3_000, u64::MAX);
+        let gradients = chance.floats(keys.len() * DIMS[1]);
+        let good = push_of(1, &keys, &gradients);
+        // A client pushes nothing more after one that failed.
+        let mut pushed = |push: PushOf<'_>| {
+            let settings = client_settings(cluster.addresses(), clients.next().unwrap());
+            open(ClientSettings { encoding, ..settings }).push(push)
+        };
+        let mut refused = |push: PushOf<'_>, text: String| {
+            let error = pushed(push).unwrap_err();
+            assert!(
+                error.trouble == Trouble::Refused(Code::BadRequest) && error.text.contains(&text),
+                "{error}"
+            );
+        };
+        let before = rows_of(&cluster, 1, &keys);
+        for (number, name) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
+            for at in [0, 7_000, gradients.len() - 1] {
+                let mut gradients = gradients.clone();
+                gradients[at] = number;
+                let (key, place) = (keys[at / DIMS[1]], at % DIMS[1]);
+                let said = format!("the gradient of key {key} has {name} at place {place}");
+                refused(PushOf { gradients: &gradients, ..good }, said);
+            }
+            refused(PushOf { rate_scale: number, ..good }, format!("a rate_scale of {name}"));
+        }
+        for now_ms in [i64::MIN, -CLOCK_MS_MAX - 1, CLOCK_MS_MAX + 1, i64::MAX] {
+            refused(PushOf { now_ms, ..good }, format!("a table time of {now_ms} ms"));
+        }
+        assert_eq!(bits(&rows_of(&cluster, 1, &keys)), bits(&before));
+        pushed(PushOf { now_ms: CLOCK_MS_MAX, ..good }).unwrap();
+    }
+}
+
+#[test]
 fn what_shards_take_only_in_small_frames_is_cut_smaller() {
     let cluster = Cluster::start(2, Limits { frame_bytes_max: 6_000, ..Limits::default() });
     let (client, set, mut chance) = (cluster.client(1), tables(), Chance(9));

@@ -217,6 +217,34 @@ fn one_connection_too_many_is_closed_and_comes_in_when_another_goes() {
 }
 
 #[test]
+fn silent_connections_crowd_out_no_client() {
+    const SILENT: usize = 2_000;
+    let cluster = Cluster::start(1, Limits::default());
+    let (address, server) = (&cluster.addresses()[0], &cluster.servers[0]);
+    let client = cluster.client(1);
+    let pulls = || client.pull(1, &[1, 2, 3], PullAt::Newest, false, &mut [0.0; 48]).unwrap();
+    pulls();
+    let connections_max = Limits::default().connections_max;
+    let mut silent = Vec::new();
+    for number in 0..SILENT {
+        silent.push(std::net::TcpStream::connect(address).unwrap());
+        if number % 100 == 99 {
+            pulls();
+            let mut fresh = Peer::hello(address, None);
+            fresh.say(Kind::Ping, 1, b"");
+            assert_eq!(fresh.next().unwrap().header.request, 1);
+            assert!(server.stats().connections <= connections_max);
+        }
+    }
+    until("some gave way", || server.stats().refused(Code::TooMany) as usize >= SILENT - connections_max);
+    assert_eq!(client.stats().shards[0].reconnects, 0);
+    let (notes, _) = server.refused(SOON);
+    assert!(notes[0].text.contains("gave way to a new connection"), "{:?}", notes[0]);
+    until("the end of those that say no hello", || server.stats().connections == 1);
+    pulls();
+}
+
+#[test]
 fn requests_wait_for_room_and_are_refused_when_none_comes() {
     let limits = Limits { frame_bytes_max: 1 << 20, in_flight_bytes_max: 1_200 << 10, ..Limits::default() };
     let cluster = Cluster::start(1, Limits { in_flight_wait_ms_max: 50, frame_wait_ms_max: 2_000, ..limits });

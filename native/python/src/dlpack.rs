@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use streamlearn_serve::packed::Tensor;
+use streamlearn_serve::tensor_batch::Tensor;
 
 const NAME: &CStr = c"dltensor";
 const CPU: i32 = 1;

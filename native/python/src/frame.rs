@@ -11,6 +11,7 @@ type Parts = Vec<Option<PyBackedBytes>>;
 type Columns<'py> =
     (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyList>, Bound<'py, PyList>);
 type Found<'py> = (Columns<'py>, usize, &'static str);
+type Epochs = Vec<(i64, i32)>;
 type Blocks = (Vec<(i64, usize, i64)>, usize, i64, &'static str);
 
 #[derive(Default)]
@@ -128,17 +129,26 @@ fn scan_kafka_batches<'py>(
     offset_min: i64,
     mut aborted: Vec<(i64, i64)>,
     decompress: &Bound<'py, PyAny>,
-) -> PyResult<(Columns<'py>, i64)> {
+) -> PyResult<(Columns<'py>, i64, Epochs)> {
     let (mut at, mut next_offset, mut gathered) = (0, offset_min, Gathered::default());
+    let mut epochs = Epochs::new();
     while let Some(batch) = py.detach(|| kafka::batch_at(data, at)).map_err(PyValueError::new_err)? {
         at = batch.payload.end;
         next_offset = next_offset.max(batch.last_offset.saturating_add(1));
+        if epochs.last().is_none_or(|&(_, epoch)| epoch != batch.leader_epoch) {
+            epochs.push((batch.base_offset, batch.leader_epoch));
+        }
         let raw = &data[batch.payload.clone()];
         let inflated: Option<PyBackedBytes> = match batch.codec {
             0 => None,
             codec => Some(decompress.call1((codec, PyBytes::new(py, raw)))?.extract()?),
         };
         let payload = inflated.as_deref().unwrap_or(raw);
+        if inflated.is_some() {
+            // A few bytes can hold millions of records, and each takes memory.
+            let bytes = kafka::frames_bytes(&batch, payload).map_err(PyValueError::new_err)?;
+            decompress.call_method1("charge", (bytes,))?;
+        }
         let id = batch.producer_id;
         let dropped = aborted.iter().position(|&(who, first)| who == id && first <= batch.last_offset);
         if batch.control {
@@ -152,7 +162,7 @@ fn scan_kafka_batches<'py>(
             gathered.add(py, payload, frames);
         }
     }
-    Ok((gathered.columns(py)?, next_offset))
+    Ok((gathered.columns(py)?, next_offset, epochs))
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

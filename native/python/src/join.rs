@@ -222,6 +222,11 @@ impl NativeJoin {
     }
 
     #[getter]
+    fn ready_from_ms(&self) -> Option<i64> {
+        self.core.ready_from_ms()
+    }
+
+    #[getter]
     fn letters(&self) -> usize {
         self.core.letters()
     }

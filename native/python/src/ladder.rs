@@ -13,7 +13,7 @@ type Priced = (Vec<(usize, u64)>, Curve);
 
 fn priced(demands: Vec<Given>) -> PyResult<Vec<Priced>> {
     if demands.is_empty() {
-        return Err(PyValueError::new_err("a ladder is chosen for something, and there is no demand"));
+        return Err(PyValueError::new_err("cannot choose a ladder without demand"));
     }
     let curve = |costs| Curve::new(costs).map_err(PyValueError::new_err);
     demands.into_iter().map(|(histogram, costs)| Ok((histogram, curve(costs)?))).collect()

@@ -7,6 +7,7 @@ mod arrays;
 mod avro;
 mod dlpack;
 mod frame;
+mod impressions;
 mod join;
 mod keys;
 mod ladder;
@@ -16,7 +17,6 @@ mod pack;
 mod parts;
 mod ps;
 mod serve;
-mod shown;
 mod spans;
 mod table;
 
@@ -36,5 +36,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     load::register(module)?;
     ladder::register(module)?;
     serve::register(module)?;
-    shown::register(module)
+    impressions::register(module)
 }

@@ -76,7 +76,7 @@ fn pace_of(name: &str, amount: f64, seed: u64, bursts: (f64, f64, f64)) -> PyRes
         "constant" => Shape::Constant,
         "bursts" => Shape::Bursts(Bursts { times: bursts.0, lasts_s: bursts.1, every_s: bursts.2 }),
         "closed" => return Ok(Pace::Closed { callers: amount as usize, seed }),
-        other => return Err(PyValueError::new_err(format!("there is no pace {other:?}"))),
+        other => return Err(PyValueError::new_err(format!("unknown pace {other:?}"))),
     };
     Ok(Pace::Open(Arrivals { shape, rate: amount, seed }))
 }

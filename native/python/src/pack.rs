@@ -71,7 +71,7 @@ fn flat_columns<'a>(named: &'a [Named<'_>]) -> PyResult<Vec<Column<'a>>> {
                     ("weighted", Some(weights)) => Pooling::Weighted(weights.as_slice()?),
                     (pooling, weights) => {
                         let has = if weights.is_some() { "with" } else { "without" };
-                        let text = format!("{name}: there is no pooling {pooling:?} {has} weights");
+                        let text = format!("{name}: pooling {pooling:?} {has} weights is not supported");
                         return Err(PyValueError::new_err(text));
                     }
                 };

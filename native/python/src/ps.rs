@@ -55,6 +55,7 @@ fn class_of(trouble: Trouble) -> (&'static str, &'static str) {
         }
         Trouble::Refused(Code::VersionRefused) => ("VersionRefused", ""),
         Trouble::Refused(Code::ReadsOnly) => ("UsageError", "connect as one that trains to change anything"),
+        Trouble::Refused(Code::BadRequest) => ("ShardRefused", "see what is named; nothing was done of it"),
         Trouble::Refused(_) => ("ShardRefused", "trainer and shards must be of one release, model and token"),
     }
 }
@@ -92,7 +93,7 @@ macro_rules! lay_over {
                 $(stringify!($field) => $limits.$field = value.try_into().map_err(|_| {
                     PyValueError::new_err(format!("{name}: {value} is too large"))
                 })?,)*
-                _ => return Err(PyValueError::new_err(format!("there is no limit {name:?}"))),
+                _ => return Err(PyValueError::new_err(format!("unknown limit {name:?}"))),
             }
         }
     };
@@ -248,12 +249,12 @@ impl NativeClient {
             "trains" => Role::Trains,
             "reads" => Role::Reads,
             "asks" => Role::Asks,
-            other => return Err(PyValueError::new_err(format!("there is no role {other:?}"))),
+            other => return Err(PyValueError::new_err(format!("unknown role {other:?}"))),
         };
         let encoding = match encoding.as_str() {
             "float32" => Encoding::F32,
             "float16" => Encoding::F16,
-            other => return Err(PyValueError::new_err(format!("there is no encoding {other:?}"))),
+            other => return Err(PyValueError::new_err(format!("unknown encoding {other:?}"))),
         };
         let mut bounds = ClientLimits::default();
         lay_over!(

@@ -14,14 +14,14 @@ use streamlearn_serve::front::{Front, Waits, Work};
 use streamlearn_serve::ladder::Ladder;
 use streamlearn_serve::layout::described;
 use streamlearn_serve::node::{Node, Servers};
-use streamlearn_serve::packed::{Scratch, Tensor};
 use streamlearn_serve::protocol::{Door, DoorLimits, DoorSettings, Kind, Protocol, Secret, TlsFiles};
 use streamlearn_serve::region::Region;
 use streamlearn_serve::scheduler::{Costs, Limits, Scheduler, Shapes};
 use streamlearn_serve::slab::{ALIGN_BYTES, Slab};
+use streamlearn_serve::tensor_batch::{Scratch, Tensor};
 
 use crate::dlpack::capsule;
-use crate::shown::NativeShown;
+use crate::impressions::NativeShown;
 use crate::table::{NativeSet, raise};
 
 /// Where a tensor begins, in bytes, and its shape.
@@ -222,7 +222,7 @@ impl NativeSlabs {
     #[new]
     fn new(file: i32) -> PyResult<Self> {
         if file < 0 {
-            return Err(PyValueError::new_err(format!("{file} is no file")));
+            return Err(PyValueError::new_err(format!("{file} is not a file")));
         }
         // SAFETY: it is borrowed for the call alone, and a number that is no open file is an error of the system's.
         let file = unsafe { BorrowedFd::borrow_raw(file) };

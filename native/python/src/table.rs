@@ -108,7 +108,7 @@ fn rule_of((kind, numbers, weight_decay, clip_norm, clip_value): RuleTuple) -> P
             Optimizer::Ftrl { rate, l1, l2, beta, initial_accumulator }
         }
         (kind, numbers) => {
-            let text = format!("there is no optimizer {kind:?} of {} numbers", numbers.len());
+            let text = format!("unknown optimizer {kind:?} of {} numbers", numbers.len());
             return Err(PyValueError::new_err(text));
         }
     };
@@ -508,7 +508,10 @@ fn encode_rows<'py>(
     let rows = flat::<f32>(rows, "rows", "float32")?;
     let rows = rows.as_slice()?;
     if dim == 0 || rows.len() % dim != 0 {
-        return Err(PyValueError::new_err(format!("rows: {} floats are no rows of {dim}", rows.len())));
+        return Err(PyValueError::new_err(format!(
+            "rows: {} floats do not make whole rows of {dim}",
+            rows.len()
+        )));
     }
     let row_type = row_type_of(row_type)?;
     let (numbers, scales) = py.detach(|| {
@@ -528,7 +531,7 @@ fn row_type_of(name: &str) -> PyResult<RowType> {
         "float32" => Ok(RowType::F32),
         "float16" => Ok(RowType::F16),
         "int8" => Ok(RowType::I8),
-        other => Err(PyValueError::new_err(format!("there is no row type {other:?}"))),
+        other => Err(PyValueError::new_err(format!("unknown row type {other:?}"))),
     }
 }
 

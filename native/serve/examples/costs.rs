@@ -12,9 +12,9 @@ use std::time::Duration;
 use asks::{Data, Inputs as Given, ask};
 use prost::Message;
 use streamlearn_serve::answer::Answer;
+use streamlearn_serve::impression_log::{Batch, Shown, ShownLimits};
 use streamlearn_serve::inputs::{Count, Input, Inputs, Kind, Limits};
 use streamlearn_serve::protocol::{Came, Naming, Said, decode, encode};
-use streamlearn_serve::shown::{Batch, Shown, ShownLimits};
 
 const CANDIDATES: usize = 36;
 const ROUNDS: usize = 15;

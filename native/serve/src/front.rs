@@ -17,7 +17,6 @@ use crate::answer::{Answer, Refusal};
 use crate::inputs::Inputs;
 use crate::layout::Layout;
 use crate::measures::Measures;
-use crate::packed::{Packed, Part, Scratch, Shape, pack, slab_floats};
 use crate::protocol::Statistics;
 use crate::request::Request;
 use crate::scheduler::{Figures, Idle, Offer, Plan, Reason, Refused, Scheduler, Ticket};
@@ -25,6 +24,7 @@ use crate::shadow::{Echo, Shadow};
 use crate::sizes::{Rows, Sizes};
 use crate::slab::Pool;
 use crate::statistics;
+use crate::tensor_batch::{Packed, Part, Scratch, Shape, pack, slab_floats};
 use crate::versions::{Handle, Versions};
 
 /// What seeds the route of a request that names none.
@@ -38,7 +38,7 @@ pub struct Front {
     limits: Waits,
     began: Instant,
     measures: Arc<Measures>,
-    state: Mutex<State>,
+    state: Mutex<FrontState>,
     /// Told when there may be work, or when the front closes.
     work: Condvar,
 }
@@ -54,10 +54,10 @@ pub struct Waits {
     pub shadows_max: usize,
 }
 
-struct State {
+struct FrontState {
     scheduler: Scheduler,
     versions: Versions,
-    waiting: HashMap<Ticket, Waiting>,
+    waiting: HashMap<Ticket, WaitingRequest>,
     statistics: statistics::Figures,
     measures: Arc<Measures>,
     sizes: Sizes,
@@ -65,7 +65,7 @@ struct State {
     is_open: bool,
 }
 
-struct Waiting {
+struct WaitingRequest {
     request: Arc<Request>,
     number: u64,
     since: Instant,
@@ -136,7 +136,7 @@ impl Front {
         let top = Shape { users: shapes.users.top(), candidates: shapes.candidates.top(), length };
         let pool = Pool::new(slab_floats(&layout, top), slabs_idle_max);
         let measures = Arc::new(Measures::default());
-        let state = State {
+        let state = FrontState {
             sizes: Sizes::new(shapes),
             shadow: Shadow::new(inputs.labels.clone(), limits.shadows_max),
             scheduler,
@@ -235,7 +235,7 @@ impl Front {
         let until = Instant::now() + wait;
         let mut state = self.lock();
         // A lane that asks while it has work has lost it.
-        state.try_alone(lane, &Refusal::Broken("its lane began anew".into()));
+        state.try_alone(lane, &Refusal::Broken("its lane was restarted".into()));
         loop {
             let next = state.scheduler.next(self.now_us(), lane);
             for ticket in next.late {
@@ -292,7 +292,7 @@ impl Front {
         let mut rows = scores.chunks_exact(labels);
         let mut state = self.lock();
         if !state.scheduler.is_on(work.lane, work.plan) {
-            return; // those who waited were told when its lane began anew
+            return; // those who waited were told when its lane was restarted
         }
         if let Some(mut echo) = work.echo.take() {
             echo.scores.extend_from_slice(&scores[..work.candidates * labels]);
@@ -425,7 +425,7 @@ impl Front {
         let degraded = (admitted.candidates < request.candidates).then_some(admitted.candidates);
         let scores = vec![f32::NAN; request.candidates * self.inputs.labels.len()];
         let (request, since, reply) = (Arc::new(request), Instant::now(), sender);
-        let waiting = Waiting { request, number, since, is_shadowed, scores, degraded, reply };
+        let waiting = WaitingRequest { request, number, since, is_shadowed, scores, degraded, reply };
         state.waiting.insert(admitted.ticket, waiting);
         drop(state);
         self.work.notify_one();
@@ -490,7 +490,7 @@ impl Front {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FrontState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -508,7 +508,7 @@ struct Begun {
     echo: Option<Echo>,
 }
 
-impl State {
+impl FrontState {
     /// Begin a piece of what the version that shadows is to score, where the lane has nothing else to do.
     fn begin_shadow(&mut self, front: &Front, lane: usize) -> Option<Begun> {
         while let Some(echo) = self.shadow.take() {
@@ -604,7 +604,7 @@ impl State {
     }
 
     fn answer(&mut self, ticket: Ticket) {
-        let Some(Waiting { request, number, since, is_shadowed, scores, degraded, reply }) =
+        let Some(WaitingRequest { request, number, since, is_shadowed, scores, degraded, reply }) =
             self.waiting.remove(&ticket)
         else {
             return;

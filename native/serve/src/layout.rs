@@ -114,9 +114,9 @@ fn inputs_of(side: &Value) -> Result<Vec<Input>, String> {
                     "many" => Count::Many,
                     "weighted" => Count::Weighted,
                     "newest" => Count::Newest(whole_of(one, "newest")?),
-                    other => return Err(format!("{name}: there is no count {other:?}")),
+                    other => return Err(format!("{name}: unknown count {other:?}")),
                 };
-                let salt = one["salt"].as_u64().ok_or_else(|| format!("{name}: salt is no number"))?;
+                let salt = one["salt"].as_u64().ok_or_else(|| format!("{name}: salt is not a number"))?;
                 let is_text = one["is_text"].as_bool().unwrap_or(false);
                 Kind::Slot { salt, is_text, values, default: one["default"].as_u64() }
             };
@@ -147,18 +147,18 @@ fn place_of(column: &Value, inputs: &[Input], tables: &[String]) -> Result<Place
         "sqrtn" => Pooling::Sqrtn,
         "weighted" => Pooling::Weighted,
         "sequence" => Pooling::Sequence,
-        other => return Err(format!("{name}: there is no pooling {other:?}")),
+        other => return Err(format!("{name}: unknown pooling {other:?}")),
     };
     let table = text_of(&column["table"], "table")?;
     let table = if pooling == Pooling::Dense {
         0
     } else {
         let found = tables.iter().position(|one| *one == table);
-        found.ok_or_else(|| format!("{name}: there is no table {table:?}"))?
+        found.ok_or_else(|| format!("{name}: unknown table {table:?}"))?
     };
     let column_at = inputs.iter().position(|one| one.name == name);
     Ok(Place {
-        column: column_at.ok_or_else(|| format!("{name} is no input"))?,
+        column: column_at.ok_or_else(|| format!("{name} is not an input"))?,
         table,
         pooling,
         at: whole_of(column, "at")?,
@@ -167,14 +167,14 @@ fn place_of(column: &Value, inputs: &[Input], tables: &[String]) -> Result<Place
 }
 
 fn list<'a>(value: &'a Value, what: &str) -> Result<&'a Vec<Value>, String> {
-    value.as_array().ok_or_else(|| format!("{what} are no list"))
+    value.as_array().ok_or_else(|| format!("{what} are not a list"))
 }
 
 fn text_of(value: &Value, what: &str) -> Result<String, String> {
-    value.as_str().map(str::to_owned).ok_or_else(|| format!("{what} is no text: {value}"))
+    value.as_str().map(str::to_owned).ok_or_else(|| format!("{what} is not a text: {value}"))
 }
 
 fn whole_of(value: &Value, name: &str) -> Result<usize, String> {
     let found = value[name].as_u64().and_then(|number| usize::try_from(number).ok());
-    found.ok_or_else(|| format!("{name} is no whole number: {}", value[name]))
+    found.ok_or_else(|| format!("{name} is not a whole number: {}", value[name]))
 }

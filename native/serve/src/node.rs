@@ -12,9 +12,9 @@ use tokio::sync::watch;
 
 use crate::answer::{Answer, Refusal};
 use crate::front::Front;
+use crate::impression_log::Shown;
 use crate::protocol::{Door, Naming, Scoring, State, serve_grpc, serve_http};
 use crate::request::Request;
-use crate::shown::Shown;
 
 /// Gives metrics as Prometheus reads them.
 pub type Metrics = Box<dyn Fn() -> String + Send + Sync>;

@@ -23,10 +23,10 @@ pub use offer::{Admitted, Offer, Reason, Refused};
 pub use plan::{Idle, Next, Piece, Plan};
 pub use tickets::Ticket;
 
-use admission::Asked;
+use admission::Applicant;
 use again::{Again, Alone};
-use arrivals::Arrivals;
-use demand::{Demand, Load};
+use arrivals::ArrivalRate;
+use demand::{Load, QueuedDemand};
 use lanes::Lanes;
 use limits::Key;
 use merge::{Group, Merge};
@@ -48,8 +48,8 @@ pub struct Scheduler {
     tickets: Tickets,
     queues: Queues,
     again: Again,
-    demand: Demand,
-    arrivals: Arrivals,
+    demand: QueuedDemand,
+    arrivals: ArrivalRate,
     lanes: Lanes,
     /// How many times longer than in TensorBatches without padding the work that waits takes; learned.
     pace: f64,
@@ -62,7 +62,7 @@ pub struct Scheduler {
 }
 
 /// What is served first.
-struct Head {
+struct QueueHead {
     /// The queue it waits in; none where it is tried again.
     queue: Option<usize>,
     key: Key,
@@ -108,8 +108,8 @@ impl Scheduler {
             tickets: Tickets::default(),
             queues: Queues::default(),
             again: Again::default(),
-            demand: Demand::new(limits.wait_us_max),
-            arrivals: Arrivals::new(limits.wait_us_max),
+            demand: QueuedDemand::new(limits.wait_us_max),
+            arrivals: ArrivalRate::new(limits.wait_us_max),
             lanes: Lanes::new(limits.lanes),
             pace: 1.0,
             admitted: 0,
@@ -131,7 +131,7 @@ impl Scheduler {
     pub fn offer(&mut self, now_us: u64, offer: &Offer) -> Result<Admitted, Refused> {
         let asked = self.admit(now_us, offer)?;
         let shed = self.shed_for(&asked);
-        let Asked { key, priority, deadline_us, candidates } = asked;
+        let Applicant { key, priority, deadline_us, candidates } = asked;
         let order = self.admitted;
         self.admitted += 1;
         let (given, running, is_gone) = (0, 0, false);
@@ -377,17 +377,17 @@ impl Scheduler {
     }
 
     /// What is served first of all that waits.
-    fn head(&self) -> Option<Head> {
+    fn head(&self) -> Option<QueueHead> {
         let queue = self.queues.first().map(|at| {
             let (priority, waiting) = self.queues.at(at).head().expect("no queue is empty");
             let Waiting { deadline_us, order, ticket, left } = *waiting;
-            let head = Head { queue: Some(at), key: self.queues.at(at).key, ticket, deadline_us, left };
+            let head = QueueHead { queue: Some(at), key: self.queues.at(at).key, ticket, deadline_us, left };
             ((priority, deadline_us, order), head)
         });
         let again = self.again.head().map(|alone| {
             let Alone { key, deadline_us, piece, .. } = *alone;
             let left = alone.candidates();
-            (alone.turn(), Head { queue: None, key, ticket: piece.ticket, deadline_us, left })
+            (alone.turn(), QueueHead { queue: None, key, ticket: piece.ticket, deadline_us, left })
         });
         again.into_iter().chain(queue).min_by_key(|(turn, _)| *turn).map(|(_, head)| head)
     }

@@ -6,6 +6,7 @@ mod asks;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use asks::*;
 use proptest::prelude::*;
@@ -103,6 +104,40 @@ fn messages_of_many_small_parts_take_no_more_than_their_bytes_allow() {
     }
     let full = with("user_likes", &[1 << 18], Data::Int64(vec![1; 1 << 18]));
     assert_bounded(&ask(&full, false).encode_to_vec());
+}
+
+#[test]
+fn a_refusal_takes_no_more_memory_than_the_beginning_of_what_it_names() {
+    let long = || "\u{1}é".repeat(1 << 20);
+    let tensor = |name: String, datatype: String| InputTensor { name, datatype, ..InputTensor::default() };
+    let good = || ask(&with("user_tags", &[1], Data::texts(&["a"])), false);
+    let nothing = || BTreeMap::from([(long(), Parameter::default())]);
+    let of_output = OutputAsk { name: long(), parameters: nothing() };
+    let with_input = |input| {
+        let mut asked = good();
+        asked.inputs[0] = input;
+        asked
+    };
+    let all = [
+        with_parameter(good(), "shown", Choice::Text(long())),
+        with_parameter(good(), "deadline_ms", Choice::Text(long())),
+        with_parameter(good(), &long(), Choice::Bool(true)),
+        InferAsk { parameters: nothing(), ..good() },
+        InferAsk { model_name: long(), ..good() },
+        InferAsk { model_version: long(), ..good() },
+        InferAsk { id: long(), ..good() },
+        InferAsk { outputs: vec![of_output], ..good() },
+        with_output(good(), &long()),
+        with_input(tensor(long(), String::new())),
+        with_input(tensor("user_id".to_owned(), long())),
+        with_input(InputTensor { parameters: nothing(), ..tensor("user_id".to_owned(), "INT64".to_owned()) }),
+        with_input(InputTensor { shape: vec![-1], ..tensor(long(), "INT64".to_owned()) }),
+    ];
+    for (number, asked) in all.into_iter().enumerate() {
+        let (bytes, naming) = (asked.encode_to_vec(), every_kind(LIMITS));
+        let held = most_held(|| assert!(decode(&bytes, &naming, Said::default()).is_err()));
+        assert!(held <= 64 << 10, "{held} bytes held for refusal {number}");
+    }
 }
 
 #[test]

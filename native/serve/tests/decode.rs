@@ -89,7 +89,7 @@ fn single_values_come_in_every_datatype_that_holds_them() {
     let expected = Values::Keys(texts("item_word", &["a", "", "zé"]));
     assert_eq!(word(with("item_word", &[3], Data::texts(&["a", "", "zé"]))), expected);
     assert!(
-        said(&with("item_word", &[3], Data::Bytes(vec![vec![0xff], vec![], vec![]]))).contains("no UTF-8")
+        said(&with("item_word", &[3], Data::Bytes(vec![vec![0xff], vec![], vec![]]))).contains("not valid UTF-8")
     );
     let large = vec![("user_id", vec![1], Data::Uint64(vec![1 << 63])), least()[1].clone()];
     assert!(said(&large).contains("9223372036854775808 does not fit"));
@@ -224,9 +224,9 @@ fn what_is_no_input_or_not_as_it_must_be_is_refused_by_name() {
     for (inputs, says) in [
         (
             with("nope", &[1], Data::Int64(vec![1])),
-            "\"nope\" is no input; help: inputs of the user are user_id",
+            "unknown input \"nope\"; help: inputs of the user are user_id",
         ),
-        (with("user_tags.lengths", &[1], Data::Int64(vec![1])), "is no input"),
+        (with("user_tags.lengths", &[1], Data::Int64(vec![1])), "unknown input "),
         (twice, "\"user_id\" is given twice"),
         (vec![least()[1].clone()], "\"user_id\": it is missing and has no default"),
         (vec![least()[0].clone()], "no input of candidates is given"),
@@ -246,11 +246,11 @@ fn what_is_no_input_or_not_as_it_must_be_is_refused_by_name() {
         (with("user_age", &[1], Data::Int64(vec![1])), "datatype INT64, expected FP32 or FP64"),
         (
             vec![least()[0].clone(), ("item_id", vec![0], Data::Int64(vec![]))],
-            "of no candidates, expected at least 1",
+            "has 0 candidates; at least 1 is required",
         ),
         (
             vec![least()[0].clone(), ("item_id", vec![65], Data::Int64(vec![1; 65]))],
-            "65 candidates, expected at most 64",
+            "65 candidates; at most 64 are allowed",
         ),
         (with("user_tags", &[257], Data::texts(&["a"; 257])), "shape [257] is of more values than 256"),
         (with("user_tags", &[-1], Data::texts(&["a"])), "a dimension of its shape is -1"),
@@ -326,11 +326,11 @@ fn what_cannot_be_wished_is_refused() {
     for (ask, says) in [
         (parameter("shown", Choice::Text("3".to_owned())), "candidate 3, and there are 3"),
         (parameter("shown", Choice::Text("1,1".to_owned())), "twice"),
-        (parameter("sequence_id", Choice::Int(1)), "\"sequence_id\" is no parameter"),
+        (parameter("sequence_id", Choice::Int(1)), "unknown parameter \"sequence_id\""),
         (parameter("deadline_ms", Choice::Double(1.0)), "at least 1"),
-        (InferAsk { model_version: "new".to_owned(), ..plain() }, "version \"new\" is no number"),
+        (InferAsk { model_version: "new".to_owned(), ..plain() }, "version \"new\" is not a number"),
         (InferAsk { id: "x".repeat(257), ..plain() }, "an id of 257 bytes, expected at most 256"),
-        (with_output(plain(), "clack"), "\"clack\" is no output; help: they are click, like"),
+        (with_output(plain(), "clack"), "unknown output \"clack\"; help: they are click, like"),
         (with_output(with_output(plain(), "click"), "click"), "asked for twice"),
     ] {
         let refusal = read(&ask).unwrap_err();

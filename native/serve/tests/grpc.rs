@@ -93,7 +93,7 @@ async fn every_refusal_has_its_status() {
         assert_eq!((retry("retry-after-ms"), retry("grpc-retry-pushback-ms")), (expected, expected));
     }
     let reply = client.call("ModelInfer", &with_output(ask(&least(), true), "no")).await;
-    assert!(reply.code == Some(3) && reply.text.contains("\"no\" is no output"), "{reply:?}");
+    assert!(reply.code == Some(3) && reply.text.contains("unknown output \"no\""), "{reply:?}");
 }
 
 #[tokio::test]
@@ -222,7 +222,8 @@ async fn one_request_too_many_is_busy_and_one_connection_too_many_is_closed() {
     assert!(busy.code == Some(8) && busy.text.contains("1 requests at once"), "{busy:?}");
     assert!(busy.metadata.contains_key("grpc-retry-pushback-ms"));
     assert_eq!(client.call("ServerLive", &which("", "")).await.code, Some(0));
-    let _second = Client::connect(node.grpc).await;
+    let mut second = Client::connect(node.grpc).await;
+    assert_eq!(second.call("ServerLive", &which("", "")).await.code, Some(0));
     wait_until("both are counted", || node.door.stats().connections == 2).await;
     let mut third = tokio::net::TcpStream::connect(node.grpc).await.unwrap();
     let mut heard = Vec::new();

@@ -253,5 +253,5 @@ fn the_token_is_told_and_who_cannot_be_reached_is_named() {
     assert!(refused.contains("refused"), "{refused}");
     let two_lines = CallsSettings { token: Some("a\r\nb".into()), ..settings(address) };
     assert!(runtime.block_on(Posts::connect(&two_lines, "/")).is_err());
-    assert!(runtime.block_on(Posts::connect(&settings(address), "/a b")).unwrap_err().contains("no path"));
+    assert!(runtime.block_on(Posts::connect(&settings(address), "/a b")).unwrap_err().contains("not a path"));
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use asks::*;
 use prost::Message;
 use streamlearn_serve::answer::Answer;
+use streamlearn_serve::impression_log::{Batch, Shown, ShownLimits};
 use streamlearn_serve::inputs::Limits;
 use streamlearn_serve::protocol::{Came, Naming, Said, decode, every_kind};
-use streamlearn_serve::shown::{Batch, Shown, ShownLimits};
 use streamlearn_wire::avro::{Column, Decoder, Limits as ReadLimits, Plan};
 
 const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 1 << 20 };

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::error::{Result, TableError};
-use crate::index::PARTS;
 use crate::sketch::Sketch;
+use crate::storage::index::PARTS;
 use crate::table::Table;
 
 /// The counts of one part.

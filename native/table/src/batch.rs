@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::held::Open;
-use crate::images::row_of;
-use crate::index::{PARTS, mix, part_of};
-use crate::prefetch::{prefetch, prefetch_row};
+use crate::locked_part::Open;
+use crate::storage::images::row_of;
+use crate::storage::index::{PARTS, mix, part_of};
+use crate::storage::prefetch::{prefetch, prefetch_row};
 use crate::table::Table;
 
 /// The most threads of one call, whatever it asks for.
@@ -93,7 +93,7 @@ impl Table {
         let head = line.head();
         let Some(slot) = line.find(head, member.key) else { return };
         let row = row_of(line.id(slot));
-        if !crate::line::is_settled(head, slot) {
+        if !crate::storage::line::is_settled(head, slot) {
             prefetch(self.images[part].address(row));
         } else if open.is_versioned && !is_learning {
             // Another row takes its place.

@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::error::Result;
-use crate::held::Open;
-use crate::images::GONE;
-use crate::index::{PARTS, mix};
+use crate::locked_part::Open;
 use crate::rows::Use;
-use crate::shared::Writer;
+use crate::storage::images::GONE;
+use crate::storage::index::{PARTS, mix};
 use crate::table::Table;
+use crate::table_set::Writer;
 
 /// Keys looked at under one lock of a part, about.
 const TOGETHER: usize = 512;

@@ -4,15 +4,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Result, TableError};
-use crate::images::{GONE, NONE, row_of};
-use crate::index::{Found, PARTS, mix};
 use crate::pack::GROUP;
-use crate::prefetch::{prefetch, prefetch_row};
 use crate::rows::Use;
 use crate::set::TableSet;
-use crate::shared::Shared;
-use crate::sync::RwLockReadGuard;
+use crate::storage::images::{GONE, NONE, row_of};
+use crate::storage::index::{Found, PARTS, mix};
+use crate::storage::prefetch::{prefetch, prefetch_row};
+use crate::storage::sync::RwLockReadGuard;
 use crate::table::Table;
+use crate::table_set::Shared;
 use crate::versions::Held;
 
 /// Keys read under one lock of a part.

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use loom::thread::JoinHandle;
 
-use crate::grace::Grace;
-use crate::index::{mix, part_of};
-use crate::initial::Initial;
 use crate::put::{Again, Embeddings, Rows};
-use crate::row_type::RowType;
 use crate::set::TableSet;
-use crate::shared::At;
+use crate::storage::grace::Grace;
+use crate::storage::index::{mix, part_of};
+use crate::storage::initial::Initial;
+use crate::storage::row_type::RowType;
 use crate::table::TableSettings;
+use crate::table_set::At;
 
 const DIM: usize = 4;
 /// Words that one check may look at.

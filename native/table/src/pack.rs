@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::columns::{
     Column, Dense, FlatShape, PackError, Pooling, Sequence, SequenceShape, Slot, check_flat, check_sequences,
 };
-use crate::prefetch::{LINE_FLOATS, prefetch_row};
+use crate::storage::prefetch::{LINE_FLOATS, prefetch_row};
 
 /// Keys read together at most, so that the memory of all of them is on its way before the first is needed.
 pub const GROUP: usize = 64;

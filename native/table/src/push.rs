@@ -2,14 +2,14 @@
 
 use crate::batch::{ByPart, Member};
 use crate::error::{Result, TableError};
-use crate::held::{Cell, Held, Open, Values};
-use crate::index::part_of;
+use crate::locked_part::{Cell, Held, Open, Values};
 use crate::optimizer::Rule;
-use crate::prefetch::prefetch_all;
 use crate::rows::Use;
-use crate::shared::Writer;
 use crate::sketch::Sketch;
+use crate::storage::index::part_of;
+use crate::storage::prefetch::prefetch_all;
 use crate::table::Table;
+use crate::table_set::Writer;
 
 /// Members that are worked on together at least: whole parts, so that a key is met once.
 const BLOCK: usize = 256;

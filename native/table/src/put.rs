@@ -2,15 +2,15 @@
 
 use crate::batch::{ByPart, Member};
 use crate::error::{Result, TableError};
-use crate::held::{Cell, Held, Open, Values};
-use crate::index::part_of;
+use crate::locked_part::{Cell, Held, Open, Values};
 use crate::pace::Pace;
 use crate::pack::GROUP;
-use crate::prefetch::prefetch_all;
-use crate::row_type::RowType;
 use crate::rows::Use;
-use crate::shared::Writer;
+use crate::storage::index::part_of;
+use crate::storage::prefetch::prefetch_all;
+use crate::storage::row_type::RowType;
 use crate::table::Table;
+use crate::table_set::Writer;
 
 /// Lines are brought near so many keys before they are needed.
 const LINES_AHEAD: usize = 32;

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::memory::{HUGE_BYTES, Pages, Reserved};
-use crate::near::copy_words;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard};
+use crate::storage::memory::{HUGE_BYTES, Pages, Reserved};
+use crate::storage::near::copy_words;
+use crate::storage::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard};
 
 /// Row ids are below this; the bit above says that a key is gone.
 pub const ROWS_MAX: usize = 1 << 31;

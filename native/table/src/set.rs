@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use crate::batch::THREADS_MAX;
 use crate::error::{Result, TableError};
-use crate::index::PARTS;
 use crate::pace::Pace;
-use crate::retire;
-use crate::shared::{At, Shared};
-use crate::sync::yield_now;
+use crate::storage::index::PARTS;
+use crate::storage::retire;
+use crate::storage::sync::yield_now;
 use crate::table::{Table, TableSettings};
+use crate::table_set::{At, Shared};
 
 /// Tables of one model.
 pub struct TableSet {

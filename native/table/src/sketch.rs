@@ -65,14 +65,14 @@ impl SketchSettings {
 /// All that one key touches, in one line of memory: for each of two windows, four rows of sixteen counters.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
-struct Block([[u64; ROWS]; 2]);
+struct SketchBlock([[u64; ROWS]; 2]);
 
-const _: () = assert!(size_of::<Block>() == 64);
+const _: () = assert!(size_of::<SketchBlock>() == 64);
 
 /// The counters of one part; only the holder of the part's lock may change them.
 pub struct Sketch {
     settings: SketchSettings,
-    blocks: Option<Box<[Block]>>,
+    blocks: Option<Box<[SketchBlock]>>,
     /// The number of the current window; None before the first tick.
     window: Option<i64>,
     /// Which half of each block is the current window's.
@@ -100,7 +100,8 @@ impl Sketch {
             return self.estimate(hash);
         }
         let blocks = self.settings.blocks();
-        let blocks = self.blocks.get_or_insert_with(|| vec![Block::default(); blocks].into_boxed_slice());
+        let blocks =
+            self.blocks.get_or_insert_with(|| vec![SketchBlock::default(); blocks].into_boxed_slice());
         let (at, shifts) = place(hash, blocks.len());
         let words = &mut blocks[at].0;
         let raised = least(&words[self.current], shifts).saturating_add(times).min(COUNT_MAX);
@@ -229,7 +230,7 @@ impl Sketch {
                 return Err("the sketch says that keys were counted, but no counter does".to_owned());
             }
             let blocks =
-                sketch.blocks.get_or_insert_with(|| vec![Block::default(); settings.blocks()].into());
+                sketch.blocks.get_or_insert_with(|| vec![SketchBlock::default(); settings.blocks()].into());
             let words = blocks.iter_mut().flat_map(|block| &mut block.0[half]);
             for (word, bytes) in words.zip(counters.chunks_exact(8)) {
                 *word = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));

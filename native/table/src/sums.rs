@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use crate::pack::GROUP;
-use crate::prefetch::{LINE_FLOATS, prefetch, prefetch_row};
+use crate::storage::prefetch::{LINE_FLOATS, prefetch, prefetch_row};
 
 /// Entries an index begins with.
 const ENTRIES_MIN: usize = 1024;

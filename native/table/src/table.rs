@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Result, TableError};
-use crate::held::{Held, Open, PartSize, PartUse};
-use crate::images::Images;
-use crate::index::{Index, PARTS};
-use crate::initial::Initial;
+use crate::locked_part::{Held, Open, PartSize, PartUse};
 use crate::optimizer::Rule;
-use crate::row_type::RowType;
 use crate::rows::{CHUNK_ROWS, ROWS_MAX, Rows, Use};
-use crate::shared::Shared;
 use crate::sketch::SketchSettings;
-use crate::sync::{Mutex, MutexGuard};
+use crate::storage::images::Images;
+use crate::storage::index::{Index, PARTS};
+use crate::storage::initial::Initial;
+use crate::storage::row_type::RowType;
+use crate::storage::sync::{Mutex, MutexGuard};
+use crate::table_set::Shared;
 
 /// The widest row.
 pub const DIM_MAX: usize = 4096;
@@ -192,11 +192,11 @@ impl std::ops::AddAssign for PartSize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grace::READERS_MAX;
-    use crate::index::{mix, part_of};
     use crate::put::{Again, Embeddings, Rows as PutRows};
     use crate::set::TableSet;
-    use crate::shared::At;
+    use crate::storage::grace::READERS_MAX;
+    use crate::storage::index::{mix, part_of};
+    use crate::table_set::At;
 
     fn set(rows_max: usize) -> TableSet {
         let initial = Initial { seed: 1, range: 0.5 };

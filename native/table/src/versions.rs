@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::error::{Result, TableError};
-use crate::sync::{AtomicU64, Mutex, MutexGuard};
+use crate::storage::sync::{AtomicU64, Mutex, MutexGuard};
 
 /// What a version was when it was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -198,7 +198,8 @@ fn frame_at(data: &[u8], at: usize, last: i64, frame_bytes_max: usize) -> Result
     if end != at + frame.len() {
         return Err(Stop::BadLength);
     }
-    if offset <= last || offset < 0 {
+    // The offset behind it must be a number too.
+    if offset <= last || offset < 0 || offset == i64::MAX {
         return Err(Stop::BadOffset);
     }
     Ok(Frame { offset, timestamp_ms, key, value, end })
@@ -288,6 +289,17 @@ mod tests {
         data.extend_from_within(..);
         let found = scan(&data, WIDE);
         assert_eq!((found.frames.len(), found.stop, found.end), (1, Stop::BadOffset, 32));
+    }
+
+    #[test]
+    fn there_is_an_offset_behind_every_frame() {
+        for (offset, stop) in [(i64::MAX - 1, Stop::End), (i64::MAX, Stop::BadOffset)] {
+            let mut data = Vec::new();
+            pack(&mut data, offset, &Record { timestamp_ms: 0, key: None, value: None });
+            assert_eq!(scan(&data, WIDE).stop, stop);
+            let (_, _, next, stopped) = index(&data, 64, 1 << 20);
+            assert_eq!((next, stopped), if stop == Stop::End { (i64::MAX, stop) } else { (-1, stop) });
+        }
     }
 
     proptest! {

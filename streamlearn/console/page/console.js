@@ -49,13 +49,13 @@ function showPulse() {
   const lateMs = page.state ? nowMs() - page.state.at_ms : 0;
   const stuck = page.told?.error;
   const isLate = Boolean(failed || stuck || lateMs > 15_000);
-  const since = page.state ? `; what is shown is ${ageText(lateMs)} old` : "";
+  const since = page.state ? `; the state shown is ${ageText(lateMs)} old` : "";
   const said = failed ? `${failed.message}${since}` : stuck ? `${stuck}${since}` : "live";
   if (at("pulse").textContent !== said) at("pulse").textContent = said;
   at("pulse").title = failed?.help ?? page.told?.help ?? "";
   at("pulse").classList.toggle("late", isLate);
   at("main").classList.toggle("stale", isLate);
-  if (!page.state && isLate) at("said").textContent = "Nothing is known yet";
+  if (!page.state && isLate) at("said").textContent = "No state has arrived yet";
 }
 
 // Draws a part anew when what it is made of has changed.
@@ -103,8 +103,8 @@ function showTop(state) {
 
 function lastMove(state) {
   const { pointer } = state;
-  if (pointer.active === null) return ["The first version that passes the judge will be."];
-  return [`Moved last by ${pointer.by || "somebody"}, `, age(pointer.wall_ms, { after: " ago" }), pointer.reason ? `: ${pointer.reason}` : ""];
+  if (pointer.active === null) return ["The first version that passes the judge will be promoted."];
+  return [`Last moved by ${pointer.by || "somebody"}, `, age(pointer.wall_ms, { after: " ago" }), pointer.reason ? `: ${pointer.reason}` : ""];
 }
 
 function mainMoves(state, mayMove) {
@@ -138,19 +138,19 @@ function tiles(state) {
   const ready = here.filter((node) => node.state === "ready").length;
   const lag = (one) => (state.is_live ? one?.watermark_ms ?? one?.written_ms : one?.written_ms);
   const isLate = Boolean(served && nowMs() - lag(served) > state.late_s * 1000);
-  const against = newest && served && newest !== served ? `${newest.version - served.version === 1 ? "one" : counted(state.versions.filter((one) => one.version > served.version).length, "version")} after the served one` : "it is the one that is served";
+  const against = newest && served && newest !== served ? `${newest.version - served.version === 1 ? "one" : counted(state.versions.filter((one) => one.version > served.version).length, "version")} after the served one` : "it is the served one";
   return [
     tile("Served", state.pointer.active === null ? "none" : String(state.pointer.active), served ? [`AUC ${figureText(served.auc)}, `, age(served.written_ms, { after: " old" })] : "no version is active"),
-    tile(state.is_live ? "Answers have learned up to" : "The served version is old", served ? age(lag(served), { after: state.is_live ? " ago" : "" }) : "–", state.is_live ? "by event time" : "topics have a replay's clock", { late: isLate }),
-    tile("Nodes ready", state.registry ? "unknown" : `${ready} of ${state.nodes.length}`, state.registry ? "the registry is away" : nodeWords(state, here), { late: !state.registry && ready < state.nodes.length }),
-    tile("Newest version", newest ? String(newest.version) : "none", newest ? [age(newest.written_ms, { after: " old, " }), against] : "nothing was published"),
+    tile(state.is_live ? "Answers include events up to" : "Age of the served version", served ? age(lag(served), { after: state.is_live ? " ago" : "" }) : "–", state.is_live ? "by event time" : "topics use event time", { late: isLate }),
+    tile("Nodes ready", state.registry ? "unknown" : `${ready} of ${state.nodes.length}`, state.registry ? "the registry does not answer" : nodeWords(state, here), { late: !state.registry && ready < state.nodes.length }),
+    tile("Newest version", newest ? String(newest.version) : "none", newest ? [age(newest.written_ms, { after: " old, " }), against] : "no version was published"),
   ];
 }
 
 function nodeWords(state, here) {
-  if (!here.length) return "none is heard of";
+  if (!here.length) return "no node sends a heartbeat";
   const behind = here.filter((node) => node.moves_behind || node.versions_ahead).length;
-  return behind ? `${counted(behind, "node")} behind the pointer` : "all stand where the pointer does";
+  return behind ? `${counted(behind, "node")} behind the pointer` : "all are at the pointer";
 }
 
 function showRest(state) {

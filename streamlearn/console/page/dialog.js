@@ -9,25 +9,25 @@ const NAMED = "streamlearn-by";
 const WORDS = {
   rollback: (state, asked) => [
     `Roll back to version ${asked.to}?`,
-    `Version ${asked.to} is served at once and held: newer ones are not followed. Version ${left(state, asked.to)} and all that is made from it are tainted until training goes back, or somebody accepts one.`,
+    `Version ${asked.to} is served at once and held: nodes do not follow newer ones. Version ${left(state, asked.to)} and all newer ones are tainted until training goes back or one of them is accepted.`,
     `Roll back to ${asked.to}`,
     "danger",
   ],
   hold: (state) => [
     `Hold at version ${state.pointer.active}?`,
-    "The active version stays; newer ones are written and judged, and not followed until the pointer is released. Nothing is tainted.",
+    "The active version stays. Newer ones are still written and judged, but nodes do not follow them until you release the pointer. No version is tainted.",
     "Hold",
     "",
   ],
   release: (state) => [
     "Follow new versions again?",
-    `Version ${state.may.release.version}, the newest that is clean, is served at once, and newer ones after it.`,
+    `Version ${state.may.release.version}, the newest clean one, is served at once. Nodes then follow newer ones.`,
     "Release",
     "",
   ],
   promote: (state, asked) => [
     `${asked.accept ? "Accept" : "Promote"} version ${asked.version}?`,
-    `Version ${asked.version} is served at once${asked.accept ? ", although it is tainted or was refused; what comes after it is clean again" : ""}.${state.pointer.held ? " The hold stays." : ""}`,
+    `Version ${asked.version} is served at once${asked.accept ? ", although it is tainted or was rejected; versions made from it are clean again" : ""}.${state.pointer.held ? " The hold stays." : ""}`,
     asked.accept ? "Accept and serve it" : "Promote",
     asked.accept ? "danger" : "",
   ],
@@ -49,8 +49,8 @@ export function openMove(state, what, asked, after) {
 
 export function openToken(after) {
   wanted = { what: null, after, isDone: false };
-  const title = token() ? "Another token" : "The console's token";
-  show(title, "It is kept for this tab alone, until the tab is closed. Leave it empty to forget it.", "Keep it", "", ["secret-field"]);
+  const title = token() ? "Change the token" : "Enter the console's token";
+  show(title, "This tab keeps the token until you close it. Leave it empty to remove it.", "Keep it", "", ["secret-field"]);
   at("secret").focus();
 }
 
@@ -81,7 +81,7 @@ async function confirmed(event) {
   localStorage.setItem(NAMED, at("by").value);
   at("confirm").disabled = true;
   const begun = performance.now();
-  const waiting = make("p", { class: "soft" }, "The pointer moves, and nodes are waited for.");
+  const waiting = make("p", { class: "soft" }, "Moving the pointer and waiting for nodes.");
   at("outcome").replaceChildren(waiting);
   try {
     const asked = { ...wanted.asked, reason: at("reason").value, by: at("by").value };
@@ -112,7 +112,7 @@ function finished(done, tookMs) {
   at("dialog-title").textContent = done.held ? `Version ${done.active} is served, and held` : `Version ${done.active} is served`;
   for (const id of ["reason-field", "by-field", "secret-field"]) at(id).hidden = true;
   const tainted = done.tainted.length ? ` Tainted: ${done.tainted.slice(0, 8).join(", ")}${done.tainted.length > 8 ? ", …" : ""}.` : "";
-  at("dialog-said").textContent = `Move ${done.seq} was in the store after ${done.store_ms.toFixed(1)} ms, and this page had its answer after ${Math.round(tookMs)} ms.${tainted}`;
+  at("dialog-said").textContent = `Move ${done.seq} was in the store after ${done.store_ms.toFixed(1)} ms. This page got its answer after ${Math.round(tookMs)} ms.${tainted}`;
   const most = Math.max(1, ...done.acted.map((one) => one.ms));
   const lines = [
     ...done.acted.map((one) => act(one.node, "", `${one.ms.toFixed(1)} ms`, one.ms / most)),
@@ -121,14 +121,14 @@ function finished(done, tookMs) {
   ];
   at("outcome").replaceChildren(
     make("p", { class: done.is_whole ? "" : "wrong", role: done.is_whole ? null : "alert" }, verdict(done)),
-    make("ul", { class: "acts", "aria-label": "Until each node acknowledged" }, lines));
+    make("ul", { class: "acts", "aria-label": "Time until each node acknowledged" }, lines));
 }
 
 function verdict(done) {
-  if (!done.has_registry) return "No registry was named: nodes follow when they look at the store.";
+  if (!done.has_registry) return "No registry is configured: nodes follow when they next read the store.";
   if (done.registry) return `Nodes could not be asked whether they follow: ${done.registry}`;
-  if (done.silent.length) return `${done.silent.length} of ${done.silent.length + done.acted.length} nodes did not act in time; they act when they are back.`;
-  if (!done.acted.length) return "There is no node that answers.";
+  if (done.silent.length) return `${done.silent.length} of ${done.silent.length + done.acted.length} nodes did not follow in time; they follow when they are back.`;
+  if (!done.acted.length) return "No node answers.";
   return done.acted.length === 1 ? "The node has acknowledged." : `All ${done.acted.length} nodes have acknowledged.`;
 }
 

@@ -38,13 +38,13 @@ async function ask(path, given, limit) {
     answer = await fetch(path, { ...given, headers, cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(limit) });
   } catch (error) {
     const late = error.name === "TimeoutError";
-    throw new Refused(0, late ? `no answer within ${limit / 1000} s` : "the console does not answer", "see whether its process is alive");
+    throw new Refused(0, late ? `no answer within ${limit / 1000} s` : "the console does not answer", "check that its process is running");
   }
   let said;
   try {
     said = await answer.json();
   } catch {
-    throw new Refused(answer.status, `an answer that is no JSON, with status ${answer.status}`, "see what stands between this page and the console");
+    throw new Refused(answer.status, `the answer is not JSON; its status is ${answer.status}`, "check the proxies between this page and the console");
   }
   if (!answer.ok) throw new Refused(answer.status, said.error ?? `status ${answer.status}`, said.help ?? "");
   return said;

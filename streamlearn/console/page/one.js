@@ -10,7 +10,7 @@ export function oneVersion(state, one, details, { mayMove, ask }) {
       make("h3", {}, `Version ${one.version}`, sign(one.standing, one.state)),
       buttons(state, one, mayMove, ask),
       facts(state, one)),
-    make("div", {}, make("h3", {}, "What the judge found"), judged(one, details)),
+    make("div", {}, make("h3", {}, "Findings of the judge"), judged(one, details)),
   ];
 }
 
@@ -38,11 +38,11 @@ function facts(state, one) {
     ["learned up to", one.watermark_ms ? [timeText(one.watermark_ms)] : ["–"]],
     ...state.figures.slice(0, 8).map((name, at) => [figureName(name), [compared(one.figures[at], served?.figures[at], one === served)]]),
     ["samples", [numberText(one.samples === null ? null : Math.round(one.samples))]],
-    ["rows", [`${numberText(one.rows)} set, ${numberText(one.gone)} taken away`]],
+    ["rows", [`${numberText(one.rows)} set, ${numberText(one.gone)} removed`]],
     ["size", [bytesText(one.bytes)]],
     ["kind", [`${one.kind}, run ${one.run}${one.parent ? `, after ${one.parent}` : ""}`]],
-    ["nodes", [one.nodes.length ? one.nodes.join(", ") : "none answers with it"]],
-    ...(one.lacks ? [["lacks", [make("span", { class: "wrong" }, one.lacks)]]] : []),
+    ["nodes", [one.nodes.length ? one.nodes.join(", ") : "no node answers with it"]],
+    ...(one.lacks ? [["problem", [make("span", { class: "wrong" }, one.lacks)]]] : []),
   ];
   return make("dl", {}, lines.flatMap(([name, said]) => [make("dt", {}, name), make("dd", {}, ...said)]));
 }
@@ -51,14 +51,14 @@ function compared(value, served, isServed) {
   const said = figureText(value);
   if (isServed || value === null || served === null || served === undefined) return said;
   const off = value - served;
-  return `${said}  (${off >= 0 ? "+" : "−"}${Math.abs(off).toFixed(4)} against the served one)`;
+  return `${said}  (${off >= 0 ? "+" : "−"}${Math.abs(off).toFixed(4)} compared with the served one)`;
 }
 
 function judged(one, details) {
-  if (details === undefined) return make("p", { class: "soft" }, "asking");
+  if (details === undefined) return make("p", { class: "soft" }, "reading");
   if (details.error) return make("p", { class: "wrong" }, details.error);
   const verdict = details.verdict;
-  if (!verdict) return make("p", { class: "soft" }, "The judge has not said anything yet.");
+  if (!verdict) return make("p", { class: "soft" }, "The judge has not finished yet.");
   const against = verdict.against ? `, against ${verdict.against.version}` : "";
   const checks = verdict.findings.map((finding) =>
     make("li", {},

@@ -4,13 +4,13 @@ import { draw, make } from "./text.js";
 
 export const STANDINGS = {
   active: "active: it is served",
-  canary: "canary: it answers a share",
-  shadow: "shadow: it scores a share, and answers nobody",
-  passed: "passed: it may be served",
-  accepted: "accepted: it was tainted or refused, and somebody serves it all the same",
+  canary: "canary: it answers a share of the requests",
+  shadow: "shadow: it scores a share of the requests without answering them",
+  passed: "passed: the judge passed it",
+  accepted: "accepted: it was tainted or rejected, and an operator promoted it anyway",
   waiting: "waiting for the judge",
-  tainted: "tainted: it comes after a version that was refused or left",
-  rejected: "refused by the judge",
+  tainted: "tainted: it comes after a version that was rejected or rolled back",
+  rejected: "rejected by the judge",
   incomplete: "cannot be read",
 };
 

@@ -14,10 +14,10 @@ function table(names, rows) {
 
 export function nodesTable(state) {
   if (!state.nodes.length) {
-    return make("p", { class: "soft" }, state.registry ? `Nodes are not known: ${state.registry}` : "There are no nodes.");
+    return make("p", { class: "soft" }, state.registry ? `Nodes are unknown: ${state.registry}` : "No nodes are registered.");
   }
   const names = [["node"], ["state"], ["answers with"], ["behind the pointer"], ["learned up to"], ["could answer with"], ["last beat"], ["says"]];
-  if (!state.is_live) names[4] = ["its version's age"];
+  if (!state.is_live) names[4] = ["age of its version"];
   return table(names, state.nodes.map((node) => ({ cells: [
     make("strong", {}, node.name),
     make("span", { class: `state ${node.is_gone ? "gone" : node.state}` }, node.is_gone ? "gone" : node.state),
@@ -45,7 +45,7 @@ function beat(node) {
 }
 
 export function versionsTable(state, { chosen, figure, choose, all, more }) {
-  if (!state.versions.length) return [make("p", { class: "soft" }, "There is no version yet.")];
+  if (!state.versions.length) return [make("p", { class: "soft" }, "No version exists yet.")];
   const at = state.figures.indexOf(figure);
   const shown = [...state.versions].reverse().slice(0, all ? undefined : 12);
   const names = [["version"], ["state"], [at < 0 ? "AUC" : figureName(figure), "number"], ["rows", "number"], ["size", "number"], ["age", "number"], ["nodes"]];

@@ -21,10 +21,10 @@ class Finite:
         bad = {name: count for name, count in case.metrics.items() if name.endswith(NOT_FINITE) and count}
         if not bad:
             looked = sum(name.endswith(NOT_FINITE) for name in case.metrics)
-            return Finding(check=self.name, is_ok=True, said=f"{looked} tables and tensors have finite numbers alone")
+            return Finding(check=self.name, is_ok=True, said=f"all numbers of {looked} tables and tensors are finite")
         named = dict(sorted(bad.items())[:_NAMED_MAX])
         said = "; ".join(_said(case, name.removesuffix(NOT_FINITE), count) for name, count in named.items())
-        return Finding(check=self.name, is_ok=False, said=f"no finite numbers: {said}", values=named)
+        return Finding(check=self.name, is_ok=False, said=f"not finite: {said}", values=named)
 
 
 def _said(case: Case, name: str, count: float) -> str:

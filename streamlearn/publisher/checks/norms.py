@@ -26,7 +26,7 @@ class Norms:
         """See `Check`."""
         most = case.settings.norm_ratio_max
         if not most:
-            return Finding(check=self.name, is_ok=True, said="norm_ratio_max is 0")
+            return Finding(check=self.name, is_ok=True, said="norm_ratio_max is 0: this check is off")
         jumps: dict[str, float] = {}
         said: list[str] = []
         looked = 0
@@ -38,7 +38,7 @@ class Norms:
             ratio = max(now, _FLOOR) / max(before[1], _FLOOR)
             if not 1 / most <= ratio <= most:
                 jumps[name] = ratio
-                said.append(f"{name} is {now:.4g}, {before[1]:.4g} in version {before[0]}")
+                said.append(f"{name} is {now:.4g}, but {before[1]:.4g} in version {before[0]}")
         if jumps:
             values = dict(sorted(jumps.items())[:_NAMED_MAX])
             return Finding(check=self.name, is_ok=False, said="; ".join(said[:_NAMED_MAX])[:2_000], values=values)

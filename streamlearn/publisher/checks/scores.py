@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from streamlearn.errors import UsageError, VersionRefused
 from streamlearn.publisher.case import Case
-from streamlearn.publisher.scoring import Fit, fit_of
+from streamlearn.publisher.logit_scores import Fit, fit_of
 from streamlearn.samples import SampleBatch
 from streamlearn.settings import JudgeSettings
-from streamlearn.versions import Finding, Scorer
+from streamlearn.versions import Finding
+from streamlearn.versions.format.scorer import Scorer
 
 __all__ = ["Scores"]
 
@@ -43,18 +44,18 @@ class Scores:
     def judge(self, case: Case) -> Finding:
         """See `Check`."""
         if case.scorer is None or case.samples is None:
-            return self._passed("nobody scores samples by this version any more")
+            return self._passed("samples are no longer scored by this version")
         if case.active is None:
-            return self._passed("no version is active to compare with")
+            return self._passed("there is not an active version to compare with")
         batches = _newest(case.samples(), case.settings.scored_rows_max)
         rows = sum(len(one) for one in batches)
         if rows < case.settings.scored_rows_min:
-            said = f"{rows} samples are closed, {case.settings.scored_rows_min} are asked for"
+            said = f"{rows} samples are in closed windows; at least {case.settings.scored_rows_min} are required"
             return self._passed(said, {"rows": float(rows)})
         try:
             scored = _scored(case.scorer, case.version.version, case.active.version, batches)
         except VersionRefused as error:
-            return self._passed(f"they cannot be scored: {error.message}")
+            return self._passed(f"the samples cannot be scored: {error.message}")
         bad = [one.name for one in scored if not np.isfinite(one.now).all()]
         if bad:
             return Finding(check=self.name, is_ok=False, said=f"scores of {', '.join(bad)} are NaN or infinite")
@@ -67,7 +68,7 @@ class Scores:
         for one in scored:
             now, before = (fit_of(scores, one.labels, one.weights) for scores in (one.now, one.before))
             if now is None or before is None:
-                said.append(f"{one.name}: {len(one.labels)} rows of one kind")
+                said.append(f"{one.name}: all {len(one.labels)} rows are of one class")
                 continue
             for when, fit in (("", now), ("active.", before)):
                 for name in ("auc", "log_loss", "calibration"):
@@ -137,6 +138,6 @@ def _scored(scorer: Scorer, now: int, before: int, batches: Sequence[SampleBatch
 def _checked(scores: Float32s, batch: SampleBatch) -> Float32s:
     expected = (len(batch), len(batch.labels))
     if scores.shape != expected:
-        message = f"a scorer gave scores of shape {scores.shape}, expected {expected}"
-        raise UsageError(message, help="give float32[rows, labels], labels as the application declares them")
+        message = f"a scorer returned scores of shape {scores.shape}, expected {expected}"
+        raise UsageError(message, help="return float32[rows, labels], with the labels in the order of the application")
     return scores

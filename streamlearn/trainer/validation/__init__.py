@@ -1,6 +1,6 @@
 """Progressive validation: first predictions, scored once their labels are final, and the log of those scores."""
 
-from streamlearn.trainer.validation.predicted import Predicted
+from streamlearn.trainer.validation.predictions import Predicted
 from streamlearn.trainer.validation.score import WindowScore
 from streamlearn.trainer.validation.score_log import ScoreColumns, ScoreLog, read_scores, scores_folder
 from streamlearn.trainer.validation.validation import ProgressiveValidation

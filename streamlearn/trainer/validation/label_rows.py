@@ -5,7 +5,7 @@ It knows no other label, no score and no thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +43,7 @@ class LabelRows:
         self._watermark_ms: int | None = None
         self.open = OpenRows(kind)
         self.settled: dict[int, SettledRows] = {}
+        self._lacking_ms: set[int] = set()
         self.closed_ms: int | None = None
 
     def windows_of(self, event_time_ms: Int64s) -> Int64s:
@@ -56,6 +57,13 @@ class LabelRows:
             return np.ones(len(windows), np.bool_)
         return windows >= self.closed_ms // self._widths_ms[0]
 
+    def lack(self, windows: Int64s) -> None:
+        """Note windows, open or closed, with rows that are not scored; longer windows that hold them lack them too."""
+        if len(windows):
+            is_open = self.are_open(windows)
+            self.open.lack(windows[is_open])
+            self._lack(windows[~is_open].tolist())
+
     def is_due(self, watermark_ms: int) -> bool:
         """Whether a watermark closes any window, of whatever width."""
         return self.closed_ms is None or self._due_ms(watermark_ms, self._widths_ms[0]) > self.closed_ms
@@ -64,7 +72,9 @@ class LabelRows:
         """Take the rows of windows that a watermark closes; rows that come for them later are late."""
         assert self.is_due(watermark_ms)
         self.closed_ms = self._due_ms(watermark_ms, self._widths_ms[0])
-        return self.open.take(self.closed_ms // self._widths_ms[0])
+        found = self.open.take(self.closed_ms // self._widths_ms[0])
+        self._lack(found.lacking)
+        return found
 
     def settle(self, window: int, rows: SettledRows) -> None:
         """Have the rows of a window that was due, if any."""
@@ -77,22 +87,26 @@ class LabelRows:
         What `due` gave has been settled and put into `settled` before.
         """
         before, self._watermark_ms = self._watermark_ms, watermark_ms
+        begins = sorted(self.settled)
         found: list[tuple[Window, list[SettledRows]]] = []
         for width in self._widths_ms:
             told = None if before is None else self._due_ms(before, width)
-            due, ends = self._due_ms(watermark_ms, width), self._ends(width)
-            for end in sorted({end for end in ends.values() if end <= due and (told is None or end > told)}):
-                mine = [replace(self.settled[begin]) for begin in sorted(begin for begin in ends if ends[begin] == end)]
-                found.append((Window(self.name, end - width, end), mine))
+            due, lacking = self._due_ms(watermark_ms, width), {_end_of(begin, width) for begin in self._lacking_ms}
+            windows: dict[int, list[SettledRows]] = {}
+            for begin in begins:
+                end = _end_of(begin, width)
+                if end <= due and (told is None or end > told):
+                    rows = self.settled[begin]
+                    mine = windows.setdefault(end, [])
+                    mine.append(replace(rows, is_whole=rows.is_whole and end not in lacking))
+            found += [(Window(self.name, end - width, end), mine) for end, mine in windows.items()]
         return found
 
     def forget(self) -> None:
         """Let go of closed rows that nothing needs any more."""
-        if not self.settled or self._watermark_ms is None:
-            return
-        summed_ms = max(self.settled) + self._widths_ms[0] - self._summary_ms
-        due, ends = self._due_ms(self._watermark_ms, self._widths_ms[-1]), self._ends(self._widths_ms[-1])
-        for begin in [begin for begin, end in ends.items() if end <= due and begin < summed_ms]:
+        self._lacking_ms = {begin for begin in self._lacking_ms if not self._is_over(begin)}
+        summed_ms = max(self.settled, default=0) + self._widths_ms[0] - self._summary_ms
+        for begin in [one for one in self.settled if one < summed_ms and self._is_over(one)]:
             del self.settled[begin]
 
     def newest(self) -> tuple[Window, list[SettledRows]] | None:
@@ -108,11 +122,21 @@ class LabelRows:
         """Bytes of memory of everything that is held."""
         return self.open.nbytes + sum(one.nbytes for one in self.settled.values())
 
+    def _lack(self, windows: Iterable[int]) -> None:
+        begins = (window * self._widths_ms[0] for window in windows)
+        self._lacking_ms.update(begin for begin in begins if not self._is_over(begin))
+
+    def _is_over(self, begin_ms: int) -> bool:
+        """Whether the longest window that holds a shorter one was closed before."""
+        longest_ms, before = self._widths_ms[-1], self._watermark_ms
+        return before is not None and _end_of(begin_ms, longest_ms) <= self._due_ms(before, longest_ms)
+
     def _due_ms(self, watermark_ms: int, width_ms: int) -> int:
         """The end of the newest window of a width in which all labels are final."""
         final = watermark_ms - self._wait_ms
         return final - final % width_ms
 
-    def _ends(self, width_ms: int) -> dict[int, int]:
-        """For each closed window when the window of another width ends that it is in."""
-        return {begin: begin - begin % width_ms + width_ms for begin in self.settled}
+
+def _end_of(begin_ms: int, width_ms: int) -> int:
+    """When the window of a width ends that a time is in."""
+    return begin_ms - begin_ms % width_ms + width_ms

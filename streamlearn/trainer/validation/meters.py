@@ -5,10 +5,10 @@ from __future__ import annotations
 from streamlearn.telemetry import counter, gauge
 from streamlearn.trainer.validation.score import WindowScore
 
-__all__ = ["Meters"]
+__all__ = ["ScoreMeters"]
 
 
-class Meters:
+class ScoreMeters:
     """The metrics of the validation of this process."""
 
     def __init__(self) -> None:
@@ -17,13 +17,18 @@ class Meters:
         self.auc = gauge("trainer", "validation_auc", "ratio", f"AUC {newest}", by_label)
         self.log_loss = gauge("trainer", "validation_log_loss", "nats", f"Log loss {newest}", by_label)
         self.calibration = gauge(
-            "trainer", "validation_calibration", "ratio", f"Chances over positives {newest}", by_label
+            "trainer", "validation_calibration", "ratio", f"Predicted over observed positives {newest}", by_label
         )
-        self.kept = gauge("trainer", "validation_kept", "ratio", "Share of that window's rows that was held", by_label)
+        self.kept = gauge(
+            "trainer", "validation_kept", "ratio", "Share of that window's rows that was scored", by_label
+        )
         self.held = gauge("trainer", "validation_held", "ratio", "Predictions held, as a share of rows_max")
-        self.windows = counter("trainer", "validation_windows", "Windows that were scored", by_label)
+        self.windows = counter("trainer", "validation_windows", "Windows scored", by_label)
         self.unscored = counter(
-            "trainer", "validation_unscored", "What came and was not scored, by reason", ["label", "reason"]
+            "trainer",
+            "validation_unscored",
+            "Samples and predictions that were not scored, by reason",
+            ["label", "reason"],
         )
 
     def scored(self, score: WindowScore) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.publisher.scoring import auc_of, chances_of, losses_of
+from streamlearn.publisher.logit_scores import auc_of, chances_of, losses_of
 from streamlearn.trainer.validation.rows import SettledRows, joined
 
 __all__ = ["Window", "WindowScore", "scores_of"]

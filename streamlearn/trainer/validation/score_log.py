@@ -208,8 +208,10 @@ def read_scores(folder: Path) -> ScoreColumns:
     """
     read = [_read(file) for _, file in _files(folder)]
     if not any(len(columns["label"]) for columns, _ in read):
-        message = f"there are no scores in {folder}"
-        hint = "a trainer writes them when the first windows of its labels have closed; validation.folder says where"
+        message = f"{folder} has no scores"
+        hint = (
+            "a trainer writes them when the first windows of its labels have closed; validation.folder names the folder"
+        )
         raise ScoresMissing(message, help=hint)
     columns = {name: np.concatenate([columns[name] for columns, _ in read]) for name in COLUMNS}
     return ScoreColumns(columns, sum(is_torn for _, is_torn in read))
@@ -282,7 +284,7 @@ def _by_line(file: Path, data: bytes) -> Columns:
     for number, line in enumerate(data.splitlines(keepends=True), 2):
         row = _row(line)
         if row is None:
-            raise _bad(file, number, "is no score")
+            raise _bad(file, number, "is not a score")
         rows.append(row)
     return _columns(rows)
 
@@ -293,7 +295,7 @@ def _row(line: bytes) -> list[str] | None:
         (row,) = csv.reader([line.decode()])
         for name, value in zip(COLUMNS, row, strict=True):
             _value(name, value)
-    except (ValueError, csv.Error):
+    except (ValueError, OverflowError, csv.Error):
         return None
     return row
 
@@ -302,7 +304,7 @@ def _value(name: str, said: str) -> Any:
     if name in _TEXTS:
         return json.loads(f'"{said}"') if "\\" in said or '"' in said else said
     if name in _INTS:
-        return int(said)
+        return np.int64(int(said))
     if name == "is_complete":
         return bool(int(said))
     return float(said) if said else float("nan")

@@ -59,6 +59,6 @@ class Texts:
         if text not in known and len(known) <= self._texts_max:
             known[text] = len(known)
             if len(known) > self._texts_max:
-                told = "segment %s has %d texts or more: later ones are scored together as %s"
+                told = "segment %s has %d or more texts: later ones are scored together as %s"
                 _log.info(told, self.names[segment], self._texts_max, OTHER)
         return known.get(text, 0)

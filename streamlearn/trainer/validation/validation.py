@@ -16,8 +16,8 @@ from streamlearn.apps import App
 from streamlearn.errors import ConfigError
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.validation.label_rows import LabelRows
-from streamlearn.trainer.validation.meters import Meters
-from streamlearn.trainer.validation.predicted import Predicted
+from streamlearn.trainer.validation.meters import ScoreMeters
+from streamlearn.trainer.validation.predictions import Predicted
 from streamlearn.trainer.validation.rows import HALVINGS_MAX, SettledRows, row_type
 from streamlearn.trainer.validation.score import Window, WindowScore, scores_of
 from streamlearn.trainer.validation.texts import Texts
@@ -73,7 +73,7 @@ class ProgressiveValidation:
         self._shortest_s = self._settings.windows_s[0]
         self._lock, self._closing = threading.Lock(), threading.Lock()
         self._held = 0
-        self._meters = Meters()
+        self._meters = ScoreMeters()
         self._meters.held.set_function(lambda: self._held / self._settings.rows_max)
 
     @property
@@ -121,6 +121,17 @@ class ProgressiveValidation:
                 self._correct(rows, at)
             if self._held > self._settings.rows_max:
                 self._make_room()
+
+    def refuse(self, event_time_ms: npt.NDArray[np.int64], labels: npt.NDArray[np.uint32]) -> None:
+        """Note rows that are never learned, by when they were shown: the windows that hold them are not complete.
+
+        Args:
+            event_time_ms: int64[N]. When the impressions were shown.
+            labels: uint32[N]. The labels that are not learned, a bit each.
+        """
+        with self._lock:
+            for at, label in enumerate(self._labels):
+                label.lack(label.windows_of(event_time_ms[labels >> np.uint32(at) & np.uint32(1) != 0]))
 
     def close(self, watermark_ms: int) -> list[WindowScore]:
         """Score all windows that have closed and were not scored before, oldest first.
@@ -203,10 +214,11 @@ class ProgressiveValidation:
         """Whether rows are of windows that are open, and their logits numbers; others are counted."""
         is_open, is_finite = label.are_open(windows), np.isfinite(logits)
         self._lose(label, lost, "late_rows", len(windows) - int(np.count_nonzero(is_open)))
+        label.lack(windows[~is_open])
         if not is_finite.all():
             bad = is_open & ~is_finite
             self._lose(label, lost, "not_finite", int(np.count_nonzero(bad)))
-            label.open.lack(windows[bad])
+            label.lack(windows[bad])
         return is_open & is_finite
 
     def _correct(self, rows: Predicted, at: int) -> None:
@@ -217,6 +229,7 @@ class ProgressiveValidation:
         windows = label.windows_of(rows.event_time_ms[mine])
         is_open = label.are_open(windows)
         self._lose(label, self._lost[at], "late_corrections", len(mine) - int(np.count_nonzero(is_open)))
+        label.lack(windows[~is_open])
         self._held += label.open.correct(rows.identity[mine[is_open]], windows[is_open])
 
     def _make_room(self) -> None:
@@ -269,7 +282,7 @@ class ProgressiveValidation:
 def _checked(widths_s: list[int]) -> list[int]:
     for shorter, longer in pairwise(widths_s):
         if longer <= shorter or longer % shorter:
-            message = f"validation.windows_s: {longer} is no multiple of {shorter}"
+            message = f"windows_s: {longer} is not a multiple of {shorter}"
             raise ConfigError(message, help="give widths shortest first, each a multiple of the one before it")
     return widths_s
 

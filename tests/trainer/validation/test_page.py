@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from streamlearn.trainer.validation.meters import Meters
+from streamlearn.trainer.validation.meters import ScoreMeters
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = (ROOT / "docs" / "validation.md").read_text()
@@ -25,6 +25,6 @@ def test_the_examples_of_the_page_hold(tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_metric_and_no_other() -> None:
-    there = {one._name.removeprefix("streamlearn_trainer_validation_") for one in vars(Meters()).values()}
+    there = {one._name.removeprefix("streamlearn_trainer_validation_") for one in vars(ScoreMeters()).values()}
     said = set(re.findall(r"`([a-z_]+)_total`", PAGE)) | set(re.findall(r"`([a-z_]+_(?:ratio|nats))`", PAGE))
     assert said == {name.removesuffix("_total") for name in there}

@@ -32,7 +32,7 @@ def is_no_multiple(of: np.uint64, run: Run) -> npt.NDArray[np.bool_]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(_DONE, max_size=60), st.sampled_from([0, -(1 << 40), 1 << 40]), st.sampled_from([1, 1 << 20]))
 def test_each_window_has_its_rows_in_the_order_they_came(
     done: list[list[int] | int | tuple[int]], first: int, apart: int

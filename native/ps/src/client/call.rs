@@ -38,7 +38,7 @@ pub enum Event {
 }
 
 #[derive(Default)]
-struct State {
+struct CallState {
     events: VecDeque<Event>,
     is_over: bool,
 }
@@ -46,7 +46,7 @@ struct State {
 /// One call of one caller.
 #[derive(Default)]
 pub struct Call {
-    state: Mutex<State>,
+    state: Mutex<CallState>,
     ready: Condvar,
 }
 

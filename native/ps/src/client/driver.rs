@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Core;
+use super::ClientCore;
 use super::call::{Call, Event};
 use crate::epoch::Epoch;
 use crate::error::{PsError, Result, Trouble};
@@ -24,7 +24,7 @@ pub trait Work {
 
 /// Blocks under way.
 struct Driver<'a> {
-    core: &'a Core,
+    core: &'a ClientCore,
     call: Arc<Call>,
     /// The shard of each block.
     shards: Vec<usize>,
@@ -35,7 +35,7 @@ struct Driver<'a> {
 
 /// Have all blocks of a call answered before the deadline.
 pub fn drive(
-    core: &Core,
+    core: &ClientCore,
     (kind, epoch): (Kind, Epoch),
     deadline: Instant,
     work: &mut impl Work,

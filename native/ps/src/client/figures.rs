@@ -45,7 +45,7 @@ pub struct ClientStats {
 }
 
 #[derive(Default)]
-struct VerbMeter {
+struct CallMeter {
     requests: AtomicU64,
     errors: AtomicU64,
     retries: AtomicU64,
@@ -57,7 +57,7 @@ struct VerbMeter {
 /// What counts for one shard.
 #[derive(Default)]
 pub struct LinkMeter {
-    verbs: [VerbMeter; 3],
+    verbs: [CallMeter; 3],
     connects: AtomicU64,
     in_flight: AtomicU64,
 }
@@ -67,7 +67,7 @@ fn add(number: &AtomicU64, by: u64) {
 }
 
 impl LinkMeter {
-    fn verb(&self, kind: Kind) -> Option<&VerbMeter> {
+    fn verb(&self, kind: Kind) -> Option<&CallMeter> {
         match kind {
             Kind::Pull => Some(&self.verbs[0]),
             Kind::Push => Some(&self.verbs[1]),

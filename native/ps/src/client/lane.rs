@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::Core;
+use super::ClientCore;
 use super::link::Link;
 use super::settings::Role;
 use crate::address::{Address, Stream};
@@ -26,7 +26,7 @@ use crate::tls;
 type Tls = Option<(TlsConnector, ServerName<'static>)>;
 
 /// Carry until the client is closed.
-pub async fn carry(core: Arc<Core>, mut closed: watch::Receiver<bool>) {
+pub async fn carry(core: Arc<ClientCore>, mut closed: watch::Receiver<bool>) {
     let trust = core.settings.tls.as_ref();
     let tls = trust.map(|trust| tls::connector(&trust.ca, &trust.server_name)).transpose();
     let links = core.links.clone();
@@ -63,7 +63,7 @@ impl From<io::Error> for Missing {
 
 /// What carries for one link.
 struct Lane {
-    core: Arc<Core>,
+    core: Arc<ClientCore>,
     link: Arc<Link>,
     tls: Tls,
     attempts: u32,
@@ -226,7 +226,7 @@ impl Lane {
             };
             owed_before = false;
             if frame.header.flags & REPLY == 0 {
-                return format!("{:?} that is no answer", frame.header.kind);
+                return format!("{:?} that is not an answer", frame.header.kind);
             }
             if let Err(text) = self.link.answered(frame) {
                 return text;
@@ -236,7 +236,7 @@ impl Lane {
 }
 
 /// The next frame. May be dropped at any time: what has arrived of it stays.
-async fn next_frame<S>(stream: &mut S, intake: &mut Intake, core: &Core) -> Result<Frame, String>
+async fn next_frame<S>(stream: &mut S, intake: &mut Intake, core: &ClientCore) -> Result<Frame, String>
 where
     S: AsyncReadExt + Unpin,
 {

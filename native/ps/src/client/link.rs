@@ -33,7 +33,7 @@ struct Asked {
 }
 
 #[derive(Default)]
-struct State {
+struct LinkState {
     /// Not yet sent, by request.
     queue: VecDeque<(u64, Asked)>,
     /// Sent and not answered.
@@ -59,7 +59,7 @@ pub struct Link {
     pub address: Address,
     /// What counts.
     pub meter: LinkMeter,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     /// Told when there is something to send.
     pub asked: Notify,
     said_hello: Condvar,
@@ -75,7 +75,7 @@ impl Link {
                 text: text.clone(),
                 address,
                 meter: LinkMeter::default(),
-                state: Mutex::new(State { next: 1, ..State::default() }),
+                state: Mutex::new(LinkState { next: 1, ..LinkState::default() }),
                 asked: Notify::new(),
                 said_hello: Condvar::new(),
             }))
@@ -83,7 +83,7 @@ impl Link {
         settings.addresses.iter().enumerate().map(link).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().expect("no holder panics")
     }
 
@@ -157,7 +157,7 @@ impl Link {
         Ok(())
     }
 
-    fn count(&self, state: &State) {
+    fn count(&self, state: &LinkState) {
         self.meter.set_in_flight(state.queue.len() + state.waiting.len());
     }
 
@@ -346,7 +346,7 @@ impl Link {
         let Some(asked) = state.waiting.get_mut(&header.request) else {
             // Somebody may have asked and gone.
             let is_old = header.request > 0 && header.request < state.next;
-            let unknown = || format!("an answer to request {}, which nobody asked", header.request);
+            let unknown = || format!("an answer to the unknown request {}", header.request);
             return if is_old { Ok(()) } else { Err(unknown()) };
         };
         self.meter.receive(asked.kind, payload.len());

@@ -6,7 +6,7 @@ use streamlearn_table::{ByPart, prefetch_all};
 
 use super::cut::{Cut, Met};
 use super::driver::{Work, drive};
-use super::{Core, PullAt};
+use super::{ClientCore, PullAt};
 use crate::epoch::Epoch;
 use crate::error::{PsError, Result, Trouble};
 use crate::frame::{self, HEADER_BYTES, Kind};
@@ -27,7 +27,7 @@ pub struct Asking {
 
 impl Asking {
     /// What is asked of a table in an epoch.
-    pub fn new(core: &Core, table: u16, (at, epoch): (PullAt, Epoch)) -> Result<Self> {
+    pub fn new(core: &ClientCore, table: u16, (at, epoch): (PullAt, Epoch)) -> Result<Self> {
         Ok(Self { epoch, table, encoding: core.settings.encoding, at, dim: core.dim(table)? })
     }
 
@@ -69,7 +69,7 @@ struct Pulling<'a> {
 
 /// Pull rows of keys of one table.
 pub fn pull(
-    core: &Core,
+    core: &ClientCore,
     (table, keys): (u16, &[u64]),
     (at, epoch, deadline): (PullAt, Epoch, Instant),
     is_distinct: bool,
@@ -86,7 +86,7 @@ pub fn pull(
     drive(core, what, deadline, &mut Pulling { asking, cuts, met, block_keys, next, blocks, out })
 }
 
-impl Core {
+impl ClientCore {
     /// Keys of a block that is pulled, at most.
     pub(super) fn pull_keys_max(&self) -> usize {
         let keys_max = self.plan().frame_bytes_max.saturating_sub(PULL_HEAD_BYTES) / 8;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use streamlearn_table::{Admit, ByPart, Member, PARTS, Pushed, prefetch_all};
 
-use super::Core;
+use super::ClientCore;
 use super::cut::{Met, block_end};
 use super::driver::{Work, drive};
 use super::pull::check_lengths;
@@ -49,7 +49,7 @@ struct Summed {
 }
 
 struct Pushing<'a> {
-    core: &'a Core,
+    core: &'a ClientCore,
     push: &'a PushOf<'a>,
     epoch: Epoch,
     dim: usize,
@@ -63,7 +63,7 @@ struct Pushing<'a> {
 }
 
 /// Push gradients of keys of one table.
-pub fn push(core: &Core, push: &PushOf<'_>) -> Result<Pushed> {
+pub fn push(core: &ClientCore, push: &PushOf<'_>) -> Result<Pushed> {
     let (dim, epoch) = (core.dim(push.table)?, core.epoch()?);
     check(push, dim)?;
     let deadline = core.deadline();
@@ -94,7 +94,7 @@ fn check(push: &PushOf<'_>, dim: usize) -> Result<()> {
     Ok(())
 }
 
-impl Core {
+impl ClientCore {
     /// Keys of a block that is pushed, at most.
     fn push_keys_max(&self, dim: usize) -> Result<usize> {
         // Of a key: itself, a run of admission, a count, and a gradient; and what columns are padded with.

@@ -98,7 +98,7 @@ impl<'a> Fields<'a> {
         if self.at == self.bytes.len() {
             return Ok(());
         }
-        Err(self.bad(format!("{} of {} bytes are said for", self.at, self.bytes.len())))
+        Err(self.bad(format!("{} of {} bytes were decoded", self.at, self.bytes.len())))
     }
 
     /// A refusal of this payload.

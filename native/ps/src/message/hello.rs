@@ -85,7 +85,7 @@ impl<'a> HelloAsk<'a> {
             return Err(fields.bad(format!("flags {flags:#06x}: there are none but {READS_ONLY}")));
         }
         let model = std::str::from_utf8(fields.short_bytes()?)
-            .map_err(|error| fields.bad(format!("the model's name is no UTF-8: {error}")))?;
+            .map_err(|error| fields.bad(format!("the model's name is not valid UTF-8: {error}")))?;
         let (fingerprint, client) = (fields.bytes32()?, fields.u128()?);
         let (epoch, token) = (fields.optional_epoch()?, fields.short_bytes()?);
         fields.end()?;

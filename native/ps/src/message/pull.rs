@@ -73,7 +73,7 @@ impl<'a> PullAsk<'a> {
 }
 
 pub(super) fn encoding_of(fields: &Fields<'_>, number: u8) -> Result<Encoding, Refusal> {
-    Encoding::from_number(number).ok_or_else(|| fields.bad(format!("there is no encoding {number}")))
+    Encoding::from_number(number).ok_or_else(|| fields.bad(format!("unknown encoding {number}")))
 }
 
 impl SliceHead {
@@ -92,7 +92,7 @@ impl SliceHead {
         let mut fields = Fields::new("a slice of rows", payload);
         let (first, count, dim, encoding) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
         let number =
-            u8::try_from(encoding).map_err(|_| fields.bad(format!("there is no encoding {encoding}")))?;
+            u8::try_from(encoding).map_err(|_| fields.bad(format!("unknown encoding {encoding}")))?;
         let (encoding, rows) = (encoding_of(&fields, number)?, fields.rest());
         let wanted = (count as usize).checked_mul(dim as usize).filter(|numbers| *numbers <= rows.len());
         if wanted.is_none_or(|numbers| encoding.bytes(numbers) != rows.len()) {

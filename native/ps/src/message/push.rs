@@ -85,7 +85,7 @@ impl<'a> PushAsk<'a> {
         let (count, runs, zero) = (fields.u32()? as usize, fields.u32()? as usize, fields.u32()?);
         let encoding = encoding_of(&fields, encoding)?;
         if flags & !HAS_COUNTS != 0 || zero != 0 {
-            return Err(fields.bad(format!("there are no flags {flags:#04x} and {zero:#010x}")));
+            return Err(fields.bad(format!("unknown flags {flags:#04x} and {zero:#010x}")));
         }
         let keys = numbers_of(fields.take(count * 8)?);
         let run_of = |bytes: &[u8]| {

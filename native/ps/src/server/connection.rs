@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::Core;
+use super::ServerCore;
 use super::listen::Socket;
 use super::orders::{Answer, Asker};
 use super::peers::{Ending, Entry};
@@ -57,7 +57,7 @@ struct Request {
 
 /// One peer.
 pub struct Connection<'a> {
-    pub(super) core: &'a Core,
+    pub(super) core: &'a ServerCore,
     pub(super) entry: Entry<'a>,
     pub(super) client: u128,
     /// Whether it may change nothing.
@@ -86,7 +86,7 @@ impl Drop for Connection<'_> {
 }
 
 /// Serve a peer until it ends.
-pub async fn serve(core: Arc<Core>, socket: Socket) {
+pub async fn serve(core: Arc<ServerCore>, socket: Socket) {
     let from = socket.peer();
     let Some(entry) = core.peers.enter(core.limits.connections_max) else {
         let text = format!(
@@ -103,10 +103,17 @@ pub async fn serve(core: Arc<Core>, socket: Socket) {
     };
     let peer = entry.peer.clone();
     let hello_wait = Duration::from_millis(core.limits.hello_wait_ms_max);
-    let opening = timeout(hello_wait, open(&core, (socket, from), entry));
+    let opening = timeout(hello_wait, open(&core, (socket, from.clone()), entry));
     let opened = tokio::select! {
         biased;
-        () = peer.ends(Ending::Drain) => return,
+        () = peer.ends(Ending::Drain) => {
+            if peer.is_ending(Ending::GiveWay) {
+                let refusal = Refusal::new(Code::TooMany, "it gave way to a new connection before its hello");
+                core.refuse(&refusal);
+                core.notes.add(&from, refusal.to_string());
+            }
+            return;
+        }
         opened = opening => opened,
     };
     let Ok(Some(mut connection)) = opened else { return };
@@ -117,7 +124,7 @@ pub async fn serve(core: Arc<Core>, socket: Socket) {
 
 /// Make a connection private if it is to be, and hear who is there.
 async fn open<'a>(
-    core: &'a Core,
+    core: &'a ServerCore,
     (socket, from): (Socket, String),
     entry: Entry<'a>,
 ) -> Option<Connection<'a>> {
@@ -174,6 +181,7 @@ impl Connection<'_> {
             return Err(End::Told(Refusal::new(Code::BadFrame, text)));
         }
         let reply = self.judge(&payload).map_err(End::Told)?.to_payload();
+        self.entry.admit();
         let bytes_out = self.send(Kind::Hello, header.request, &reply).await?;
         let tally = Tally { bytes_in: payload.len() as u64, bytes_out, ..Tally::default() };
         self.core.meter.count(Verb::Hello, began.elapsed(), tally);
@@ -182,7 +190,7 @@ impl Connection<'_> {
 
     /// Whether who is there may come in, and what it is to know.
     fn judge(&mut self, payload: &[u8]) -> Result<HelloReply, Refusal> {
-        let Core { shard, token, limits, stage, .. } = self.core;
+        let ServerCore { shard, token, limits, stage, .. } = self.core;
         let ask = HelloAsk::decode(payload)?;
         if token.as_ref().is_some_and(|token| !token.is(ask.token)) {
             return Err(Refusal::new(Code::Unauthorized, "the token is not the shard's"));
@@ -278,7 +286,7 @@ impl Connection<'_> {
             },
             Kind::Ping => (Verb::Ping, self.ping(header.request, &payload).await),
             Kind::Hello | Kind::Error => {
-                let text = format!("{:?} is no request here", header.kind);
+                let text = format!("{:?} is not a request", header.kind);
                 return Err(End::Told(Refusal::new(Code::BadFrame, text)));
             }
         };
@@ -387,7 +395,7 @@ impl Connection<'_> {
 
 /// The next request. May be dropped at any time: what has arrived of it stays.
 async fn next_request(
-    core: &Core,
+    core: &ServerCore,
     stream: &mut Box<dyn Stream>,
     intake: &mut Intake,
     (heard, began): (&mut Instant, &mut Option<Instant>),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::{Core, connection};
+use super::{ServerCore, connection};
 use crate::address::{Listening, Stream};
 
 /// How long accepting rests after it failed, for what it lacks then does not come at once.
@@ -78,7 +78,7 @@ impl Listener {
 
 /// What one thread does until the server has stopped; the first also accepts.
 pub async fn work(
-    core: Arc<Core>,
+    core: Arc<ServerCore>,
     first: Option<(Vec<Listening>, Vec<mpsc::Sender<Socket>>)>,
     mut hand: mpsc::Receiver<Socket>,
     mut stopped: watch::Receiver<bool>,

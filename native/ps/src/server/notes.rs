@@ -17,7 +17,7 @@ pub struct Note {
 }
 
 #[derive(Default)]
-struct State {
+struct NotesState {
     notes: VecDeque<Note>,
     left_out: u64,
 }
@@ -25,7 +25,7 @@ struct State {
 /// Notes nobody has taken yet.
 #[derive(Default)]
 pub struct Notes {
-    state: Mutex<State>,
+    state: Mutex<NotesState>,
     noted: Condvar,
 }
 

@@ -51,7 +51,7 @@ struct Pending {
 }
 
 #[derive(Default)]
-struct State {
+struct OrdersState {
     queue: VecDeque<(Order, Option<OwnedSemaphorePermit>)>,
     pending: HashMap<u64, Pending>,
     next: u64,
@@ -60,7 +60,7 @@ struct State {
 
 /// Orders that wait, and those that are not answered.
 pub struct Orders {
-    state: Mutex<State>,
+    state: Mutex<OrdersState>,
     ready: Condvar,
     orders_max: usize,
 }
@@ -71,7 +71,7 @@ impl Orders {
         Self { state: Mutex::default(), ready: Condvar::new(), orders_max }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OrdersState> {
         self.state.lock().expect("no holder panics")
     }
 
@@ -123,7 +123,7 @@ impl Orders {
     /// A connection has gone: what it asked for and nobody took is not asked any more.
     pub fn forget(&self, peer: u64) {
         let mut state = self.lock();
-        let State { queue, pending, .. } = &mut *state;
+        let OrdersState { queue, pending, .. } = &mut *state;
         queue.retain(|(order, _)| pending.get(&order.id).is_some_and(|pending| pending.asker.peer != peer));
         pending.retain(|_, pending| pending.asker.peer != peer);
     }

@@ -1,6 +1,6 @@
 //! Peers: the connections there are, which epoch each speaks of, and telling them to end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
@@ -17,6 +17,8 @@ pub enum Ending {
     Drain = 1,
     /// Now, but for a push that was begun.
     Close = 2,
+    /// Now: a new connection has its place.
+    GiveWay = 3,
 }
 
 /// One connection, as the others know it.
@@ -75,8 +77,10 @@ impl Peer {
 }
 
 #[derive(Default)]
-struct State {
+struct PeersState {
     peers: HashMap<u64, Arc<Peer>>,
+    /// Those whose hello was not heard yet; the oldest has the lowest number.
+    strangers: BTreeSet<u64>,
     next: u64,
     ending: Option<Ending>,
 }
@@ -84,7 +88,7 @@ struct State {
 /// All connections.
 #[derive(Default)]
 pub struct Peers {
-    state: Mutex<State>,
+    state: Mutex<PeersState>,
     left: Condvar,
 }
 
@@ -97,24 +101,38 @@ pub struct Entry<'a> {
     pub peer: Arc<Peer>,
 }
 
+impl Entry<'_> {
+    /// Its hello was good: it keeps its place from now on.
+    pub fn admit(&self) {
+        self.peers.state.lock().expect("no holder panics").strangers.remove(&self.id);
+    }
+}
+
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
         let mut state = self.peers.state.lock().expect("no holder panics");
         state.peers.remove(&self.id);
+        state.strangers.remove(&self.id);
         self.peers.left.notify_all();
     }
 }
 
 impl Peers {
-    /// Come in, if there is room and nobody was told to end.
+    /// Come in, if nobody was told to end and there is room, or one whose hello was not heard yet to make some.
     pub fn enter(&self, peers_max: usize) -> Option<Entry<'_>> {
-        let mut state = self.state.lock().expect("no holder panics");
-        if state.peers.len() >= peers_max || state.ending.is_some() {
+        let mut guard = self.state.lock().expect("no holder panics");
+        let state = &mut *guard;
+        if state.ending.is_some() {
             return None;
+        }
+        if state.peers.len() >= peers_max {
+            let oldest = state.strangers.pop_first()?;
+            state.peers.remove(&oldest)?.end(Ending::GiveWay);
         }
         let (id, peer) = (state.next, Arc::<Peer>::default());
         state.next += 1;
         state.peers.insert(id, peer.clone());
+        state.strangers.insert(id);
         Some(Entry { peers: self, id, peer })
     }
 

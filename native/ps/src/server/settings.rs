@@ -42,7 +42,7 @@ pub struct ServerSettings {
 pub struct Limits {
     /// Largest payload; a larger one is refused and its connection closed.
     pub frame_bytes_max: u32,
-    /// Connections at once; one more is closed.
+    /// Connections at once. For one more the oldest without a hello is closed; where all have said one, it is closed itself.
     pub connections_max: usize,
     /// How long a peer may take to say who it is; then it is closed.
     pub hello_wait_ms_max: u64,

@@ -26,7 +26,7 @@ pub struct Installed {
 }
 
 #[derive(Default)]
-struct State {
+struct StageState {
     installed: Option<Arc<Installed>>,
     newest: Option<Epoch>,
     users: usize,
@@ -35,7 +35,7 @@ struct State {
 /// The tables there are, if any.
 #[derive(Default)]
 pub struct Stage {
-    state: Mutex<State>,
+    state: Mutex<StageState>,
     left: Condvar,
     /// How often tables came or went.
     changes: watch::Sender<u64>,
@@ -90,7 +90,7 @@ impl Drop for InUse {
 }
 
 impl Stage {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StageState> {
         self.state.lock().expect("no holder panics")
     }
 
@@ -159,7 +159,7 @@ impl Stage {
         drop(self.clear(self.lock()));
     }
 
-    fn clear<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn clear<'a>(&'a self, mut state: MutexGuard<'a, StageState>) -> MutexGuard<'a, StageState> {
         let installed = state.installed.take();
         self.changes.send_modify(|changes| *changes += 1);
         while state.users > 0 {

@@ -4,7 +4,7 @@ use streamlearn_table::{Admit, At, PARTS, Pin, Push, Pushed, Table, mix, part_of
 use streamlearn_wire::checksum::crc32c;
 use tokio::task::yield_now;
 
-use super::Core;
+use super::ServerCore;
 use super::connection::{Connection, End};
 use super::stage::{InUse, Outcome};
 use crate::frame::{CHECK_BYTES, HEADER_BYTES, Header, Kind, MORE, REPLY};
@@ -19,6 +19,12 @@ const SLICE_BYTES: usize = 256 << 10;
 const READ_KEYS_MAX: usize = 4096;
 /// Keys that learn at a time.
 const LEARN_KEYS_MAX: usize = 1024;
+/// The largest gradient that rows learn: the sum of squares of a row of any dim stays a number.
+const GRADIENT_MAX: f32 = 1e17;
+/// The most that a push may multiply rates by.
+const RATE_SCALE_MAX: f32 = 1e6;
+/// The latest table time, and the earliest below zero: beyond any time of an event.
+pub const CLOCK_MS_MAX: i64 = 1 << 53;
 const HEAD_FLOATS: usize = (HEADER_BYTES + SLICE_HEAD_BYTES) / 4;
 
 fn table_of(in_use: &InUse, number: u16) -> Result<&Table, Refusal> {
@@ -29,7 +35,7 @@ fn table_of(in_use: &InUse, number: u16) -> Result<&Table, Refusal> {
 }
 
 /// All keys must be of the shard's parts.
-fn check_parts(core: &Core, keys: &[u64]) -> Result<(), Refusal> {
+fn check_parts(core: &ServerCore, keys: &[u64]) -> Result<(), Refusal> {
     let parts = &core.shard.parts;
     if *parts == (0..PARTS) {
         return Ok(());
@@ -165,7 +171,7 @@ impl Connection<'_> {
 }
 
 /// Let the rows of a push learn.
-async fn apply(core: &Core, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome {
+async fn apply(core: &ServerCore, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome {
     let columns = &ask.columns;
     check_parts(core, &columns.keys)?;
     let table = table_of(in_use, ask.table)?;
@@ -179,6 +185,7 @@ async fn apply(core: &Core, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome {
         let text = format!("runs of admission do not end in order within {count} keys");
         return Err(Refusal::new(Code::BadRequest, text));
     }
+    check_numbers(ask, &gradients, dim)?;
     let mut pushed = Pushed::default();
     for first in (0..count).step_by(LEARN_KEYS_MAX) {
         let end = count.min(first + LEARN_KEYS_MAX);
@@ -197,6 +204,25 @@ async fn apply(core: &Core, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome {
         yield_now().await;
     }
     Ok(pushed)
+}
+
+/// Whether rows may learn this: one number that is none would make its row no numbers for good.
+fn check_numbers(ask: &PushAsk<'_>, gradients: &[f32], dim: usize) -> Result<(), Refusal> {
+    let bad = |text: String| Err(Refusal::new(Code::BadRequest, text));
+    if !(-CLOCK_MS_MAX..=CLOCK_MS_MAX).contains(&ask.now_ms) {
+        return bad(format!("a table time of {} ms, and {CLOCK_MS_MAX} is the latest", ask.now_ms));
+    }
+    if ask.rate_scale.is_nan() || ask.rate_scale.abs() > RATE_SCALE_MAX {
+        return bad(format!("a rate_scale of {}, and {RATE_SCALE_MAX} is the most", ask.rate_scale));
+    }
+    // One pass without early exit vectorises; the key is looked for only when there is one.
+    let is_bad = |number: &f32| number.is_nan() || number.abs() > GRADIENT_MAX;
+    if gradients.iter().fold(false, |bad, number| bad | is_bad(number)) {
+        let at = gradients.iter().position(is_bad).unwrap_or(0);
+        let key = ask.columns.keys[at / dim];
+        return bad(format!("the gradient of key {key} has {} at place {}", gradients[at], at % dim));
+    }
+    Ok(())
 }
 
 /// Runs as some of the keys have them.

@@ -115,7 +115,7 @@ impl Calls {
         let token = settings.token.as_ref().map(|token| format!("Bearer {token}").parse());
         let token = token.transpose().map_err(|_| "the token holds what no header can".to_owned())?;
         let uri = format!("http://{}{METHOD}", settings.address).parse();
-        let uri = uri.map_err(|error| format!("{:?} is no address: {error}", settings.address))?;
+        let uri = uri.map_err(|error| format!("{:?} is not an address: {error}", settings.address))?;
         let mut lines = Vec::with_capacity(settings.connections);
         for _ in 0..settings.connections {
             lines.push(Mutex::new(Opened { count: 1, sender: Some(connection(settings).await?) }));

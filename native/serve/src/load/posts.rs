@@ -26,9 +26,9 @@ const SAID_BYTES_MAX: usize = 300;
 
 /// Connections to a node; one that is lost is made again by the next call.
 #[derive(Clone)]
-pub struct Posts(Arc<Pool>);
+pub struct Posts(Arc<PostPool>);
 
-struct Pool {
+struct PostPool {
     settings: CallsSettings,
     /// The request up to the length of its body.
     head: String,
@@ -38,7 +38,7 @@ struct Pool {
 
 impl fmt::Debug for Posts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Pool { settings, .. } = &*self.0;
+        let PostPool { settings, .. } = &*self.0;
         write!(formatter, "up to {} connections to {}", settings.connections, settings.address)
     }
 }
@@ -49,7 +49,7 @@ impl Posts {
     /// # Errors
     /// Why there is none.
     pub async fn connect(settings: &CallsSettings, path: &str) -> Result<Self, String> {
-        let path: PathAndQuery = path.parse().map_err(|error| format!("{path:?} is no path: {error}"))?;
+        let path: PathAndQuery = path.parse().map_err(|error| format!("{path:?} is not a path: {error}"))?;
         let mut head = format!("POST {path} HTTP/1.1\r\nhost: {}\r\n", settings.address);
         if let Some(token) = &settings.token {
             let token = HeaderValue::from_str(token).ok();
@@ -58,7 +58,7 @@ impl Posts {
             head += &format!("authorization: Bearer {token}\r\n");
         }
         let first = connection(settings).await?;
-        Ok(Self(Arc::new(Pool {
+        Ok(Self(Arc::new(PostPool {
             settings: settings.clone(),
             head,
             free: Mutex::new(vec![first]),
@@ -113,7 +113,7 @@ fn code_of(status: u16) -> Code {
     }
 }
 
-impl Pool {
+impl PostPool {
     /// The status and the body of an answer. A call that is given up drops its connection, and what comes by it.
     async fn ask(&self, message: Message) -> Result<(u16, Bytes), String> {
         let _place = self.places.acquire().await.map_err(|error| error.to_string())?;
@@ -163,7 +163,7 @@ struct Line {
 }
 
 /// What an answer's head says.
-struct Head {
+struct PostHead {
     status: u16,
     bytes: usize,
     body: Length,
@@ -279,7 +279,7 @@ fn too_long(bytes_max: usize) -> String {
 }
 
 /// The head of an answer; none while it has not come whole.
-fn head_of(read: &[u8]) -> Result<Option<Head>, String> {
+fn head_of(read: &[u8]) -> Result<Option<PostHead>, String> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     let parsed = response.parse(read).map_err(|error| format!("no HTTP: {error}"))?;
@@ -308,5 +308,5 @@ fn head_of(read: &[u8]) -> Result<Option<Head>, String> {
         None => Length::ToEnd,
     };
     is_kept &= !matches!(body, Length::ToEnd);
-    Ok(Some(Head { status, bytes, body, is_kept }))
+    Ok(Some(PostHead { status, bytes, body, is_kept }))
 }

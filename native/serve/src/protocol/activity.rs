@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::door::{Place, STRANGER_REQUESTS_MAX};
 use super::traffic::Protocol;
 
 /// Bytes that a connection of HTTP/2 begins with; nothing can be asked before they are there.
@@ -17,6 +18,8 @@ const LOOKS: u32 = 8;
 #[derive(Debug)]
 pub struct Activity {
     protocol: Protocol,
+    /// Its place at the door.
+    pub place: Place,
     /// Requests whose answers have not begun.
     asked: AtomicUsize,
     /// Answers that are on their way.
@@ -49,6 +52,16 @@ impl Drop for Answering {
 }
 
 impl Asked {
+    /// It was let in, so that its connection keeps its place.
+    pub fn admit(&self) {
+        self.0.place.admit();
+    }
+
+    /// Whether its connection has no place to keep, and more under way than a stranger may.
+    pub fn is_crowd(&self) -> bool {
+        !self.0.place.is_admitted() && self.0.open() > STRANGER_REQUESTS_MAX
+    }
+
     /// Its answer begins.
     pub fn answered(self) -> Answering {
         self.0.answered.fetch_add(1, Ordering::SeqCst);
@@ -58,10 +71,11 @@ impl Asked {
 
 impl Activity {
     /// A connection that was just made.
-    pub fn new(protocol: Protocol) -> Self {
+    pub fn new(protocol: Protocol, place: Place) -> Self {
         let now = Instant::now();
         Self {
             protocol,
+            place,
             asked: AtomicUsize::new(0),
             answered: AtomicUsize::new(0),
             last: Mutex::new(now),
@@ -93,6 +107,14 @@ impl Activity {
         }
     }
 
+    /// Wait for so long, and for ever where a request was let in by then.
+    pub async fn strange(&self, wait: Duration) {
+        sleep(wait).await;
+        if self.place.is_admitted() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Wait until nothing was asked for so long.
     pub async fn idle(&self, wait: Duration) {
         self.without(wait, || self.asked.load(Ordering::SeqCst)).await;
@@ -100,8 +122,11 @@ impl Activity {
 
     /// Wait until for so long nothing was asked and no answer was on its way.
     pub async fn quiet(&self, wait: Duration) {
-        let open = || self.asked.load(Ordering::SeqCst) + self.answered.load(Ordering::SeqCst);
-        self.without(wait, open).await;
+        self.without(wait, || self.open()).await;
+    }
+
+    fn open(&self) -> usize {
+        self.asked.load(Ordering::SeqCst) + self.answered.load(Ordering::SeqCst)
     }
 
     /// Wait until a request that began to come has taken longer than this and is none yet.

@@ -2,7 +2,11 @@
 
 use bytes::{Buf, BufMut, Bytes};
 use tonic::Status;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+
+/// Bytes that an answer takes memory for before its own are known; and those after which it is handed on.
+const FIRST_BYTES: usize = 256;
+const YIELD_BYTES: usize = 32 << 10;
 
 /// Bytes in, bytes out.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,6 +34,11 @@ impl Encoder for Plain {
     fn encode(&mut self, item: Bytes, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
         to.put(item);
         Ok(())
+    }
+
+    /// Little at first, for an answer that nobody reads holds all of it.
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(FIRST_BYTES, YIELD_BYTES)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::naming::{Naming, PARTS, Part, Place, Side};
-use super::tensor::{Datatype, Shape, Tensor};
+use super::input_names::{Naming, PARTS, Part, Place, Side};
+use super::values::tensor::{Datatype, Shape, Tensor, cut};
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Kind, Limits};
 use crate::request::Values;
@@ -54,8 +54,8 @@ impl<'a, 'n> Given<'a, 'n> {
         tensor: impl FnOnce() -> Result<Tensor<'a>, Refusal>,
     ) -> Result<(), Refusal> {
         let Some(Place { column, part }) = self.naming.place(name) else {
-            let cut: String = name.chars().take(80).collect();
-            return bad(format!("{cut:?} is no input; help: {}", self.naming.known()));
+            let cut = cut(name);
+            return bad(format!("unknown input {cut:?}; help: {}", self.naming.known()));
         };
         let place = &mut self.tensors[column * PARTS + part as usize];
         if place.is_some() {
@@ -186,10 +186,10 @@ impl Wrong {
 /// Whether so many candidates can be.
 pub fn check_candidates(rows: u64, name: &str, limits: &Limits) -> Result<usize, Refusal> {
     match usize::try_from(rows) {
-        Ok(0) => bad(format!("input {name:?} is of no candidates, expected at least 1")),
+        Ok(0) => bad(format!("input {name:?} has 0 candidates; at least 1 is required")),
         Ok(rows) if rows <= limits.candidates_max => Ok(rows),
         _ => bad(format!(
-            "input {name:?} is of {rows} candidates, expected at most {}; help: ask in several requests",
+            "input {name:?} has {rows} candidates; at most {} are allowed; help: ask in several requests",
             limits.candidates_max
         )),
     }

@@ -15,8 +15,8 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::activity::Activity;
-use super::counted::Counted;
 use super::door::Door;
+use super::peer_bytes::Counted;
 use super::traffic::Protocol;
 
 /// How long accepting rests after it failed, for what it lacks then does not come at once.
@@ -38,6 +38,7 @@ pub struct Leave {
     /// What is under way on it.
     pub activity: Arc<Activity>,
     draining: watch::Receiver<bool>,
+    hello: Duration,
     idle: Duration,
     arrival: Duration,
     drain: Duration,
@@ -47,13 +48,22 @@ impl Leave {
     async fn time(&mut self) {
         tokio::select! {
             _ = self.draining.wait_for(|&is_draining| is_draining) => {}
+            () = self.activity.strange(self.hello) => {}
             () = self.activity.idle(self.idle) => {}
             () = self.activity.stuck(self.arrival) => {}
         }
     }
 
     /// Let a connection work until it ends, or until it is to be left; then it is told so and has a while to end.
-    pub async fn ride<C: Future>(mut self, connection: C, tell: fn(Pin<&mut C>)) {
+    pub async fn ride<C: Future>(self, connection: C, tell: fn(Pin<&mut C>)) {
+        let activity = self.activity.clone();
+        tokio::select! {
+            () = self.see_out(connection, tell) => {}
+            () = activity.place.gives_way.notified() => {}
+        }
+    }
+
+    async fn see_out<C: Future>(mut self, connection: C, tell: fn(Pin<&mut C>)) {
         let mut connection = pin!(connection);
         tokio::select! {
             _ = connection.as_mut() => return,
@@ -63,7 +73,10 @@ impl Leave {
         let activity = self.activity;
         let is_over = async {
             sleep(LAST_WAIT).await;
-            activity.quiet(LAST_WAIT).await;
+            // A stranger's answers are not waited for: it may never take them.
+            if activity.place.is_admitted() {
+                activity.quiet(LAST_WAIT).await;
+            }
         };
         tokio::select! {
             _ = connection => {}
@@ -107,21 +120,21 @@ where
         door.traffic.came(protocol);
         let limits = door.limits;
         let leave = Leave {
-            activity: Arc::new(Activity::new(protocol)),
+            activity: Arc::new(Activity::new(protocol, place)),
             draining: draining.clone(),
+            hello: Duration::from_millis(limits.hello_wait_ms_max),
             idle: Duration::from_millis(limits.idle_ms_max),
             arrival: Duration::from_millis(limits.arrival_wait_ms_max),
             drain: Duration::from_millis(limits.drain_ms_max),
         };
         let (talk, tls, door) = (talk.clone(), tls.clone(), door.clone());
         tasks.spawn(async move {
-            let _place = place;
-            let wait = Duration::from_millis(limits.hello_wait_ms_max);
             let mut draining = leave.draining.clone();
             let opened = tokio::select! {
-                opened = open(socket, tls, wait) => opened,
+                opened = open(socket, tls, leave.hello) => opened,
                 // Who has not even begun has nothing under way.
                 _ = draining.wait_for(|&is_draining| is_draining) => None,
+                () = leave.activity.place.gives_way.notified() => None,
             };
             if let Some(stream) = opened {
                 let counted = Counted::new(stream, protocol, leave.activity.clone(), door);

@@ -1,13 +1,13 @@
 //! Describing: what a model takes and gives, which versions there are and what they did, as the protocol says it.
 
+use super::input_names::{Naming, Side};
 use super::messages::{
     ConfigInput, ConfigOutput, ConfigText, Duration, Index, InferStatistics, ModelConfig, ModelIndex,
     ModelMetadata, ModelStatistics, ServerMetadata, SpecificVersions, TensorMetadata, VersionPolicy,
     VersionStatistics, data_type,
 };
-use super::naming::{Naming, Side};
 use super::outputs::{LOGIT, Output};
-use super::scoring::{Span, State, Statistics};
+use super::scorer::{Span, State, Statistics};
 use super::wishes::version_of;
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Kind};

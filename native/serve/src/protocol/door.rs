@@ -1,19 +1,23 @@
 //! The door: who may come in, how many at once, and how it is counted. It knows no protocol.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use streamlearn_trust::{Secret, TlsFiles};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::traffic::Traffic;
 use crate::answer::Refusal;
 
 /// When to come again to a node that has as many requests as it may have, in milliseconds.
 const RETRY_MS: u64 = 50;
+
+/// Requests at once of a gRPC connection none of whose requests was let in, with answers that it did not read yet.
+pub(super) const STRANGER_REQUESTS_MAX: usize = 8;
 
 /// Who may come, and bounds.
 #[derive(Debug, Clone, Default)]
@@ -29,7 +33,7 @@ pub struct DoorSettings {
 /// Bounds of what comes in. Every one is met by refusing or closing, as each says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DoorLimits {
-    /// Connections at once; one more is closed.
+    /// Connections at once. For one more the oldest that had no request let in is closed; without any, it is closed itself.
     pub connections_max: usize,
     /// Requests of one gRPC connection at once; its client keeps others back. HTTP/1.1 has one.
     pub streams_max: u32,
@@ -39,11 +43,11 @@ pub struct DoorLimits {
     pub header_bytes_max: u32,
     /// Bytes of a body of HTTP, if the model's own limit is not lower; one with more is refused.
     pub http_bytes_max: usize,
-    /// How long TLS may take to begin; then the connection is closed.
+    /// How long TLS may take to begin, and after it the first request that is let in; then the connection is closed.
     pub hello_wait_ms_max: u64,
     /// How long a request may take to arrive whole; then it is refused, or its connection is closed where it is none yet.
     pub arrival_wait_ms_max: u64,
-    /// How long a connection may have no request; then it is closed.
+    /// How long a connection that had a request let in may have none; then it is closed.
     pub idle_ms_max: u64,
     /// After how long a gRPC client is asked whether it is still there.
     pub alive_ms: u64,
@@ -80,7 +84,7 @@ pub struct Door {
     token: Option<Secret>,
     pub(super) tls: Option<TlsFiles>,
     pub(super) limits: DoorLimits,
-    pub(super) connections: Arc<Semaphore>,
+    guests: Mutex<Guests>,
     requests: Arc<Semaphore>,
     connections_refused: AtomicU64,
     requests_refused: AtomicU64,
@@ -95,7 +99,7 @@ pub struct DoorStats {
     pub connections: usize,
     /// Requests now.
     pub requests: usize,
-    /// Connections that were one too many.
+    /// Connections that were one too many, or gave way to a new one.
     pub connections_refused: u64,
     /// Requests that were one too many.
     pub requests_refused: u64,
@@ -142,7 +146,7 @@ impl Door {
         Ok(Self {
             token,
             tls,
-            connections: Arc::new(Semaphore::new(limits.connections_max)),
+            guests: Mutex::default(),
             requests: Arc::new(Semaphore::new(limits.requests_max)),
             limits,
             connections_refused: AtomicU64::new(0),
@@ -165,7 +169,7 @@ impl Door {
     /// Figures.
     pub fn stats(&self) -> DoorStats {
         DoorStats {
-            connections: self.limits.connections_max - self.connections.available_permits(),
+            connections: self.guests().count,
             requests: self.limits.requests_max - self.requests.available_permits(),
             connections_refused: self.connections_refused.load(Ordering::Relaxed),
             requests_refused: self.requests_refused.load(Ordering::Relaxed),
@@ -173,13 +177,24 @@ impl Door {
         }
     }
 
-    /// A place for a connection, if there is one.
-    pub(super) fn connection(&self) -> Option<OwnedSemaphorePermit> {
-        let place = self.connections.clone().try_acquire_owned().ok();
-        if place.is_none() {
+    /// A place for a connection, if there is one or a stranger has one.
+    pub(super) fn connection(self: &Arc<Self>) -> Option<Place> {
+        let mut guests = self.guests();
+        if guests.count == self.limits.connections_max {
             self.connections_refused.fetch_add(1, Ordering::Relaxed);
+            let (_, oldest) = guests.strangers.pop_first()?;
+            oldest.notify_one();
+            guests.count -= 1;
         }
-        place
+        guests.count += 1;
+        guests.last += 1;
+        let (number, gives_way) = (guests.last, Arc::new(Notify::new()));
+        guests.strangers.insert(number, gives_way.clone());
+        Some(Place { door: self.clone(), number, gives_way, is_admitted: AtomicBool::new(false) })
+    }
+
+    fn guests(&self) -> MutexGuard<'_, Guests> {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for a request, if there is one.
@@ -191,19 +206,71 @@ impl Door {
         })
     }
 
-    /// Whether a request says the token, if there is one; that it does not is told after a while.
-    pub(super) async fn knows(&self, headers: &HeaderMap) -> bool {
+    /// Refuse a request of a stranger who has as many as it may have.
+    pub(super) fn crowd(&self) -> Refusal {
+        self.requests_refused.fetch_add(1, Ordering::Relaxed);
+        let said = format!("{STRANGER_REQUESTS_MAX} requests at once, the most without the token");
+        Refusal::Busy { retry_ms: RETRY_MS, said }
+    }
+
+    /// Whether a request says the token, if there is one.
+    pub(super) fn knows(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.token else { return true };
         let given = headers.get(AUTHORIZATION).and_then(|header| {
             let (scheme, given) = header.as_bytes().split_at_checked(7)?;
             scheme.eq_ignore_ascii_case(b"bearer ").then_some(given)
         });
-        if token.is(given.unwrap_or_default()) {
-            return true;
-        }
+        token.is(given.unwrap_or_default())
+    }
+
+    /// Let whoever did not say the token wait for its refusal. Its request should be dropped before: it holds memory.
+    pub(super) async fn refuse_token(&self) {
         self.tokens_refused.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(self.limits.token_wait_ms)).await;
-        false
+    }
+}
+
+/// Connections that have a place.
+#[derive(Debug, Default)]
+struct Guests {
+    count: usize,
+    /// The number of the last that came.
+    last: u64,
+    /// Connections without an admitted request, oldest first, each with its signal to close.
+    strangers: BTreeMap<u64, Arc<Notify>>,
+}
+
+/// The place of a connection; dropping it gives it back.
+#[derive(Debug)]
+pub struct Place {
+    door: Arc<Door>,
+    number: u64,
+    /// Told when it must give way to a new connection.
+    pub gives_way: Arc<Notify>,
+    is_admitted: AtomicBool,
+}
+
+impl Place {
+    /// A request of it was let in: it keeps its place from now on.
+    pub fn admit(&self) {
+        if !self.is_admitted() && self.door.guests().strangers.remove(&self.number).is_some() {
+            self.is_admitted.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether it keeps its place.
+    pub fn is_admitted(&self) -> bool {
+        self.is_admitted.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut guests = self.door.guests();
+        // Another connection has the place of one that gave way.
+        if *self.is_admitted.get_mut() || guests.strangers.remove(&self.number).is_some() {
+            guests.count -= 1;
+        }
     }
 }
 

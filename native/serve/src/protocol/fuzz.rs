@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::json;
 use streamlearn_wire::keys::{key_of_bytes, key_of_int};
 
-use super::keys::Texts;
-use super::naming::Naming;
+use super::input_names::Naming;
 use super::plain::{Came, read};
+use super::values::keys::Texts;
 use super::wishes::Said;
 use super::{infer, json, rows};
 use crate::answer::Refusal;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hyper::body::Incoming;
+use http_body_util::Full;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -19,14 +20,15 @@ use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Status};
 
-use super::arriving::Arriving;
+use super::activity::Asked;
+use super::body_deadline::Arriving;
 use super::codec::Plain;
 use super::connections::{self, Leave, Peer};
-use super::counted::OnItsWay;
 use super::door::{Door, DoorLimits, NO_TOKEN};
 use super::messages::{IndexAsk, Is, ModelConfigReply, Which};
+use super::peer_bytes::OnItsWay;
 use super::plain::Came;
-use super::scoring::Scoring;
+use super::scorer::Scoring;
 use super::traffic::{Counting, Protocol};
 use super::wishes::{Said, grpc_timeout_us, version_of};
 use super::{describe, infer};
@@ -105,14 +107,14 @@ pub async fn serve_grpc<S: Scoring>(
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     let builder = builder(&door.limits);
-    let front = Arc::new(Front { scoring, door: door.clone() });
+    let front = Arc::new(GrpcFront { scoring, door: door.clone() });
     let talk = move |peer: Peer, leave: Leave| {
         let (front, builder, activity) = (front.clone(), builder.clone(), leave.activity.clone());
         async move {
             let service = service_fn(|request| {
                 let (front, asked) = (front.clone(), activity.enter());
                 async move {
-                    let response = front.answer(request).await;
+                    let response = front.answer(request, &asked).await;
                     Ok::<_, Infallible>(response.map(|body| OnItsWay::new(body, asked.answered())))
                 }
             });
@@ -135,13 +137,13 @@ fn builder(limits: &DoorLimits) -> http2::Builder<TokioExecutor> {
     builder
 }
 
-struct Front<S> {
+struct GrpcFront<S> {
     scoring: Arc<S>,
     door: Arc<Door>,
 }
 
-impl<S: Scoring> Front<S> {
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+impl<S: Scoring> GrpcFront<S> {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>, asked: &Asked) -> Response<Body> {
         let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
         if !request.headers().get(CONTENT_TYPE).is_some_and(is_grpc) {
             let mut response = Response::new(Body::empty());
@@ -150,7 +152,7 @@ impl<S: Scoring> Front<S> {
         }
         let door = self.door.clone();
         let mut counting = door.traffic().request(Protocol::Grpc);
-        let response = self.call(request, &mut counting).await.unwrap_or_else(Status::into_http);
+        let response = self.call(request, asked, &mut counting).await.unwrap_or_else(Status::into_http);
         // Only what went wrong is in the head; what did not says so behind the answer.
         let status = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
         counting.answered(status.and_then(|status| status.parse().ok()).unwrap_or(0));
@@ -160,6 +162,7 @@ impl<S: Scoring> Front<S> {
     async fn call(
         self: Arc<Self>,
         request: Request<Incoming>,
+        asked: &Asked,
         counting: &mut Counting<'_>,
     ) -> Result<Response<Body>, Status> {
         let arrived = Instant::now();
@@ -167,13 +170,23 @@ impl<S: Scoring> Front<S> {
         if verb == Verb::ModelInfer {
             counting.scored();
         }
-        let mut place = None;
-        if !verb.is_open() {
-            if !self.door.knows(request.headers()).await {
-                return Err(Status::new(Code::Unauthenticated, NO_TOKEN));
-            }
-            place = Some(self.door.request()?);
+        if self.door.knows(request.headers()) {
+            asked.admit();
+        } else if asked.is_crowd() {
+            return Err(self.door.crowd().into());
+        } else if !verb.is_open() {
+            drop(request);
+            self.door.refuse_token().await;
+            return Err(Status::new(Code::Unauthenticated, NO_TOKEN));
         }
+        if verb.is_open() {
+            // Its message is empty. What else comes is neither waited for nor kept, so that it needs no place.
+            let message: &[u8] = if request.body().is_end_stream() { &[] } else { &[0; 5] };
+            let request = request.map(|_| Full::new(Bytes::from_static(message)));
+            let call = Call { front: self, verb, arrived, said: None };
+            return Ok(Grpc::new(Plain).unary(call, request).await);
+        }
+        let place = self.door.request()?;
         let mut said = Said::default();
         if let Some(timeout) = request.headers().get("grpc-timeout") {
             said.within_us(grpc_timeout_us(timeout.as_bytes())?);
@@ -266,7 +279,7 @@ fn message<M: Message + Default>(bytes: &Bytes) -> Result<M, Status> {
 
 /// One call, as tonic makes it.
 struct Call<S> {
-    front: Arc<Front<S>>,
+    front: Arc<GrpcFront<S>>,
     verb: Verb,
     arrived: Instant,
     said: Option<Said>,

@@ -20,19 +20,20 @@ use hyper_util::rt::TokioTimer;
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::connections::{self, Leave, Peer};
-use super::counted::OnItsWay;
 use super::door::{Door, DoorLimits, NO_TOKEN};
 use super::grpc::left_us;
 use super::infer::{self, Form};
+use super::input_names::Naming;
 use super::json::{self, Written};
-use super::naming::Naming;
+use super::peer_bytes::OnItsWay;
 use super::plain::Came;
-use super::scoring::Scoring;
+use super::scorer::Scoring;
 use super::traffic::Protocol;
-use super::{rows, standing};
+use super::{node_view, rows};
 use crate::answer::{Answer, Refusal};
 use crate::request;
 
@@ -80,9 +81,15 @@ pub async fn serve_http<S: Scoring>(
                     if path == "/score" || path.ends_with("/infer") {
                         counting.scored();
                     }
-                    let response = if OPEN.contains(&path) || door.knows(request.headers()).await {
+                    let is_known = door.knows(request.headers());
+                    if is_known {
+                        asked.admit();
+                    }
+                    let response = if is_known || OPEN.contains(&path) {
                         router.call(request).await?
                     } else {
+                        drop(request);
+                        door.refuse_token().await;
                         unknown_caller()
                     };
                     counting.answered(response.status().as_u16());
@@ -110,7 +117,7 @@ fn router<S: Scoring>(front: Front<S>) -> Router {
         || async { failed(StatusCode::NOT_FOUND, "there is nothing here; help: GET /v2 says what is") };
     let not_so = || async { failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method") };
     Router::new()
-        .merge(standing::router())
+        .merge(node_view::router())
         .route("/v2/models/{name}/infer", post(infer::<S>))
         .route("/v2/models/{name}/versions/{version}/infer", post(infer::<S>))
         .route("/score", post(score::<S>))
@@ -215,17 +222,13 @@ impl<S: Scoring> Front<S> {
         encode: impl FnOnce(&Form, &Answer, &Naming) -> Result<Written, Refusal>,
     ) -> Response {
         let arrived = Instant::now();
-        let _place = match self.door.request() {
-            Ok(place) => place,
-            Err(refusal) => return refused(&refusal),
-        };
         if let Some(coding) = request.headers().get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
             let said =
                 format!("a body of {coding:?}: bodies are not compressed here; help: send it as it is");
             return failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, &said);
         }
         let naming = self.scoring.naming();
-        let body = match self.body(request, &naming).await {
+        let (body, _place) = match self.body(request, &naming).await {
             Ok(body) => body,
             Err(response) => return *response,
         };
@@ -252,13 +255,18 @@ impl<S: Scoring> Front<S> {
         }))
     }
 
-    /// A request's body, up to a bound and within a time.
-    pub async fn body(&self, request: Request<Body>, naming: &Naming) -> Result<Bytes, Box<Response>> {
+    /// A request's body, up to a bound and within a time, and the place that it takes among requests.
+    pub async fn body(
+        &self,
+        request: Request<Body>,
+        naming: &Naming,
+    ) -> Result<(Bytes, OwnedSemaphorePermit), Box<Response>> {
+        let place = self.door.request().map_err(|refusal| Box::new(refused(&refusal)))?;
         let limits = self.door.limits;
         let bytes_max = limits.http_bytes_max.min(naming.inputs().limits.message_bytes_max);
         let wait = Duration::from_millis(limits.arrival_wait_ms_max);
         match timeout(wait, Limited::new(request.into_body(), bytes_max).collect()).await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Ok(body)) => Ok((body.to_bytes(), place)),
             Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
                 let text =
                     format!("the body is larger than {bytes_max} bytes; help: ask in several requests");

@@ -8,11 +8,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use super::columns::{Given, Sides};
-use super::fields::{Field, Fields, Torn};
+use super::input_names::Naming;
 use super::messages::{ModelInferReply, OutputTensor, ReplyParameter, TypedContents};
-use super::naming::Naming;
 use super::outputs::{self, Output, Wanted};
-use super::tensor::{BadHead, Datatype, Elements, Head, Tensor, entry_name, text};
+use super::values::fields::{Field, Fields, Torn};
+use super::values::tensor::{BadHead, Datatype, Elements, Head, Tensor, cut, entry_name, text};
 use super::wishes::{Parameter, Said};
 use crate::answer::{Answer, Refusal};
 use crate::request::Request;
@@ -38,7 +38,7 @@ fn bad<T>(said: impl Into<String>) -> Result<T, Refusal> {
 }
 
 fn torn(Torn: Torn) -> Refusal {
-    Refusal::Bad("the bytes are no ModelInferRequest".to_owned())
+    Refusal::Bad("cannot decode the bytes as a ModelInferRequest".to_owned())
 }
 
 /// The parts of a request's message, not looked into.
@@ -65,7 +65,9 @@ pub fn decode(bytes: &[u8], naming: &Naming, mut said: Said) -> Result<(Request,
             (3, Field::Bytes(found)) => parts.id = text(found).map_err(torn)?,
             (4, Field::Bytes(found)) => {
                 let (name, value) = Parameter::entry(found).map_err(torn)?;
-                let Some(value) = value else { return bad(format!("parameter {name:?} has no value")) };
+                let Some(value) = value else {
+                    return bad(format!("parameter {:?} has no value", cut(name)));
+                };
                 said.parameter(name, value, inputs.limits.candidates_max)?;
             }
             (5, Field::Bytes(_)) if parts.inputs.len() == places_max => {
@@ -107,7 +109,7 @@ pub fn check_model(model: &str, naming: &Naming) -> Result<(), Refusal> {
     if model == naming.model() {
         return Ok(());
     }
-    let cut: String = model.chars().take(80).collect();
+    let cut = cut(model);
     Err(Refusal::Unknown(format!("model {cut:?} is not served here; help: {:?} is", naming.model())))
 }
 
@@ -130,7 +132,7 @@ fn output(bytes: &[u8], labels: &[String], wanted: &mut Wanted) -> Result<(), Re
         match field.map_err(torn)? {
             (1, Field::Bytes(found)) => name = text(found).map_err(torn)?,
             (2, Field::Bytes(entry)) => {
-                let parameter = entry_name(entry).map_err(torn)?;
+                let parameter = cut(entry_name(entry).map_err(torn)?);
                 return bad(format!(
                     "parameter {parameter:?} of an output; help: outputs take none, no shared memory and no classes"
                 ));
@@ -154,7 +156,9 @@ fn sides(parts: &Parts<'_>, naming: &Naming) -> Result<Sides, Refusal> {
     let mut given = Given::new(naming);
     for (number, bytes) in parts.inputs.iter().enumerate() {
         let head = Head::read(bytes).map_err(|wrong| match wrong {
-            BadHead::Torn => Refusal::Bad(format!("input number {number} is no InferInputTensor")),
+            BadHead::Torn => {
+                Refusal::Bad(format!("cannot decode input number {number} as an InferInputTensor"))
+            }
             BadHead::Wrong(said) => Refusal::Bad(said),
         })?;
         let name = head.name;
@@ -166,6 +170,7 @@ fn sides(parts: &Parts<'_>, naming: &Naming) -> Result<Sides, Refusal> {
 fn tensor<'a>(head: Head<'a>, raw: Option<&'a [u8]>) -> Result<Tensor<'a>, Refusal> {
     let Head { name, datatype, shape, contents, parameter } = head;
     if let Some(parameter) = parameter {
+        let (name, parameter) = (cut(name), cut(parameter));
         return bad(format!(
             "input {name:?} has a parameter {parameter:?}; help: inputs take none, and no shared memory"
         ));
@@ -184,7 +189,7 @@ fn tensor<'a>(head: Head<'a>, raw: Option<&'a [u8]>) -> Result<Tensor<'a>, Refus
 /// The datatype that an input's name of it means.
 pub fn datatype_of(input: &str, datatype: &str) -> Result<Datatype, Refusal> {
     Datatype::from_name(datatype).ok_or_else(|| {
-        let cut: String = datatype.chars().take(80).collect();
+        let (input, cut) = (cut(input), cut(datatype));
         Refusal::Bad(format!(
             "input {input:?}: datatype {cut:?}, expected INT64, INT32, UINT64 or UINT32 for whole numbers, BYTES for texts, \
              FP32 or FP64 for other numbers"

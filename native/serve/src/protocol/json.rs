@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 
 use super::columns::Given;
 use super::infer::{self, Form};
-use super::naming::Naming;
+use super::input_names::Naming;
 use super::outputs::{self, DEGRADED, Wanted};
-use super::tensor::{Elements, Shape, Tensor};
+use super::values::tensor::{Elements, Shape, Tensor, cut};
 use super::wishes::{Parameter, Said};
 use crate::answer::{Answer, Refusal};
 use crate::request::Request;
@@ -48,7 +48,8 @@ impl Setting {
                 return Ok(());
             }
             Self::List(indices) => {
-                let said = format!("parameter {name:?} is a list of {}, expected one value", indices.len());
+                let said =
+                    format!("parameter {:?} is a list of {}, expected one value", cut(name), indices.len());
                 return Err(Refusal::Bad(said));
             }
         };
@@ -61,7 +62,8 @@ impl Setting {
             Self::Text(version) => Ok(version),
             Self::Int(version) => Ok(version.to_string()),
             Self::Uint(version) => Ok(version.to_string()),
-            other => Err(Refusal::Bad(format!("version {other:?} is no number"))),
+            Self::List(all) => Err(Refusal::Bad(format!("version is a list of {}, expected one", all.len()))),
+            other => Err(Refusal::Bad(format!("version {other:?} is not a number"))),
         }
     }
 }
@@ -106,7 +108,7 @@ fn is_raw(output: &Named, by_default: bool) -> Result<bool, Refusal> {
         match (name.as_str(), value) {
             ("binary_data", Setting::Bool(wanted)) => is_raw = *wanted,
             _ => {
-                let output = &output.name;
+                let (output, name) = (cut(&output.name), cut(name));
                 return Err(Refusal::Bad(format!(
                     "output {output:?} has a parameter {name:?}; help: it takes binary_data, true or false"
                 )));
@@ -172,7 +174,7 @@ pub fn decode<'a>(
 
 /// The bytes of an input that stand behind the JSON, if its parameters say so; they are taken off `raw`.
 fn behind<'a>(input: &InputTensor<'_>, raw: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Refusal> {
-    let bad = |said: String| Err(Refusal::Bad(format!("input {:?}: {said}", input.name)));
+    let bad = |said: String| Err(Refusal::Bad(format!("input {:?}: {said}", cut(&input.name))));
     let mut found = None;
     for (name, value) in &input.parameters {
         match (name.as_str(), value) {
@@ -187,14 +189,14 @@ fn behind<'a>(input: &InputTensor<'_>, raw: &mut &'a [u8]) -> Result<Option<&'a 
                 };
                 (found, *raw) = (Some(own), rest);
             }
-            _ => return bad(format!("it has a parameter {name:?}; help: it takes binary_data_size")),
+            _ => return bad(format!("it has a parameter {:?}; help: it takes binary_data_size", cut(name))),
         }
     }
     Ok(found)
 }
 
 fn tensor<'a>(input: &InputTensor<'a>, raw: &mut &'a [u8]) -> Result<Tensor<'a>, Refusal> {
-    let wrong = |said: &str| Refusal::Bad(format!("input {:?}: {said}", input.name));
+    let wrong = |said: &str| Refusal::Bad(format!("input {:?}: {said}", cut(&input.name)));
     let mut shape = Shape::default();
     for &dim in &input.shape {
         shape.push(dim).map_err(|said| wrong(&said))?;

@@ -1,5 +1,6 @@
 //! Outputs: which columns of an answer a caller wants, and in which form. It knows no protocol.
 
+use super::values::tensor::cut;
 use crate::answer::{Answer, Refusal};
 
 /// What is said beside outputs where not all candidates were scored: how many were.
@@ -47,9 +48,9 @@ impl Wanted {
             None => (name, false),
         };
         let Some(label) = labels.iter().position(|label| label == base) else {
-            let cut: String = name.chars().take(80).collect();
+            let cut = cut(name);
             return Err(Refusal::Bad(format!(
-                "{cut:?} is no output; help: they are {}, each also with {LOGIT:?} after it",
+                "unknown output {cut:?}; help: they are {}, each also with {LOGIT:?} after it",
                 labels.join(", ")
             )));
         };

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::naming::Naming;
+use super::input_names::Naming;
 use super::wishes::Said;
 use super::{infer, json, rows};
 use crate::answer::Refusal;

@@ -7,10 +7,11 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::columns::{History, Sides, lists};
+use super::input_names::{Naming, PARTS, Part, Side};
 use super::json::Setting;
-use super::naming::{Naming, PARTS, Part, Side};
 use super::outputs::Wanted;
-use super::scalars::{Floats, Found, Ints, Texts, Value};
+use super::values::scalars::{Floats, Found, Ints, Texts, Value};
+use super::values::tensor::cut;
 use super::wishes::Said;
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Kind};
@@ -77,7 +78,7 @@ impl<'de> Visitor<'de> for Body<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Asked, A::Error> {
         let Self(naming, laid) = self;
         let labels = &naming.inputs().labels;
-        let (mut rows, mut said, mut wanted) = (Rows::new(naming), Said::default(), Wanted::default());
+        let (mut rows, mut said, mut wanted) = (RowReader::new(naming), Said::default(), Wanted::default());
         let (mut id, mut has_user, mut has_items) = (String::new(), false, false);
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {
@@ -132,7 +133,7 @@ struct Growing {
     numbers: Vec<f32>,
 }
 
-struct Rows<'n> {
+struct RowReader<'n> {
     naming: &'n Naming,
     columns: Vec<Growing>,
     /// The row, counted from 1, that last gave each part of each column.
@@ -140,7 +141,7 @@ struct Rows<'n> {
     items: usize,
 }
 
-impl<'n> Rows<'n> {
+impl<'n> RowReader<'n> {
     fn new(naming: &'n Naming) -> Self {
         let columns = naming.columns();
         let growing = || Growing { offsets: vec![0], ..Growing::default() };
@@ -159,8 +160,8 @@ impl<'n> Rows<'n> {
         match found {
             Some((column, part)) if self.naming.input(column).0 == side => Ok((column, part)),
             _ => {
-                let cut: String = name.chars().take(80).collect();
-                Err(format!("{cut:?} is no input; help: {}", self.naming.known()))
+                let cut = cut(name);
+                Err(format!("unknown input {cut:?}; help: {}", self.naming.known()))
             }
         }
     }
@@ -307,7 +308,7 @@ fn single(value: f64, to: &mut Vec<f32>) -> Result<(), String> {
 }
 
 /// The items, one after another.
-struct Items<'r, 'n>(&'r mut Rows<'n>);
+struct Items<'r, 'n>(&'r mut RowReader<'n>);
 
 impl<'de> DeserializeSeed<'de> for Items<'_, '_> {
     type Value = ();
@@ -346,7 +347,7 @@ impl<'de> Visitor<'de> for Items<'_, '_> {
 
 /// One user or item.
 struct Row<'r, 'n> {
-    rows: &'r mut Rows<'n>,
+    rows: &'r mut RowReader<'n>,
     side: Side,
     number: usize,
 }
@@ -368,7 +369,7 @@ impl<'de> Visitor<'de> for Row<'_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Self { rows, side, number } = self;
-        while let Some((column, part)) = map.next_key_seed(Key { rows: &*rows, side })? {
+        while let Some((column, part)) = map.next_key_seed(InputKey { rows: &*rows, side })? {
             let (_, input) = rows.naming.input(column);
             let suffix = if part == Part::Weights { WEIGHTS } else { "" };
             let named = |said: &dyn fmt::Display| {
@@ -379,7 +380,7 @@ impl<'de> Visitor<'de> for Row<'_, '_> {
                 return Err(named(&"it is given twice"));
             }
             let found = rows.take(column, part, &mut map).map_err(|error| named(&error))?;
-            Rows::check(input, part, found).map_err(|said| named(&said))?;
+            RowReader::check(input, part, found).map_err(|said| named(&said))?;
             if found != Found::Nothing {
                 rows.given[at] = number + 1;
             }
@@ -389,12 +390,12 @@ impl<'de> Visitor<'de> for Row<'_, '_> {
 }
 
 /// A field's name, as the column and part that it means.
-struct Key<'r, 'n> {
-    rows: &'r Rows<'n>,
+struct InputKey<'r, 'n> {
+    rows: &'r RowReader<'n>,
     side: Side,
 }
 
-impl<'de> DeserializeSeed<'de> for Key<'_, '_> {
+impl<'de> DeserializeSeed<'de> for InputKey<'_, '_> {
     type Value = (usize, Part);
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
@@ -402,7 +403,7 @@ impl<'de> DeserializeSeed<'de> for Key<'_, '_> {
     }
 }
 
-impl Visitor<'_> for Key<'_, '_> {
+impl Visitor<'_> for InputKey<'_, '_> {
     type Value = (usize, Part);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,8 +2,8 @@
 
 use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 
-use super::fields::{Field, Fields, Torn};
-use super::tensor::text;
+use super::values::fields::{Field, Fields, Torn};
+use super::values::tensor::{cut, text};
 use crate::answer::Refusal;
 use crate::request::Wishes;
 
@@ -75,7 +75,12 @@ pub struct Said {
 }
 
 fn bad<T>(name: &str, found: Parameter<'_>, expected: &str) -> Result<T, Refusal> {
-    let found: String = format!("{found:?}").chars().take(80).collect();
+    let found = match found {
+        Parameter::Text(text) => Parameter::Text(cut(text)),
+        number => number,
+    };
+    let found = format!("{found:?}");
+    let found = cut(&found);
     Err(Refusal::Bad(format!("parameter {name:?} is {found}, expected {expected}")))
 }
 
@@ -109,8 +114,8 @@ impl Said {
                 _ => return bad(name, value, "indices of candidates with commas between, as \"0,3\""),
             },
             _ => {
-                let cut: String = name.chars().take(80).collect();
-                return Err(Refusal::Bad(format!("{cut:?} is no parameter; help: they are {KNOWN}")));
+                let cut = cut(name);
+                return Err(Refusal::Bad(format!("unknown parameter {cut:?}; help: they are {KNOWN}")));
             }
         }
         Ok(())
@@ -155,9 +160,9 @@ pub fn version_of(text: &str) -> Result<Option<u64>, Refusal> {
     match text.parse().ok().filter(|_| is_number) {
         Some(version) => Ok(Some(version)),
         None => {
-            let cut: String = text.chars().take(80).collect();
+            let cut = cut(text);
             Err(Refusal::Bad(format!(
-                "version {cut:?} is no number; help: leave it empty for the version that is promoted"
+                "version {cut:?} is not a number; help: leave it empty for the promoted version"
             )))
         }
     }

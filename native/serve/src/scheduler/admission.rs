@@ -16,7 +16,7 @@ const PRESSED_SHARE: f64 = 0.5;
 
 /// What a request asks, in the scheduler's own words.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct Applicant {
     pub key: Key,
     pub priority: usize,
     pub deadline_us: u64,
@@ -25,7 +25,7 @@ pub(super) struct Asked {
 
 impl Scheduler {
     /// The request as it is admitted, cut down where that is allowed and nothing else helps.
-    pub(super) fn admit(&mut self, now_us: u64, offer: &Offer) -> Result<Asked, Refused> {
+    pub(super) fn admit(&mut self, now_us: u64, offer: &Offer) -> Result<Applicant, Refused> {
         assert!(offer.candidates > 0, "a request has a candidate at least");
         let deadline_us = offer.deadline_us.min(now_us.saturating_add(self.limits.wait_us_max));
         if deadline_us <= now_us {
@@ -34,11 +34,11 @@ impl Scheduler {
         let length = self.shapes.lengths.holds(offer.length).ok_or(Refused::never(Reason::Length))?;
         let key = Key { version: offer.version, length };
         let priority = usize::from(offer.priority).min(PRIORITIES - 1);
-        let asked = Asked { key, priority, deadline_us, candidates: offer.candidates };
+        let asked = Applicant { key, priority, deadline_us, candidates: offer.candidates };
         let judged = self.judge(now_us, &asked);
         let is_pressed = !judged.as_ref().is_ok_and(|waits| *waits <= PRESSED_SHARE);
         let cut = self.limits.degraded_candidates.filter(|most| is_pressed && *most < asked.candidates);
-        let cut = cut.map(|candidates| Asked { candidates, ..asked });
+        let cut = cut.map(|candidates| Applicant { candidates, ..asked });
         match cut {
             Some(cut) => self.judge(now_us, &cut).and(Ok(cut)),
             None => judged.and(Ok(asked)),
@@ -46,7 +46,7 @@ impl Scheduler {
     }
 
     /// Which share of its time it would wait, or why it is not admitted.
-    fn judge(&mut self, now_us: u64, asked: &Asked) -> Result<f64, Refused> {
+    fn judge(&mut self, now_us: u64, asked: &Applicant) -> Result<f64, Refused> {
         self.lanes.free_in(now_us, &mut self.free_in);
         if self.free_in.is_empty() {
             return Err(Refused::after(Reason::Lanes, self.limits.wait_us_max as f64));
@@ -56,7 +56,7 @@ impl Scheduler {
     }
 
     /// Whether the bounds hold, once what is of lower priority was shed.
-    fn has_room(&self, asked: &Asked) -> Result<(), Refused> {
+    fn has_room(&self, asked: &Applicant) -> Result<(), Refused> {
         let (all, lower) = (self.demand.sum(), self.demand.below(asked.priority + 1));
         let (requests_max, candidates_max) = self.open_to(asked.priority);
         let reason = if all.requests() - lower.requests() + 1 > requests_max {
@@ -71,7 +71,7 @@ impl Scheduler {
 
     /// Whether it would be done by its deadline, and all of its priority that are served after it by theirs: who was
     /// admitted is not made late by who comes later, unless that one has a better priority.
-    fn has_time(&self, now_us: u64, asked: &Asked) -> Result<f64, Refused> {
+    fn has_time(&self, now_us: u64, asked: &Applicant) -> Result<f64, Refused> {
         if self.demand.sum().requests() == 0 && self.lanes.busy() == 0 {
             return Ok(0.0); // the node is idle: it tries, or costs predicted too high would never be corrected
         }
@@ -101,7 +101,7 @@ impl Scheduler {
     }
 
     /// Shed what waits with the lowest priority and the latest deadline until the bounds hold with what was asked.
-    pub(super) fn shed_for(&mut self, asked: &Asked) -> Vec<Ticket> {
+    pub(super) fn shed_for(&mut self, asked: &Applicant) -> Vec<Ticket> {
         let (requests_max, candidates_max) = self.open_to(asked.priority);
         let mut shed = Vec::new();
         loop {

@@ -7,14 +7,14 @@ const SHARE_MAX: f64 = 0.95;
 
 /// Work that was admitted, by priority; what is long ago weighs little.
 #[derive(Debug)]
-pub(super) struct Arrivals {
+pub(super) struct ArrivalRate {
     /// After how long work weighs 1/e of what it did.
     span_us: f64,
     at_us: u64,
     work_us: [f64; PRIORITIES],
 }
 
-impl Arrivals {
+impl ArrivalRate {
     pub fn new(span_us: u64) -> Self {
         Self { span_us: span_us as f64, at_us: 0, work_us: [0.0; PRIORITIES] }
     }

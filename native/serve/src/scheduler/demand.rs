@@ -62,13 +62,13 @@ impl Load {
 
 /// What waits.
 #[derive(Debug)]
-pub(super) struct Demand {
+pub(super) struct QueuedDemand {
     slot_us: u64,
     slots: [BTreeMap<u64, Load>; PRIORITIES],
     sums: [Load; PRIORITIES],
 }
 
-impl Demand {
+impl QueuedDemand {
     pub fn new(wait_us_max: u64) -> Self {
         Self { slot_us: (wait_us_max / SLOTS).max(1), slots: Default::default(), sums: Default::default() }
     }

@@ -15,7 +15,7 @@ type Checked = loom::sync::atomic::AtomicUsize;
 
 /// A cell of the checker; it holds what was added to what the memory held when it was first looked at.
 #[derive(Clone)]
-struct Cell {
+struct ModelCell {
     checked: Rc<Checked>,
     first: usize,
 }
@@ -25,7 +25,7 @@ struct Cells {
     is_begun: bool,
     /// Made before any thread was, so that every thread may find them as they were made.
     unused: Vec<Rc<Checked>>,
-    used: HashMap<usize, Cell>,
+    used: HashMap<usize, ModelCell>,
     given: Vec<Range<usize>>,
 }
 
@@ -65,7 +65,7 @@ pub fn is_given(begin: *const u8, bytes: usize) {
 }
 
 /// The cell of a word; None while nothing is checked.
-fn cell(address: usize, now: impl FnOnce() -> usize) -> Option<Cell> {
+fn cell(address: usize, now: impl FnOnce() -> usize) -> Option<ModelCell> {
     CELLS.with_borrow_mut(|cells| {
         if !cells.is_begun {
             return None;
@@ -73,12 +73,12 @@ fn cell(address: usize, now: impl FnOnce() -> usize) -> Option<Cell> {
         let is_given = cells.given.iter().any(|given| given.contains(&address));
         assert!(!is_given, "memory is looked at that was given back");
         let Cells { used, unused, .. } = cells;
-        let fresh = || Cell { checked: unused.pop().expect("enough words"), first: now() };
+        let fresh = || ModelCell { checked: unused.pop().expect("enough words"), first: now() };
         Some(used.entry(address).or_insert_with(fresh).clone())
     })
 }
 
-impl Cell {
+impl ModelCell {
     fn plus(&self, word: usize) -> usize {
         self.first.wrapping_add(word)
     }
@@ -107,7 +107,7 @@ macro_rules! atomic {
                 Self(std::sync::atomic::$name::new(value))
             }
 
-            fn cell(&self) -> Option<Cell> {
+            fn cell(&self) -> Option<ModelCell> {
                 cell(std::ptr::from_ref(self).addr(), || $from(self.0.load(Relaxed)))
             }
 

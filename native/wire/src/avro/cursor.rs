@@ -1,6 +1,6 @@
 //! Cursor: a place in the bytes of one record. Knows Avro's primitive encodings and nothing of schemas.
 
-use super::errors::{Step, Stop};
+use super::errors::{DecodeStop, Step};
 use super::varint::{self, VarintError};
 
 pub(super) struct Cursor<'a> {
@@ -18,12 +18,12 @@ impl<'a> Cursor<'a> {
     }
 
     #[cold]
-    pub(super) fn fault(&self, reason: String) -> Box<Stop> {
-        Box::new(Stop::Fault { reason, at: self.at, path: Vec::new() })
+    pub(super) fn fault(&self, reason: String) -> Box<DecodeStop> {
+        Box::new(DecodeStop::Fault { reason, at: self.at, path: Vec::new() })
     }
 
     #[cold]
-    fn varint_fault(&self, error: VarintError) -> Box<Stop> {
+    fn varint_fault(&self, error: VarintError) -> Box<DecodeStop> {
         self.fault(match error {
             VarintError::Truncated => "truncated inside an integer".to_owned(),
             VarintError::TooLong => "an integer of more than 64 bits".to_owned(),
@@ -105,7 +105,7 @@ impl<'a> Cursor<'a> {
 
     /// The next block of an array or map, or none at its end. An item has at least `item_bytes_min`.
     #[inline(always)]
-    pub(super) fn block(&mut self, item_bytes_min: usize) -> Step<Option<Block>> {
+    pub(super) fn block(&mut self, item_bytes_min: usize) -> Step<Option<AvroBlock>> {
         let stated = self.long()?;
         if stated == 0 {
             return Ok(None);
@@ -115,7 +115,7 @@ impl<'a> Cursor<'a> {
         if bytes_min > self.left() as u64 {
             return Err(self.fault(format!("a block of {items} items in {} bytes", self.left())));
         }
-        Ok(Some(Block { items: items as u64, end }))
+        Ok(Some(AvroBlock { items: items as u64, end }))
     }
 
     #[cold]
@@ -130,7 +130,7 @@ impl<'a> Cursor<'a> {
 
     /// Check that a block that stated its size in bytes has just that.
     #[inline(always)]
-    pub(super) fn end_block(&self, block: &Block) -> Step {
+    pub(super) fn end_block(&self, block: &AvroBlock) -> Step {
         match block.end {
             Some(end) if end != self.at => {
                 Err(self.fault(format!("a block that says it ends at byte {end}")))
@@ -140,7 +140,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-pub(super) struct Block {
+pub(super) struct AvroBlock {
     pub(super) items: u64,
     end: Option<usize>,
 }

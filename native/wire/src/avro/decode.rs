@@ -1,8 +1,8 @@
 //! Decoding: records in, columns out. A bad record leaves no trace in the columns.
 
 use super::columns::{Column, Columns};
-use super::cursor::{Block, Cursor};
-use super::errors::{OffsetsOverflow, Step, Stop};
+use super::cursor::{AvroBlock, Cursor};
+use super::errors::{DecodeStop, OffsetsOverflow, Step};
 use super::plan::Plan;
 use super::resolve::{Read, ReadField};
 use super::skip::skip;
@@ -112,17 +112,17 @@ impl<'a> Decoder<'a> {
     }
 
     #[cold]
-    fn stop(&mut self, index: usize, stop: Stop) -> Result<(), OffsetsOverflow> {
+    fn stop(&mut self, index: usize, stop: DecodeStop) -> Result<(), OffsetsOverflow> {
         let plan = self.plan;
         plan.shape.truncate(self.rows.len(), &plan.layout, &mut self.columns);
         match stop {
-            Stop::Fault { reason, at, mut path } => {
+            DecodeStop::Fault { reason, at, mut path } => {
                 path.reverse();
                 let place = if path.is_empty() { String::new() } else { format!("{}: ", path.join(".")) };
                 self.fail(index, format!("{place}{reason} (at byte {at})"));
                 Ok(())
             }
-            Stop::Overflow { offsets_column } => {
+            DecodeStop::Overflow { offsets_column } => {
                 let column = plan.layout.name(offsets_column).to_owned();
                 Err(OffsetsOverflow { column, offsets_max: self.limits.offsets_max })
             }
@@ -201,7 +201,7 @@ impl Reading<'_> {
         let offsets = &mut self.columns.i32s[slot];
         let end = offsets[offsets.len() - 1] as u64 + added;
         if end > self.limits.offsets_max as u64 {
-            return Err(Box::new(Stop::Overflow { offsets_column: column }));
+            return Err(Box::new(DecodeStop::Overflow { offsets_column: column }));
         }
         offsets.push(end as i32);
         Ok(())
@@ -228,7 +228,7 @@ impl Reading<'_> {
     }
 
     #[inline(always)]
-    fn items(&mut self, item: &Read, block: &Block, cursor: &mut Cursor<'_>) -> Step {
+    fn items(&mut self, item: &Read, block: &AvroBlock, cursor: &mut Cursor<'_>) -> Step {
         match item {
             // Lists of ids are most of an event's bytes: their loop knows its one column.
             Read::Long(slot) => {

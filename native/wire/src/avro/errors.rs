@@ -42,7 +42,7 @@ impl std::error::Error for OffsetsOverflow {}
 
 /// Why reading a record stopped. Boxed, so that results on the hot path fit into registers.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum DecodeStop {
     /// The record is bad.
     Fault {
         reason: String,
@@ -54,9 +54,9 @@ pub(super) enum Stop {
     Overflow { offsets_column: usize },
 }
 
-pub(super) type Step<T = ()> = Result<T, Box<Stop>>;
+pub(super) type Step<T = ()> = Result<T, Box<DecodeStop>>;
 
-impl Stop {
+impl DecodeStop {
     #[cold]
     pub(super) fn inside(mut self: Box<Self>, field: &str) -> Box<Self> {
         if let Self::Fault { path, .. } = &mut *self {

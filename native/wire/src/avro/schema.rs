@@ -57,7 +57,7 @@ impl Schema {
     /// Read a schema; `side` is "writer" or "reader" and starts every error.
     pub(super) fn parse(json: &Value, side: &str) -> Result<Self, PlanError> {
         let mut parser = Parser { types: Vec::new(), names: HashMap::new() };
-        let place = Place { namespace: "", path: "", depth: 0 };
+        let place = SchemaPlace { namespace: "", path: "", depth: 0 };
         let root = parser
             .read(json, &place)
             .map_err(|PlanError(text)| PlanError(format!("{side} schema: {text}")))?;
@@ -112,13 +112,13 @@ pub(super) fn refuse<T>(path: &str, text: &str) -> Result<T, PlanError> {
     Err(PlanError(if path.is_empty() { text.to_owned() } else { format!("'{path}': {text}") }))
 }
 
-struct Place<'a> {
+struct SchemaPlace<'a> {
     namespace: &'a str,
     path: &'a str,
     depth: usize,
 }
 
-impl<'a> Place<'a> {
+impl<'a> SchemaPlace<'a> {
     fn below(&self) -> Self {
         Self { namespace: self.namespace, path: self.path, depth: self.depth + 1 }
     }
@@ -134,7 +134,7 @@ struct Parser {
 }
 
 impl Parser {
-    fn read(&mut self, json: &Value, place: &Place<'_>) -> Result<TypeId, PlanError> {
+    fn read(&mut self, json: &Value, place: &SchemaPlace<'_>) -> Result<TypeId, PlanError> {
         if place.depth > DEPTH_MAX {
             return place.refuse(&format!("types nest deeper than {DEPTH_MAX}"));
         }
@@ -146,7 +146,7 @@ impl Parser {
         }
     }
 
-    fn add(&mut self, kind: Type, place: &Place<'_>) -> Result<TypeId, PlanError> {
+    fn add(&mut self, kind: Type, place: &SchemaPlace<'_>) -> Result<TypeId, PlanError> {
         if self.types.len() >= NODES_MAX {
             return place.refuse(&format!("more than {NODES_MAX} types"));
         }
@@ -154,7 +154,7 @@ impl Parser {
         Ok(self.types.len() - 1)
     }
 
-    fn named(&mut self, name: &str, place: &Place<'_>) -> Result<TypeId, PlanError> {
+    fn named(&mut self, name: &str, place: &SchemaPlace<'_>) -> Result<TypeId, PlanError> {
         let kind = match name {
             "null" => Type::Null,
             "boolean" => Type::Boolean,
@@ -175,7 +175,7 @@ impl Parser {
         self.add(kind, place)
     }
 
-    fn union(&mut self, branches: &[Value], place: &Place<'_>) -> Result<TypeId, PlanError> {
+    fn union(&mut self, branches: &[Value], place: &SchemaPlace<'_>) -> Result<TypeId, PlanError> {
         let mut ids = Vec::with_capacity(branches.len());
         let mut seen = HashSet::new();
         for branch in branches {
@@ -195,7 +195,7 @@ impl Parser {
         self.add(Type::Union(ids), place)
     }
 
-    fn object(&mut self, object: &Map<String, Value>, place: &Place<'_>) -> Result<TypeId, PlanError> {
+    fn object(&mut self, object: &Map<String, Value>, place: &SchemaPlace<'_>) -> Result<TypeId, PlanError> {
         let Some(kind) = object.get("type") else {
             return place.refuse("a type without \"type\"");
         };
@@ -220,7 +220,7 @@ impl Parser {
         &mut self,
         kind: &str,
         object: &Map<String, Value>,
-        place: &Place<'_>,
+        place: &SchemaPlace<'_>,
     ) -> Result<TypeId, PlanError> {
         let Some(Value::String(short)) = object.get("name") else {
             return place.refuse(&format!("{kind} without a name"));
@@ -245,7 +245,7 @@ impl Parser {
                 _ => return place.refuse(&format!("fixed '{name}' without a size")),
             },
             _ => {
-                let inside = Place { namespace, path: place.path, depth: place.depth };
+                let inside = SchemaPlace { namespace, path: place.path, depth: place.depth };
                 let fields = self.fields(&name, object, &inside)?;
                 Type::Record { name, aliases, fields }
             }
@@ -257,7 +257,7 @@ impl Parser {
         &mut self,
         record: &str,
         object: &Map<String, Value>,
-        place: &Place<'_>,
+        place: &SchemaPlace<'_>,
     ) -> Result<Vec<Field>, PlanError> {
         let Some(Value::Array(list)) = object.get("fields") else {
             return place.refuse(&format!("record '{record}' without fields"));
@@ -270,11 +270,12 @@ impl Parser {
                 return place.refuse(&format!("a field of record '{record}' without name or type"));
             };
             if !is_name(name) || !seen.insert(name) {
-                return place
-                    .refuse(&format!("record '{record}': field '{name}' is no name, or there twice"));
+                return place.refuse(&format!(
+                    "record '{record}': field '{name}' is not a valid name, or occurs twice"
+                ));
             }
             let path = join(place.path, name);
-            let below = Place { namespace: place.namespace, path: &path, depth: place.depth + 1 };
+            let below = SchemaPlace { namespace: place.namespace, path: &path, depth: place.depth + 1 };
             let kind = self.read(kind, &below)?;
             let aliases = strings(field.get("aliases"), &below)?;
             fields.push(Field {
@@ -292,7 +293,7 @@ fn enumeration(
     name: String,
     aliases: Vec<String>,
     object: &Map<String, Value>,
-    place: &Place<'_>,
+    place: &SchemaPlace<'_>,
 ) -> Result<Type, PlanError> {
     let symbols = strings(object.get("symbols"), place)?;
     let distinct: HashSet<_> = symbols.iter().collect();
@@ -308,7 +309,7 @@ fn enumeration(
 }
 
 /// The strings of an optional list; anything else in it would shift the places of those after it.
-fn strings(list: Option<&Value>, place: &Place<'_>) -> Result<Vec<String>, PlanError> {
+fn strings(list: Option<&Value>, place: &SchemaPlace<'_>) -> Result<Vec<String>, PlanError> {
     let strings = match list {
         None => Some(Vec::new()),
         Some(list) => {

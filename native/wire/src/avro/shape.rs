@@ -55,7 +55,7 @@ impl Shape {
             return Err(PlanError(format!("reader schema: a row is a record, not {found}")));
         }
         let mut builder = Builder { schema, layout: Layout::default(), nodes: 0 };
-        let place = Place { path: "", levels: "", depth: 0 };
+        let place = ShapePlace { path: "", levels: "", depth: 0 };
         let shape = builder.build(schema.root, &place);
         let shape = shape.map_err(|PlanError(text)| PlanError(format!("reader schema: {text}")))?;
         Ok((shape, builder.layout))
@@ -127,7 +127,7 @@ fn truncate_offsets(offsets: &mut Vec<i32>, count: usize) -> usize {
     offsets[count] as usize
 }
 
-struct Place<'a> {
+struct ShapePlace<'a> {
     path: &'a str,
     /// One `[]` for every array since the path last grew.
     levels: &'a str,
@@ -141,8 +141,8 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn build(&mut self, id: TypeId, place: &Place<'_>) -> Result<Shape, PlanError> {
-        let &Place { path, levels, depth } = place;
+    fn build(&mut self, id: TypeId, place: &ShapePlace<'_>) -> Result<Shape, PlanError> {
+        let &ShapePlace { path, levels, depth } = place;
         self.nodes += 1;
         if depth > DEPTH_MAX {
             let help = "a type that contains itself cannot become columns";
@@ -170,7 +170,7 @@ impl Builder<'_> {
             &Type::Array(item) => {
                 let levels = format!("{levels}[]");
                 let offsets = self.layout.add_offsets(format!("{path}{levels}"));
-                let item = self.build(item, &Place { path, levels: &levels, depth: depth + 1 })?;
+                let item = self.build(item, &ShapePlace { path, levels: &levels, depth: depth + 1 })?;
                 Shape::Array { offsets, item: Box::new(item) }
             }
             Type::Union(branches) => self.nullable(branches, place)?,
@@ -186,11 +186,12 @@ impl Builder<'_> {
         Shape::Text(Text { data, offsets, utf8 })
     }
 
-    fn record(&mut self, fields: &[Field], place: &Place<'_>) -> Result<Shape, PlanError> {
+    fn record(&mut self, fields: &[Field], place: &ShapePlace<'_>) -> Result<Shape, PlanError> {
         let mut shapes = Vec::with_capacity(fields.len());
         for field in fields {
             let path = join(place.path, &field.name);
-            let shape = self.build(field.kind, &Place { path: &path, levels: "", depth: place.depth + 1 })?;
+            let shape =
+                self.build(field.kind, &ShapePlace { path: &path, levels: "", depth: place.depth + 1 })?;
             let default = field.default.as_ref().map(|value| default::encode(value, &shape));
             let default = match default.transpose() {
                 Ok(default) => default,
@@ -201,7 +202,7 @@ impl Builder<'_> {
         Ok(Shape::Record(shapes))
     }
 
-    fn nullable(&mut self, branches: &[TypeId], place: &Place<'_>) -> Result<Shape, PlanError> {
+    fn nullable(&mut self, branches: &[TypeId], place: &ShapePlace<'_>) -> Result<Shape, PlanError> {
         let is_null = |id: &TypeId| matches!(self.schema.get(*id), Type::Null);
         let (null_first, other) = match branches {
             [null, other] if is_null(null) => (true, *other),
@@ -213,7 +214,7 @@ impl Builder<'_> {
             }
         };
         let validity = self.layout.add(format!("{}{}?", place.path, place.levels), Kind::U8);
-        let below = Place { path: place.path, levels: place.levels, depth: place.depth + 1 };
+        let below = ShapePlace { path: place.path, levels: place.levels, depth: place.depth + 1 };
         let inner = Box::new(self.build(other, &below)?);
         Ok(Shape::Nullable { validity, null_first, inner })
     }

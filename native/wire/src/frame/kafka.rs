@@ -12,6 +12,10 @@ pub const HEAD_BYTES: usize = 61;
 const PREFIX_BYTES: usize = 12;
 const CHECKED_FROM: usize = 21;
 const MAGIC: u8 = 2;
+/// A record has a length, attributes, a time, an offset, two lengths and a count of headers: a byte each at least.
+const RECORD_BYTES_MIN: usize = 7;
+/// Records that room is taken for before they are read.
+const RECORDS_AT_ONCE: usize = 65_536;
 
 /// Who writes, so that a broker can drop what it was sent twice. All -1 where that is not wanted.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +35,8 @@ pub struct Batch {
     pub base_offset: i64,
     /// Offset of the last record it once had; compaction may have removed any of them.
     pub last_offset: i64,
+    /// The leader epoch in which its broker appended it.
+    pub leader_epoch: i32,
     /// 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
     pub codec: u8,
     /// Part of a transaction.
@@ -112,12 +118,14 @@ pub fn batch_at(data: &[u8], at: usize) -> Result<Option<Batch>, String> {
     let base_offset = i64_at(batch, 0);
     let last_delta = i32_at(batch, 23);
     let records = usize::try_from(i32_at(batch, 57)).map_err(|_| fault("negative count".into()))?;
-    if base_offset < 0 || last_delta < 0 {
+    // The offset behind the last one must be a number too.
+    if base_offset < 0 || last_delta < 0 || base_offset >= i64::MAX - i64::from(last_delta) {
         return Err(fault(format!("offset {base_offset}, last offset delta {last_delta}")));
     }
     Ok(Some(Batch {
         base_offset,
-        last_offset: base_offset.saturating_add(last_delta.into()),
+        last_offset: base_offset + i64::from(last_delta),
+        leader_epoch: i32_at(batch, 12),
         codec: attributes & 7,
         transactional: attributes & 16 != 0,
         control: attributes & 32 != 0,
@@ -129,13 +137,27 @@ pub fn batch_at(data: &[u8], at: usize) -> Result<Option<Batch>, String> {
     }))
 }
 
+/// Bytes of memory that the records of a batch take beside its decompressed payload.
+///
+/// # Errors
+/// When the batch says that it has more records than fit into the payload.
+pub fn frames_bytes(batch: &Batch, payload: &[u8]) -> Result<usize, String> {
+    let (records, most) = (batch.records, payload.len() / RECORD_BYTES_MIN);
+    if records > most {
+        let (bytes, offset) = (payload.len(), batch.base_offset);
+        return Err(format!("{records} records in the {bytes} bytes of the batch at offset {offset}"));
+    }
+    Ok(records * size_of::<Frame>())
+}
+
 /// The records of a batch from its decompressed payload; ranges are of `payload`.
 ///
 /// # Errors
 /// When a varint, a length or the count contradicts the payload.
 pub fn records_of(batch: &Batch, payload: &[u8]) -> Result<Vec<Frame>, String> {
-    let mut cursor = Cursor { data: payload, at: 0 };
-    let mut frames = Vec::with_capacity(batch.records.min(payload.len()));
+    let mut cursor = BatchCursor { data: payload, at: 0 };
+    frames_bytes(batch, payload)?;
+    let mut frames = Vec::with_capacity(batch.records.min(RECORDS_AT_ONCE));
     for number in 0..batch.records {
         let frame = record_at(batch, &mut cursor);
         frames.push(
@@ -158,7 +180,7 @@ pub fn is_abort(batch: &Batch, payload: &[u8]) -> bool {
     key.is_some_and(|key| payload[key].get(2..4) == Some(&[0, 0]))
 }
 
-fn record_at(batch: &Batch, cursor: &mut Cursor<'_>) -> Option<Frame> {
+fn record_at(batch: &Batch, cursor: &mut BatchCursor<'_>) -> Option<Frame> {
     let length = usize::try_from(cursor.varint()?).ok()?;
     let end = cursor.at.checked_add(length).filter(|end| *end <= cursor.data.len())?;
     cursor.at += 1; // attributes, unused
@@ -174,12 +196,12 @@ fn record_at(batch: &Batch, cursor: &mut Cursor<'_>) -> Option<Frame> {
     inside.then_some(frame)
 }
 
-struct Cursor<'a> {
+struct BatchCursor<'a> {
     data: &'a [u8],
     at: usize,
 }
 
-impl Cursor<'_> {
+impl BatchCursor<'_> {
     fn varint(&mut self) -> Option<i64> {
         let mut raw = 0u64;
         for shift in (0..70).step_by(7) {
@@ -251,6 +273,37 @@ mod tests {
         proptest::collection::vec((any::<i64>(), part(), part()), 1..12)
     }
 
+    #[test]
+    fn a_batch_carries_the_epoch_that_its_broker_wrote() {
+        let mut data = packed(&[(1, None, None)]);
+        data[12..16].copy_from_slice(&7i32.to_be_bytes()); // not under the checksum: a broker fills it in
+        assert_eq!(batch_at(&data, 0).unwrap().unwrap().leader_epoch, 7);
+    }
+
+    #[test]
+    fn a_payload_holds_as_many_records_as_seven_bytes_each_allow() {
+        let mut batch = batch_at(&packed(&[(1, None, None)]), 0).unwrap().unwrap();
+        batch.records = 1 << 31;
+        let error = records_of(&batch, &vec![0; 1 << 20]).unwrap_err();
+        assert_eq!(error, "2147483648 records in the 1048576 bytes of the batch at offset 0");
+        batch.records = 3;
+        assert_eq!(frames_bytes(&batch, &[0; 21]), Ok(3 * size_of::<Frame>()));
+        assert!(frames_bytes(&batch, &[0; 20]).is_err());
+    }
+
+    #[test]
+    fn a_batch_ends_before_the_last_offset_there_is() {
+        let with_base = |base: i64| {
+            let mut data = packed(&[(1, None, None), (1, None, None)]);
+            data[..8].copy_from_slice(&base.to_be_bytes());
+            batch_at(&data, 0).map(|batch| batch.unwrap().last_offset)
+        };
+        assert_eq!(with_base(i64::MAX - 2), Ok(i64::MAX - 1));
+        for base in [i64::MAX - 1, i64::MAX, -1, i64::MIN] {
+            assert!(with_base(base).is_err(), "{base}");
+        }
+    }
+
     proptest! {
         #[test]
         fn what_was_packed_comes_back(records in some_records()) {
@@ -260,6 +313,7 @@ mod tests {
             let part = |range: &Option<Range<usize>>| range.clone().map(|range| payload[range].to_vec());
             let found = records_of(&batch, payload).unwrap();
             prop_assert_eq!(batch.last_offset + 1, i64::try_from(records.len()).unwrap());
+            prop_assert_eq!(batch.leader_epoch, -1);
             for (number, (frame, record)) in found.iter().zip(&records).enumerate() {
                 prop_assert_eq!(frame.offset, i64::try_from(number).unwrap());
                 prop_assert_eq!(&(frame.timestamp_ms, part(&frame.key), part(&frame.value)), record);
@@ -279,6 +333,17 @@ mod tests {
             let bit = CHECKED_FROM * 8 + bit.index((data.len() - CHECKED_FROM) * 8);
             data[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(batch_at(&data, 0).is_err());
+        }
+
+        #[test]
+        fn a_count_that_lies_is_refused(records in some_records(), more in 1usize..1 << 31) {
+            let data = packed(&records);
+            let mut batch = batch_at(&data, 0).unwrap().unwrap();
+            let payload = &data[batch.payload.clone()];
+            batch.records += more;
+            prop_assert!(records_of(&batch, payload).is_err());
+            let held = frames_bytes(&batch, payload).unwrap_or(0);
+            prop_assert!(held <= payload.len() / RECORD_BYTES_MIN * size_of::<Frame>());
         }
 
         #[test]

@@ -1,0 +1,1 @@
+"""Loops: what the benchmark of the whole loop is made of."""

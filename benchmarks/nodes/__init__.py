@@ -1,0 +1,1 @@
+"""Nodes: what the benchmark of serving is made of."""

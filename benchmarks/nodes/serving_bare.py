@@ -1,0 +1,76 @@
+"""BareExecutables: the executables of a node's model, called by nobody but a loop in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from streamlearn.errors import ServiceError
+
+__all__ = ["BareExecutables", "export"]
+
+_ROOT = Path(__file__).parents[2]
+_EXPORT_S_MAX = 600
+_MODULE = "benchmarks.ours.streamlearn_serving"
+
+
+class BareExecutables:
+    """A process that scores what it is told, one after the other; it begins to be ready when it is made.
+
+    Args:
+        graphs: Where graphs were exported.
+        cache: Where compiled code is kept.
+        settings: Of the application, as `--set` takes them.
+    """
+
+    def __init__(self, graphs: Path, cache: Path, settings: Sequence[str]) -> None:
+        command = [sys.executable, "-m", _MODULE, "bare", str(graphs), str(cache), *settings]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=_ROOT
+        )
+        self._is_ready = False
+
+    def taken_us(self, seconds: int, candidates: Iterable[int]) -> list[float]:
+        """Microseconds of each request of so many candidates, again and again for so long; waits until it is ready."""
+        if not self._is_ready:
+            self._is_ready = self._said() == "ready"
+        assert self._process.stdin is not None
+        print(json.dumps([seconds, *map(int, candidates)]), file=self._process.stdin, flush=True)
+        found: list[float] = self._said()
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+
+    def __enter__(self) -> BareExecutables:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.close()
+
+    def _said(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            message = f"the process of bare executables ended with status {self._process.wait()}"
+            raise ServiceError(message)
+        return json.loads(line)
+
+
+def export(graphs: Path) -> None:
+    """Export the graphs of all applications.
+
+    Raises:
+        ServiceError: That failed.
+    """
+    command = [sys.executable, "-m", _MODULE, "export", str(graphs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_EXPORT_S_MAX, cwd=_ROOT, check=False)
+    if done.returncode:
+        message = f"graphs could not be exported: {done.stderr[-2_000:]}"
+        raise ServiceError(message)

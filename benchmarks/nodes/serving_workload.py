@@ -1,0 +1,82 @@
+"""What our node and its peers serve alike: graphs, weights, rows, requests, and what the first of these score.
+
+Peers are given rows by number, where our node looks keys up. It does not know who serves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.peers.serving_folder import GRAPHS, ROWS, WEIGHTS
+from streamlearn.features import FeatureSpec
+from streamlearn.serving.load.requests import Asked
+
+__all__ = ["Workload"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model and requests for it.
+
+    Attributes:
+        name: The application's.
+        features: What it declares: slots of numbers, all of one dim, and at most one history.
+        graphs: Where `export_graphs` wrote its graphs.
+        weights: Its dense weights by name.
+        rows: (R, dim) the rows of all tables end to end. Row 0 is zeros: that of an empty place in a history.
+        first: By slot, which row is that of its value 0; value v is v rows further. Slots that share keys share rows.
+        asked: The requests.
+        expected: The probabilities of the candidates of the first requests; at least of one.
+    """
+
+    name: str
+    features: FeatureSpec
+    graphs: Path
+    weights: Mapping[str, npt.NDArray[np.float32]]
+    rows: npt.NDArray[np.float32]
+    first: Mapping[str, int]
+    asked: Asked
+    expected: Sequence[npt.NDArray[np.float32]]
+
+    def write(self, folder: Path) -> None:
+        """Lay down in a folder what a peer serves from."""
+        (folder / GRAPHS).symlink_to(self.graphs.resolve())
+        np.save(folder / ROWS, self.rows)
+        np.savez(folder / WEIGHTS, **dict[str, Any](self.weights))
+
+    @cached_property
+    def requests(self) -> list[npt.NDArray[np.int32]]:
+        """Each request as numbers of rows: of user slots, of the history's places, of each candidate's slots."""
+        user = [slot for slot in self.features.slots if slot.side == "user" and slot.pooling != "sequence"]
+        sequence = [slot for slot in self.features.slots if slot.pooling == "sequence"]
+        item = [slot for slot in self.features.slots if slot.side == "item"]
+        heads = [self._numbers(self.asked.user[slot.name], slot.name)[:, None] for slot in user]
+        for slot in sequence:
+            numbers = self._numbers(self.asked.user[slot.name], slot.name)
+            heads.append(_padded(numbers, self.asked.user[f"{slot.name}[]"], slot.length))
+        head = np.concatenate(heads, axis=1)
+        items = np.stack([self._numbers(self.asked.item[slot.name], slot.name) for slot in item], axis=1)
+        ends = self.asked.offsets
+        return [np.concatenate([head[at], items[ends[at] : ends[at + 1]].reshape(-1)]) for at in range(len(self.asked))]
+
+    def _numbers(self, values: npt.NDArray[np.int64], slot: str) -> npt.NDArray[np.int32]:
+        numbers: npt.NDArray[np.int32] = (values + self.first[slot]).astype(np.int32)
+        assert not len(numbers) or 0 < numbers.min() <= numbers.max() < len(self.rows), (
+            f"{slot} has rows for its values"
+        )
+        return numbers
+
+
+def _padded(numbers: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int32]:
+    """Histories as rows of so many places; empty ones are 0."""
+    lengths = np.diff(offsets)
+    block = np.zeros((len(lengths), length), np.int32)
+    block[np.arange(length) < lengths[:, None]] = numbers
+    return block

@@ -1,0 +1,1 @@
+"""Ours: what stands against the peers."""

@@ -1,0 +1,98 @@
+"""The part of the benchmark of serving that needs TensorFlow, in a process of its own.
+
+`export FOLDER` writes graphs; `bare FOLDER CACHE SETTING...` runs executables alone: a line of seconds and numbers of
+candidates in, a line of the microseconds each took out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.serving_din.app import LENGTH
+from streamlearn.apps import load_app
+from streamlearn.serving.graphs.compile_cache import CompileCache
+from streamlearn.serving.graphs.ladder import Ladder
+
+__all__ = ["OTHER", "main"]
+
+OTHER = "serving_din_other"
+"""Graphs of the same features that are not the same graphs: what a trainer publishes whose model was changed."""
+
+_OTHER_HIDDEN = (240, 120)
+_APPS = Path(__file__).parents[1]
+
+
+def main(words: list[str]) -> None:
+    """Do what is asked for."""
+    if words[0] == "export":
+        _export(Path(words[1]))
+    else:
+        _bare(Path(words[1]), words[2], words[3:])
+
+
+def _export(folder: Path) -> None:
+    from streamlearn.models import Din, export_graphs, model_of
+
+    for name in ("serving_din", "serving_small"):
+        opened = load_app(_APPS / name, ())
+        features, labels = opened.app.features, [one.name for one in opened.app.labels]
+        export_graphs(model_of(opened), features, labels, folder / name)
+        if name == "serving_din":
+            export_graphs(Din(hidden=_OTHER_HIDDEN), features, labels, folder / OTHER)
+
+
+def _bare(folder: Path, cache_folder: str, more: Sequence[str]) -> None:
+    settings = load_app(_APPS / "serving_din", (f"serving.cache_folder={cache_folder}", *more)).settings.serving
+    cache = CompileCache.open(settings)
+    from streamlearn.models import load_graphs
+    from streamlearn.serving import CompileBudget, lane_places
+    from streamlearn.serving.graphs.definitions import Definitions
+    from streamlearn.serving.graphs.executables import Executables
+
+    places = lane_places(settings)
+    loaded = load_graphs(folder / "serving_din")
+    ladder = Ladder.of(settings, loaded.described)
+    executables = Executables(Definitions(loaded, ladder.users_max), places, CompileBudget(settings.compiles_max), 1)
+    executables.compile_ladder(ladder)
+    cache.seal()
+    works = {rows: _work(executables, ladder, rows) for rows in ladder.candidates}
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        seconds, *counts = json.loads(line)
+        until_s, taken = time.monotonic() + seconds, []
+        for count in cycle(counts):
+            whole, rest = divmod(count, ladder.candidates[-1])
+            buckets = [ladder.candidates[-1]] * whole + ([ladder.candidates_bucket(rest)] if rest else [])
+            begin_ns = time.perf_counter_ns()
+            for rows in buckets:
+                executables.score(places[0], works[rows])
+            taken.append((time.perf_counter_ns() - begin_ns) / 1e3)
+            if time.monotonic() > until_s:
+                break
+        print(json.dumps(taken), flush=True)
+
+
+def _work(executables: Any, ladder: Ladder, candidates: int) -> Any:
+    from streamlearn.serving import Dense, Work
+    from streamlearn.serving.graphs.example_inputs import item_example, user_example
+
+    described, rng = executables.definitions.described, np.random.default_rng(0)
+    named = {one.name: rng.normal(0, 0.05, one.shape).astype(np.float32) for one in described.weights}
+    index, *item = item_example(described, candidates)
+    user = user_example(described, ladder.users[0], LENGTH)
+    for block in (*user, *item):
+        block[...] = rng.normal(0, 1, block.shape)
+    user[1][..., -1] = 1
+    return Work(Dense(described, named, executables.places), user, index, item)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Streams: what the benchmark of ingest is made of."""

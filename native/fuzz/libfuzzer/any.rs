@@ -1,0 +1,13 @@
+//! The target that the environment variable FUZZ names, for libFuzzer.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use streamlearn_fuzz::{Target, target};
+
+static TARGET: LazyLock<Target> = LazyLock::new(|| {
+    let name = std::env::var("FUZZ").expect("FUZZ names a target");
+    target(&name).unwrap_or_else(|| panic!("unknown target {name:?}"))
+});
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| TARGET(bytes));

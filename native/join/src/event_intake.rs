@@ -1,0 +1,408 @@
+//! What one event does: an impression finds its place and the actions that waited for it, an action its item.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
+use crate::advance::AHEAD;
+use crate::core::{Actions, Impressions, JoinCore, Spans};
+use crate::emit::{Correction, Emitting};
+use crate::hash::{is_logged, place_salt};
+use crate::index::At;
+use crate::outcome::Done;
+use crate::output::{Letter, LetterKind};
+use crate::slice::{DEAD, Origin, Shown, Slice};
+use crate::waiting_actions::{Matched, WaitingAct, Waits};
+use streamlearn_wire::keys::key_of_bytes;
+
+/// Up to here items are compared one by one.
+const FEW: usize = 32;
+
+/// An action on an item of an impression that was just added.
+struct Known {
+    position: usize,
+    done: Done,
+    /// Where it came from; None if it was on a copy of the impression.
+    waited: Option<Matched>,
+}
+
+/// Mark the items that an impression showed before.
+fn mark_repeats(items: &[u64], dead: &mut Vec<bool>) {
+    dead.clear();
+    if items.len() <= FEW {
+        dead.extend((0..items.len()).map(|at| items[..at].contains(&items[at])));
+    } else {
+        let mut seen = HashSet::with_capacity(items.len());
+        dead.extend(items.iter().map(|item| !seen.insert(item)));
+    }
+}
+
+impl JoinCore {
+    pub(crate) fn hash(&mut self, ids: Spans<'_>, rows: usize) {
+        let salt = place_salt();
+        self.scratch.hashes.clear();
+        self.scratch.hashes.extend((0..rows).map(|row| key_of_bytes(ids.get(row), salt)));
+        for &hash in self.scratch.hashes.iter().take(AHEAD) {
+            self.index.prefetch(hash);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn prefetch(&self, row: usize) {
+        if let Some(&hash) = self.scratch.hashes.get(row + AHEAD) {
+            self.index.prefetch(hash);
+        }
+    }
+
+    /// Ask for what is held of the requests of actions to come: in two turns, for one tells where the other lies.
+    #[inline]
+    pub(crate) fn prefetch_held(&self, row: usize) {
+        let shelf = &self.slices.shelf;
+        if let Some(&hash) = self.scratch.hashes.get(row + AHEAD / 2) {
+            self.index.each(hash, |at| shelf.get(at.slice).prefetch(at.place));
+        }
+        if let Some(&hash) = self.scratch.hashes.get(row + AHEAD / 4) {
+            self.index.each(hash, |at| shelf.get(at.slice).prefetch_values(at.place));
+        }
+    }
+
+    /// Impressions of a request, in the order of their first items' identities.
+    fn find(&mut self, hash: u64, id: &[u8]) {
+        let (shelf, same) = (&self.slices.shelf, &mut self.scratch.same);
+        same.clear();
+        self.index.each(hash, |at| {
+            if shelf.get(at.slice).id(at.place) == id {
+                same.push(at);
+            }
+        });
+        if same.len() > 1 {
+            same.sort_unstable_by_key(|at| shelf.get(at.slice).origins[at.place as usize].identity(0));
+        }
+    }
+
+    pub(crate) fn add_impression(&mut self, hash: u64, given: &Impressions<'_>, row: usize) {
+        let items = &given.items[given.items_at[row] as usize..given.items_at[row + 1] as usize];
+        let origins = given.origins;
+        let (partition, offset) = (origins.partitions[row], origins.offsets[row]);
+        let origin = Origin { partition, first_item: origins.indexes[row] as u32, offset };
+        let (id, payload) = (given.ids.get(row), given.payloads.get(row));
+        let shown = Shown { id, time: given.times[row], origin, items, payload };
+        self.out.counters.impressions += 1;
+        self.out.counters.items += items.len() as u64;
+        if shown.time < self.rules.settings.from_ms {
+            self.out.counters.impressions_before += 1;
+            return;
+        }
+        let over = |window: i64| self.watermark > shown.time + window;
+        if over(self.rules.window_min) && self.is_late(&shown) {
+            return;
+        }
+        self.find(hash, id);
+        if !self.has_room(&shown) {
+            self.out.counters.impressions_excess += 1;
+            self.letter_of(&shown, LetterKind::ImpressionExcess, 0);
+            return;
+        }
+        mark_repeats(items, &mut self.scratch.dead);
+        self.out.counters.items_repeated += self.scratch.dead.iter().filter(|&&dead| dead).count() as u64;
+        let (known, fresh) = self.claim_items(&shown);
+        if !self.scratch.same.is_empty() {
+            let counters = &mut self.out.counters;
+            *(if fresh > 0 {
+                &mut counters.impressions_split
+            } else {
+                &mut counters.impressions_duplicate
+            }) += 1;
+        }
+        if self.scratch.dead.iter().all(|&dead| dead) {
+            return;
+        }
+        self.place(hash, &shown, known);
+    }
+
+    /// Whether the request may have one more impression, and its slice can say where it lies.
+    fn has_room(&self, shown: &Shown<'_>) -> bool {
+        let slice = self.slices.shelf.find(shown.time.div_euclid(self.rules.settings.slice_ms));
+        self.scratch.same.len() < self.rules.settings.parts_max as usize
+            && slice.is_none_or(|it| self.slices.shelf.get(it).has_places(shown.id.len(), shown.items.len()))
+    }
+
+    /// Say which windows are over; whether all of them are.
+    fn is_late(&mut self, shown: &Shown<'_>) -> bool {
+        let over = self.rules.groups().filter(|(_, group)| self.watermark > shown.time + group.window_ms);
+        let groups = over.fold(0u32, |groups, (place, _)| groups | 1 << place);
+        let whole = self.watermark > shown.time + self.rules.window_max;
+        let counters = &mut self.out.counters;
+        *(if whole { &mut counters.impressions_late } else { &mut counters.impressions_partly_late }) += 1;
+        self.letter_of(shown, LetterKind::ImpressionLate, groups);
+        whole
+    }
+
+    fn letter_of(&mut self, shown: &Shown<'_>, kind: LetterKind, groups: u32) {
+        self.out.push_letter(Letter {
+            kind,
+            code: 0,
+            groups,
+            partition: shown.origin.partition,
+            offset: shown.origin.offset,
+            index: shown.origin.first_item,
+            time: shown.time,
+            item: 0,
+            weight: 0.0,
+            id: shown.id.into(),
+            payload: shown.payload.into(),
+        });
+    }
+
+    /// Which of an impression's items count here: those that were not shown before, and those whose copy has a later
+    /// origin and made no row yet. Actions on such copies come over. Returns them, and how many items are new.
+    fn claim_items(&mut self, shown: &Shown<'_>) -> (Vec<Known>, usize) {
+        let mut known = Vec::new();
+        let mut fresh = 0;
+        for (position, &item) in shown.items.iter().enumerate() {
+            if self.scratch.dead[position] {
+                continue;
+            }
+            let shelf = &self.slices.shelf;
+            let holders = self.scratch.same.iter().find_map(|&at| {
+                let slice = shelf.get(at.slice);
+                let span = slice.items_at(at.place);
+                let there = span.start + position;
+                let aligned = there < span.end && slice.items[there] == item && slice.heads[there] != DEAD;
+                let place = if aligned { Some(position) } else { slice.position(at.place, item) };
+                place.map(|place| (at, place))
+            });
+            let Some((at, place)) = holders else {
+                fresh += 1;
+                continue;
+            };
+            self.out.counters.items_repeated += 1;
+            let slice = self.slices.shelf.get_mut(at.slice);
+            let identity = slice.origins[at.place as usize].identity(place);
+            let emitted = self.watermark > slice.time(at.place) + self.rules.wait_min;
+            if emitted || identity <= shown.origin.identity(position) {
+                self.scratch.dead[position] = true;
+                continue;
+            }
+            let held = slice.items_at(at.place).start + place;
+            let acts = slice.acts_of(held);
+            known.extend(acts.map(|done| Known { position, done, waited: None }));
+            slice.heads[held] = DEAD;
+        }
+        (known, fresh)
+    }
+
+    fn place(&mut self, hash: u64, shown: &Shown<'_>, mut known: Vec<Known>) {
+        let slice_ms = self.rules.settings.slice_ms;
+        let key = shown.time.div_euclid(slice_ms);
+        let slices = &mut self.slices;
+        let number = slices.shelf.number(key, || {
+            slices.filling.insert(key);
+            slices.with_payload.insert(key);
+            let slice = slices.spares.slice(key * slice_ms);
+            slices.bytes += slice.bytes();
+            slice
+        });
+        let slice = slices.shelf.get_mut(number);
+        let before = slice.bytes();
+        let at = At {
+            slice: number,
+            place: slice.add(*shown, self.watermark <= shown.time + self.rules.window_min),
+        };
+        let begin = slice.items_at(at.place).start;
+        for (position, _) in self.scratch.dead.iter().enumerate().filter(|(_, dead)| **dead) {
+            slice.heads[begin + position] = DEAD;
+        }
+        self.index.insert(hash, at);
+        slices.pending += 1;
+        let matched = self.waiting.matched(hash, shown.id, |item| slice.position(at.place, item));
+        for (position, act) in matched {
+            known.push(Known { position, done: act.done, waited: Some(act) });
+        }
+        if !known.is_empty() {
+            known.retain(|act| self.accept(shown, act));
+            let slice = self.slices.shelf.get_mut(number);
+            known.iter().for_each(|act| slice.note_act(begin + act.position, act.done));
+        }
+        self.slices.bytes += self.slices.shelf.get(number).bytes() - before;
+        self.catch_up(at, shown, &known);
+    }
+
+    /// Whether some group's window is open for an action; a letter if not.
+    fn accept(&mut self, shown: &Shown<'_>, act: &Known) -> bool {
+        let groups = self.groups_open(shown.time, act.done);
+        if groups != 0 {
+            return true;
+        }
+        self.out.counters.actions_late += 1;
+        if let Some(Matched { done, partition, offset, index, item }) = act.waited {
+            let act = WaitingAct { id: shown.id, item, done, partition, offset, index };
+            self.out.push_letter(act.letter(LetterKind::ActionLate));
+        }
+        false
+    }
+
+    /// Groups for which an action counts, by its code, its time and the watermark.
+    fn groups_open(&self, shown: i64, Done { code, time, .. }: Done) -> u32 {
+        let open = self.rules.groups().filter(|&(place, group)| {
+            let until = shown + group.window_ms;
+            self.rules.labels(place, code) != 0 && time <= until && self.watermark <= until
+        });
+        open.fold(0, |groups, (place, _)| groups | 1 << place)
+    }
+
+    /// Rows of a new impression that are due already, and when its actions will correct those to come.
+    fn catch_up(&mut self, at: At, shown: &Shown<'_>, known: &[Known]) {
+        let watermark = self.watermark;
+        if known.is_empty() && watermark <= shown.time + self.rules.wait_min {
+            return;
+        }
+        let reads_back = watermark > shown.time + self.rules.window_min;
+        for place in 0..self.rules.settings.groups.len() {
+            let group = self.rules.settings.groups[place];
+            let (due, until) = (shown.time + group.wait_ms, shown.time + group.window_ms);
+            if watermark > until {
+                continue;
+            }
+            let slice = self.slices.shelf.get_mut(at.slice);
+            let mut emitting = Emitting { rules: &self.rules, slice, at, out: &mut self.out, reads_back };
+            if watermark > due {
+                emitting.first_rows(place);
+            }
+            let acts = known.iter().map(|act| (act.position, act.done.code, act.done.time));
+            for (position, code, time) in acts.filter(|&(.., time)| time > due && time <= until) {
+                if self.rules.labels(place, code) == 0 {
+                    continue;
+                } else if watermark > time {
+                    emitting.correct(place, position, code, time);
+                } else {
+                    let next = correction(emitting.slice, at, (place, position, code), time);
+                    self.corrections.push(Reverse(next));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn add_action(&mut self, hash: u64, given: &Actions<'_>, row: usize) {
+        let origins = given.origins;
+        let act = WaitingAct {
+            id: given.ids.get(row),
+            item: given.items[row],
+            done: Done { code: given.codes[row], time: given.times[row], weight: given.weights[row] },
+            partition: origins.partitions[row],
+            offset: origins.offsets[row],
+            index: origins.indexes[row] as u32,
+        };
+        self.out.counters.actions += 1;
+        if self.rules.groups().all(|(place, _)| self.rules.labels(place, act.done.code) == 0) {
+            self.out.counters.actions_unlabelled += 1;
+            return;
+        }
+        self.find(hash, act.id);
+        let shelf = &self.slices.shelf;
+        let holder =
+            self.scratch.same.iter().find_map(|&at| {
+                shelf.get(at.slice).position(at.place, act.item).map(|position| (at, position))
+            });
+        match holder {
+            Some((at, position)) => self.apply(at, position, act),
+            None => self.wait(hash, act),
+        }
+    }
+
+    fn wait(&mut self, hash: u64, act: WaitingAct<'_>) {
+        let settings = &self.rules.settings;
+        let counters = &mut self.out.counters;
+        if !is_logged(act.id, settings.share) {
+            counters.actions_unlogged += 1;
+            return;
+        }
+        match self.waiting.wait(hash, act, settings.waiting_max) {
+            Waits::New => counters.actions_waited += 1,
+            Waits::Known => counters.actions_duplicate += 1,
+            Waits::Excess if self.closed.has(hash) => {
+                counters.actions_late += 1;
+                self.out.push_letter(act.letter(LetterKind::ActionLate));
+            }
+            Waits::Excess => {
+                counters.actions_orphan += 1;
+                self.out.push_letter(act.letter(LetterKind::ActionOrphan));
+            }
+        }
+    }
+
+    /// An action on an item that is held.
+    fn apply(&mut self, at: At, position: usize, act: WaitingAct<'_>) {
+        let slice = self.slices.shelf.get(at.slice);
+        let (shown, item) = (slice.time(at.place), slice.items_at(at.place).start + position);
+        let Done { code, time, .. } = act.done;
+        let before = slice.act(item, code).map(|before| before.time);
+        // By its own time first: whether an action is late must not depend on which of two came first.
+        let timely = self
+            .rules
+            .groups()
+            .any(|(place, group)| self.rules.labels(place, code) != 0 && time <= shown + group.window_ms);
+        if timely && before.is_some_and(|before| before <= time) {
+            self.out.counters.actions_duplicate += 1;
+            // It may be heavier than one of the same time.
+            self.slices.shelf.get_mut(at.slice).note_act(item, act.done);
+            return;
+        }
+        let open = self.groups_open(shown, act.done);
+        if open == 0 {
+            self.out.counters.actions_late += 1;
+            self.out.push_letter(act.letter(LetterKind::ActionLate));
+            return;
+        }
+        self.out.counters.actions_duplicate += u64::from(before.is_some());
+        let slice = self.slices.shelf.get_mut(at.slice);
+        let bytes = slice.bytes();
+        slice.note_act(item, act.done);
+        self.slices.bytes += slice.bytes() - bytes;
+        for place in (0..self.rules.settings.groups.len()).filter(|place| open >> place & 1 == 1) {
+            self.settle(at, (place, position, code), (time, before));
+        }
+    }
+
+    /// What an action does to a group whose window is open: nothing, a row now, or one when its time has passed.
+    fn settle(
+        &mut self,
+        at: At,
+        (place, position, code): (usize, usize, u8),
+        (time, before): (i64, Option<i64>),
+    ) {
+        let group = self.rules.settings.groups[place];
+        let slice = self.slices.shelf.get_mut(at.slice);
+        let shown = slice.time(at.place);
+        let (due, until) = (shown + group.wait_ms, shown + group.window_ms);
+        let is_settled = |time: i64| time <= until && self.watermark > time.max(due);
+        if before.is_some_and(is_settled) {
+            return;
+        }
+        if self.watermark > time.max(due) {
+            let reads_back = self.watermark > shown + self.rules.window_min;
+            let mut emitting = Emitting { rules: &self.rules, slice, at, out: &mut self.out, reads_back };
+            emitting.correct(place, position, code, time.max(due));
+        } else if time > due {
+            let next = correction(slice, at, (place, position, code), time);
+            self.corrections.push(Reverse(next));
+        }
+    }
+}
+
+/// What is to happen when the watermark passes an action's time.
+pub(crate) fn correction(slice: &Slice, at: At, what: (usize, usize, u8), time: i64) -> Correction {
+    let (group, position, code) = what;
+    let Origin { partition, offset, .. } = slice.origins[at.place as usize];
+    let first = slice.origins[at.place as usize].first_item;
+    Correction {
+        time,
+        partition,
+        offset,
+        item: first + position as u32,
+        position: position as u32,
+        group: group as u8,
+        code,
+        slice: at.slice,
+        place: at.place,
+    }
+}

@@ -1,0 +1,267 @@
+//! Actions that wait for the impression of their request.
+
+use crate::bytes::{Reader, Writer};
+use crate::error::{Error, Result};
+use crate::hash::place_salt;
+use crate::index::{At, Index};
+use crate::outcome::{Done, Stamp, is_weight};
+use crate::output::{Letter, LetterKind};
+use crate::shelf::Shelf;
+use streamlearn_wire::keys::key_of_bytes;
+
+/// One action.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct WaitingAct<'a> {
+    pub id: &'a [u8],
+    pub item: u64,
+    pub done: Done,
+    pub partition: i32,
+    pub offset: i64,
+    pub index: u32,
+}
+
+impl WaitingAct<'_> {
+    pub fn letter(&self, kind: LetterKind) -> Letter {
+        Letter {
+            kind,
+            code: self.done.code,
+            groups: 0,
+            partition: self.partition,
+            offset: self.offset,
+            index: self.index,
+            time: self.done.time,
+            item: self.item,
+            weight: self.done.weight,
+            id: self.id.into(),
+            payload: Box::default(),
+        }
+    }
+
+    /// Whether it counts rather than another of its code on its item.
+    fn counts_before(&self, other: &Self) -> bool {
+        let origin = |act: &Self| (act.partition, act.offset, act.index);
+        self.done.order(&other.done).then_with(|| origin(self).cmp(&origin(other))).is_lt()
+    }
+}
+
+/// In place of an id's length: the action waits no longer.
+const GONE: u32 = u32::MAX;
+
+#[derive(Debug, Clone)]
+struct Held {
+    item: u64,
+    stamp: Stamp,
+    offset: i64,
+    id_begin: u64,
+    id_bytes: u32,
+    partition: i32,
+    index: u32,
+    weight: f32,
+}
+
+#[derive(Debug, Default)]
+struct WaitingSlice {
+    held: Vec<Held>,
+    ids: Vec<u8>,
+}
+
+impl WaitingSlice {
+    fn bytes(&self) -> u64 {
+        (self.held.capacity() * size_of::<Held>() + self.ids.capacity() + size_of::<Self>()) as u64
+    }
+
+    fn act(&self, place: u32) -> WaitingAct<'_> {
+        let held = &self.held[place as usize];
+        WaitingAct {
+            id: &self.ids[held.id_begin as usize..][..held.id_bytes as usize],
+            item: held.item,
+            done: held.stamp.with_weight(held.weight),
+            partition: held.partition,
+            offset: held.offset,
+            index: held.index,
+        }
+    }
+
+    /// Those that wait still.
+    fn places(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.held.len() as u32).filter(|&place| self.held[place as usize].id_bytes != GONE)
+    }
+}
+
+/// What became of an action that was to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// It waits.
+    New,
+    /// One of its kind waits already; the one of the two that counts goes on waiting.
+    Known,
+    /// Too many of its request wait.
+    Excess,
+}
+
+/// All that wait, by slices of their own time.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    shelf: Shelf<WaitingSlice>,
+    index: Index,
+    slice_ms: i64,
+    bytes: u64,
+}
+
+impl Waiting {
+    pub fn new(slice_ms: i64) -> Self {
+        Self { shelf: Shelf::new(), index: Index::new(), slice_ms, bytes: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes + self.index.bytes()
+    }
+
+    /// Actions of a request, as where they are held.
+    fn of(&self, hash: u64, id: &[u8]) -> Vec<At> {
+        let mut found = Vec::new();
+        self.index.each(hash, |at| {
+            if self.shelf.get(at.slice).act(at.place).id == id {
+                found.push(at);
+            }
+        });
+        found
+    }
+
+    pub fn wait(&mut self, hash: u64, act: WaitingAct<'_>, most: u32) -> Waits {
+        let of_request = self.of(hash, act.id);
+        let same = |at: &&At| {
+            let held = &self.shelf.get(at.slice).held[at.place as usize];
+            held.item == act.item && held.stamp.code() == act.done.code
+        };
+        if let Some(&at) = of_request.iter().find(same) {
+            if act.counts_before(&self.shelf.get(at.slice).act(at.place)) {
+                self.take(hash, at);
+                self.put(hash, act);
+            }
+            return Waits::Known;
+        }
+        if of_request.len() >= most as usize {
+            return Waits::Excess;
+        }
+        self.put(hash, act);
+        Waits::New
+    }
+
+    fn put(&mut self, hash: u64, act: WaitingAct<'_>) {
+        let number = self.shelf.number(act.done.time.div_euclid(self.slice_ms), WaitingSlice::default);
+        let slice = self.shelf.get_mut(number);
+        let before = if slice.held.is_empty() { 0 } else { slice.bytes() };
+        let (id_begin, id_bytes) = (slice.ids.len() as u64, act.id.len() as u32);
+        slice.ids.extend_from_slice(act.id);
+        let WaitingAct { item, done, partition, offset, index, .. } = act;
+        let (stamp, weight) = (done.stamp(), done.weight);
+        slice.held.push(Held { item, stamp, offset, id_begin, id_bytes, partition, index, weight });
+        let place = slice.held.len() as u32 - 1;
+        self.bytes += slice.bytes() - before;
+        self.index.insert(hash, At { slice: number, place });
+    }
+
+    fn take(&mut self, hash: u64, at: At) {
+        self.shelf.get_mut(at.slice).held[at.place as usize].id_bytes = GONE;
+        self.index.remove(hash, at);
+    }
+
+    /// Take out the actions of a request that `wants` says it wants, in the order of their time and origin.
+    pub fn matched(
+        &mut self,
+        hash: u64,
+        id: &[u8],
+        mut wants: impl FnMut(u64) -> Option<usize>,
+    ) -> Vec<(usize, Matched)> {
+        if self.index.len() == 0 {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for at in self.of(hash, id) {
+            let act = self.shelf.get(at.slice).act(at.place);
+            if let Some(position) = wants(act.item) {
+                let WaitingAct { done, partition, offset, index, item, .. } = act;
+                found.push((position, Matched { done, partition, offset, index, item }));
+                self.take(hash, at);
+            }
+        }
+        found.sort_unstable_by_key(|(position, act)| {
+            (act.done.time, act.partition, act.offset, act.index, *position)
+        });
+        found
+    }
+
+    /// Give up those that have waited until a watermark, oldest slice first.
+    pub fn expire(&mut self, before: i64, mut orphan: impl FnMut(WaitingAct<'_>)) {
+        while let Some((key, number)) = self.shelf.first() {
+            if (key + 1).saturating_mul(self.slice_ms) > before {
+                break;
+            }
+            let slice = self.shelf.remove(key).expect("the slice that was found first");
+            self.bytes -= slice.bytes();
+            for place in slice.places() {
+                let act = slice.act(place);
+                self.index.remove(key_of_bytes(act.id, place_salt()), At { slice: number, place });
+                orphan(act);
+            }
+        }
+    }
+
+    /// The time from which on `expire` has something to do.
+    pub fn next(&self) -> Option<i64> {
+        self.shelf.first().map(|(key, _)| (key + 1).saturating_mul(self.slice_ms))
+    }
+
+    pub fn write(&self, out: &mut Writer) {
+        let all: Vec<WaitingAct<'_>> = self
+            .shelf
+            .from(i64::MIN)
+            .flat_map(|(_, number)| {
+                let slice = self.shelf.get(number);
+                slice.places().map(|place| slice.act(place))
+            })
+            .collect();
+        out.u64(all.len() as u64);
+        for act in all {
+            out.bytes(act.id);
+            out.u64(act.item);
+            out.u64(u64::from(act.done.code));
+            out.i64(act.done.time);
+            out.u64(u64::from(act.done.weight.to_bits()));
+            out.i64(i64::from(act.partition));
+            out.i64(act.offset);
+            out.u64(u64::from(act.index));
+        }
+    }
+
+    pub fn read(&mut self, from: &mut Reader<'_>) -> Result<()> {
+        for _ in 0..from.u64()? {
+            let id = from.bytes()?;
+            let (item, code) = (from.u64()?, from.u64()? as u8);
+            let time = from.time()?;
+            let weight = f32::from_bits(from.u64()? as u32);
+            if !is_weight(weight) {
+                return Err(Error::Bytes(format!("a weight of {weight}")));
+            }
+            let done = Done { code, time, weight };
+            let (partition, offset, index) = (from.i64()? as i32, from.i64()?, from.u64()? as u32);
+            self.put(key_of_bytes(id, place_salt()), WaitingAct { id, item, done, partition, offset, index });
+        }
+        Ok(())
+    }
+}
+
+/// An action that waited, as it is once its impression has come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Matched {
+    pub done: Done,
+    pub partition: i32,
+    pub offset: i64,
+    pub index: u32,
+    pub item: u64,
+}

@@ -1,0 +1,180 @@
+//! Standing: what HTTP says of the node itself: how it is, what it serves, which versions it keeps and what they did.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State as Shared};
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+
+use super::http::{At, Front, Of, refused, response, says};
+use super::input_names::Naming;
+use super::messages::{ModelIndex, TensorMetadata};
+use super::scorer::{Scoring, State};
+use super::wishes::version_of;
+use super::{describe, infer};
+use crate::answer::Refusal;
+
+/// Everything that is only read.
+pub fn router<S: Scoring>() -> Router<Front<S>> {
+    Router::new()
+        .route("/health", get(health::<S>))
+        .route("/ready", get(ready::<S>))
+        .route("/versions", get(versions::<S>))
+        .route("/metrics", get(metrics::<S>))
+        .route("/sizes", get(sizes::<S>))
+        .route("/shadow", get(shadow::<S>))
+        .route("/v2", get(server))
+        .route("/v2/health/live", get(live::<S>))
+        .route("/v2/health/ready", get(ready::<S>))
+        .route("/v2/models/stats", get(all_statistics::<S>))
+        .route("/v2/models/{name}", get(metadata::<S>))
+        .route("/v2/models/{name}/ready", get(model_ready::<S>))
+        .route("/v2/models/{name}/config", get(config::<S>))
+        .route("/v2/models/{name}/stats", get(statistics::<S>))
+        .route("/v2/models/{name}/versions/{version}", get(metadata::<S>))
+        .route("/v2/models/{name}/versions/{version}/ready", get(model_ready::<S>))
+        .route("/v2/models/{name}/versions/{version}/config", get(config::<S>))
+        .route("/v2/models/{name}/versions/{version}/stats", get(statistics::<S>))
+        .route("/v2/repository/index", post(index::<S>))
+}
+
+async fn sizes<S: Scoring>(Shared(front): At<S>) -> Response {
+    says(StatusCode::OK, &front.scoring.sizes())
+}
+
+async fn shadow<S: Scoring>(Shared(front): At<S>) -> Response {
+    says(StatusCode::OK, &front.scoring.shadow())
+}
+
+async fn server() -> Response {
+    let about = describe::server();
+    says(
+        StatusCode::OK,
+        &json!({ "name": about.name, "version": about.version, "extensions": about.extensions }),
+    )
+}
+
+fn yes_or_no(is: bool, value: &Value) -> Response {
+    says(if is { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, value)
+}
+
+async fn health<S: Scoring>(Shared(front): At<S>) -> Response {
+    let State { is_live, is_ready, stale, .. } = front.scoring.state();
+    let mut value = json!({ "live": is_live, "ready": is_ready });
+    if let Some(stale) = stale {
+        value["stale"] = stale.into();
+    }
+    yes_or_no(is_live, &value)
+}
+
+async fn live<S: Scoring>(Shared(front): At<S>) -> Response {
+    let is_live = front.scoring.state().is_live;
+    yes_or_no(is_live, &json!({ "live": is_live }))
+}
+
+async fn ready<S: Scoring>(Shared(front): At<S>) -> Response {
+    let state = front.scoring.state();
+    let mut value = json!({ "ready": state.is_ready });
+    if let Some(stale) = state.stale {
+        value["stale"] = stale.into();
+    }
+    yes_or_no(state.is_ready, &value)
+}
+
+async fn model_ready<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>) -> Response {
+    let (naming, state) = (front.scoring.naming(), front.scoring.state());
+    let named = infer::check_model(&of.name, &naming).and_then(|()| version_of(&of.version));
+    match named {
+        Ok(version) => {
+            let is_ready = state.is_ready && state.has(version);
+            yes_or_no(is_ready, &json!({ "name": of.name, "ready": is_ready }))
+        }
+        Err(refusal) => refused(&refusal),
+    }
+}
+
+/// The model as it stands, if it and the version are what is served here.
+fn known<S: Scoring>(front: &Front<S>, of: &Of) -> Result<(Arc<Naming>, State), Refusal> {
+    let (naming, state) = (front.scoring.naming(), front.scoring.state());
+    infer::check_model(&of.name, &naming)?;
+    describe::check_version(&state, &of.version)?;
+    Ok((naming, state))
+}
+
+async fn metadata<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>) -> Response {
+    let (naming, state) = match known(&front, &of) {
+        Ok(known) => known,
+        Err(refusal) => return refused(&refusal),
+    };
+    let about = describe::metadata(&naming, &state);
+    let tensor =
+        |one: &TensorMetadata| json!({ "name": one.name, "datatype": one.datatype, "shape": one.shape });
+    let tensors = |tensors: &[TensorMetadata]| tensors.iter().map(tensor).collect::<Vec<Value>>();
+    let (inputs, outputs) = (tensors(&about.inputs), tensors(&about.outputs));
+    let value = json!({
+        "name": about.name, "versions": about.versions, "platform": about.platform,
+        "inputs": inputs, "outputs": outputs,
+    });
+    says(StatusCode::OK, &value)
+}
+
+async fn config<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>) -> Response {
+    match known(&front, &of) {
+        Ok((naming, state)) => says(StatusCode::OK, &json!(describe::config(&naming, &state))),
+        Err(refusal) => refused(&refusal),
+    }
+}
+
+async fn statistics<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>) -> Response {
+    let (naming, state) = (front.scoring.naming(), front.scoring.state());
+    let found = infer::check_model(&of.name, &naming)
+        .and_then(|()| describe::statistics(&naming, &state, &of.version));
+    match found {
+        Ok(statistics) => says(StatusCode::OK, &json!(statistics)),
+        Err(refusal) => refused(&refusal),
+    }
+}
+
+async fn all_statistics<S: Scoring>(front: At<S>) -> Response {
+    let name = front.scoring.naming().model().to_owned();
+    statistics(front, Path(Of { name, version: String::new() })).await
+}
+
+/// What is asked of the index.
+#[derive(Default, serde::Deserialize)]
+struct IndexAsk {
+    #[serde(default)]
+    ready: bool,
+}
+
+async fn index<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
+    let (naming, state) = (front.scoring.naming(), front.scoring.state());
+    let (body, _place) = match front.body(request, &naming).await {
+        Ok(body) => body,
+        Err(response) => return *response,
+    };
+    let asked = if body.is_empty() { Ok(IndexAsk::default()) } else { serde_json::from_slice(&body) };
+    match asked {
+        Ok(IndexAsk { ready }) => {
+            let models: Vec<ModelIndex> = describe::index(&naming, &state, ready).models;
+            says(StatusCode::OK, &json!(models))
+        }
+        Err(error) => refused(&Refusal::Bad(format!("the body is not what is expected: {error}"))),
+    }
+}
+
+async fn versions<S: Scoring>(Shared(front): At<S>) -> Response {
+    let (naming, state) = (front.scoring.naming(), front.scoring.state());
+    let value = json!({
+        "model": naming.model(), "active": state.active, "kept": state.kept, "stale": state.stale,
+    });
+    says(StatusCode::OK, &value)
+}
+
+async fn metrics<S: Scoring>(Shared(front): At<S>) -> Response {
+    response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", front.scoring.metrics())
+}

@@ -1,0 +1,7 @@
+//! Values: the tensors and scalars of a request, read where their bytes lie.
+
+pub(crate) mod elements;
+pub(crate) mod fields;
+pub(crate) mod keys;
+pub(crate) mod scalars;
+pub(crate) mod tensor;

@@ -1,0 +1,221 @@
+//! Elements: the numbers and texts of a tensor, one after another, from any of the forms they come in.
+//! What each is for is not known here.
+
+use super::fields::{Field, Fields, Torn, varint};
+use super::scalars;
+use super::tensor::{Datatype, Elements, Tensor};
+
+/// What is said where bytes are no message.
+pub const TORN: &str = "cannot decode its contents as a protobuf message";
+
+/// Every element in turn, which must be `count` whole numbers.
+pub fn each_int(tensor: &Tensor<'_>, count: usize, mut take: impl FnMut(i64)) -> Result<(), String> {
+    let mut too_large = None;
+    let mut unsigned = |value: u64, take: &mut dyn FnMut(i64)| match i64::try_from(value) {
+        Ok(value) => take(value),
+        Err(_) => too_large = too_large.or(Some(value)),
+    };
+    match (tensor.elements, tensor.datatype) {
+        (Elements::Raw(bytes), Datatype::Int64) => {
+            raw(bytes, count)?.for_each(|one| take(i64::from_le_bytes(one)));
+        }
+        (Elements::Raw(bytes), Datatype::Int32) => {
+            raw(bytes, count)?.for_each(|one| take(i32::from_le_bytes(one).into()));
+        }
+        (Elements::Raw(bytes), Datatype::Uint32) => {
+            raw(bytes, count)?.for_each(|one| take(u32::from_le_bytes(one).into()));
+        }
+        (Elements::Raw(bytes), _) => {
+            raw(bytes, count)?.for_each(|one| unsigned(u64::from_le_bytes(one), &mut take));
+        }
+        (Elements::Typed(bytes), datatype) => typed_ints(bytes, datatype, count, |value| match datatype {
+            Datatype::Int32 => take((value as i32).into()),
+            Datatype::Int64 => take(value as i64),
+            Datatype::Uint32 => take((value as u32).into()),
+            _ => unsigned(value, &mut take),
+        })?,
+        (Elements::Json(text), datatype) => scalars::each_int(text, tensor.shape, |value| {
+            let (least, most) = match datatype {
+                Datatype::Int32 => (i32::MIN.into(), i32::MAX.into()),
+                Datatype::Uint32 => (0, u32::MAX.into()),
+                Datatype::Uint64 => (0, i64::MAX),
+                _ => (i64::MIN, i64::MAX),
+            };
+            if !(least..=most).contains(&value) {
+                return Err(format!("{value} is not of type {}", datatype.name()));
+            }
+            take(value);
+            Ok(())
+        })?,
+    }
+    match too_large {
+        None => Ok(()),
+        Some(value) => Err(format!("the value {value} does not fit 64 bits with a sign")),
+    }
+}
+
+/// Every element in turn, which must be `count` numbers that are finite as float32.
+pub fn each_float(tensor: &Tensor<'_>, count: usize, mut take: impl FnMut(f32)) -> Result<(), String> {
+    let mut wrong = None;
+    let mut check = |value: f64, take: &mut dyn FnMut(f32)| {
+        let single = value as f32;
+        if single.is_finite() { take(single) } else { wrong = wrong.or(Some(value)) }
+    };
+    match (tensor.elements, tensor.datatype) {
+        (Elements::Raw(bytes), Datatype::Fp32) => {
+            raw(bytes, count)?.for_each(|one| check(f32::from_le_bytes(one).into(), &mut take));
+        }
+        (Elements::Raw(bytes), _) => {
+            raw(bytes, count)?.for_each(|one| check(f64::from_le_bytes(one), &mut take));
+        }
+        (Elements::Typed(bytes), Datatype::Fp32) => {
+            typed_fixed(bytes, 6, count, |one| check(f32::from_le_bytes(one).into(), &mut take))?;
+        }
+        (Elements::Typed(bytes), _) => {
+            typed_fixed(bytes, 7, count, |one| check(f64::from_le_bytes(one), &mut take))?;
+        }
+        (Elements::Json(text), _) => scalars::each_float(text, tensor.shape, |value| {
+            check(value, &mut take);
+            Ok(())
+        })?,
+    }
+    match wrong {
+        None => Ok(()),
+        Some(value) => Err(format!("the value {value} is not finite as float32")),
+    }
+}
+
+/// Every element in turn, which must be `count` texts.
+pub fn each_text(tensor: &Tensor<'_>, count: usize, mut take: impl FnMut(&str)) -> Result<(), String> {
+    let mut number = 0;
+    let mut check = |bytes: &[u8]| {
+        let text = std::str::from_utf8(bytes).map_err(|_| format!("value {number} is not valid UTF-8"))?;
+        number += 1;
+        if number <= count {
+            take(text);
+        }
+        Ok::<(), String>(())
+    };
+    match tensor.elements {
+        Elements::Raw(mut bytes) => {
+            for at in 0..count {
+                let cut =
+                    || format!("{} bytes end within value {at} of {count}; expected {LENGTHS}", bytes.len());
+                let (length, rest) = bytes.split_first_chunk().ok_or_else(cut)?;
+                let (text, rest) =
+                    rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(cut)?;
+                check(text)?;
+                bytes = rest;
+            }
+            if !bytes.is_empty() {
+                return Err(format!("{} bytes too many after {count} values", bytes.len()));
+            }
+            return Ok(());
+        }
+        Elements::Typed(bytes) => {
+            for field in Fields(bytes) {
+                match field.map_err(|Torn| TORN)? {
+                    (8, Field::Bytes(text)) => check(text)?,
+                    (1..=8, _) => return Err(other_field(Datatype::Bytes)),
+                    _ => {}
+                }
+            }
+        }
+        Elements::Json(text) => scalars::each_text(text, tensor.shape, |text| check(text.as_bytes()))?,
+    }
+    has_count(number, count)
+}
+
+const LENGTHS: &str = "4 bytes of length (little-endian) before each";
+
+fn has_count(found: usize, count: usize) -> Result<(), String> {
+    if found == count {
+        return Ok(());
+    }
+    Err(format!("{found} values in its contents, and its shape is of {count}"))
+}
+
+/// Elements of `N` bytes each that lie end to end.
+fn raw<const N: usize>(bytes: &[u8], count: usize) -> Result<impl Iterator<Item = [u8; N]>, String> {
+    if bytes.len() / N != count || bytes.len() % N != 0 {
+        return Err(format!("{} bytes, expected {count} values of {N} bytes each", bytes.len()));
+    }
+    Ok(chunks(bytes))
+}
+
+fn chunks<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
+    bytes.chunks_exact(N).map(|chunk| {
+        let mut element = [0; N];
+        element.copy_from_slice(chunk);
+        element
+    })
+}
+
+fn other_field(datatype: Datatype) -> String {
+    format!("its contents are of another type than {}", datatype.name())
+}
+
+fn typed_ints(
+    bytes: &[u8],
+    datatype: Datatype,
+    count: usize,
+    mut take: impl FnMut(u64),
+) -> Result<(), String> {
+    let own = match datatype {
+        Datatype::Int32 => 2,
+        Datatype::Int64 => 3,
+        Datatype::Uint32 => 4,
+        _ => 5,
+    };
+    let mut found = 0;
+    let mut one = |value| {
+        found += 1;
+        if found <= count {
+            take(value);
+        }
+    };
+    for field in Fields(bytes) {
+        match field.map_err(|Torn| TORN)? {
+            (number, Field::Varint(value)) if number == own => one(value),
+            (number, Field::Bytes(mut packed)) if number == own => {
+                while !packed.is_empty() {
+                    let (value, rest) = varint(packed).map_err(|Torn| TORN)?;
+                    one(value);
+                    packed = rest;
+                }
+            }
+            (1..=8, _) => return Err(other_field(datatype)),
+            _ => {}
+        }
+    }
+    has_count(found, count)
+}
+
+fn typed_fixed<const N: usize>(
+    bytes: &[u8],
+    own: u32,
+    count: usize,
+    mut take: impl FnMut([u8; N]),
+) -> Result<(), String> {
+    let datatype = if N == 4 { Datatype::Fp32 } else { Datatype::Fp64 };
+    let mut found = 0;
+    let mut one = |bytes: &[u8]| {
+        for element in chunks(bytes) {
+            found += 1;
+            if found <= count {
+                take(element);
+            }
+        }
+        if bytes.len() % N == 0 { Ok(()) } else { Err(TORN) }
+    };
+    for field in Fields(bytes) {
+        match field.map_err(|Torn| TORN)? {
+            (number, Field::Bytes(packed)) if number == own => one(packed)?,
+            (number, Field::Four(bytes)) if number == own && N == 4 => one(&bytes)?,
+            (number, Field::Eight(bytes)) if number == own && N == 8 => one(&bytes)?,
+            (1..=8, _) => return Err(other_field(datatype)),
+            _ => {}
+        }
+    }
+    has_count(found, count)
+}

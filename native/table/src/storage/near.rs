@@ -1,0 +1,106 @@
+//! Reading memory that a writer may be at work on, as fast as it can be read.
+//!
+//! What is read may be torn, which the line's head tells afterwards. Relaxed atomics say so to the compiler, but it
+//! will not join them; where the processor is known, its own instructions read several at once. They are written as
+//! assembly because to the compiler a wide read of what another thread writes means nothing, and to the processor it
+//! is as many reads of words.
+
+use std::sync::atomic::Ordering;
+
+use crate::storage::sync::AtomicU64;
+
+/// Words that are read at once.
+const WIDE_WORDS: usize = 2;
+
+/// Copy words into floats, two a word.
+#[inline(always)]
+pub fn copy_words<const WORDS: usize>(words: &[AtomicU64; WORDS], into: &mut [f32]) {
+    assert!(into.len() == 2 * WORDS);
+    let whole =
+        if cfg!(all(target_arch = "x86_64", not(any(miri, model)))) { WORDS - WORDS % WIDE_WORDS } else { 0 };
+    #[cfg(all(target_arch = "x86_64", not(any(miri, model))))]
+    for at in (0..whole).step_by(WIDE_WORDS) {
+        // SAFETY: both have two words from here on.
+        unsafe {
+            std::arch::asm!(
+                "movups {wide}, [{from}]",
+                "movups [{to}], {wide}",
+                from = in(reg) words.as_ptr().add(at),
+                to = in(reg) into.as_mut_ptr().add(2 * at),
+                wide = out(xmm_reg) _,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+    for (at, word) in words.iter().enumerate().skip(whole) {
+        let bits = word.load(Ordering::Relaxed);
+        into[2 * at] = f32::from_bits(bits as u32);
+        into[2 * at + 1] = f32::from_bits((bits >> 32) as u32);
+    }
+}
+
+/// Which of five words are a number, a bit each.
+#[inline(always)]
+pub fn find_word(words: &[AtomicU64; 5], number: u64) -> u32 {
+    #[cfg(all(target_feature = "sse4.1", not(any(miri, model))))]
+    {
+        let (first, second): (u32, u32);
+        // SAFETY: five words are there, and nothing is written.
+        unsafe {
+            std::arch::asm!(
+                "movq {both}, {number}",
+                "punpcklqdq {both}, {both}",
+                "movups {a}, [{words}]",
+                "movups {b}, [{words} + 16]",
+                "pcmpeqq {a}, {both}",
+                "pcmpeqq {b}, {both}",
+                "movmskpd {first:e}, {a}",
+                "movmskpd {second:e}, {b}",
+                words = in(reg) words,
+                number = in(reg) number,
+                both = out(xmm_reg) _,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                first = out(reg) first,
+                second = out(reg) second,
+                options(nostack, readonly, preserves_flags)
+            );
+        }
+        first | second << 2 | u32::from(words[4].load(Ordering::Relaxed) == number) << 4
+    }
+    #[cfg(not(all(target_feature = "sse4.1", not(any(miri, model)))))]
+    words
+        .iter()
+        .enumerate()
+        .fold(0, |found, (at, word)| found | u32::from(word.load(Ordering::Relaxed) == number) << at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_floats_whatever_their_count() {
+        fn check<const WORDS: usize>() {
+            let numbers: Vec<f32> = (0..2 * WORDS).map(|at| at as f32 + 0.5).collect();
+            let pair = |at: usize| {
+                u64::from(numbers[2 * at].to_bits()) | u64::from(numbers[2 * at + 1].to_bits()) << 32
+            };
+            let words: [AtomicU64; WORDS] = std::array::from_fn(|at| AtomicU64::new(pair(at)));
+            let mut into = vec![0.0; 2 * WORDS];
+            copy_words(&words, &mut into);
+            assert_eq!(into, numbers);
+        }
+        check::<1>();
+        check::<4>();
+        check::<7>();
+        check::<8>();
+    }
+
+    #[test]
+    fn a_word_is_found_wherever_it_is() {
+        let words = [1, u64::MAX, 3, 1 << 63, 1].map(AtomicU64::new);
+        let found = [1, u64::MAX, 3, 1 << 63, 0, u64::MAX >> 1].map(|number| find_word(&words, number));
+        assert_eq!(found, [0b10001, 0b10, 0b100, 0b1000, 0, 0]);
+    }
+}

@@ -1,0 +1,3 @@
+"""`streamlearn bench-serve`."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""`streamlearn demo`."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""`streamlearn doctor`."""
+
+__all__: list[str] = []

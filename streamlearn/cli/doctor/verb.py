@@ -1,0 +1,69 @@
+"""`streamlearn doctor`: what is installed, which services answer, whether there is a GPU; and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamlearn.cli.doctor.check_result import Finding
+from streamlearn.cli.doctor.machine_findings import machine_findings
+from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.output.table import print_json
+from streamlearn.errors import EXIT_FAILED, UsageError
+
+__all__ = ["doctor"]
+
+COLOURS = {"ok": "green", "missing": "yellow", "wrong": "red"}
+
+
+def doctor(
+    app: Annotated[
+        Path | None,
+        typer.Option("--app", metavar="APP", help="Also check the schemas and topics of this application."),
+    ] = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check versions, the native build, services and the GPU; exit with status 1 if something is wrong.
+
+    Optional components that are missing are listed but do not affect the status.
+    """
+    if set_ and app is None:
+        message = "--set without --app: it changes the settings of an application"
+        raise UsageError(message, help="name the application with --app")
+    findings = []
+    for finding in _findings(app, set_ or []):
+        findings.append(finding)
+        if not json:
+            _print(finding)  # at once: the next check may wait for something that does not answer
+    if json:
+        print_json([asdict(finding) for finding in findings])
+    wrong, missing = ([one.what for one in findings if one.state == state] for state in ("wrong", "missing"))
+    if not json:
+        typer.echo(_summary(wrong, missing))
+    if wrong:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _summary(wrong: Sequence[str], missing: Sequence[str]) -> str:
+    said = f"fix what is wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
+    return f"{said}; missing but optional: {', '.join(missing)}" if missing else said
+
+
+def _findings(app: Path | None, overrides: list[str]) -> Iterator[Finding]:
+    yield from machine_findings()
+    if app is not None:
+        from streamlearn.cli.doctor.app_findings import app_findings
+
+        yield from app_findings(app, overrides)
+
+
+def _print(finding: Finding) -> None:
+    typer.secho(f"{finding.state:8}", fg=COLOURS[finding.state], nl=False)
+    typer.echo(f"{finding.what}: {finding.detail}")
+    if finding.help:
+        typer.echo(f"{'':8}{finding.help}")

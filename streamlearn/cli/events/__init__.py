@@ -1,0 +1,3 @@
+"""Verbs on events and topics."""
+
+__all__: list[str] = []

@@ -1,0 +1,93 @@
+"""`streamlearn peek`: what is in an application's topics, one line of JSON each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlearn.cli.options import AppArgument, SetOption, one_of
+from streamlearn.errors import TopicUnreachable, UsageError
+
+if TYPE_CHECKING:
+    from streamlearn.apps import AppFolder
+    from streamlearn.topics import Reader, Records, Topic
+
+__all__ = ["peek"]
+
+TOPICS = ("impressions", "actions", "samples", "dead_letters", "progress")
+READ_RECORDS = 64
+READ_WAIT_MS = 10_000
+
+
+def peek(
+    app: AppArgument,
+    topic: Annotated[
+        str, typer.Argument(help=f"The topic: {', '.join(TOPICS)}.", callback=one_of(TOPICS))
+    ] = "impressions",
+    partition: Annotated[int | None, typer.Option(help="Read only this partition.", show_default="all in turn")] = None,
+    offset: Annotated[
+        int | None, typer.Option("--from", help="Offset to begin with; needs --partition.", show_default="the earliest")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Most events to print, or messages if the topic holds no events.")
+    ] = 10,
+    controls: Annotated[bool, typer.Option("--controls", help="Also print heartbeats and end marks.")] = False,
+    set_: SetOption = None,
+) -> None:
+    """Print the content of one of APP's topics as JSON, one event a line, with unreadable ones and the reason."""
+    from streamlearn.apps import load_app
+
+    folder = load_app(app, set_ or ())
+    if offset is not None and partition is None:
+        message = f"--from {offset} needs a partition, because each partition has offsets of its own"
+        raise UsageError(message, help="name it with --partition")
+    with folder.open_topic(topic) as found:
+        partitions = range(found.partitions) if partition is None else (partition,)
+        records = (one for number in partitions for one in _records(found, number, offset))
+        for line in islice(_lines(folder, topic, records, controls), limit):
+            sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _records(topic: Topic, partition: int, offset: int | None) -> Iterator[Records]:
+    """All records of a partition that are there now, piece by piece: one read need not give all of them."""
+    with topic.reader([partition]) as reader:
+        yield from _pieces(reader, partition, reader.earliest(partition) if offset is None else offset)
+
+
+def _pieces(reader: Reader, partition: int, at: int) -> Iterator[Records]:
+    end = reader.end(partition)
+    if at >= end:
+        reader.check_offset(partition, at, reader.earliest(partition), end)
+    while at < end:
+        records = reader.read(partition, at, max_records=READ_RECORDS, wait_ms=READ_WAIT_MS)
+        if records.next_offset == at:
+            message = f"{reader.url} partition {partition} ends at {end}, but no records came from offset {at} on"
+            raise TopicUnreachable(message, help="check that its broker is healthy, then run this again")
+        yield records
+        at = records.next_offset
+
+
+def _lines(folder: AppFolder, topic: str, pieces: Iterator[Records], controls: bool) -> Iterator[dict[str, Any]]:
+    if topic in ("impressions", "actions"):
+        from streamlearn.cli.events.event_output import ShownEvents
+
+        events = ShownEvents.of(folder)
+        for records in pieces:
+            for index, event in events.show(records.values, controls):
+                yield {**_place(records, index), **event}
+        return
+    from streamlearn.cli.events.record_output import shown_record
+
+    show = shown_record(folder, topic)
+    for records in pieces:
+        for index, (key, value) in enumerate(zip(records.keys, records.values, strict=True)):
+            yield {**_place(records, index), **show(key, value)}
+
+
+def _place(records: Records, index: int) -> dict[str, int]:
+    return {"partition": records.partition, "offset": int(records.offsets[index])}

@@ -1,0 +1,73 @@
+"""`streamlearn replay`: an application's history into its topics, at a multiple of real time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlearn.cli.events.replay_progress import show_progress
+from streamlearn.cli.options import AppArgument, JsonOption, SetOption, named_values
+from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.output.units import counted, time_text
+from streamlearn.errors import EXIT_PARTLY
+
+if TYPE_CHECKING:
+    from streamlearn.replay.replayer import ReplayReport
+
+__all__ = ["replay"]
+
+
+def replay(
+    app: AppArgument,
+    speed: Annotated[float, typer.Option(help="Replay speed: 1 is real time, 0 is as fast as possible.")] = 0.0,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="Pass an option to the history; may be repeated."),
+    ] = None,
+    limit_events: Annotated[int | None, typer.Option(help="Stop after this many events.")] = None,
+    append: Annotated[bool, typer.Option("--append", help="Also write if the topics already hold records.")] = False,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Replay the history of APP into its topics; ends with status 3 if stopped before its end."""
+    from streamlearn.apps import load_app
+    from streamlearn.events import Producer
+    from streamlearn.replay import Replayer, load_history, open_replay_topics, stop_on_signals
+
+    folder = load_app(app, set_ or ())
+    history = load_history(app, named_values(option))
+    events = history.events_count
+    if limit_events is not None:
+        events = limit_events if events is None else min(events, limit_events)
+    with (
+        stop_on_signals() as stop,
+        open_replay_topics(folder, append=append) as (impressions, actions),
+        Producer(folder, impressions=impressions, actions=actions) as producer,
+        show_progress(events) as on_progress,
+    ):
+        report = Replayer(history, producer, folder.settings.replay).run(
+            speed=speed, events_max=limit_events, on_progress=on_progress, stop=stop
+        )
+    print_json(asdict(report)) if json else print_table(
+        [{"replayed": name, "": value} for name, value in _summary(report).items()]
+    )
+    if not report.ended:
+        # What is in the topics now has no end mark, and nothing remembers where the history was left.
+        reached = f"stopped at {time_text(report.reached_ms)}, {counted(report.impressions + report.actions, 'event')}"
+        hint = "start over with other topics (--set topics.root=...), or continue in these with --append"
+        typer.echo(f"{reached}\nhelp: {hint}", err=True)
+        raise typer.Exit(EXIT_PARTLY)
+
+
+def _summary(report: ReplayReport) -> dict[str, Any]:
+    return {
+        "impressions": report.impressions,
+        "actions": report.actions,
+        "from": time_text(report.begin_ms),
+        "reached": time_text(report.reached_ms),
+        "seconds": round(report.seconds, 1),
+        "events/s": round(report.events_per_s),
+        "ended": report.ended,
+    }

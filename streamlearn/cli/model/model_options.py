@@ -1,0 +1,111 @@
+"""The model a verb is about: where its versions and its registry are, from options, environment and folder.
+
+With MODEL named, of an application's folder only app.toml is read: a rollback does not wait for Python to load more.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from streamlearn.errors import UsageError
+from streamlearn.versions.pointer.model import Model
+
+if TYPE_CHECKING:
+    from streamlearn.cli.model.place import Place
+
+__all__ = [
+    "Model",
+    "ModelArgument",
+    "ReasonOption",
+    "WordsArgument",
+    "model_and_versions",
+    "open_model",
+    "who",
+]
+
+ModelArgument: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="Name of the model: the application's name. Not needed with --app."),
+]
+WordsArgument: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(metavar="[MODEL] VERSION", help="The model (not needed with --app), and the number of a version."),
+]
+ReasonOption: TypeAlias = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="The reason; it is stored with the move for others to read.")
+]
+
+
+_VERSION_MAX = 10**12 - 1
+
+
+def open_model(model: str | None, place: Place) -> Model:
+    """The model that is named, at a place.
+
+    Raises:
+        UsageError: Neither a model nor an application is named, or nothing says where its versions are.
+    """
+    from streamlearn.apps.places import registry_url, store_url
+    from streamlearn.config import read_settings
+    from streamlearn.settings import Settings
+
+    app = place.app
+    if app is None and model is None:
+        message = "no model was given"
+        raise UsageError(message, help="give MODEL with --store or STREAMLEARN_STORE, or --app FOLDER")
+    if app is not None and not (app / "app.py").is_file():
+        message = f"{app} is not an application: it has no app.py"
+        raise UsageError(message, help="name the folder of an application, such as examples/kuairand")
+    settings = read_settings(Settings, None if app is None else app / "app.toml", place.set_ or ())
+    store = place.store or os.environ.get("STREAMLEARN_STORE") or settings.versions.store
+    url = place.registry or os.environ.get("STREAMLEARN_REGISTRY") or settings.registry.url
+    if app is None and not store:
+        message = f"the store of model {model!r} is unknown"
+        raise UsageError(message, help="give --store URL or --app FOLDER, or set STREAMLEARN_STORE")
+    if app is not None:
+        store = store or store_url(app, settings.versions)
+        url = url or registry_url(app, settings.registry)
+    return Model(model or _name(app, place.set_), store, "" if url == "none" else url, settings, url == "none")
+
+
+def model_and_versions(words: Sequence[str], count: int) -> tuple[str | None, list[int]]:
+    """The model, if it is named, and the versions behind it.
+
+    Args:
+        words: From the command line.
+        count: The expected number of versions.
+
+    Raises:
+        UsageError: There are more or fewer, or one is not a number.
+
+    Examples:
+        >>> model_and_versions(["ctr", "17"], 1), model_and_versions(["17", "18"], 2)
+        (('ctr', [17]), (None, [17, 18]))
+    """
+    model = words[0] if words and not words[0].isdigit() else None
+    numbers = words[1:] if model else words
+    if len(numbers) != count or not all(one.isdigit() and 0 < int(one) <= _VERSION_MAX for one in numbers):
+        message = f"{' '.join(words)!r} is not a model and {count} version{'s' if count != 1 else ''}"
+        raise UsageError(message, help=f"give [MODEL]{' VERSION' * count}, such as ctr{' 1841' * count}")
+    return model, [int(one) for one in numbers]
+
+
+def who() -> str:
+    """The author of the command, for the log of moves."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _name(app: Path | None, set_: Sequence[str] | None) -> str:
+    from streamlearn.apps import load_app
+
+    assert app is not None
+    return load_app(app, set_ or ()).app.name

@@ -1,0 +1,131 @@
+"""`streamlearn rewind`: asks training to go back to an older version, and not to learn from what spoilt it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamlearn.cli.model.model_options import (
+    Model,
+    ModelArgument,
+    ReasonOption,
+    open_model,
+    who,
+)
+from streamlearn.cli.model.place import Place, at_place
+from streamlearn.cli.options import JsonOption
+from streamlearn.cli.output.table import print_json
+from streamlearn.cli.output.units import parse_time_ms
+from streamlearn.errors import MoveRefused, UsageError
+
+if TYPE_CHECKING:
+    from streamlearn.versions.format.manifest import OriginSkip, Skip
+
+__all__ = ["rewind", "said_skip"]
+
+_HELP = "give TIME..TIME, such as 12:20..12:25, or TOPIC:PARTITION:OFFSET..OFFSET with --app or the topic's id"
+
+
+@at_place
+def rewind(
+    place: Place,
+    model: ModelArgument = None,
+    to: Annotated[
+        int | None, typer.Option("--to", metavar="VERSION", min=1, help="Version to which training goes back.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--skip",
+            metavar="RANGE",
+            help="Samples to exclude from training, now and later: TIME..TIME by event time of impressions, or "
+            "TOPIC:PARTITION:OFFSET..OFFSET by origin. The end of a range is not excluded.",
+        ),
+    ] = None,
+    reason: ReasonOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Ask training to go back to an older version. At its next cut the trainer publishes it as a new version."""
+    if to is None:
+        message = "no version was given"
+        raise UsageError(message, help="give --to VERSION; `streamlearn versions` lists them")
+    from streamlearn.versions import Request, Requests
+
+    found = open_model(model, place)
+    one = found.one(to)
+    if not one.is_whole:
+        message = f"version {to} of {found.name!r} is incomplete: {one.lacks}"
+        raise UsageError(message, help="choose a complete one; see `streamlearn versions`")
+    _check_clean(found, to)
+    now = datetime.now(UTC)
+    skips = tuple(_skip(text, now, place) for text in skip or ())
+    asked = Requests(found.store, found.name).ask(Request(to=one.ref, skips=skips, by=who(), reason=reason))
+    if json:
+        print_json({"seq": asked.seq, "to": to, "skips": [said_skip(one) for one in skips], "reason": reason})
+        return
+    typer.echo(f"request {asked.seq}: training of {found.name} goes back to version {to} at its next cut")
+    for skipped in skips:
+        typer.echo(f"skipped: {said_skip(skipped)}")
+
+
+def _check_clean(found: Model, to: int) -> None:
+    """Refuse a tainted target: its revert would be tainted too, and nodes would never follow it."""
+    from streamlearn.versions.pointer.moves import taints_of
+
+    pointer, known = found.pointer, found.known()
+    tainted = taints_of(pointer, known)
+    clean = [str(one.version) for one in known if one.is_whole and one.version not in tainted][-5:]
+    if to < pointer.floor:
+        message = f"version {to} of {found.name!r} is below the floor {pointer.floor}: its files may be deleted"
+        raise MoveRefused(message, help=f"clean versions are {', '.join(clean)}")
+    if to in tainted:
+        message = f"version {to} of {found.name!r} is tainted, and the version made from it would be tainted too"
+        help = f"clean versions are {', '.join(clean) or 'none'}; or run `streamlearn promote {to} --accept` first"
+        raise MoveRefused(message, help=help)
+
+
+def _skip(text: str, now: datetime, place: Place) -> Skip:
+    from streamlearn.versions import TimeSkip
+
+    begin, dots, end = text.partition("..")
+    if not dots or not begin or not end:
+        message = f"--skip {text!r} is not a valid range"
+        raise UsageError(message, help=_HELP)
+    topic = begin.rsplit(":", 2)
+    if len(topic) == 3 and topic[1].isdigit() and topic[2].isdigit() and end.isdigit() and not topic[0].isdigit():
+        return _origin((topic[0], int(topic[1]), int(topic[2]), int(end)), place)
+    begin_ms, end_ms = parse_time_ms(begin, now), parse_time_ms(end, now)
+    if begin_ms >= end_ms:
+        message = f"--skip {text!r} ends before it begins"
+        raise UsageError(message, help=_HELP)
+    return TimeSkip(begin_ms=begin_ms, end_ms=end_ms)
+
+
+def _origin(said: tuple[str, int, int, int], place: Place) -> OriginSkip:
+    from streamlearn.versions.format.manifest import OriginSkip
+
+    topic, partition, begin, end = said
+    if begin >= end:
+        message = f"offsets {begin}..{end} are not a valid range"
+        raise UsageError(message, help=_HELP)
+    if place.app is not None:
+        from streamlearn.apps import TOPICS, load_app
+
+        folder = load_app(place.app, place.set_ or ())
+        names = {folder.topic_url(name): name for name in TOPICS} | {name: name for name in TOPICS}
+        if topic in names:
+            with folder.open_topic(names[topic]) as opened:
+                topic = opened.topic_id
+    return OriginSkip(topic_id=topic, partition=partition, begin=begin, end=end)
+
+
+def said_skip(skip: Skip) -> str:
+    """The skipped samples, in words."""
+    from streamlearn.versions.format.manifest import OriginSkip
+
+    if isinstance(skip, OriginSkip):
+        return f"topic {skip.topic_id} partition {skip.partition} offsets {skip.begin}..{skip.end}"
+    begin, end = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in (skip.begin_ms, skip.end_ms))
+    return f"impressions of {begin}..{end}"

@@ -1,0 +1,3 @@
+"""How verbs print tables, units and progress."""
+
+__all__: list[str] = []

@@ -1,0 +1,112 @@
+"""Quantities as people read them: bytes, spans of time, points in time. They are for eyes, not to be parsed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from streamlearn.errors import UsageError
+
+__all__ = ["age_text", "bytes_text", "counted", "parse_time_ms", "retention_text", "time_text"]
+
+_UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
+
+
+def bytes_text(count: int) -> str:
+    """Bytes in the largest unit that gives at least 1.
+
+    Examples:
+        >>> bytes_text(900_000), bytes_text(1 << 20), bytes_text(17)
+        ('878.9 KiB', '1.0 MiB', '17 B')
+    """
+    if count < 1024:
+        return f"{count} B"
+    size, unit = count / 1024, 0
+    while size >= 1024 and unit < 3:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[unit]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    Examples:
+        >>> counted(1, "row"), counted(0, "row"), counted(12_000, "row")
+        ('1 row', '0 rows', '12,000 rows')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def retention_text(retention_ms: int) -> str:
+    """How long records are kept, in the largest unit that says it exactly.
+
+    Examples:
+        >>> retention_text(-1), retention_text(7 * 86_400_000), retention_text(5_400_000)
+        ('for ever', '7 d', '90 min')
+    """
+    if retention_ms < 0:
+        return "for ever"
+    name, unit_ms = next((name, unit_ms) for name, unit_ms in _UNITS_MS if retention_ms % unit_ms == 0)
+    return f"{retention_ms // unit_ms:,} {name}"
+
+
+def time_text(time_ms: int) -> str:
+    """A point in time, UTC, to the second.
+
+    Examples:
+        >>> time_text(1_650_813_408_456)
+        '2022-04-24 15:16:48'
+        >>> time_text(1 << 62)
+        '4611686018427387904 ms'
+    """
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # a record may hold a time of no year
+        return f"{time_ms} ms"
+
+
+def age_text(ms: int) -> str:
+    """A span of time, roughly.
+
+    Examples:
+        >>> age_text(4_200), age_text(190_000), age_text(7_500_000), age_text(200_000_000)
+        ('4 s', '3 min', '2 h', '2 d')
+    """
+    for name, unit_ms in _UNITS_MS:
+        if ms >= unit_ms and name != "ms":
+            return f"{ms // unit_ms} {name}"
+    return "0 s"
+
+
+def parse_time_ms(text: str, now: datetime) -> int:
+    """A point in time as people give it, in milliseconds since 1970.
+
+    Args:
+        text: `2026-11-20T12:20:00`, `12:20` or `12:20:05` (the last such time before now), or milliseconds since 1970.
+            Without an offset it is UTC.
+        now: The time now, with its zone.
+
+    Raises:
+        UsageError: It is none.
+
+    Examples:
+        >>> noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
+        >>> parse_time_ms("11:30", noon) == parse_time_ms("2026-11-20T11:30:00+00:00", noon)
+        True
+        >>> parse_time_ms("12:30", noon) == parse_time_ms("2026-11-19 12:30", noon)
+        True
+        >>> parse_time_ms("1795303584284", noon)
+        1795303584284
+    """
+    if text.isdigit() and len(text) <= 16:
+        return int(text)
+    is_of_day = len(text) <= 8 and ":" in text
+    try:
+        parsed = datetime.fromisoformat(f"{now.astimezone(UTC).date()}T{text:0>5}" if is_of_day else text)
+    except ValueError:
+        message = f"{text!r} is not a time"
+        raise UsageError(message, help="give 2026-11-20T12:20:00, 12:20, or milliseconds since 1970; UTC") from None
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
+    if is_of_day and parsed > now:
+        parsed -= timedelta(days=1)
+    return round(parsed.timestamp() * 1000)

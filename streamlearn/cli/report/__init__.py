@@ -1,0 +1,3 @@
+"""`streamlearn report`."""
+
+__all__: list[str] = []

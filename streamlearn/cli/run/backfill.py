@@ -1,0 +1,74 @@
+"""`streamlearn backfill`: the samples of an application's history, of some event time or of some records."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlearn.cli.options import AcceptLostOption, AppArgument, BeamOption, JsonOption, SetOption
+from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.output.units import time_text
+from streamlearn.cli.run.ingest import load_for_beam, say_letters, written_rows
+
+if TYPE_CHECKING:
+    from streamlearn.ingest import BackfillReport
+
+__all__ = ["backfill"]
+
+
+def backfill(
+    app: AppArgument,
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="TIME", help="Begin with impressions of this event time, such as 2022-04-25; UTC."
+        ),
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stop before this event time.")] = None,
+    from_offsets: Annotated[
+        str,
+        typer.Option(
+            metavar="P:N,...", help="Begin with impressions of records at these offsets, such as 0:1200,1:1180."
+        ),
+    ] = "",
+    to_offsets: Annotated[
+        str,
+        typer.Option(metavar="P:N,...", help="Stop before these offsets. Partitions in neither option are left out."),
+    ] = "",
+    runner: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="prism or direct (this machine) or flink (a cluster); default: ingest.runner."
+        ),
+    ] = "",
+    accept_lost: AcceptLostOption = False,
+    beam: BeamOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Rebuild samples from APP's history. Safe to run while ingest is running."""
+    changes = tuple(set_ or ())
+    folder = load_for_beam(app, changes)
+    from streamlearn.ingest import HistoryRange, run_backfill  # Beam speaks while it is loaded
+
+    within = HistoryRange.of(begin, end, from_offsets=from_offsets, to_offsets=to_offsets)
+    report = run_backfill(
+        folder, within, changes=changes, runner=runner, accept_lost=accept_lost, more=tuple(beam or ())
+    )
+    print_json(asdict(report)) if json else print_table(
+        [{"backfilled": name, "": value} for name, value in _summary(report).items()]
+    )
+    say_letters(report.written, app, folder.settings.ingest.dead_share_max)
+
+
+def _summary(report: BackfillReport) -> dict[str, Any]:
+    return {
+        "from": time_text(report.begin_ms),
+        "to": time_text(report.end_ms),
+        "stretches": report.stretches,
+        "seconds": round(report.seconds, 1),
+        **written_rows(report.written),
+        **{name.replace("_", " "): count for name, count in report.counts.items() if name != "letters"},
+    }

@@ -1,0 +1,101 @@
+"""`streamlearn ingest`: an application's events into samples, until its topics end or it receives a signal."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlearn.cli.options import AcceptLostOption, AppArgument, BeamOption, JsonOption, SetOption
+from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.output.units import time_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from streamlearn.apps import AppFolder
+    from streamlearn.ingest import SamplesReport
+    from streamlearn.ingest.output.sink_counts import Written
+
+__all__ = ["ingest", "load_for_beam", "say_letters", "written_rows"]
+
+
+def ingest(
+    app: AppArgument,
+    runner: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="prism (this machine) or flink (a cluster); default: ingest.runner."),
+    ] = "",
+    accept_lost: AcceptLostOption = False,
+    beam: BeamOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Join APP's events into samples until its topics end. SIGTERM ends it after due samples are written."""
+    from streamlearn.replay import stop_on_signals
+    from streamlearn.telemetry import serve_metrics
+
+    changes = tuple(set_ or ())
+    folder = load_for_beam(app, changes)
+    from streamlearn.ingest import end_at_once, run_samples  # Beam speaks while it is loaded
+
+    server = serve_metrics(folder.settings.telemetry)
+    try:
+        with stop_on_signals(end_at_once) as stop:
+            report = run_samples(
+                folder, stop, changes=changes, runner=runner, accept_lost=accept_lost, more=tuple(beam or ())
+            )
+    finally:
+        if server is not None:
+            server.close()
+    print_json(asdict(report)) if json else print_table(
+        [{"joined": name, "": value} for name, value in _summary(report).items()]
+    )
+    if report.written is not None:
+        say_letters(report.written, app, 1.0 if report.stopped else folder.settings.ingest.dead_share_max)
+
+
+def say_letters(written: Written, app: Path, share_max: float) -> None:
+    """Say on stderr what became dead letters.
+
+    Raises:
+        PartlyDone: More events did than may.
+    """
+    written.check(str(app), share_max)
+    if warning := written.warning(str(app)):
+        typer.echo(f"warning: {warning}", err=True)
+
+
+def written_rows(written: Written | None) -> dict[str, Any]:
+    """Samples, and dead letters by reason, as rows of a table."""
+    if written is None:
+        return {"samples": "not reported by the runner"}
+    letters = {f"dead letters {reason}".replace("_", " "): count for reason, count in written.letters.items()}
+    return {"samples": written.samples, "dead letters": sum(written.letters.values()), **letters}
+
+
+def load_for_beam(app: Path, changes: tuple[str, ...]) -> AppFolder:
+    """An application, with the logs of its telemetry, and those of Beam's workers kept low."""
+    from streamlearn.apps import load_app
+    from streamlearn.telemetry import set_up_logging
+
+    folder = load_app(app, changes)
+    # A worker's error is said once, at the end, and not by everyone it passes through.
+    is_curious = folder.settings.telemetry.log_level == "debug"
+    set_up_logging(folder.settings.telemetry, libraries="info" if is_curious else "critical")
+    return folder
+
+
+def _summary(report: SamplesReport) -> dict[str, Any]:
+    counts = dict(report.counts)
+    events = counts.get("impressions", 0) + counts.get("actions", 0)
+    return {
+        "run": report.run,
+        "from": "the beginning" if report.start_ms is None else time_text(report.start_ms),
+        "seconds": round(report.seconds, 1),
+        "events/s": round(events / max(report.seconds, 1e-9)),
+        "ended": "stopped" if report.stopped else "with its topics",
+        **written_rows(report.written),
+        **{name.replace("_", " "): counts[name] for name in sorted(counts) if counts[name]},
+    }

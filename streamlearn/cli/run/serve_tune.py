@@ -1,0 +1,126 @@
+"""`streamlearn serve tune`: the ladders that cost least for what running nodes were asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.errors import UsageError
+
+if TYPE_CHECKING:
+    from streamlearn.serving.graphs.ladder_tuner import Tuned
+    from streamlearn.serving.sizes import Sizes
+
+__all__ = ["tune"]
+
+_EXECUTABLES = 16
+
+
+def tune(
+    app: AppArgument,
+    addresses: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ADDRESS]...", help="HTTP address of a node of this application, HOST:PORT."),
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("--file", metavar="FILE", help="Read sizes from a file written by --save; may be repeated."),
+    ] = None,
+    lognormal: Annotated[
+        str,
+        typer.Option(
+            "--lognormal",
+            metavar="MEAN,SIGMA",
+            help="Assume log-normal request sizes, one request per execution; costs are those of the nodes.",
+        ),
+    ] = "",
+    executables: Annotated[
+        int | None,
+        typer.Option(
+            "--executables",
+            metavar="N",
+            min=2,
+            help="Most executables of both graphs.",
+            show_default="16 for each length",
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top", metavar="N", min=1, max=65_536, help="Largest candidates bucket.", show_default="the present one"
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Save the sizes that the nodes recorded.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="File with the token that the nodes expect.")
+    ] = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Propose the cheapest bucket sizes for the recorded requests, as settings."""
+    from streamlearn.apps import load_app
+    from streamlearn.ps import read_token
+    from streamlearn.serving.graphs.ladder_tuner import tune as tuned_for
+    from streamlearn.serving.graphs.ladder_tuner import uncosted
+    from streamlearn.serving.sizes import lognormal as drawn
+    from streamlearn.serving.sizes import node_sizes, read_sizes, summed
+
+    folder = load_app(app, tuple(set_ or ()))
+    settings = folder.settings.serving
+    token = None if token_file is None else read_token(token_file).decode()
+    recorded = [*(read_sizes(path) for path in file or ()), *(node_sizes(one, token) for one in addresses or ())]
+    if not recorded and not lognormal:
+        message = "the sizes of requests are missing"
+        raise UsageError(message, help="give the HTTP address of a node, --file, or --lognormal 36,0.8")
+    sizes: Sizes | None = summed(recorded) if recorded else None
+    if save is not None and sizes is not None:
+        save.write_bytes(msgspec.json.encode(sizes))
+    if lognormal:
+        sizes = uncosted(drawn(*_two(lognormal), folder.settings.front.candidates_max), settings, sizes)
+    assert sizes is not None
+    most = executables or min(_EXECUTABLES * len(sizes.lengths), settings.compiles_max)
+    if most > settings.compiles_max:
+        message = f"--executables {most} is above serving.compiles_max, which is {settings.compiles_max}"
+        raise UsageError(message, help="allow fewer, or raise serving.compiles_max")
+    _say(sizes, tuned_for(sizes, most, top), has_costs=bool(recorded), json=json)
+
+
+def _say(sizes: Sizes, tuned: Tuned, *, has_costs: bool, json: bool) -> None:
+    rows = [
+        {
+            "graph": graph,
+            "ladder": name,
+            "buckets": ", ".join(map(str, rungs.buckets)),
+            "padding_waste": round(rungs.padding_waste, 3),
+            "cost_us" if has_costs else "rows": round(rungs.cost_us, 1),
+        }
+        for graph, pair in (("user", tuned.users), ("score", tuned.candidates))
+        for name, rungs in zip(("present", "proposed"), pair, strict=True)
+    ]
+    settings = {"users_buckets": list(tuned.users[1].buckets), "candidates_buckets": list(tuned.candidates[1].buckets)}
+    if json:
+        facts: dict[str, Any] = {"batches": tuned.batches, "executables": tuned.executables}
+        score = sizes.score_rows
+        facts["padding_waste_so_far"] = round(score.padding / score.run, 4) if score.run else None
+        print_json({**facts, "ladders": rows, "serving": settings})
+        return
+    print_table(rows, f"{tuned.batches:,} TensorBatches; {tuned.executables} executables proposed", whole=True)
+    print("\n[serving]")
+    for name, buckets in settings.items():
+        print(f"{name} = {buckets}")
+
+
+def _two(text: str) -> tuple[float, float]:
+    try:
+        mean, sigma = map(float, text.split(","))
+    except ValueError:
+        message = f"--lognormal {text!r} is not MEAN,SIGMA"
+        raise UsageError(message, help="for example --lognormal 36,0.8") from None
+    return mean, sigma

@@ -1,0 +1,152 @@
+"""`streamlearn train`: an application's samples into versions of its model, until it receives a signal."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlearn.cli.options import AcceptLostOption, AppArgument, JsonOption, SetOption
+from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.output.units import counted
+from streamlearn.pulse import PULSE
+
+if TYPE_CHECKING:
+    from streamlearn.topics import Topic
+    from streamlearn.trainer import TrainReport, Until
+    from streamlearn.trainer.warm_start import Carried
+
+__all__ = ["train"]
+
+
+def train(
+    app: AppArgument,
+    until_idle: Annotated[
+        float | None,
+        typer.Option("--until-idle", metavar="SECONDS", min=0.0, help="End after this long without new samples."),
+    ] = None,
+    until_offset: Annotated[
+        str,
+        typer.Option(
+            "--until-offset",
+            metavar="OFFSETS",
+            help="End here: `end` (the present end of the samples) or PARTITION:OFFSET,...",
+        ),
+    ] = "",
+    from_: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="MODEL[:VERSION]",
+            help="Begin with rows and weights of a version of another model, as far as they fit. It must be in the "
+            "application's own store (versions.store).",
+        ),
+    ] = "",
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="File with the token that the shards expect.")
+    ] = None,
+    accept_lost: AcceptLostOption = False,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Train APP's model from its samples and publish versions. SIGTERM ends it with a last version."""
+    from streamlearn.apps import load_app
+    from streamlearn.cli.run.train_progress import show_training
+    from streamlearn.models.tensorflow_load import load_tensorflow
+    from streamlearn.ps import read_token
+    from streamlearn.replay import stop_on_signals
+    from streamlearn.telemetry import serve_metrics, set_up_logging
+
+    folder = load_app(app, tuple(set_ or ()))
+    set_up_logging(folder.settings.telemetry)
+    load_tensorflow()  # it speaks meanwhile
+    from streamlearn.trainer import Until, ends_of
+    from streamlearn.trainer import train as train_model
+
+    token = None if token_file is None else read_token(token_file)
+
+    def until(topic: Topic) -> Until:
+        return Until(ends_of(topic, until_offset) if until_offset else None, until_idle)
+
+    # What is loaded by now is never let go of: each full collection went through all of it, and held every stage up.
+    gc.freeze()
+    server = serve_metrics(folder.settings.telemetry)
+    try:
+        with stop_on_signals() as stop, show_training() as show:
+            report = train_model(
+                folder, stop, until=until, token=token, begin_with=from_, accept_lost=accept_lost, show=show
+            )
+    finally:
+        PULSE.stopping()
+        if server is not None:
+            server.close()
+    facts = _facts(report)
+    if json:
+        print_json(facts)
+    else:
+        print_table([{"trained": name, "": "-" if value is None else value} for name, value in facts.items()])
+    for one in _said(report):
+        typer.echo(one, err=True)
+
+
+def _carried(carried: Carried | None) -> dict[str, Any]:
+    if carried is None:
+        return {}
+    return {
+        "begun_with": f"version {carried.version} of {carried.model}",
+        **{f"carried_rows_{name}": rows for name, rows in carried.rows.items()},
+        **{f"fresh_table_{name}": why for name, why in carried.fresh.items()},
+        "carried_weights": ", ".join(carried.weights) or "none",
+        "fresh_weights": ", ".join(carried.fresh_weights) or "none",
+    }
+
+
+def _said(report: TrainReport) -> list[str]:
+    """Warnings that people must not overlook."""
+    tally, counts, lines = report.tally, report.tally.counts, list[str]()
+    if not tally.rows:
+        read = counts.get("read", 0)
+        why = (
+            f"{counted(read, 'row')} read, but none left to learn"
+            if read
+            else f"no samples came after version {report.version}"
+        )
+        lines.append(f"nothing new to learn: {why}")
+    for partition, (begin, end) in sorted(report.lost.items()):
+        gone = f"offsets {begin} to {end - 1}" if end > begin else f"all messages before offset {begin}"
+        lines.append(f"warning: partition {partition} of the samples: {gone} were deleted before they were learned")
+    if old := counts.get("old", 0):
+        lines.append(
+            f"warning: {counted(old, 'row')} came too late and were not learned, because the marks of that time were "
+            "dropped\nhelp: raise trainer.restart_slack_s; see docs/operating/training.md#rows-that-are-not-learned"
+        )
+    if left := tally.refused_rows + counts.get("bad", 0):
+        lines.append(
+            f"warning: {counted(left, 'row')} or messages were refused\n"
+            "help: they are kept in APP/.streamlearn/kept; see docs/operating/training.md#rows-that-are-not-learned"
+        )
+    return lines
+
+
+def _facts(report: TrainReport) -> dict[str, Any]:
+    tally = report.tally
+    return {
+        "run": report.run,
+        "version": report.version,
+        "seconds": round(report.seconds, 2),
+        "steps": tally.steps,
+        "rows": tally.rows,
+        "rows_per_s": round(tally.rows / max(report.seconds, 1e-9)),
+        "loss": round(tally.loss / tally.rows, 6) if tally.rows else None,
+        **{f"rows_{name}": count for name, count in tally.counts.items()},
+        "rows_refused": tally.refused_rows,
+        "steps_refused": tally.refused_steps,
+        "recoveries": report.recoveries,
+        "rewinds": report.rewinds,
+        **{f"lost_from_partition_{one}": f"{begin}..{end}" for one, (begin, end) in sorted(report.lost.items())},
+        **{name: round(value, 6) for name, value in report.summary.items()},
+        **_carried(report.carried),
+        **{f"seconds_{stage}": round(seconds, 2) for stage, seconds in tally.seconds.items()},
+    }

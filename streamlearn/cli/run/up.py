@@ -1,0 +1,144 @@
+"""`streamlearn up`: all processes of an application on this machine, until they end or it receives a signal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.errors import TopicMissing, TopicUnreachable, UsageError
+from streamlearn.pulse import PULSE
+
+if TYPE_CHECKING:
+    from streamlearn.apps import AppFolder
+    from streamlearn.supervision import Member, Signals
+
+__all__ = ["up"]
+
+_FileOption = Path | None
+
+
+def up(
+    app: AppArgument,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", metavar="COUNT", min=0, max=64, help="Number of serving nodes; overrides up.nodes."),
+    ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            "--shards",
+            metavar="COUNT",
+            min=0,
+            help="Number of shards of the parameter server; default: those of ps.addresses on this machine.",
+        ),
+    ] = None,
+    logs: Annotated[
+        Path | None,
+        typer.Option(
+            "--logs", metavar="FOLDER", help="Folder with a log for each process; default: APP/.streamlearn/logs."
+        ),
+    ] = None,
+    token_file: Annotated[
+        _FileOption,
+        typer.Option("--token-file", metavar="FILE", help="File with the token that callers of nodes must send."),
+    ] = None,
+    shards_token_file: Annotated[
+        _FileOption,
+        typer.Option("--shards-token-file", metavar="FILE", help="File with the token that the shards expect."),
+    ] = None,
+    tls_cert: Annotated[
+        _FileOption, typer.Option("--tls-cert", metavar="FILE", help="Certificate of the nodes, PEM.")
+    ] = None,
+    tls_key: Annotated[
+        _FileOption, typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate, PEM.")
+    ] = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run ingest, trainer, shards and nodes of APP, and restart those that end or hang. SIGTERM stops all in order."""
+    if (tls_cert is None) != (tls_key is None):
+        message = "give --tls-cert and --tls-key together"
+        raise UsageError(message, help="add the missing one, or leave out both")
+    if sys.platform != "linux":
+        message = (
+            f"`streamlearn up` needs Linux, whose kernel ends its processes if it is killed; this is {sys.platform}"
+        )
+        raise UsageError(message, help="run ps, ingest, train and serve separately")
+    from streamlearn.apps import load_app
+    from streamlearn.cli.run.up_progress import show_members
+    from streamlearn.supervision import claimed, planned
+    from streamlearn.supervision.plan import Asked
+    from streamlearn.supervision.supervisor import Supervisor
+    from streamlearn.telemetry import MetricsServer, set_up_logging
+
+    changes = tuple(set_ or ())
+    folder = load_app(app, changes)
+    tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
+    plan = planned(folder, Asked(changes, nodes, shards, token_file, shards_token_file, tls))
+    logs = logs or app / ".streamlearn" / "logs"
+    _check_topics(folder)
+    with _signals() as signals, claimed(logs), show_members() as show:
+        set_up_logging(folder.settings.telemetry)
+        server = MetricsServer(plan.metrics_port)
+        try:
+            lines = Supervisor(plan.members, folder.settings.up, logs).run(
+                signals, show, lambda: _say_up(folder, plan.members, plan.metrics_port, json=json)
+            )
+        finally:
+            server.close()
+    print_json(lines) if json else print_table(lines)
+
+
+def _say_up(folder: AppFolder, members: tuple[Member, ...], metrics_port: int, *, json: bool) -> None:
+    """One line that scripts can wait for; on stderr where stdout is for one document."""
+    where = [
+        f"{one.name} {what} {address}" for one in members for what, address in one.where.items() if what != "frames"
+    ]
+    PULSE.ready()
+    words = f"{folder.app.name} is up: {', '.join([*where, f'up metrics 127.0.0.1:{metrics_port}'])}"
+    print(words, file=sys.stderr if json else sys.stdout, flush=True)
+
+
+def _check_topics(folder: AppFolder) -> None:
+    """Report missing topics at once; a broker that is away is the processes' matter, and may come back.
+
+    Raises:
+        TopicMissing: One was never created.
+    """
+    from streamlearn.apps import TOPICS
+
+    for topic in TOPICS:
+        try:
+            folder.open_topic(topic).close()
+        except TopicUnreachable:
+            return
+        except TopicMissing as error:
+            hint = f"create them: streamlearn topics {folder.folder} --create PARTITIONS"
+            raise TopicMissing(error.message, help=hint) from error
+
+
+@contextmanager
+def _signals() -> Iterator[Signals]:
+    """The first SIGINT, SIGTERM or SIGHUP stops, a second SIGINT or SIGTERM kills."""
+    from streamlearn.replay import stop_on_signals
+    from streamlearn.supervision import Signals
+
+    kill = threading.Event()
+    with stop_on_signals(lambda _: kill.set()) as stop:
+        before = signal.getsignal(signal.SIGHUP)
+        if before is not signal.SIG_IGN:  # as `nohup` has it
+            # A terminal that closes may send several.
+            signal.signal(signal.SIGHUP, lambda *_: stop.set())
+        try:
+            yield Signals(stop, kill)
+        finally:
+            signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,3 @@
+"""Backfill: samples of bounded history."""
+
+__all__: list[str] = []

@@ -1,0 +1,138 @@
+"""StretchReader: one partition of both event topics, from where a stretch begins to where it ends, as blobs.
+
+It ends by offsets that follow from event times, and not by end marks: history may go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import TopicUnreachable
+from streamlearn.ingest.backfill.stretch import Stretch
+from streamlearn.ingest.reading.blob import Blob, Section
+from streamlearn.ingest.reading.plan import ReadPlan
+from streamlearn.ingest.reading.sections import EventTimes, section_of
+from streamlearn.ingest.reading.start_offset import open_at
+from streamlearn.ingest.reading.watermark import BEFORE_ALL, TopicClock
+from streamlearn.topics import Reader, Records, open_topic
+
+__all__ = ["read_records", "read_stretch", "with_events"]
+
+_RECORDS_MAX = 4_096
+_NONE = np.empty(0, np.int64)
+_EMPTY = Section(_NONE, _NONE, _NONE, [], [])
+
+
+def with_events(plan: ReadPlan, stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Those stretches of whose time there is an event, or a record by its stamp, in either topic."""
+    times_of = EventTimes.of(plan)
+    with ExitStack() as stack:
+        topics = [stack.enter_context(open_topic(url, plan.access)) for url in (plan.impressions_url, plan.actions_url)]
+        readers = [stack.enter_context(topic.reader()) for topic in topics]
+
+        def has_events(stretch: Stretch, reader: Reader, partition: int) -> bool:
+            is_first = stretch.begin_ms <= 0
+            begin = reader.earliest(partition) if is_first else reader.offset_for_time(partition, stretch.begin_ms)
+            end = _end(reader, partition, stretch.end_ms + _disorder_ms(plan, stretch))
+            for records in read_records(plan, reader, (partition, begin, end)):
+                if stretch.is_own(records.timestamps_ms).any():
+                    return True
+                if times_of and any(stretch.is_own(times_of(value)).any() for value in records.values):
+                    return True
+            return False
+
+        every = [(reader, partition) for partition in range(plan.partitions) for reader in readers]
+        return [stretch for stretch in stretches if any(has_events(stretch, *where) for where in every)]
+
+
+def _disorder_ms(plan: ReadPlan, stretch: Stretch) -> int:
+    """How much later than newer records those of a stretch may come."""
+    return plan.rules.out_of_orderness_ms + stretch.actions_ms[1] - stretch.end_ms
+
+
+def read_stretch(plan: ReadPlan, stretch: Stretch, partition: int, *, clock: Clock = SYSTEM_CLOCK) -> Iterator[Blob]:
+    """The blobs of one partition: those of impressions, then those of actions.
+
+    Records are found by their stamps. Every event of the stretch's times is in a blob, unless it came later than newer
+    ones by more than the longest window and `out_of_orderness_s`; events of other times may be there as well.
+
+    Args:
+        plan: What is read; what it leaves out is left to the stretch.
+        stretch: Which times are needed.
+        partition: Of both topics.
+        clock: The wall, and for how long a broker has given nothing.
+
+    Raises:
+        TopicReplaced: A topic was deleted and created again.
+        PositionLost: Records of the stretch may have been deleted.
+        TopicUnreachable: A topic gave nothing for too long.
+    """
+    lineage = plan.lineage
+    topics = (
+        (plan.impressions_url, lineage.events_topic_id, stretch.impressions_ms),
+        (plan.actions_url, lineage.actions_topic_id, stretch.actions_ms),
+    )
+    disorder_ms = _disorder_ms(plan, stretch)
+    for number, (url, topic_id, (first_ms, last_ms)) in enumerate(topics):
+        topic, reader, position = open_at(replace(plan, start_ms=first_ms), url, partition, topic_id)
+        with topic, reader:
+            end = _end(reader, partition, last_ms + disorder_ms + 1)
+            for section in _sections(plan, reader, (partition, position.offset, end), clock):
+                sections = (section, _EMPTY) if number == 0 else (_EMPTY, section)
+                yield Blob(partition, False, False, BEFORE_ALL, *sections, after_ms=BEFORE_ALL)
+
+
+def _end(reader: Reader, partition: int, time_ms: int) -> int:
+    """The offset behind the first record that is stamped so late: a pack that begins before it may hold some more."""
+    end = reader.end(partition)
+    return end if time_ms < 0 else min(end, reader.offset_for_time(partition, time_ms) + 1)
+
+
+def _sections(plan: ReadPlan, reader: Reader, where: tuple[int, int, int], clock: Clock) -> Iterator[Section]:
+    topic_clock, times_of = TopicClock(), EventTimes.of(plan)
+    for records in read_records(plan, reader, where, clock=clock):
+        section, topic_clock = section_of(records, topic_clock, plan.rules, clock.wall_ms(), times_of)
+        if len(section):
+            yield section
+
+
+def read_records(
+    plan: ReadPlan, reader: Reader, where: tuple[int, int, int], *, clock: Clock = SYSTEM_CLOCK
+) -> Iterator[Records]:
+    """Records up to an offset that the topic has reached.
+
+    Args:
+        plan: How much is read at once, and for how long a broker may give nothing.
+        reader: Of the topic.
+        where: Partition, first offset, and the offset behind the last.
+        clock: For how long a broker has given nothing.
+
+    Raises:
+        TopicUnreachable: The topic gave nothing for too long.
+    """
+    partition, offset, end = where
+    limits, moved_s = plan.limits, clock.monotonic_s()
+    while offset < end:
+        records = reader.read(
+            partition,
+            offset,
+            max_records=_RECORDS_MAX,
+            max_bytes=limits.blob_bytes,
+            wait_ms=limits.fetch_wait_ms,
+        )
+        if records.next_offset > offset:
+            offset, moved_s = records.next_offset, clock.monotonic_s()
+            yield records.slice(0, int(np.searchsorted(records.offsets, end)))
+        elif clock.monotonic_s() - moved_s > plan.access.unreachable_after_ms / 1_000:
+            message = (
+                f"{reader.url} partition {partition} returns no records from offset {offset} on, although it "
+                f"ends at {end}"
+            )
+            raise TopicUnreachable(
+                message, help="check the broker, then run the backfill again: nothing is learned twice"
+            )

@@ -1,0 +1,190 @@
+"""Prism: the embedded runner's process: started for one job, seen to while it goes on, and gone when its job is.
+
+It knows nothing of what runs on it. Beam starts Prism as well, but in our process group, where the Ctrl-C that is to
+stop a run ends its runner first; and leaves it running where whoever started it is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+from typing import Any
+
+import apache_beam as beam
+import grpc  # type: ignore[import-untyped]
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.portability.api import beam_job_api_pb2_grpc
+from apache_beam.runners.portability.job_server import JobServer
+from apache_beam.runners.portability.prism_runner import PrismJobServer, PrismRunner, PrismRunnerLogFilter
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import PipelineFailed
+
+__all__ = ["Prism"]
+
+_LOG = logging.getLogger(__name__)
+_STARTS_MAX, _START_S_MAX, _LOOK_S, _END_S_MAX = 3, 60.0, 0.1, 5.0
+# It waits for a line that never comes; where its input ends instead, whoever held the other end of it is gone.
+_GUARD = 'read -r word || kill -9 "$1"'
+_FATAL = ("panic: ", "fatal error: ", "runtime: ")
+_CHANNEL = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.keepalive_timeout_ms", 600_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+class Prism(JobServer):
+    """Prism's process, and the runner of Beam's that uses it.
+
+    Guaranteed: once this process is gone, however it ended, so is Prism; a signal that a terminal sends does not
+    reach it; `failure` says when it ended by itself.
+
+    Args:
+        options: Beam's; they say where its binary is, and what it logs.
+        clock: How long it takes to start.
+    """
+
+    def __init__(self, options: PipelineOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._options, self._clock = options, clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._channel: Any = None
+        self._log: threading.Thread | None = None
+        self._fatal = ""
+
+    @classmethod
+    def of(cls, options: PipelineOptions) -> Prism | None:
+        """That of a job with these options; None where they name another runner."""
+        runner = options.view_as(StandardOptions).runner
+        return cls(options) if runner == "PrismRunner" else None
+
+    def pipeline(self) -> beam.Pipeline:
+        """A new pipeline that runs here."""
+        return beam.Pipeline(runner=_Runner(self), options=self._options)
+
+    def start(self) -> Any:
+        """Start it, and connect to its job service; of one that was started, the same again.
+
+        Raises:
+            PipelineFailed: It ended at once, or does not answer.
+        """
+        for number in range(1, _STARTS_MAX + 1):
+            if self._channel is None:
+                try:
+                    self._start()
+                except PipelineFailed:
+                    self.stop()
+                    if number == _STARTS_MAX:
+                        raise
+                    # Its port was free when it was chosen; somebody else may have it now.
+                    _LOG.warning("prism did not start; trying again")
+        return beam_job_api_pb2_grpc.JobServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def failure(self, error: Exception | None = None) -> PipelineFailed | None:
+        """What there is to say when it ended by itself; None while it runs, and where it was stopped.
+
+        Args:
+            error: What its job raised. A connection that has ended may be heard of sooner than the process's end.
+        """
+        if self._process is None:
+            return None
+        try:
+            status = self._process.wait(_END_S_MAX if isinstance(error, grpc.RpcError) else 0.0)
+        except subprocess.TimeoutExpired:
+            return None
+        how = f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
+        said = f": {self._fatal}" if self._fatal else ""
+        return PipelineFailed(
+            f"prism, the runner (pid {self._process.pid}), ended {how}{said}",
+            help=(
+                "start it again: nothing is learned twice. If the machine killed it because memory ran out, "
+                "lower ingest.read_ahead_bytes, or ingest.stretch_s for a backfill"
+            ),
+        )
+
+    def stop(self) -> None:
+        """End it. Its state is in its memory alone: there is nothing to be written."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            if self._log is not None:
+                self._log.join()  # it ends with what there is to be read
+                self._log = None
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            self._process = None
+        if self._guard is not None and self._guard.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._guard.stdin.write(b"done\n")
+                self._guard.stdin.close()
+            self._guard.wait()
+            self._guard = None
+
+    def _start(self) -> None:
+        found: Any = PrismJobServer(self._options)  # type: ignore[no-untyped-call]
+        command, endpoint = found.subprocess_cmd_and_endpoint()
+        self._process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "guard", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._listen(self._process)
+        self._channel = self._connected(endpoint, self._process)
+
+    def _connected(self, endpoint: str, process: subprocess.Popen[bytes]) -> Any:
+        channel = grpc.insecure_channel(endpoint, options=_CHANNEL)
+        ready, begun_s = grpc.channel_ready_future(channel), self._clock.monotonic_s()
+        while self._clock.monotonic_s() - begun_s < _START_S_MAX:
+            with suppress(grpc.FutureTimeoutError):
+                ready.result(timeout=_LOOK_S)
+                return channel
+            if process.poll() is not None:
+                message = f"{process.args!r} ended with status {process.returncode}: {self._fatal or 'see the log'}"
+                raise PipelineFailed(message)
+        message = f"prism does not answer at {endpoint} after {_START_S_MAX:g} s"
+        raise PipelineFailed(message)
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        """Log what it says; what it says when it dies is kept."""
+        logger = logging.getLogger("PrismJobServer")
+        if not any(isinstance(one, PrismRunnerLogFilter) for one in logger.filters):
+            logger.addFilter(PrismRunnerLogFilter())
+        logger.setLevel(logging.INFO)  # or the filter, which knows each line's own level, sees none
+
+        def log_stdout() -> None:  # by this name the filter knows what comes from Prism
+            for line in process.stdout or ():
+                text = line.decode(errors="backslashreplace").rstrip()
+                if text.startswith(_FATAL) and not self._fatal:
+                    self._fatal = text
+                logger.info(text)
+
+        self._log = threading.Thread(target=log_stdout, name="streamlearn-prism-log", daemon=True)
+        self._log.start()
+
+
+class _Runner(PrismRunner):
+    def __init__(self, prism: Prism) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._prism = prism
+
+    def default_job_server(self, options: PipelineOptions) -> Prism:
+        """See Beam."""
+        return self._prism

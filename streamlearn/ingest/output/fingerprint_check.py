@@ -1,0 +1,56 @@
+"""Alike: that samples added to a topic have the features and labels of those that it has. It writes nothing."""
+
+from __future__ import annotations
+
+from streamlearn.apps import AppFolder
+from streamlearn.errors import BadRecord, ConfigError, Oversize, UnknownSchema
+from streamlearn.samples import SampleCodec
+from streamlearn.topics import Reader
+
+__all__ = ["require_alike"]
+
+_LOOK_MS = 10_000
+
+
+def require_alike(folder: AppFolder) -> None:
+    """See that the newest samples of each partition have the application's features and labels.
+
+    A model learns no others.
+
+    Args:
+        folder: The application.
+
+    Raises:
+        ConfigError: They are of others.
+        TopicError: The topic is missing, or cannot be reached.
+    """
+    codec = SampleCodec(folder.app, folder.settings.samples)
+    with folder.open_topic("samples") as topic, topic.reader() as reader:
+        for partition in range(topic.partitions):
+            value = _newest(reader, partition)
+            try:
+                if value is not None:
+                    codec.decode(value)
+            except UnknownSchema as error:
+                message = (
+                    f"the newest samples of {topic.url}, partition {partition}, do not match the current "
+                    f"features and labels of {folder.app.name!r}: {error.message}"
+                )
+                help = (
+                    "a model learns from one kind of samples: give the changed application a new name "
+                    "(docs/operating/training.md#change-features), or undo the change; to start over under "
+                    "this name, run `streamlearn topics APP --delete --only samples --only progress` and set "
+                    "another versions.store"
+                )
+                raise ConfigError(message, help=help) from error
+            except (BadRecord, Oversize):
+                continue  # the trainer says what is wrong with it
+
+
+def _newest(reader: Reader, partition: int) -> bytes | None:
+    """The newest message of a partition; None where there is none."""
+    begin, end = reader.earliest(partition), reader.end(partition)
+    if begin == end:
+        return None
+    records = reader.read(partition, end - 1, max_records=1, wait_ms=_LOOK_MS)
+    return records.values[0] if len(records) else None

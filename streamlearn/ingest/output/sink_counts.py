@@ -1,0 +1,180 @@
+"""Written: what became of a job's events, as its runner counted it: samples, and dead letters by reason."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from apache_beam.metrics.metric import Metrics
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import PartlyDone
+from streamlearn.ingest.beam.runners import counters_of
+from streamlearn.telemetry import gauge
+
+__all__ = ["RECENT", "RecentLetters", "Written", "count_letters", "count_read", "count_samples"]
+
+_LOG = logging.getLogger(__name__)
+_METRICS = "streamlearn.written"
+_LETTERS = "letters_"
+# Events that could be read, and that the join could not use.
+_OF_JOIN = ("late", "excess", "orphan")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of events.
+
+    Attributes:
+        events: Events that could be read, those included that no sample needs.
+        samples: Rows in the messages that were written.
+        letters: Dead letters that were written, by reason.
+    """
+
+    events: int
+    samples: int
+    letters: Mapping[str, int]
+
+    @classmethod
+    def of(cls, result: Any) -> Written:
+        """What a job has counted.
+
+        Args:
+            result: Of the job.
+        """
+        found = counters_of(result, _METRICS)
+        letters = {
+            name.removeprefix(_LETTERS): count
+            for name, count in sorted(found.items())
+            if name.startswith(_LETTERS) and count
+        }
+        return cls(found.get("events", 0), found.get("samples", 0), letters)
+
+    @classmethod
+    def sum(cls, parts: Iterable[Written]) -> Written:
+        """What became of the events of several jobs."""
+        events, samples, letters = 0, 0, dict[str, int]()
+        for one in parts:
+            events, samples = events + one.events, samples + one.samples
+            for reason, count in one.letters.items():
+                letters[reason] = letters.get(reason, 0) + count
+        return cls(events, samples, letters)
+
+    def warning(self, app: str) -> str:
+        """What people have to know of the dead letters, and what to do; empty where there are none.
+
+        Args:
+            app: The application, as commands name it.
+
+        Examples:
+            >>> print(Written(5, 4, {"garbage": 1}).warning("shop"))
+            1 dead letter: 1 garbage
+            help: `streamlearn peek shop dead_letters` shows each with its origin and reason
+            >>> Written(5, 4, {}).warning("shop")
+            ''
+        """
+        return f"{self._said()}\nhelp: {self._help(app)}" if self.letters else ""
+
+    @property
+    def dead_share(self) -> float:
+        """The share of all events that became dead letters."""
+        dead, of_join = sum(self.letters.values()), sum(self.letters.get(reason, 0) for reason in _OF_JOIN)
+        return dead / max(1, self.events + dead - of_join)
+
+    def check(self, app: str, share_max: float) -> None:
+        """That no more events became dead letters than may.
+
+        Args:
+            app: The application, as commands name it.
+            share_max: The share of events that may. Where there is no sample at all, no more than half of them may.
+
+        Raises:
+            PartlyDone: More of them did.
+        """
+        if not self.samples and self.dead_share > 0.5:
+            message = f"no event became a sample: {self._said()}"
+            raise PartlyDone(message, help=self._help(app))
+        if self.dead_share > share_max:
+            message = f"{self.dead_share:.1%} of the events became dead letters: {self._said()}"
+            help = f"{self._help(app)}; raise ingest.dead_share_max, now {share_max:g}, if this share is expected"
+            raise PartlyDone(message, help=help)
+
+    def _said(self) -> str:
+        count = sum(self.letters.values())
+        reasons = ", ".join(f"{one:,} {reason}" for reason, one in self.letters.items())
+        return f"{count:,} dead letter{'' if count == 1 else 's'}: {reasons}"
+
+    def _help(self, app: str) -> str:
+        help = f"`streamlearn peek {app} dead_letters` shows each with its origin and reason"
+        if "unknown_schema" in self.letters:
+            help += (
+                "; unknown_schema: list the schemas of those events in topics.old_schemas, as "
+                "schemas/README.md describes, then have the events read again: "
+                "docs/operating/ingest.md#dead-letters"
+            )
+        if "late" in self.letters:
+            help += "; late: if these are actions, lengthen window_s of their label group"
+        return help
+
+
+class RecentLetters:
+    """The dead letters of this process among its recent events: what is ten minutes old counts half.
+
+    Args:
+        clock: When they were counted.
+    """
+
+    _HALF_S, _EVENTS_MIN = 600.0, 100
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._events, self._letters, self._at_s = 0.0, 0.0, clock.monotonic_s()
+        self._is_over = False
+
+    def add(self, events: int, letters: int) -> None:
+        """Count events, and those of them that became dead letters."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            kept = 0.5 ** ((now_s - self._at_s) / self._HALF_S)
+            self._events, self._letters = kept * self._events + events, kept * self._letters + letters
+            self._at_s = now_s
+
+    def share(self, share_max: float) -> float:
+        """The share of events that became dead letters; 0 while there are few events.
+
+        Args:
+            share_max: Beyond it the log says so, once.
+        """
+        self.add(0, 0)
+        with self._lock:
+            share = self._letters / self._events if self._events >= self._EVENTS_MIN else 0.0
+            help = "Share of this process's recent events that became dead letters; a ten-minute-old event counts half."
+            gauge("ingest", "dead_letters", "ratio", help).set(share)
+            if share > share_max and not self._is_over:
+                _LOG.error("%.1f %% of the events of the last minutes became dead letters", 100 * share)
+            self._is_over = share > share_max
+            return share
+
+
+RECENT = RecentLetters()
+"""Of the run of ingest in this process."""
+
+
+def count_read(events: int) -> None:
+    """Count events that could be read; by a step of a job."""
+    RECENT.add(events, 0)
+    Metrics.counter(_METRICS, "events").inc(events)  # type: ignore[no-untyped-call]
+
+
+def count_samples(rows: int) -> None:
+    """Count rows of samples; by a step of a job."""
+    Metrics.counter(_METRICS, "samples").inc(rows)  # type: ignore[no-untyped-call]
+
+
+def count_letters(reason: str, count: int) -> None:
+    """Count dead letters; by a step of a job."""
+    RECENT.add(0 if reason in _OF_JOIN else count, count)
+    Metrics.counter(_METRICS, f"{_LETTERS}{reason}").inc(count)  # type: ignore[no-untyped-call]

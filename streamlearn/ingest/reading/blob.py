@@ -1,0 +1,173 @@
+"""Blob: many records of one partition of both topics, with where each came from: the element of the pipeline.
+
+One event an element would cost a runner as much as joining it. It does not know what the records hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.errors import BadRecord
+from streamlearn.struct_decoder import Decoder, packed_decoder_of
+
+__all__ = ["Blob", "Section", "decode_blob", "encode_blob", "lengths_of"]
+
+Int64s = npt.NDArray[np.int64]
+Bytes = Sequence[bytes | None]
+_NONE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """Records of one topic's partition, as columns of equal length n, in the order of their offsets.
+
+    Attributes:
+        offsets: int64[n].
+        timestamps_ms: int64[n]. Their event times.
+        limits_ms: int64[n]. The event time beyond which what a record holds is impossible.
+        keys: n keys, None where a record has none.
+        values: n values.
+    """
+
+    offsets: Int64s
+    timestamps_ms: Int64s
+    limits_ms: Int64s
+    keys: Bytes
+    values: Bytes
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True, eq=False)
+class Blob:
+    """Records of both topics.
+
+    Attributes:
+        partition: Of both.
+        opens: Whether it is a reader's first, perhaps without records: every lot is told of it, so that lots without
+            events report their progress as well.
+        closes: Whether it is a reader's last, perhaps without records: every lot is told of it, so that what
+            waits for time to move on may know that it will not.
+        watermark_ms: The reader's before these records.
+        impressions: Records of the impressions topic.
+        actions: Records of the actions topic.
+        after_ms: The reader's watermark after these records; `AFTER_ALL` once both topics have ended. A blob that
+            closes with less is the last of a reader that was told to stop.
+    """
+
+    partition: int
+    opens: bool
+    closes: bool
+    watermark_ms: int
+    impressions: Section
+    actions: Section
+    after_ms: int
+
+    def __len__(self) -> int:
+        return len(self.impressions) + len(self.actions)
+
+
+class _Packed(msgspec.Struct, array_like=True, frozen=True):
+    """Columns as bytes: offsets, timestamps and limits as int64, lengths as int32 (-1: None)."""
+
+    offsets: bytes
+    timestamps_ms: bytes
+    limits_ms: bytes
+    key_lengths: bytes
+    keys: bytes
+    value_lengths: bytes
+    values: bytes
+
+
+class _Whole(msgspec.Struct, array_like=True, frozen=True):
+    partition: int
+    opens: bool
+    closes: bool
+    watermark_ms: int
+    impressions: _Packed
+    actions: _Packed
+    after_ms: int
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: Decoder[_Whole] = packed_decoder_of(_Whole)
+
+
+def lengths_of(texts: Bytes) -> Int64s:
+    """How long each is; -1 where there is none.
+
+    Examples:
+        >>> lengths_of([b"abc", None, b""]).tolist()
+        [3, -1, 0]
+    """
+    try:
+        return np.fromiter(map(len, texts), np.int64, len(texts))  # type: ignore[arg-type]  # most often none is None
+    except TypeError:
+        return np.fromiter((_NONE if text is None else len(text) for text in texts), np.int64, len(texts))
+
+
+def encode_blob(blob: Blob) -> bytes:
+    """A blob as bytes."""
+    sections = (_packed(blob.impressions), _packed(blob.actions))
+    return _ENCODER.encode(_Whole(blob.partition, blob.opens, blob.closes, blob.watermark_ms, *sections, blob.after_ms))
+
+
+def decode_blob(data: bytes) -> Blob:
+    """A blob from bytes.
+
+    Raises:
+        BadRecord: They are no blob.
+    """
+    try:
+        whole = _DECODER.decode(data)
+        sections = (_unpacked(whole.impressions), _unpacked(whole.actions))
+    except (msgspec.DecodeError, ValueError) as error:
+        message = f"cannot decode a blob of events ({len(data)} bytes): {error}"
+        raise BadRecord(
+            message, help="the runner and its workers run different releases; run the same one everywhere"
+        ) from error
+    return Blob(whole.partition, whole.opens, whole.closes, whole.watermark_ms, *sections, whole.after_ms)
+
+
+def _packed(section: Section) -> _Packed:
+    return _Packed(
+        section.offsets.astype("<i8").tobytes(),
+        section.timestamps_ms.astype("<i8").tobytes(),
+        section.limits_ms.astype("<i8").tobytes(),
+        *_joined(section.keys),
+        *_joined(section.values),
+    )
+
+
+def _joined(texts: Bytes) -> tuple[bytes, bytes]:
+    lengths = lengths_of(texts)
+    whole = texts if (lengths >= 0).all() else [text for text in texts if text is not None]
+    return lengths.astype("<i4").tobytes(), b"".join(whole)  # type: ignore[arg-type]  # none of them is None
+
+
+def _unpacked(packed: _Packed) -> Section:
+    offsets, times, limits = (
+        np.frombuffer(column, "<i8") for column in (packed.offsets, packed.timestamps_ms, packed.limits_ms)
+    )
+    keys, values = _cut(packed.key_lengths, packed.keys), _cut(packed.value_lengths, packed.values)
+    if {len(times), len(limits), len(keys), len(values)} != {len(offsets)}:
+        message = f"columns of {len(offsets)}, {len(times)}, {len(limits)}, {len(keys)}, {len(values)} values"
+        raise ValueError(message)
+    return Section(offsets, times, limits, keys, values)
+
+
+def _cut(lengths: bytes, data: bytes) -> list[bytes | None]:
+    sizes = np.frombuffer(lengths, "<i4")
+    ends = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    if total != len(data):
+        message = f"the lengths add up to {total}, but the blob has {len(data)} bytes"
+        raise ValueError(message)
+    cuts = zip(sizes.tolist(), ends.tolist(), strict=True)
+    return [None if size < 0 else data[stop - size : stop] for size, stop in cuts]

@@ -1,0 +1,103 @@
+"""Records of one topic as a section of a blob: its clock is moved over them, and what only moves clocks ends here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import load_app
+from streamlearn.errors import BadRecord
+from streamlearn.events import EventDecoder
+from streamlearn.ingest.reading.blob import Section
+from streamlearn.ingest.reading.plan import ReadPlan
+from streamlearn.ingest.reading.watermark import TimeRules, TopicClock, end, heartbeat, read
+from streamlearn.schemas import CONTROL
+from streamlearn.schemas.schema import PREFIX_BYTES
+from streamlearn.topics import Records
+
+__all__ = ["EventTimes", "section_of"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+class EventTimes:
+    """Reads the event times in a record. It loads the application when it is first asked: few records need it.
+
+    Args:
+        app: The application's folder, on the worker.
+        changes: What `--set` says.
+    """
+
+    def __init__(self, app: str, changes: Sequence[str] = ()) -> None:
+        self._app, self._changes = app, changes
+        self._decoder: EventDecoder | None = None
+
+    def __call__(self, value: bytes | None) -> Int64s:
+        """The times of all events of a record that can be read."""
+        if self._decoder is None:
+            self._decoder = EventDecoder.of(load_app(Path(self._app), list(self._changes)))
+        events = self._decoder.decode([value])
+        parts = [one.columns["event_time_ms"] for one in (events.impressions, events.actions) if len(one)]
+        return np.concatenate([np.empty(0, np.int64), *parts])
+
+    @classmethod
+    def of(cls, plan: ReadPlan) -> EventTimes | None:
+        """What a run's plan says; None where it names no application."""
+        return cls(plan.app, plan.changes) if plan.app else None
+
+
+def section_of(
+    records: Records,
+    clock: TopicClock,
+    rules: TimeRules,
+    wall_ms: int,
+    times_of: Callable[[bytes | None], Int64s] | None = None,
+) -> tuple[Section, TopicClock]:
+    """Records as a section, and the topic's clock behind them.
+
+    Args:
+        records: Of one partition of one topic.
+        clock: Of that partition, before them.
+        rules: What time is.
+        wall_ms: When they were read.
+        times_of: Gives the times of the events in a record; None: a record is judged by its stamp alone.
+    """
+    times, limits = records.timestamps_ms, np.empty(len(records), np.int64)
+    controls, begin = _controls(records.values), 0
+
+    def read_part(begin: int, stop: int) -> tuple[TopicClock, Int64s]:
+        of_record = None if times_of is None else lambda at: times_of(records.values[begin + at])
+        return read(clock, rules, times[begin:stop], wall_ms, of_record)
+
+    for at, control in controls:
+        clock, limits[begin:at] = read_part(begin, at)
+        begin = at + 1
+        if control["kind"] == "END":
+            clock = end(clock)
+        elif control["kind"] == "HEARTBEAT":
+            clock = heartbeat(clock, rules, control["event_time_ms"], wall_ms)
+    clock, limits[begin:] = read_part(begin, len(times))
+    section = Section(records.offsets, times, limits, records.keys, records.values)
+    return (_without(section, [at for at, _ in controls]) if controls else section), clock
+
+
+def _controls(values: Sequence[bytes | None]) -> list[tuple[int, dict[str, Any]]]:
+    """Heartbeats and end marks, by place; damaged ones are left to whoever decodes them and says what is wrong."""
+    prefix, found = CONTROL.prefix, []
+    for at in [at for at, value in enumerate(values) if value is not None and value[:PREFIX_BYTES] == prefix]:
+        try:
+            found.append((at, CONTROL.read((values[at] or b"")[PREFIX_BYTES:])))
+        except BadRecord:
+            continue
+    return found
+
+
+def _without(section: Section, left_out: list[int]) -> Section:
+    rows = np.delete(np.arange(len(section)), left_out)
+    chosen = rows.tolist()
+    keys, values = [section.keys[row] for row in chosen], [section.values[row] for row in chosen]
+    return Section(section.offsets[rows], section.timestamps_ms[rows], section.limits_ms[rows], keys, values)

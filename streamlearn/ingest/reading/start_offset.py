@@ -1,0 +1,60 @@
+"""Opening a topic's partition where a run begins or goes on, and refusing where that would leave events out."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from streamlearn.errors import PositionLost
+from streamlearn.ingest.reading.plan import ReadPlan
+from streamlearn.topics import Position, Reader, Topic, open_topic
+from streamlearn.topics.topic import replaced
+
+__all__ = ["open_at"]
+
+
+def open_at(plan: ReadPlan, url: str, position: Position | int, topic_id: str) -> tuple[Topic, Reader, Position]:
+    """Open one topic's partition.
+
+    Args:
+        plan: What is read.
+        url: Of the topic.
+        position: Where a reader stood before; or a partition, which is then begun at T0.
+        topic_id: The topic that the run was begun with.
+
+    Returns:
+        The topic, its reader, and where to read from.
+
+    Raises:
+        TopicReplaced: The topic was deleted and created again.
+        PositionLost: The position cannot be read from; or records from T0 on may have been deleted.
+    """
+    with ExitStack() as stack:
+        topic = stack.enter_context(open_topic(url, plan.access))
+        if topic.topic_id != topic_id:
+            raise replaced(topic.url, topic_id, topic.topic_id)
+        partition = position if isinstance(position, int) else position.partition
+        kept = () if isinstance(position, int) else (position,)
+        reader = stack.enter_context(topic.reader([partition], kept))
+        if isinstance(position, int):
+            position = Position(topic_id, partition, _begin(plan, reader, partition))
+        stack.pop_all()
+        return topic, reader, position
+
+
+def _begin(plan: ReadPlan, reader: Reader, partition: int) -> int:
+    earliest = reader.earliest(partition)
+    if plan.start_ms is None:
+        return earliest
+    offset = reader.offset_for_time(partition, max(0, plan.start_ms))
+    if earliest > 0 and offset <= earliest and not plan.accept_lost:
+        message = (
+            f"{reader.url} partition {partition}: all records from offset {earliest} on have T0 = {plan.start_ms} "
+            "ms or later, so records from T0 on may have been deleted"
+        )
+        hint = (
+            "events whose samples were not acknowledged may be gone: retain events for longer than the "
+            "longest window plus the longest downtime of ingest; start with accept_lost to continue with the "
+            "events that remain"
+        )
+        raise PositionLost(message, help=hint)
+    return max(offset, earliest)

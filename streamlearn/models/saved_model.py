@@ -1,0 +1,102 @@
+"""Exporting: a model's graphs as a SavedModel that plain TensorFlow loads, weights as arguments."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from streamlearn.errors import SpecError, UsageError
+from streamlearn.features import FeatureSpec
+from streamlearn.models.canonical import digest_of, make_canonical
+from streamlearn.models.checks import check_compiled, check_graph, check_weights_used
+from streamlearn.models.description import Description, TensorNote, read_description, write_description
+from streamlearn.models.graph_trace import Traced, trace_graphs, weight_notes
+from streamlearn.models.model_errors import told_of
+from streamlearn.models.protocol import Model
+
+__all__ = ["export_graphs"]
+
+
+def export_graphs(
+    model: Model, features: FeatureSpec, labels: Sequence[str], folder: Path, seed: int = 0
+) -> Description:
+    """Write a model's graphs into a folder, which appears whole.
+
+    It holds a SavedModel with the functions `user` and `score`, which take the weights one by one and then their
+    inputs, and `graphs.json`, which says what they are. The same model writes the same bytes in every process,
+    whatever the seed; so `put_graph` stores it once.
+
+    The model is built anew, twice, and is built for these features and labels when this returns.
+
+    Args:
+        model: The model.
+        features: What is packed.
+        labels: What is predicted.
+        folder: Where to; nothing may be there.
+        seed: Any; graphs hold no weights.
+
+    Returns:
+        What `graphs.json` says.
+
+    Raises:
+        SpecError: A graph closes over what it should take from its weights, has state, depends on the seed, is
+            refused by XLA, or does not give what graphs give; or a weight is not used.
+        UsageError: Something is in the place of the folder.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        message = f"{folder} exists already"
+        raise UsageError(message, help="give a path that does not exist")
+    other = _digests(_built(model, features, labels, seed + 1)[1])
+    weights, graphs = _built(model, features, labels, seed)
+    for graph in graphs:
+        if other.get(graph.name) != _digests(graphs)[graph.name]:
+            message = f"{graph.name} of {type(model).__name__} changes with the seed of the model"
+            hint = "take learned numbers from `weights`, and build the graph without randomness"
+            raise SpecError(message, help=hint)
+    check_weights_used(model, weights, graphs)
+    check_compiled(model, features, weights, graphs)
+    by_name = {graph.name: graph for graph in graphs}
+    user = by_name["user"].note if "user" in by_name else None
+    found = Description(
+        features.fingerprint, tuple(labels), features.pack.to_json(), weights, user, by_name["score"].note
+    )
+    _write(folder, graphs, found)
+    return read_description(folder)
+
+
+def _built(
+    model: Model, features: FeatureSpec, labels: Sequence[str], seed: int
+) -> tuple[tuple[TensorNote, ...], list[Traced]]:
+    with told_of(model, "build"):
+        weights = weight_notes(model, model.build(features, labels, seed))
+    graphs = trace_graphs(model, features, labels, weights)
+    for graph in graphs:
+        check_graph(model, graph)
+    return weights, graphs
+
+
+def _digests(graphs: Sequence[Traced]) -> dict[str, str]:
+    return {graph.name: digest_of(graph.concrete.graph.as_graph_def()) for graph in graphs}
+
+
+def _write(folder: Path, graphs: Sequence[Traced], description: Description) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        module = tf.Module()
+        for graph in graphs:
+            setattr(module, graph.name, graph.function)
+        # Without gradients and debug information: the one is the trainer's, the other tells of this machine.
+        options = tf.saved_model.SaveOptions(save_debug_info=False, experimental_custom_gradients=False)
+        signatures = {graph.name: graph.concrete for graph in graphs}
+        tf.saved_model.save(module, str(scratch), signatures=signatures, options=options)
+        make_canonical(scratch, {graph.concrete.name: graph.name for graph in graphs})
+        write_description(scratch, description)
+        scratch.chmod(0o755)
+        scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

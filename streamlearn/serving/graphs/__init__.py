@@ -1,0 +1,3 @@
+"""Graphs: exported graphs compiled for the shapes that come."""
+
+__all__: list[str] = []

@@ -1,0 +1,228 @@
+"""The compiler: makes executables for shapes that come often, while lanes go on.
+
+A process of the lowest priority compiles into the cache; this process then takes it from there, in some hundredths of a
+second. Compiling here would hold lanes up for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import ServiceError, StreamlearnError
+from streamlearn.serving.graphs.compile_cache import CompileCache
+from streamlearn.serving.graphs.compile_process import CompileAnswer, CompileRequest
+from streamlearn.serving.graphs.executables import Executables
+from streamlearn.serving.graphs.execution_meters import ExecutionMeters
+from streamlearn.serving.graphs.ladder import Bucket
+from streamlearn.settings import ServingSettings
+from streamlearn.struct_decoder import from_json
+
+__all__ = ["Compiler"]
+
+_LOG = logging.getLogger("streamlearn.serving.Compiler")
+_ANSWER_BYTES_MAX = 1 << 20
+
+
+class Compiler:
+    """A thread, the process it asks, and shapes that wait.
+
+    The process is started when the first shape is asked for, and again when it has died; a shape it died of, or was
+    too slow with, is given up. After `compile_failures_max` failures in a row nothing more is compiled.
+
+    Args:
+        settings: Bounds, and what the process is told.
+        cache: Where it compiles to.
+        command: The process; the one there is by default.
+        clock: What time is taken by.
+    """
+
+    def __init__(
+        self,
+        settings: ServingSettings,
+        cache: CompileCache,
+        *,
+        command: Sequence[str] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._settings, self._cache, self._clock = settings, cache, clock
+        own = (
+            sys.executable,
+            "-m",
+            "streamlearn.serving.graphs.compile_process",
+            msgspec.json.encode(settings).decode(),
+        )
+        self._command = tuple(command) or own
+        self._meters = ExecutionMeters()
+        self._waiting: deque[tuple[Executables, Path, Bucket]] = deque()
+        self._changed = threading.Condition()
+        self._is_open, self._failures = True, 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._work, name="compiler", daemon=True)
+        self._thread.start()
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the process that compiles, when there is one."""
+        return self._process.pid if self._process else None
+
+    def ask(self, executables: Executables, graphs: Path, bucket: Bucket) -> bool:
+        """Have a shape compiled; gives whether it will be tried. Waits for nothing.
+
+        Args:
+            executables: Whose shape.
+            graphs: The folder of the exported graphs they were made of.
+            bucket: The shape.
+        """
+        with self._changed:
+            wanted = (executables, graphs, bucket)
+            if executables.has(bucket) or wanted in self._waiting:
+                outcome = "known"
+            elif executables.budget.is_used_up:
+                outcome = "too_many"
+            elif not self._is_open or self._failures >= self._settings.compile_failures_max:
+                outcome = "given_up"
+            elif len(self._waiting) >= self._settings.compile_queue_max:
+                outcome = "refused"
+            else:
+                outcome = "taken"
+                self._waiting.append(wanted)
+                self._changed.notify_all()
+            self._meters.asked.labels(outcome).inc()
+            self._meters.queue.set(len(self._waiting) / self._settings.compile_queue_max)
+        return outcome == "taken"
+
+    def compile_all(self, executables: Executables, graphs: Path, buckets: Iterable[Bucket]) -> None:
+        """Have shapes compiled, and wait until each is, or will not be: what failed is not there afterwards.
+
+        Args:
+            executables: Whose shapes.
+            graphs: The folder of the exported graphs they were made of.
+            buckets: The shapes.
+        """
+        wanted = [(executables, graphs, bucket) for bucket in buckets]
+        for one in wanted:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: not self._is_open or len(self._waiting) < self._settings.compile_queue_max
+                )
+            self.ask(*one)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_open or not any(one in self._waiting for one in wanted))
+
+    def close(self) -> None:
+        """End the process and forget what waits."""
+        with self._changed:
+            self._is_open = False
+            self._waiting.clear()
+            self._changed.notify_all()
+            process = self._process
+        if process:
+            process.kill()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or not self._is_open)
+                if not self._is_open:
+                    break
+                # It stays in the queue while it is compiled, so that it is not asked for once more.
+                executables, graphs, bucket = self._waiting[0]
+            self._try(executables, graphs, bucket)
+            with self._changed:
+                if self._waiting:
+                    self._waiting.popleft()
+                self._changed.notify_all()
+        self._end()
+
+    def _try(self, executables: Executables, graphs: Path, bucket: Bucket) -> None:
+        try:
+            self._compile(CompileRequest(str(graphs.absolute()), executables.definitions.users_max, bucket))
+            self._cache.seal()
+            is_made = executables.compile(bucket)
+        except (StreamlearnError, OSError) as error:
+            if not self._is_open:
+                return
+            self._failures += 1
+            self._meters.asked.labels("failed").inc()
+            _LOG.warning("%s of %d candidates or users stays uncompiled: %s", bucket.graph, bucket.rows, error)
+            if self._failures >= self._settings.compile_failures_max:
+                _LOG.error("compiling failed %d times in a row: further shapes stay uncompiled", self._failures)
+            self._end()
+        else:
+            self._failures = 0
+            self._meters.asked.labels("compiled" if is_made else "too_many").inc()
+
+    def _compile(self, request: CompileRequest) -> None:
+        if self._process is None or self._process.poll() is not None:
+            self._end()
+            self._start()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            message = f"the compile process ended with status {self._process.wait()}"
+            raise ServiceError(message, help="see its messages on stderr") from None
+        answer = self._answer()
+        if answer.error:
+            message = f"the compile process reports {answer.error}"
+            raise ServiceError(message)
+
+    def _start(self) -> None:
+        with self._changed:
+            if not self._is_open:
+                message = "the compiler is closed"
+                raise ServiceError(message)
+            # Of a group of its own, that Ctrl-C does not reach it; not of a session, among which Linux may share
+            # processors out before it asks how nice anybody is.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+            )
+        self._answer()
+
+    def _answer(self) -> CompileAnswer:
+        """The next line the process says, within the bound."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        until_s, line = self._clock.monotonic_s() + self._settings.compile_s_max, b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not selector.select(max(until_s - self._clock.monotonic_s(), 0)):
+                    message = f"the compile process did not answer within {self._settings.compile_s_max} s"
+                    raise ServiceError(message, help="the machine is too busy, or the model is too large for it")
+                some = os.read(process.stdout.fileno(), _ANSWER_BYTES_MAX)
+                if not some or len(line) > _ANSWER_BYTES_MAX:
+                    message = f"the compile process ended with status {process.wait()}"
+                    raise ServiceError(message, help="see its messages on stderr")
+                line += some
+        try:
+            return from_json(line, CompileAnswer)
+        except msgspec.DecodeError:
+            message = f"cannot decode the answer of the compile process: {line[:200]!r}"
+            raise ServiceError(message) from None
+
+    def _end(self) -> None:
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(BrokenPipeError):
+                    assert pipe is not None
+                    pipe.close()

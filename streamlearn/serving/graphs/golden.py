@@ -1,0 +1,148 @@
+"""Golden requests: a version answers only where it scores them as training did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.errors import VersionRefused
+from streamlearn.features.pack import PackPlan
+from streamlearn.models.description import TensorNote
+from streamlearn.samples import SampleBatch
+from streamlearn.serving.graphs.execution_meters import ExecutionMeters
+from streamlearn.serving.graphs.ladder import Ladder
+from streamlearn.serving.lanes.lane_kind import Scorer
+from streamlearn.serving.lanes.slab import Slab
+from streamlearn.serving.lanes.work import Work
+from streamlearn.table import Packing
+from streamlearn.table.pin import At
+from streamlearn.table.source import RowSource
+
+__all__ = ["check_golden", "score_samples"]
+
+Float32s = npt.NDArray[np.float32]
+Int32s = npt.NDArray[np.int32]
+_Blocks = Mapping[str, Float32s]
+
+
+def check_golden(scores: Float32s, logits: Float32s, difference_max: float) -> float:
+    """Compare scores of golden requests with those that the version was written with.
+
+    Args:
+        scores: As they are here, float32[rows, labels].
+        logits: As they were.
+        difference_max: How far they may be from each other: in logits, and in shares of logits above 1.
+
+    Returns:
+        The largest difference.
+
+    Raises:
+        VersionRefused: One is too far, or is no number.
+    """
+    assert scores.shape == logits.shape
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(scores - logits) / np.maximum(1, np.abs(logits))
+    # What is no number is as far as can be.
+    difference = np.where(np.isfinite(difference), difference, np.inf)
+    largest = float(difference.max(initial=0))
+    ExecutionMeters().golden.set(largest)
+    if largest > difference_max:
+        row, label = np.unravel_index(difference.argmax(), difference.shape)
+        message = (
+            f"golden sample {row} is scored {scores[row, label]:.7g} here for label {label}, "
+            f"but {logits[row, label]:.7g} in training: "
+            f"{(difference > difference_max).sum()} of {difference.size} scores differ by more "
+            f"than {difference_max:g}"
+        )
+        hint = (
+            "rows, dense weights or graphs of the version differ from training; or training computes in "
+            "another number format than serving: then raise serving.golden_difference_max"
+        )
+        raise VersionRefused(message, help=hint)
+    return largest
+
+
+def score_samples(
+    executables: Scorer,
+    ladder: Ladder,
+    dense: Any,
+    batch: SampleBatch,
+    *,
+    pack: PackPlan,
+    tables: RowSource,
+    at: At,
+) -> Float32s:
+    """Score samples as requests are scored, through the executables of the ladder on the first device.
+
+    Args:
+        executables: The graphs.
+        ladder: The shapes they were compiled for.
+        dense: The version's dense weights.
+        batch: The samples.
+        pack: How the features are packed.
+        tables: Where the version's rows are.
+        at: The version.
+
+    Returns:
+        float32[rows, labels].
+    """
+    user, item = Packing(pack.user, tables), Packing(pack.item, tables)
+    requests = len(batch.requests)
+    users = {
+        "user_flat": user.flat(batch.user, requests, at=at),
+        "user_sequence": user.sequences(batch.user, requests, at=at),
+    }
+    items = {
+        "item_flat": item.flat(batch.item, len(batch), at=at),
+        "item_sequence": item.sequences(batch.item, len(batch), at=at),
+    }
+    found = [np.zeros((0, len(batch.labels)), np.float32)]
+    for rows in _pieces(batch.request_index, ladder.users_max, ladder.candidates[-1]):
+        work = _work(executables, ladder, dense, _of_rows(users, items, batch.request_index, rows))
+        found.append(executables.score(executables.places[0], work)[: rows.stop - rows.start])
+    return np.concatenate(found)
+
+
+def _pieces(request_index: npt.NDArray[Any], users_max: int, rows_max: int) -> Iterator[slice]:
+    """Rows in runs that fit one execution."""
+    begin, users = 0, set[int]()
+    for at, user in enumerate(request_index.tolist()):
+        if at - begin == rows_max or (len(users) == users_max and user not in users):
+            yield slice(begin, at)
+            begin, users = at, set()
+        users.add(user)
+    if begin < len(request_index):
+        yield slice(begin, len(request_index))
+
+
+def _of_rows(
+    users: _Blocks, items: _Blocks, request_index: npt.NDArray[Any], rows: slice
+) -> tuple[_Blocks, Int32s, _Blocks]:
+    wanted, index = np.unique(request_index[rows], return_inverse=True)
+    return (
+        {name: block[wanted] for name, block in users.items()},
+        index.astype(np.int32),
+        {name: block[rows] for name, block in items.items()},
+    )
+
+
+def _work(executables: Scorer, ladder: Ladder, dense: Any, given: tuple[_Blocks, Int32s, _Blocks]) -> Work:
+    users, index, items = given
+    described = executables.described
+    user: list[Float32s] = []
+    if described.user is not None:
+        user = _padded(described.user.inputs, users, ladder.users_bucket(int(index.max()) + 1))
+    notes = [one for one in described.score.inputs if one.name == "user_index" or one.name in items]
+    padded = _padded(notes, {**items, "user_index": index}, ladder.candidates_bucket(len(index)))
+    return Work(dense, user, padded[0], padded[1:])
+
+
+def _padded(notes: Sequence[TensorNote], blocks: Mapping[str, npt.NDArray[Any]], rows: int) -> list[npt.NDArray[Any]]:
+    """The blocks that a graph takes, in its order, with rows of zeros."""
+    slab = Slab(*(((rows, *blocks[one.name].shape[1:]), one.dtype) for one in notes))
+    for note, array in zip(notes, slab.arrays, strict=True):
+        array[: len(blocks[note.name])] = blocks[note.name]
+    return slab.arrays

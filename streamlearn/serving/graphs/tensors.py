@@ -1,0 +1,64 @@
+"""Tensors over memory that is there already: XLA reads it where it lies, on a boundary of 64 bytes or not at all."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from streamlearn.errors import UsageError
+from streamlearn.models.protocol import Tensor
+from streamlearn.serving.lanes.slab import ALIGNMENT_BYTES, aligned
+
+__all__ = ["Given", "tensor_of"]
+
+# A DLPack capsule, or a NumPy array.
+Given: TypeAlias = Any
+
+
+class _DLTensor(ctypes.Structure):
+    """The beginning of DLPack's `DLTensor`, as far as its address."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("dimensions", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+_POINTER = ctypes.pythonapi.PyCapsule_GetPointer
+_POINTER.restype, _POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+def tensor_of(given: Given) -> Tensor:
+    """A tensor of the CPU over given memory, which is to stay as it is until the tensor and all outputs are gone.
+
+    An array that is not aligned, not contiguous or not to be written to is copied.
+
+    Args:
+        given: A DLPack capsule, which is used up, or an array.
+
+    Raises:
+        UsageError: The capsule holds no tensor of a CPU on a boundary.
+    """
+    if isinstance(given, np.ndarray):
+        fit = given.ctypes.data % ALIGNMENT_BYTES == 0 and given.flags.c_contiguous and given.flags.writeable
+        given = (given if fit else aligned(given)).__dlpack__()
+    else:
+        _check(given)
+    return tf.experimental.dlpack.from_dlpack(given)
+
+
+def _check(capsule: Given) -> None:
+    try:
+        found = _DLTensor.from_address(_POINTER(capsule, b"dltensor"))
+    except ValueError:
+        message = f"{capsule!r} is not a DLPack capsule, or was already used"
+        raise UsageError(message, help="pass the result of `__dlpack__()`, once") from None
+    address = (found.data or 0) + found.byte_offset
+    if address % ALIGNMENT_BYTES or found.device_type != 1:
+        message = f"a tensor is at address {address:#x} on device type {found.device_type}"
+        raise UsageError(message, help=f"XLA only reads CPU memory aligned to {ALIGNMENT_BYTES} bytes")

@@ -1,0 +1,3 @@
+"""Lanes: threads or processes that score one TensorBatch at a time."""
+
+__all__: list[str] = []

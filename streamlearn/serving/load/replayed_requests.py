@@ -1,0 +1,97 @@
+"""Requests that were asked: users and candidates of impressions, as an application's history or topic holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.errors import DataError, TopicUnreachable
+from streamlearn.events import EventDecoder, join_rows, rows_of, take_rows
+from streamlearn.events.event import Columns
+from streamlearn.replay import History
+from streamlearn.serving.load.requests import Asked
+from streamlearn.topics import Topic
+
+__all__ = ["of_history", "of_topic", "recorded", "refilled"]
+
+_SPAN_MS = 600_000
+_READ_RECORDS, _READ_WAIT_MS = 64, 10_000
+
+_Int64s = npt.NDArray[np.int64]
+
+
+def recorded(parts: Iterable[Columns], requests: int, impressions_max: int, random: np.random.Generator) -> Asked:
+    """Requests as impressions were, drawn from the first of them.
+
+    Args:
+        parts: Columns of impressions.
+        requests: How many to draw; none twice, so that there are fewer where there are fewer impressions.
+        impressions_max: From how many impressions to draw.
+        random: What they are drawn by.
+
+    Raises:
+        DataError: There are no impressions.
+    """
+    taken: list[Columns] = []
+    count = 0
+    for part in parts:
+        rows = len(part["items[]"]) - 1
+        taken.append(rows_of(part, 0, min(rows, impressions_max - count)))
+        count += len(taken[-1]["items[]"]) - 1
+        if count >= impressions_max:
+            break
+    if not count:
+        message = "the topic has no impressions to make requests from"
+        raise DataError(message, help="replay or record some first, or use synthetic requests")
+    drawn = np.sort(random.choice(count, min(requests, count), replace=False)).astype(np.int64)
+    columns = take_rows(join_rows(taken), drawn)
+    offsets = columns["items[]"].astype(np.int64)
+    return Asked(_within(columns, "user."), _within(columns, "items."), offsets)
+
+
+def refilled(asked: Asked, counts: _Int64s, random: np.random.Generator) -> Asked:
+    """The same users with so many candidates, drawn from those of all requests: often shown ones come often.
+
+    Args:
+        asked: Requests.
+        counts: How many candidates each is to have.
+        random: What they are drawn by.
+    """
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    places = random.integers(0, int(asked.offsets[-1]), int(offsets[-1]))
+    return Asked(asked.user, take_rows(asked.item, places), offsets)
+
+
+def of_history(history: History) -> Iterator[Columns]:
+    """Columns of a history's impressions."""
+    for block in history.blocks(_SPAN_MS):
+        if block.impressions_rows:
+            yield block.impressions
+
+
+def of_topic(topic: Topic, decoder: EventDecoder) -> Iterator[Columns]:
+    """Columns of the impressions that a topic holds now, partition by partition; what cannot be read is left out.
+
+    Args:
+        topic: Impressions of the application.
+        decoder: What reads them.
+    """
+    with topic.reader() as reader:
+        for partition in range(topic.partitions):
+            at, end = reader.earliest(partition), reader.end(partition)
+            while at < end:
+                found = reader.read(partition, at, max_records=_READ_RECORDS, wait_ms=_READ_WAIT_MS)
+                if found.next_offset == at:
+                    message = f"{reader.url} partition {partition} ends at {end}, but returns no records from {at} on"
+                    raise TopicUnreachable(message, help="check its broker, then run this again")
+                at = found.next_offset
+                impressions = decoder.decode(found.values).impressions
+                if len(impressions):
+                    yield impressions.columns
+
+
+def _within(columns: Columns, prefix: str) -> dict[str, npt.NDArray[np.generic]]:
+    return {name.removeprefix(prefix): column for name, column in columns.items() if name.startswith(prefix)}

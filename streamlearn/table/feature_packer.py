@@ -1,0 +1,193 @@
+"""Packing: the features of a side as the matrix and the sequence block a model takes, and its gradients back to keys.
+
+The same code packs for training and for serving. It knows nothing of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.errors import UsageError
+from streamlearn.features import PackColumn, PackSide
+from streamlearn.native import native
+from streamlearn.samples import FeatureColumns
+from streamlearn.table.arguments import UINT64_MAX, flat, instance, whole
+from streamlearn.table.pin import At
+from streamlearn.table.source import RowSource
+
+__all__ = ["Packing", "Scatter"]
+
+Float32s = npt.NDArray[np.float32]
+Uint32s = npt.NDArray[np.uint32]
+Uint64s = npt.NDArray[np.uint64]
+
+# Offsets are 32 bits.
+_ROWS_MAX = (1 << 31) - 1
+
+
+class Packing:
+    """One side's layout over tables.
+
+    Args:
+        side: Where each column stands.
+        tables: Where rows come from: a `TableSet`, or the client of a parameter server.
+    """
+
+    def __init__(self, side: PackSide, tables: RowSource) -> None:
+        instance("side", side, PackSide, "`features.pack.user` or `features.pack.item`")
+        self.side = side
+        self._tables = tables
+        dims = tables.dims
+        numbers = {name: number for number, name in enumerate(dims)}
+        self._flat = [(column, numbers.get(column.table, 0)) for column in side.flat]
+        self._sequence = [(column, numbers.get(column.table, 0)) for column in side.sequence]
+        for column in (*side.flat, *side.sequence):
+            if not column.table:
+                continue
+            dim = _dim(dims, column.table)
+            if dim != column.width:
+                message = (
+                    f"slot {column.name!r} takes {column.width} channels, but table {column.table!r} has rows of {dim}"
+                )
+                raise UsageError(message, help="create the tables from the same features as the layout")
+
+    def flat(self, features: FeatureColumns, rows: int, *, at: At = "newest", out: Float32s | None = None) -> Float32s:
+        """The flat matrix: pooled rows of slots, then dense columns.
+
+        Args:
+            features: The side's columns.
+            rows: How many rows they have.
+            at: Which version to read.
+            out: float32[padded, stride] to write into, at least `rows` by the layout's width; what is beyond them is
+                set to zero. A new array of just that size by default.
+        """
+        rows, width = _rows(rows), self.side.flat_width
+        out = np.empty((rows, width), np.float32) if out is None else out
+        into = flat("out", out, np.float32, (None, None))
+        if not width:
+            out[...] = 0
+            return out
+        shape = (rows, out.shape[0], width, out.shape[1])
+        columns = self._flat_columns(features, rows)
+        self._tables.pack_flat(at, columns, shape, into)
+        return out
+
+    def sequences(
+        self, features: FeatureColumns, rows: int, *, at: At = "newest", out: Float32s | None = None
+    ) -> Float32s:
+        """The sequence block: the rows of sequence slots side by side, the newest of each history, and the mask.
+
+        Args:
+            features: The side's columns.
+            rows: How many rows they have.
+            at: Which version to read.
+            out: float32[padded, length, stride] to write into; a shorter length keeps fewer. A new array of the
+                layout's size by default.
+        """
+        side, rows = self.side, _rows(rows)
+        out = np.empty((rows, side.sequence_length, side.sequence_width), np.float32) if out is None else out
+        into = flat("out", out, np.float32, (None, None, None))
+        if not side.sequence:
+            out[...] = 0
+            return out
+        shape = (rows, out.shape[0], out.shape[1], side.sequence_width, out.shape[2])
+        columns = self._sequence_columns(features, rows)
+        self._tables.pack_sequences(at, columns, shape, into)
+        return out
+
+    def _flat_columns(self, features: FeatureColumns, rows: int) -> list[tuple[Any, ...]]:
+        return [_column(column, number, features, rows) for column, number in self._flat]
+
+    def _sequence_columns(self, features: FeatureColumns, rows: int) -> list[tuple[Any, ...]]:
+        return [_column(column, number, features, rows) for column, number in self._sequence]
+
+
+class Scatter:
+    """Gradients of packed inputs, summed by table and key over one step: the adjoint of packing.
+
+    Args:
+        tables: The tables keys belong to.
+        keys_max: The most keys of one step, repeats among them.
+    """
+
+    def __init__(self, tables: RowSource, *, keys_max: int) -> None:
+        self._tables = tables
+        self._dims = dict(tables.dims)
+        self._numbers = {name: number for number, name in enumerate(self._dims)}
+        keys_max = whole("keys_max", keys_max, 0, UINT64_MAX)
+        self._scatter = native.Scatter(list(self._dims.values()), keys_max)
+
+    def clear(self) -> None:
+        """Forget all sums, for the next step."""
+        self._scatter.clear()
+
+    def flat(self, packing: Packing, features: FeatureColumns, rows: int, gradients: Float32s) -> None:
+        """Add the gradient of a flat matrix; rows and channels beyond the layout's are not looked at.
+
+        Args:
+            packing: What packed it.
+            features: What was packed.
+            rows: How many rows that were.
+            gradients: float32[padded, stride], as `Packing.flat` wrote.
+        """
+        given, rows = flat("gradients", gradients, np.float32, (None, None)), self._checked(packing, rows)
+        if packing.side.flat_width:
+            shape = (rows, gradients.shape[0], packing.side.flat_width, gradients.shape[1])
+            self._scatter.add_flat(packing._flat_columns(features, rows), shape, given)
+
+    def sequences(self, packing: Packing, features: FeatureColumns, rows: int, gradients: Float32s) -> None:
+        """Add the gradient of a sequence block, of the positions that hold a row.
+
+        Args:
+            packing: What packed it.
+            features: What was packed.
+            rows: How many rows that were.
+            gradients: float32[padded, length, stride], as `Packing.sequences` wrote.
+        """
+        given, rows = flat("gradients", gradients, np.float32, (None, None, None)), self._checked(packing, rows)
+        if packing.side.sequence:
+            shape = (rows, *gradients.shape[:2], packing.side.sequence_width, gradients.shape[2])
+            self._scatter.add_sequences(packing._sequence_columns(features, rows), shape, given)
+
+    def gradients(self, table: str) -> tuple[Uint64s, Float32s, Uint32s]:
+        """The distinct keys of a table in the order they first came, the sum of each, and how often each came.
+
+        Raises:
+            UsageError: There is no such table.
+        """
+        dim = _dim(self._dims, table)
+        keys, rows, counts = self._scatter.gradients(self._numbers[table])
+        return keys, rows.reshape(len(keys), dim), counts
+
+    def _checked(self, packing: Packing, rows: int) -> int:
+        if packing._tables is not self._tables:
+            message = "these gradients were packed from other tables"
+            raise UsageError(message, help="use the same set of tables for packing and for the scatter")
+        return _rows(rows)
+
+
+def _dim(dims: Mapping[str, int], table: str) -> int:
+    if table not in dims:
+        message = f"no table is named {table!r}"
+        raise UsageError(message, help=f"tables are {', '.join(dims)}")
+    return dims[table]
+
+
+def _rows(rows: int) -> int:
+    return whole("rows", rows, 0, _ROWS_MAX)
+
+
+def _column(column: PackColumn, number: int, features: FeatureColumns, rows: int) -> tuple[Any, ...]:
+    name, has = column.name, features.dense if column.pooling == "dense" else features.slots
+    if name not in has:
+        message = f"{name}: the features lack this column; they have {', '.join((*features.slots, *features.dense))}"
+        raise ValueError(message)
+    if column.pooling == "dense":
+        numbers = flat(name, features.dense[name], np.float32, (rows, column.width))
+        return (name, 0, column.at, "dense", numbers, None, column.width)
+    values = features.slots[name]
+    return (name, number, column.at, column.pooling, values.keys, values.offsets, values.weights)

@@ -1,0 +1,67 @@
+"""Declared: the tables of an application, from its features and settings. It makes none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from streamlearn.errors import ConfigError
+from streamlearn.features import FeatureSpec
+from streamlearn.settings.tables import TableSettings
+from streamlearn.table.options import (
+    Adagrad,
+    Adam,
+    Admission,
+    Ftrl,
+    Optimizer,
+    RowwiseAdagrad,
+    Sgd,
+    TableOptions,
+)
+
+__all__ = ["declared_tables"]
+
+_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "sgd": Sgd,
+    "adagrad": Adagrad,
+    "rowwise_adagrad": RowwiseAdagrad,
+    "adam": Adam,
+    "ftrl": Ftrl,
+}
+
+
+def declared_tables(features: FeatureSpec, settings: TableSettings) -> tuple[TableOptions, ...]:
+    """What the tables of an application are made of, in the order they are declared in.
+
+    Args:
+        features: The application's.
+        settings: The section `tables` of its settings.
+
+    Raises:
+        ConfigError: A weight decay is asked for of an optimizer that has none, or a rate of a table that no slot has.
+    """
+    if settings.weight_decay and settings.optimizer == "ftrl":
+        message = (
+            f"tables.weight_decay is {settings.weight_decay}, but tables.optimizer is ftrl, which does not "
+            "have weight decay"
+        )
+        raise ConfigError(message, help="choose another optimizer for rows, or remove tables.weight_decay")
+    names = [spec.name for spec in features.tables]
+    for name in settings.rates:
+        if name not in names:
+            message = f"tables.rates names table {name!r}, which is not used by any slot"
+            raise ConfigError(message, help=f"the tables of the features are {', '.join(names)}")
+    window_ms, width = settings.admission_window_ms, settings.admission_width_counters
+    admission = Admission(window_ms=window_ms, width_counters=width) if window_ms else None
+    decayed = partial(_OPTIMIZERS[settings.optimizer], weight_decay=settings.weight_decay)
+    return tuple(
+        TableOptions(
+            spec,
+            rows_max=settings.rows_max,
+            optimizer=decayed(rate=settings.rates.get(spec.name, settings.rate)),
+            seed=settings.seed,
+            tick_ms=settings.tick_ms,
+            admission=admission,
+        )
+        for spec in features.tables
+    )

@@ -1,0 +1,266 @@
+"""Feed: the samples topic as steps, read ahead within a bound. It learns nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from streamlearn.apps import AppFolder
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import BadRecord, Oversize, PositionLost, TopicError
+from streamlearn.publisher.publisher import QUIET_S_MAX
+from streamlearn.samples import SampleCodec
+from streamlearn.settings.trainer import TrainerSettings
+from streamlearn.topics import Position, Reader, Records, Topic
+from streamlearn.topics.topic import pause_s_of
+from streamlearn.trainer.intake.merge import Merge
+from streamlearn.trainer.intake.message import Message, Reached
+from streamlearn.trainer.step import Step
+
+__all__ = ["Feed", "MakesSteps", "Until", "beginning_of", "from_what_is_there", "quiet_s_max"]
+
+_LOG = logging.getLogger("streamlearn.trainer.Feed")
+_RECORDS, _RECORDS_BYTES = 64, 4 << 20
+_LOOK_S, _QUIET_LOOK_S, _QUIET_WAIT_S = 1.0, 5.0, 0.5
+_QUIET_SHARE = 0.1  # of how long the topic keeps messages
+
+
+@dataclass(frozen=True)
+class Until:
+    """When a feed ends by itself; never, as it is.
+
+    Attributes:
+        offsets: By partition, the offset that is not read any more.
+        idle_s: After how long without anything new; None for never.
+    """
+
+    offsets: Mapping[int, int] | None = None
+    idle_s: float | None = None
+
+
+class MakesSteps(Protocol):
+    """What makes steps of messages; see `Stepping`."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether messages go further than the last step does."""
+        ...
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows wait for a step to fill."""
+        ...
+
+    def add(self, message: Message, before: Reached, after: Reached) -> Iterator[Step]:
+        """The steps that a message fills."""
+        ...
+
+    def flush(self, reached: Reached) -> Step:
+        """What there is so far, as a step."""
+        ...
+
+
+class Feed:
+    """Steps from the samples topic, from where messages are learned.
+
+    Args:
+        folder: The application.
+        topic: Its samples.
+        reached: Where to begin.
+        stepping: Makes steps.
+        until: When it ends.
+        keep_aside: Takes the bytes of a message that cannot be read, and what is wrong with them.
+        clock: How long it waits.
+
+    Raises:
+        PositionLost: What comes next is not in the topic any more.
+    """
+
+    def __init__(
+        self,
+        folder: AppFolder,
+        topic: Topic,
+        reached: Reached,
+        stepping: MakesSteps,
+        *,
+        until: Until | None = None,
+        keep_aside: Callable[[str, bytes], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._settings: TrainerSettings = folder.settings.trainer
+        self._codec = SampleCodec(folder.app, folder.settings.samples)
+        self._until, self._keep_aside, self._clock = until or Until(), keep_aside, clock
+        self._stepping, self._merge = stepping, Merge(reached)
+        self._next = dict(enumerate(reached.offsets))
+        self._reader: Reader = topic.reader(positions=_positions(topic, reached))
+        self._is_strict = self._settings.order == "strict"
+        self._began_s = self._heard_s = clock.monotonic_s()
+        self.bad = self._lag = 0
+        self._looked_s = -_LOOK_S
+
+    def steps(self) -> Iterator[Step | None]:
+        """Steps, in their order; None where there is nothing new within `poll_s`. Ends as `until` says."""
+        while True:
+            self._end_partitions()
+            took = yield from self._take()
+            silence_s = self._clock.monotonic_s() - self._heard_s
+            has_read = self._read(0.0 if took else pause_s_of(silence_s, self._settings.poll_s, _QUIET_WAIT_S))
+            if self._has_waited():
+                yield self._flush()
+            if took or has_read:
+                continue
+            if not self._open or self._is_idle():
+                break
+            yield None
+        yield from self._rest()
+
+    def close(self) -> None:
+        """Let go of the topic."""
+        self._reader.close()
+
+    @property
+    def lag(self) -> int:
+        """Messages that are in the topic and not read yet, as of the last look at where it ends."""
+        return self._lag
+
+    @property
+    def _open(self) -> dict[int, int]:
+        """The partitions that are read on, and where."""
+        ends = self._until.offsets
+        return {at: offset for at, offset in self._next.items() if ends is None or offset < ends.get(at, 0)}
+
+    def _end_partitions(self) -> None:
+        for partition in self._next.keys() - self._open.keys():
+            self._merge.end(partition)
+
+    def _take(self) -> Generator[Step | None, None, bool]:
+        """Steps of all messages whose turn it is; whether there was one."""
+        took = False
+        while (message := self._merge.take(wait=self._is_strict)) is not None:
+            took = True
+            yield from self._learned(message)
+        return took
+
+    def _learned(self, message: Message) -> Iterator[Step]:
+        if not self._stepping.has_more:
+            self._began_s = self._clock.monotonic_s()
+        before = self._merge.reached
+        self._merge.consume(message)
+        for step in self._stepping.add(message, before, self._merge.reached):
+            self._began_s = self._clock.monotonic_s()
+            yield step
+
+    def _rest(self) -> Iterator[Step]:
+        """What was read and waits for partitions that are silent, and then what fills no step."""
+        while (message := self._merge.take(wait=False)) is not None:
+            yield from self._learned(message)
+        if self._stepping.has_more:
+            yield self._flush()
+
+    def _flush(self) -> Step:
+        return self._stepping.flush(self._merge.reached)
+
+    def _has_waited(self) -> bool:
+        """Whether a step that is not full has waited for long enough. One without rows may end anywhere."""
+        if not self._stepping.has_more or (self._is_strict and self._stepping.has_rows):
+            return False
+        return self._clock.monotonic_s() - self._began_s >= self._settings.step_wait_s
+
+    def _is_idle(self) -> bool:
+        idle_s = self._until.idle_s
+        return idle_s is not None and self._clock.monotonic_s() - self._heard_s >= idle_s
+
+    def _read(self, wait_s: float) -> bool:
+        """Read on; whether anything was there. Beyond the bound only partitions are read that others wait for."""
+        wanted, waiting = self._open, self._merge.waiting
+        if self._merge.bytes >= self._settings.read_ahead_bytes:
+            wanted = {at: offset for at, offset in wanted.items() if not waiting[at]}
+        if not wanted:
+            return False
+        found = self._reader.read_many(
+            wanted, max_records=_RECORDS, max_bytes=_RECORDS_BYTES, wait_ms=round(wait_s * 1e3)
+        )
+        read = 0
+        for records in found:
+            self._next[records.partition] = records.next_offset
+            ends = self._until.offsets
+            for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
+                if value is not None and (ends is None or offset < ends[records.partition]):
+                    self._put(records, offset, value)
+                    read += 1
+        now_s = self._clock.monotonic_s()
+        if read:
+            self._heard_s = now_s
+        if now_s - self._looked_s >= (_LOOK_S if read or self._lag else _QUIET_LOOK_S):
+            self._looked_s = now_s
+            self._lag = sum(max(0, self._reader.end(at) - offset) for at, offset in self._next.items())
+        return read > 0
+
+    def _put(self, records: Records, offset: int, value: bytes) -> None:
+        partition = records.partition
+        try:
+            batch = self._codec.decode(value)
+        except (BadRecord, Oversize) as error:
+            where = f"partition {partition}, offset {offset}"
+            self.bad += 1
+            self._keep_aside(f"message-{partition}-{offset}.avro", value)
+            if self.bad > self._settings.bad_messages_max:
+                message = f"{where} of the samples cannot be read: {error.message}"
+                help = "raise trainer.bad_messages_max to skip such messages; they are counted and put into quarantine"
+                raise BadRecord(message, help=help) from error
+            _LOG.error("%s of the samples is skipped and put into quarantine: %s", where, error.message)
+            return
+        self._merge.put(Message(partition, offset, len(value), batch, records.leader_epoch_at(offset)))
+
+
+def beginning_of(topic: Topic) -> Reached:
+    """Where a topic begins."""
+    with topic.reader() as reader:
+        offsets = tuple(reader.earliest(partition) for partition in range(topic.partitions))
+    return Reached(offsets, (None,) * topic.partitions)
+
+
+def from_what_is_there(topic: Topic, reached: Reached) -> tuple[Reached, dict[int, tuple[int, int]]]:
+    """Where messages go on: at the earliest there is, in partitions where the next one is gone.
+
+    Also, by partition, the offset that is gone and the one that messages go on at.
+    """
+    with topic.reader() as reader:
+        lost = {
+            position.partition: (position.offset, reader.earliest(position.partition))
+            for position in _positions(topic, reached)
+            if _is_lost(reader, position)
+        }
+    offsets, epochs = list(reached.offsets), list(reached.leader_epochs)
+    for partition, (gone, earliest) in lost.items():
+        _LOG.warning("partition %d of the samples continues at offset %d: %d is gone", partition, earliest, gone)
+        offsets[partition] = earliest
+        if epochs:
+            epochs[partition] = -1
+    return replace(reached, offsets=tuple(offsets), leader_epochs=tuple(epochs)), lost
+
+
+def _positions(topic: Topic, reached: Reached) -> list[Position]:
+    epochs = reached.leader_epochs or (-1,) * len(reached.offsets)
+    places = enumerate(zip(reached.offsets, epochs, strict=True))
+    return [Position(topic.topic_id, partition, offset, epoch) for partition, (offset, epoch) in places]
+
+
+def _is_lost(reader: Reader, position: Position) -> bool:
+    try:
+        reader.check(position)
+    except PositionLost:
+        return True
+    return False
+
+
+def quiet_s_max(topic: Topic) -> float:
+    """How long positions may move on with nothing learned before a version says so, for what the topic keeps."""
+    try:
+        retention_ms = topic.settings().retention_ms
+    except TopicError as error:
+        _LOG.warning("the retention of %s is unknown: %s", topic.url, error.message)
+        return QUIET_S_MAX
+    return QUIET_S_MAX if retention_ms < 0 else min(QUIET_S_MAX, retention_ms / 1e3 * _QUIET_SHARE)

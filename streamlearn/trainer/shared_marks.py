@@ -1,0 +1,114 @@
+"""Remembered: marks that several stages share, and the bytes of them that a version keeps."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streamlearn.errors import BadRecord
+from streamlearn.marks import MarkedRows, Marks, Settled
+from streamlearn.settings.join import MarksSettings
+from streamlearn.struct_decoder import from_json
+from streamlearn.trainer.intake.message import Reached
+
+__all__ = ["Remembered"]
+
+_REACHED, _REFUSED = "reached", "refused-"
+
+
+class Remembered:
+    """Marks, for several threads at once; with them goes up to where messages are learned.
+
+    Args:
+        labels: How many labels there are.
+        settings: Bounds.
+    """
+
+    def __init__(self, labels: int, settings: MarksSettings) -> None:
+        self._marks, self._lock = Marks(labels, settings), threading.Lock()
+        self._newest = 0
+        # Refused rows, and the step whose acknowledgement brings them into a save.
+        self._refused: list[tuple[int, MarkedRows]] = []
+
+    def settle(self, step: int, rows: MarkedRows) -> Settled:
+        """See `Marks`."""
+        with self._lock:
+            self._newest = step
+            return self._marks.settle(step, rows)
+
+    def refuse(self, step: int, rows: MarkedRows) -> None:
+        """See `Marks`; steps that were learned meanwhile are not in the way."""
+        with self._lock:
+            self._newest = max(step, self._newest)
+            self._marks.refuse(self._newest, rows)
+            self._refused.append((self._newest, rows))
+
+    def acknowledge(self, step: int) -> None:
+        """See `Marks`."""
+        with self._lock:
+            self._marks.acknowledge(step)
+            self._refused = [(booked, rows) for booked, rows in self._refused if booked > step]
+
+    def save(self, reached: Reached) -> dict[str, bytes]:
+        """All that was acknowledged, where it ends, and what was refused, whatever step that is booked under."""
+        with self._lock:
+            entries = dict(self._marks.save().entries)
+            refused = {f"{_REFUSED}{at}": _bytes_of(rows) for at, (_, rows) in enumerate(self._refused)}
+        return entries | refused | {_REACHED: msgspec.json.encode(reached)}
+
+    def forget(self, horizon_ms: int) -> None:
+        """See `Marks`."""
+        with self._lock:
+            self._marks.forget(horizon_ms)
+
+    def load(self, entries: Mapping[str, bytes | memoryview]) -> Reached:
+        """Go on from a save.
+
+        Raises:
+            BadRecord: It is none.
+        """
+        if _REACHED not in entries:
+            message = f"the marks of this version lack the positions of training; they have {sorted(entries)[:8]}"
+            raise BadRecord(message, help="continue from a version that this trainer wrote")
+        try:
+            reached = from_json(entries[_REACHED], Reached)
+        except msgspec.DecodeError as error:
+            message = f"the positions of training cannot be read: {error}"
+            raise BadRecord(message, help="continue from an older version") from error
+        of_marks = {name: bytes(one) for name, one in entries.items() if not name.startswith((_REACHED, _REFUSED))}
+        with self._lock:
+            self._marks.load(of_marks)
+            for name in sorted(entries):
+                if name.startswith(_REFUSED):
+                    self._marks.refuse(0, _rows_of(bytes(entries[name])))
+            self._marks.acknowledge(0)
+        return reached
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are held."""
+        with self._lock:
+            return self._marks.bytes
+
+
+def _bytes_of(rows: MarkedRows) -> bytes:
+    written = io.BytesIO()
+    columns: dict[str, Any] = {name: np.asarray(value) for name, value in vars(rows).items()}
+    np.savez(written, **columns)
+    return written.getvalue()
+
+
+def _rows_of(data: bytes) -> MarkedRows:
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as found:
+            columns: dict[str, Any] = {name: found[name] for name in found.files}
+        return MarkedRows(**columns | {"topic_id": str(columns["topic_id"])})
+    # Bytes that are no file of arrays, or of an absurd size, end in many ways; none of them is a bug here.
+    except Exception as error:
+        message = f"refused rows cannot be read: {type(error).__name__}: {error}"
+        raise BadRecord(message, help="continue from an older version") from error

@@ -1,0 +1,88 @@
+"""Scoring: samples as a version scores them, from rows that shards still have of it, whatever is learned meanwhile."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.errors import VersionDefect, VersionRefused
+from streamlearn.samples import SampleBatch
+from streamlearn.table.pin import At
+from streamlearn.trainer.columns import columns_of
+from streamlearn.trainer.intake.message import Reached
+from streamlearn.trainer.learner import Learner
+from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.step import Piece, Step
+from streamlearn.versions import Chain, Store, load_tensors
+
+__all__ = ["SCORED_ROWS", "VersionScorer", "score_rows"]
+
+SCORED_ROWS = 4_096
+"""How many samples are scored at once, however small the steps are that learn."""
+
+Float32s = npt.NDArray[np.float32]
+_WEIGHTS_MAX = 4
+
+
+class VersionScorer:
+    """Scores samples by versions; see `versions.Scorer`.
+
+    Args:
+        model: The application's name.
+        store: Where dense weights of versions are.
+        learner: Whose graphs score.
+        rows: Where rows are pulled from, `SCORED_ROWS` at once.
+    """
+
+    def __init__(self, model: str, store: Store, learner: Learner, rows: Rows) -> None:
+        self._model, self._store, self._learner, self._rows = model, store, learner, rows
+        self._weights: OrderedDict[int, Float32s] = OrderedDict()
+
+    def score(self, version: int, batch: SampleBatch) -> Float32s:
+        """The logits of a version; see `versions.Scorer`."""
+        weights = self._weights_of(version)
+        return score_rows(self._learner, self._rows, batch, SCORED_ROWS, at=version, weights=weights)
+
+    def _weights_of(self, version: int) -> Float32s:
+        if version not in self._weights:
+            try:
+                chain = Chain.find(self._store, self._model, version)
+                dense = load_tensors(self._store, chain.head, "dense")
+            except VersionDefect as error:
+                message = f"dense weights of version {version} cannot be read: {error.message}"
+                raise VersionRefused(message, help=error.help) from error
+            self._weights[version] = self._learner.end_to_end(dense)
+            while len(self._weights) > _WEIGHTS_MAX:
+                self._weights.popitem(last=False)
+        self._weights.move_to_end(version)
+        return self._weights[version]
+
+
+def score_rows(
+    learner: Learner,
+    rows: Rows,
+    batch: SampleBatch,
+    step_rows: int,
+    *,
+    at: At = "newest",
+    weights: Float32s | None = None,
+) -> Float32s:
+    """The logits of samples, float32[rows, labels].
+
+    Args:
+        learner: Whose graphs.
+        rows: Whose rows.
+        batch: The samples.
+        step_rows: How many are packed at once.
+        at: Of which version rows are.
+        weights: Dense weights; those of now by default.
+    """
+    found = [np.zeros((0, len(batch.labels)), np.float32)]
+    for begin in range(0, len(batch), step_rows):
+        some = np.arange(begin, min(begin + step_rows, len(batch)))
+        none = np.zeros(len(some), np.uint32)
+        step = Step(1, (Piece(batch, some, none, none),), Reached((), ()), len(some))
+        found.append(learner.score(rows.pack(columns_of(step), at=at), weights))
+    return np.concatenate(found)

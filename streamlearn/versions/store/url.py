@@ -1,0 +1,79 @@
+"""The URL of a store: which file system, and where on it. It knows no file system."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from streamlearn.errors import UsageError
+
+__all__ = ["StoreUrl", "check_path", "parse_store_url"]
+
+_PROTOCOL = re.compile(r"[a-z][a-z0-9+.-]*")
+_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_PATH_CHARS_MAX = 1_000
+_HELP = "a store is a folder, file:///FOLDER, memory://NAME, s3://BUCKET/FOLDER, or another URL that fsspec supports"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """A parsed URL.
+
+    Attributes:
+        protocol: What fsspec calls the file system; "file" for a folder of this machine.
+        root: Where the store lies on it: an absolute path for a folder.
+    """
+
+    protocol: str
+    root: str
+
+    def __str__(self) -> str:
+        return f"{self.protocol}://{self.root}"
+
+
+def parse_store_url(url: str) -> StoreUrl:
+    """Parse a store's URL, or the path of a folder.
+
+    Raises:
+        UsageError: It is none. A URL with credentials is refused without repeating it.
+
+    Examples:
+        >>> parse_store_url("s3://models/ctr")
+        StoreUrl(protocol='s3', root='models/ctr')
+    """
+    if "://" not in url:
+        if not url or "\0" in url:
+            message = f"{url!r} is not a store URL"
+            raise UsageError(message, help=_HELP)
+        return StoreUrl("file", str(Path(url).expanduser().absolute()))
+    parts = urlsplit(url)
+    if parts.scheme not in ("file", "local") and ("@" in url or "%40" in url or parts.query):
+        message = "a store URL must not contain credentials or options"
+        raise UsageError(message, help="give them as options, or in the environment of the file system's client")
+    if parts.scheme in ("file", "local"):
+        path = Path(unquote(parts.path))
+        if parts.netloc in ("", "localhost") and path.is_absolute() and not parts.query:
+            return StoreUrl("file", str(path))
+    elif _PROTOCOL.fullmatch(parts.scheme) and parts.netloc:
+        root = (parts.netloc + parts.path).rstrip("/")
+        if ".." not in root.split("/"):
+            return StoreUrl(parts.scheme, root)
+    message = f"{url!r} is not a store URL"
+    raise UsageError(message, help=_HELP)
+
+
+def check_path(path: str) -> str:
+    """A path within a store, which never leads out of it.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if len(path) > _PATH_CHARS_MAX or not _PATH.fullmatch(path):
+        message = f"{path[:_PATH_CHARS_MAX]!r} is not a path within a store"
+        raise UsageError(
+            message,
+            help=("use names of letters, digits, `_`, `-` and `.`, separated by `/`; a name must not begin with a dot"),
+        )
+    return path

@@ -1,0 +1,70 @@
+"""The examples along the README's path, by the settings they come with: what they learn stays sane.
+
+`replay --speed 0`, `ingest` and `train`, and then each hour's log loss against one who knows only how many were
+positive so far.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamlearn.trainer.validation import ScoreColumns, read_scores
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HOUR_MS, ROWS_MIN, DEADLINE_S = 3_600_000, 1_000, 300.0
+# The synthetic world is small and shown slowly, so that it has hours.
+SMALL = ("events=60_000", "rate=5", "users=1_000", "items=300")
+OPTIONS = {"kuairand": [], "synthetic": [word for one in SMALL for word in ("--option", one)]}
+# Hours of so many rows, of both labels.
+HOURS_MIN = {"kuairand": 30, "synthetic": 4}
+
+
+def learned(example: str, path: Path, prism: Path) -> ScoreColumns:
+    """The scores of all windows that were learned along the path."""
+    folder, scores = str(EXAMPLES / example), path / "scores"
+    given = {
+        "topics.root": (path / "topics").as_uri(),
+        "versions.store": (path / "store").as_uri(),
+        "validation.folder": str(scores),
+        "ingest.prism_location": str(prism),
+    }
+    sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+    for words in (
+        ("replay", folder, "--speed", "0", *OPTIONS[example]),
+        ("topics", folder, "--create", "4"),
+        ("ingest", folder, "--runner", "prism"),
+        ("train", folder, "--until-offset", "end"),
+    ):
+        call = [sys.executable, "-m", "streamlearn", *words, *sets]
+        done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+        assert done.returncode == 0, done.stderr[-4_000:]
+    return read_scores(scores)
+
+
+def against_running_mean(scores: ScoreColumns, label: str) -> list[tuple[float, float]]:
+    """The log loss of each hour of enough rows, and that of always saying the share of positives before it."""
+    width_ms = scores["end_ms"] - scores["begin_ms"]
+    hours = scores.where((scores["label"] == label) & (scores["segment"] == "") & (width_ms == HOUR_MS))
+    names = ("begin_ms", "rows", "log_loss_nats", "positives_weight", "all_weight")
+    found, positives, weight = [], 0.0, 0.0
+    for _, rows, loss, mine, all_of_it in sorted(zip(*(hours[name].tolist() for name in names), strict=True)):
+        mean, share = (positives + 0.5) / (weight + 1), mine / all_of_it
+        if rows >= ROWS_MIN:
+            found.append((loss, -share * math.log(mean) - (1 - share) * math.log(1 - mean)))
+        positives, weight = positives + mine, weight + all_of_it
+    return found
+
+
+@pytest.mark.parametrize("example", sorted(OPTIONS))
+def test_no_hour_of_an_example_is_predicted_worse_than_by_the_mean_so_far(
+    example: str, tmp_path: Path, prism: Path
+) -> None:
+    scores = learned(example, tmp_path, prism)
+    hours = [pair for label in ("click", "long_view") for pair in against_running_mean(scores, label)]
+    assert len(hours) >= HOURS_MIN[example]
+    assert not [pair for pair in hours if pair[0] >= pair[1]], hours

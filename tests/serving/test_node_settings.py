@@ -1,0 +1,31 @@
+"""Settings of stores and registries, seen in a node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from streamlearn.apps import load_app
+from streamlearn.serving.lanes.tf_calls import Place
+from streamlearn.serving.node import Node
+from streamlearn.settings.versions import RegistrySettings
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "synthetic"
+
+
+def test_a_node_opens_its_registry_and_its_store_with_the_settings(tmp_path: Path) -> None:
+    odd = {"reach_s": 1.25, "poll_ms": 17, "node_ttl_s": 21.5, "acks_max": 77, "connections_max": 5, "notes_max": 79}
+    said = [f"versions.store={tmp_path}/store", f"registry.url=sqlite://{tmp_path}/registry.db"]
+    said += ["front.listen=127.0.0.1:0", "front.http=", "serving.device=cpu"]
+    folder = load_app(EXAMPLE, said)
+    settings = folder.settings
+    registry, versions = structs.replace(settings.registry, **odd), structs.replace(settings.versions, fetch_threads=3)
+    folder = replace(folder, settings=structs.replace(settings, registry=registry, versions=versions))
+    with Node(folder, places=[Place("/CPU:0")]) as node:
+        assert node._registry.settings == folder.settings.registry
+        assert folder.settings.registry == RegistrySettings(url=f"sqlite://{tmp_path}/registry.db", **odd)  # type: ignore[arg-type]
+        source = node._replica._stager._source
+        assert source.store.settings == folder.settings.versions
+        assert source.loading.fetch_threads == 3

@@ -1,0 +1,89 @@
+"""Kafka that loses: after an unclean election no reader takes other records for those that were lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from streamlearn.errors import PositionLost
+from streamlearn.testing import wait_until
+from streamlearn.topics import Position, Reader, Records, Topic, open_topic
+from tools.services import KafkaCluster
+
+__all__: list[str] = []
+
+_KEPT, _LOST, _NEW = 100, 50, 100
+
+
+@pytest.fixture
+def topic(own_kafka_cluster: KafkaCluster, topic_name: str) -> Iterator[Topic]:
+    own_kafka_cluster.create_topic(topic_name, [2, 3], {"min.insync.replicas": "1"})
+    with open_topic(f"kafka://{own_kafka_cluster.address}/{topic_name}") as topic:
+        yield topic
+
+
+def test_a_log_that_lost_what_was_read_and_has_grown_again_is_noticed_by_every_reader(
+    own_kafka_cluster: KafkaCluster, topic: Topic
+) -> None:
+    name = topic.url.rpartition("/")[2]
+    with topic.reader() as reader, topic.reader() as slow, topic.writer() as writer:
+        writer.append(0, [b"kept"] * _KEPT)
+        assert len(read_to(slow, _KEPT // 2)) == _KEPT // 2
+
+        def lose() -> None:
+            writer.append(0, [b"lost"] * _LOST)
+            read.append(read_to(reader, _KEPT + _LOST))
+
+        read: list[Records] = []
+        own_kafka_cluster.elect_unclean(name, lose)
+        with topic.writer() as after:
+            assert after.append(0, [b"new"] * _NEW)[0] == _KEPT
+
+        end = _KEPT + _LOST
+        assert read[0].leader_epoch == 0
+        with pytest.raises(PositionLost, match=f"position {end} .* leader epoch 0, .* from offset {_KEPT} on"):
+            reader.read(0, end, wait_ms=20_000)
+        with pytest.raises(PositionLost, match=r"unclean\.leader\.election\.enable=false"):
+            topic.reader(positions=[Position(topic.topic_id, 0, end, read[0].leader_epoch)])
+        with topic.reader(positions=[Position(topic.topic_id, 0, end)]) as unknowing:
+            assert unknowing.read(0, end, wait_ms=20_000).values[0] == b"new"
+        # What was read before the log parted is whole, and goes on into the new epoch.
+        kept = Position(topic.topic_id, 0, _KEPT // 2, 0)
+        with topic.reader(positions=[kept]) as restarted:
+            for going_on in (slow, restarted):
+                assert read_to(going_on, _KEPT, begin=_KEPT // 2).leader_epoch == 0
+                rest = read_to(going_on, _KEPT + _NEW, begin=_KEPT)
+                assert rest.values[-1] == b"new"
+                assert rest.leader_epoch > 0
+
+
+def test_a_killed_broker_loses_nothing_and_is_in_sync_again_once_it_is_back(
+    own_kafka_cluster: KafkaCluster, topic: Topic
+) -> None:
+    name = topic.url.rpartition("/")[2]
+    with topic.reader() as reader, topic.writer() as writer:
+        writer.append(0, [b"before"] * _KEPT)
+        assert read_to(reader, _KEPT).leader_epoch == 0
+        own_kafka_cluster.brokers[2].kill()
+        writer.append(0, [b"meanwhile"] * _KEPT)
+        assert own_kafka_cluster.partition(name)["leader_id"] == 3
+        assert read_to(reader, 2 * _KEPT, begin=_KEPT).leader_epoch > 0
+        own_kafka_cluster.brokers[2].launch()
+        wait_until(
+            lambda: set(own_kafka_cluster.partition(name)["isr_nodes"]) == {2, 3}, "broker 2 in sync", deadline_s=30
+        )
+
+
+def read_to(reader: Reader, end: int, begin: int = 0) -> Records:
+    """Read on until an offset; gives the last records."""
+    records = [reader.read(0, begin, max_records=end - begin)]
+    wait_until(lambda: reached(reader, records, end), f"records up to {end}", deadline_s=30)
+    return records[0]
+
+
+def reached(reader: Reader, records: list[Records], end: int) -> bool:
+    offset = records[0].next_offset
+    if offset < end:
+        records[0] = reader.read(0, offset, max_records=end - offset, wait_ms=100)
+    return records[0].next_offset >= end

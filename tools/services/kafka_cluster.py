@@ -1,0 +1,175 @@
+"""Kafka: three brokers and a controller of their own, for what one broker cannot show: replicas, and losing them.
+
+Any broker may be killed and started again, for the controller is none of them. It does not know what topics hold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from streamlearn.errors import ServiceError
+from tools.services.cache import Cache
+from tools.services.kafka import Kafka, KafkaFiles
+from tools.services.kafka_metadata import read_cluster
+from tools.services.ports import LOOPBACK, free_ports, is_taken
+from tools.services.service import launch_on
+
+__all__ = ["KafkaCluster", "kafka_cluster"]
+
+_CONTROLLER = 100
+_BROKERS = (1, 2, 3)
+_PROBE_WAIT_S_MAX = 1.0
+_WAIT_S_MAX = 60.0
+_POLL_S = 0.05
+_ROLE = """\
+node.id={node}
+controller.quorum.voters={controller}@{host}:{controller_port}
+default.replication.factor={brokers}
+"""
+_BROKER = """\
+process.roles=broker
+listeners=PLAINTEXT://{host}:{port}
+inter.broker.listener.name=PLAINTEXT
+"""
+_CONTROLLING = """\
+process.roles=controller
+listeners=CONTROLLER://{host}:{port}
+"""
+
+
+class _Node(Kafka):
+    """One process of a cluster; the controller has none that it belongs to."""
+
+    def __init__(self, node: int, controller: _Node | None, folder: Path, ports: Sequence[int], files: KafkaFiles):
+        super().__init__(folder / str(node), ports, files)
+        self.node, self._controller = node, controller
+        self.heap = "-Xmx256m" if controller else "-Xmx128m"
+
+    def _role(self) -> str:
+        port = (self._controller or self).ports[0]
+        named = {"node": self.node, "host": LOOPBACK, "port": self.ports[0], "brokers": len(_BROKERS)}
+        role = _ROLE + (_BROKER if self._controller else _CONTROLLING)
+        return role.format(controller=_CONTROLLER, controller_port=port, **named)
+
+    def _new_cluster_id(self) -> str:
+        return self._controller._cluster_id if self._controller else super()._new_cluster_id()
+
+    def _answers(self, pid: int) -> bool:
+        return super()._answers(pid) if self._controller else is_taken(self.ports[0])
+
+
+class KafkaCluster:
+    """Running brokers; topics have a replica on each if nothing else is asked.
+
+    Attributes:
+        brokers: Every broker by its number, from 1; kill one, stop it, launch it again.
+    """
+
+    def __init__(self, brokers: Mapping[int, Kafka]) -> None:
+        self.brokers = dict(brokers)
+
+    @property
+    def address(self) -> str:
+        """`host:port` of every broker, for clients."""
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    def pause(self) -> None:
+        """SIGSTOP to all brokers."""
+        for broker in self.brokers.values():
+            broker.pause()
+
+    def resume(self) -> None:
+        """Go on after a `pause`."""
+        for broker in self.brokers.values():
+            broker.resume()
+
+    def create_topic(self, name: str, replicas: Sequence[int], settings: Mapping[str, str]) -> None:
+        """Create a topic of one partition on certain brokers; the first of them leads."""
+        with self._admin() as admin:
+            admin.create_topics({name: {"assignments": {0: list(replicas)}, "configs": dict(settings)}})
+        _await(f"broker {replicas[0]} leading {name}", lambda: self.partition(name)["leader_id"] == replicas[0])
+
+    def partition(self, topic: str, partition: int = 0) -> dict[str, Any]:
+        """What the brokers say of a partition: `leader_id` (-1: none), `replica_nodes`, `isr_nodes`."""
+        with self._admin() as admin:
+            described = admin.describe_topics([topic])[0]["partitions"]
+        return next((part for part in described if part["partition_index"] == partition), {"leader_id": -1})
+
+    def set_topic(self, name: str, settings: Mapping[str, str]) -> None:
+        """Change settings of a topic."""
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        with self._admin() as admin:
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=dict(settings))])
+
+    def elect_unclean(self, topic: str, while_alone: Callable[[], None]) -> None:
+        """Have the follower lead partition 0 that stopped last: it lacks only what its leader alone has.
+
+        The topic is set to allow it.
+
+        Args:
+            topic: Its partition 0 has two replicas or more.
+            while_alone: Called while all followers are stopped: what it appends is lost.
+        """
+        self.set_topic(topic, {"unclean.leader.election.enable": "true"})
+        partition = self.partition(topic)
+        followers = [node for node in partition["replica_nodes"] if node != partition["leader_id"]]
+        for node in followers:
+            self.brokers[node].stop()
+        while_alone()
+        self.brokers[partition["leader_id"]].kill()
+        self.brokers[followers[-1]].launch()
+        _await(f"a follower leading {topic}", lambda: self.partition(topic)["leader_id"] == followers[-1])
+        for node in (*followers[:-1], partition["leader_id"]):
+            self.brokers[node].launch()
+
+    @contextmanager
+    def _admin(self) -> Iterator[Any]:
+        from kafka.admin import KafkaAdminClient
+
+        running = [broker.address for broker in self.brokers.values() if broker.is_running()]
+        with closing(KafkaAdminClient(bootstrap_servers=running)) as admin:
+            yield admin
+
+
+@contextmanager
+def kafka_cluster(folder: Path, cache: Cache | None = None) -> Iterator[KafkaCluster]:
+    """A cluster that is stopped at the end.
+
+    Args:
+        folder: Where the data of all is, a folder for each.
+        cache: Where the jars are.
+
+    Raises:
+        ServiceError: One process could not be had or did not start.
+    """
+    files = Kafka.fetch(cache or Cache())
+    with ExitStack() as stack:
+
+        def launched(node: int, controller: _Node | None) -> _Node:
+            return stack.enter_context(
+                launch_on(free_ports, 1, lambda ports: _Node(node, controller, folder, ports, files))
+            )
+
+        controller = launched(_CONTROLLER, None)
+        brokers = {node: launched(node, controller) for node in _BROKERS}
+        _await("all brokers of Kafka", lambda: all(_knows(broker, len(brokers)) for broker in brokers.values()))
+        yield KafkaCluster(brokers)
+
+
+def _knows(broker: Kafka, count: int) -> bool:
+    seen = read_cluster(LOOPBACK, broker.ports[0], _PROBE_WAIT_S_MAX)
+    return seen is not None and seen.brokers_count == count
+
+
+def _await(what: str, is_there: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _WAIT_S_MAX
+    while not is_there():
+        if time.monotonic() > deadline_s:
+            message = f"{what}: not there within {_WAIT_S_MAX:g} s"
+            raise ServiceError(message, help="look at the brokers' logs")
+        time.sleep(_POLL_S)
