@@ -89,7 +89,8 @@ fn single_values_come_in_every_datatype_that_holds_them() {
     let expected = Values::Keys(texts("item_word", &["a", "", "zé"]));
     assert_eq!(word(with("item_word", &[3], Data::texts(&["a", "", "zé"]))), expected);
     assert!(
-        said(&with("item_word", &[3], Data::Bytes(vec![vec![0xff], vec![], vec![]]))).contains("not valid UTF-8")
+        said(&with("item_word", &[3], Data::Bytes(vec![vec![0xff], vec![], vec![]])))
+            .contains("not valid UTF-8")
     );
     let large = vec![("user_id", vec![1], Data::Uint64(vec![1 << 63])), least()[1].clone()];
     assert!(said(&large).contains("9223372036854775808 does not fit"));
