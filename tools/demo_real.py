@@ -17,7 +17,7 @@ def main(words: list[str]) -> int:
     """Run it.
 
     Args:
-        words: What `streamlearn demo` is told beyond where things are.
+        words: Further arguments of `streamlearn demo`.
 
     Returns:
         Its exit status.

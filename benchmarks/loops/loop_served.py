@@ -12,11 +12,11 @@ from contextlib import closing
 from pathlib import Path
 
 from streamlearn.apps import load_app
-from streamlearn.demo import Board, Feed, Loop, Witness
-from streamlearn.demo.board import Rows
-from streamlearn.demo.place import on_one_machine
-from streamlearn.demo.poison import span_of
 from streamlearn.replay import load_history
+from tools.demo import Board, Feed, Loop, Witness
+from tools.demo.board import Rows
+from tools.demo.place import one_machine_settings
+from tools.demo.poison import span_of
 
 __all__ = ["FROZEN_DAYS", "midnights_of", "served", "served_figures"]
 
@@ -43,7 +43,7 @@ def served(place: Path, note: Callable[[str], None], seconds: float = _SECONDS) 
     begin_ms, end_ms = span_of(history)
     speed = (end_ms - begin_ms) / 1_000 / seconds
     # A shard more and a judge that refuses now and then would say nothing here.
-    changes = (*on_one_machine(place, speed), "judge.scored_rows_min=1099511627776")
+    changes = (*one_machine_settings(place, speed), "judge.scored_rows_min=1099511627776")
     folder = load_app(_EXAMPLE, changes)
     board, nights = Board(folder.app, 2), midnights_of(begin_ms, end_ms)
     with closing(Loop(folder, changes, place, 1, 0)) as loop:

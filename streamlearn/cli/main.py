@@ -13,7 +13,7 @@ import typer
 
 import streamlearn
 from streamlearn.cli.bench.verb import bench_serve
-from streamlearn.cli.demo.verb import demo
+from streamlearn.cli.demo import demo
 from streamlearn.cli.doctor.verb import doctor
 from streamlearn.cli.events.peek import peek
 from streamlearn.cli.events.replay import replay

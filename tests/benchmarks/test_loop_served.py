@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.loops.loop_served import midnights_of, served_figures
-from streamlearn.demo.board import Rows
+from tools.demo.board import Rows
 
 _HOUR_MS = 3_600_000
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from streamlearn.demo import Board
 from streamlearn.errors import ServiceError
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.serving.infer import InferAnswer, numbers_tensor
@@ -28,6 +27,7 @@ from tools.chaos.invariants import learned, misnamed
 from tools.chaos.plan import planned
 from tools.chaos.run import Wanted, run
 from tools.chaos.settled import Settled, counted, ends_of_rows, mark_of
+from tools.demo import Board
 from tools.services import Kafka, KafkaCluster, Redis
 
 # So many seconds at most: it is over after so many faults.

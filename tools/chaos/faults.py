@@ -231,7 +231,7 @@ def _rewind_to(ground: Ground, version: int) -> None:
     def reverted() -> bool:
         return any(
             one.content_of is not None and one.outcome == "passed"
-            for one in ground.loop.known()
+            for one in ground.loop.versions()
             if one.version > before
         )
 

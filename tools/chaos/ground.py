@@ -8,12 +8,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from streamlearn.apps import AppFolder
-from streamlearn.demo import Feed, Loop
 from streamlearn.errors import ServiceError
 from streamlearn.versions import Known
 from streamlearn.versions.pointer.moves import taints_of
 from tools.chaos.heard import Heard
 from tools.chaos.turning import Turning
+from tools.demo import Feed, Loop
 from tools.services import KafkaCluster, Service
 
 __all__ = ["PROCESSES", "Ground"]
@@ -59,7 +59,7 @@ class Ground:
     @property
     def newest(self) -> Known:
         """The newest version."""
-        return self.loop.known()[-1]
+        return self.loop.versions()[-1]
 
     @property
     def active(self) -> int:
@@ -87,7 +87,7 @@ class Ground:
                 message = "the feed ended before it was known"
                 raise ServiceError(message, help="give it more time")
             lowest = min(self.feed.last)
-            reached_ms = next((one.watermark_ms or 0 for one in self.loop.known() if one.version == lowest), 0)
+            reached_ms = next((one.watermark_ms or 0 for one in self.loop.versions() if one.version == lowest), 0)
             return lowest > newest and reached_ms >= event_ms
 
         self.loop.wait(is_whole, "a newer version from every node", within_s)
@@ -99,7 +99,7 @@ class Ground:
         Raises:
             ServiceError: One is.
         """
-        tainted = answered & taints_of(self.loop.model.pointer, self.loop.known()).keys()
+        tainted = answered & taints_of(self.loop.model.pointer, self.loop.versions()).keys()
         if tainted:
             message = f"nodes answered with tainted versions: {', '.join(map(str, sorted(tainted)))}"
             raise ServiceError(message, help="see `streamlearn versions`")

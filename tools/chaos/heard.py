@@ -8,8 +8,8 @@ import time
 import numpy as np
 
 from streamlearn.errors import ServiceError
+from streamlearn.load.load_run import Load
 from streamlearn.serving.infer import InferAnswer
-from streamlearn.serving.load.load_run import Load
 from streamlearn.serving.protobuf import nested
 
 __all__ = ["Heard", "ask", "differ"]

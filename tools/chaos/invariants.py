@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.demo import Board
 from streamlearn.errors import StreamlearnError
 from streamlearn.serving.infer import InferAnswer
 from streamlearn.versions.format.log import read_manifest
@@ -16,6 +15,7 @@ from tools.chaos.ground import Ground
 from tools.chaos.heard import ask, differ
 from tools.chaos.late import LateNode
 from tools.chaos.settled import UNSETTLED, Settled, mark_of
+from tools.demo import Board
 
 __all__ = ["answers", "chosen", "learned", "misnamed", "named", "verified"]
 
@@ -72,7 +72,7 @@ def verified(ground: Ground) -> Iterator[str]:
 def named(ground: Ground) -> Iterator[str]:
     """Whether every version has the application's labels by name and in order, and answered for each of them."""
     labels, model = [label.name for label in ground.folder.app.labels], ground.loop.model
-    for known in ground.loop.known():
+    for known in ground.loop.versions():
         manifest = read_manifest(model.store, model.history.folder(known.ref))
         answered = [list(answer.outputs) for _, answer in ground.heard.of(known.version)]
         yield from misnamed(known.version, labels, list(manifest.labels or ()), answered)

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamlearn.apps import load_app
-from streamlearn.demo import Board, Feed, Loop, Witness
-from streamlearn.demo.place import on_one_machine
-from streamlearn.demo.poison import span_of
 from streamlearn.errors import StreamlearnError
 from streamlearn.replay import History, HistoryBlock, load_history
 from tools.chaos.faults import QUICK, faults_of
@@ -23,6 +20,9 @@ from tools.chaos.late import LateNode
 from tools.chaos.plan import planned
 from tools.chaos.settled import ends_of_rows, read_settled
 from tools.chaos.turning import Turning
+from tools.demo import Board, Feed, Loop, Witness
+from tools.demo.place import one_machine_settings
+from tools.demo.poison import span_of
 from tools.services import KafkaCluster, Service
 
 __all__ = ["Outcome", "Wanted", "run"]
@@ -142,7 +142,7 @@ def run(
     share = min(1.0, wanted.seconds * _ROWS_PER_S_MAX / 94_000)
     until_ms = begin_ms + round((end_ms - begin_ms) * share)
     speed = (until_ms - begin_ms) / 1_000 / wanted.seconds
-    changes = (*on_one_machine(place, speed), *_SETTINGS, *changes)
+    changes = (*one_machine_settings(place, speed), *_SETTINGS, *changes)
     folder = load_app(_EXAMPLE, changes)
     board = Board(folder.app)
     with ExitStack() as ends:
@@ -153,7 +153,7 @@ def run(
         turning = Turning(begin, folder.app)
         # What is told is what there is to learn, also where it is the wrong way round.
         witness = Witness(turning, board.did)
-        feed = ends.enter_context(closing(Feed(folder, witness, loop.nodes, board, speed, heard=heard)))
+        feed = ends.enter_context(closing(Feed(folder, witness, loop.nodes, board, speed, on_answer=heard)))
         chance = random.Random(wanted.seed)
         ground = Ground(
             folder,
@@ -173,7 +173,7 @@ def run(
             _look(ground, board, outcome, tell)
         except StreamlearnError as error:
             outcome.violations.append(f"the end: {error.message}")
-    outcome.rows, outcome.asked, outcome.unanswered = len(board), feed.asked, feed.unanswered
+    outcome.rows, outcome.asked, outcome.unanswered = len(board), feed.requests, feed.unanswered
     return outcome
 
 
@@ -215,20 +215,20 @@ def _look(ground: Ground, board: Board, outcome: Outcome, tell: Callable[[str], 
     tell("everything was shown; ingest ends, training learns the rest")
     state = {"process": "ingest", "state": "ended"}
     loop.wait(
-        lambda: loop.meter("up", "streamlearn_supervision_state_processes", **state) > 0, "ingest to end", _END_S_MAX
+        lambda: loop.metric("up", "streamlearn_supervision_state_processes", **state) > 0, "ingest to end", _END_S_MAX
     )
     ends = ends_of_rows(ground.folder)
     loop.wait(lambda: loop.has_learned(ground.newest, ends), "all samples to be learned", _END_S_MAX)
     last = ground.newest
     loop.wait(lambda: ground.active >= last.version, f"version {last.version} to be served", _END_S_MAX)
     loop.wait(lambda: all(one >= last.version for one in loop.served()), "nodes to follow", _END_S_MAX)
-    outcome.versions = len(loop.known())
+    outcome.versions = len(loop.versions())
     tell("everything is learned and served; it is held against what was shown")
     outcome.violations += learned(
         board, [one.name for one in ground.folder.app.labels], read_settled(ground.folder), ground.newest.metrics
     )
-    if loop.letters:
-        outcome.violations.append(f"{loop.letters} dead letters")
+    if loop.dead_letters:
+        outcome.violations.append(f"{loop.dead_letters} dead letters")
     outcome.violations += [*verified(ground), *named(ground)]
     with closing(LateNode(ground)) as late:
         outcome.violations += answers(ground, late, outcome.compared.append)

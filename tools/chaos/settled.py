@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import AppFolder
-from streamlearn.demo.board import ids_of
 from streamlearn.events import EventDecoder
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.topics import Records
+from tools.demo.board import ids_of
 
 __all__ = ["UNSETTLED", "Settled", "counted", "ends_of_rows", "mark_of", "read_settled"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streamlearn.apps import App
-from streamlearn.demo.poison import Poison
 from streamlearn.replay import History, HistoryBlock
+from tools.demo.poison import Poison
 
 __all__ = ["Turning"]
 

@@ -1,4 +1,4 @@
-"""View: how the loop stands, on stderr: a panel that changes in a terminal, a line now and then where there is none."""
+"""View: the state of the loop on stderr, as a live panel in a terminal and as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,64 +8,59 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from streamlearn.demo.board import Board
-from streamlearn.demo.feed import Feed
-from streamlearn.demo.loop import Loop
+from tools.demo.board import Board
+from tools.demo.feed import Feed
+from tools.demo.loop import Loop
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-__all__ = ["View", "watched"]
+__all__ = ["View", "open_view"]
 
 _TERMINAL_S, _LINE_S = 1.0, 10.0
-# The AUC shown is of so many of the newest rows whose labels are known.
+# The AUC covers this many of the newest rows whose labels are known.
 _ROWS = 5_000
 _LINES = 9
 
 
 class View:
-    """Shows what it is told, and how the loop stands.
-
-    Args:
-        live: A terminal's; None where there is none.
-        title: What is run.
-    """
+    """Shows events and the state of the loop; `live` is None outside a terminal."""
 
     def __init__(self, live: Live | None, title: str) -> None:
         self._live, self._title, self._begun_s = live, title, time.monotonic()
-        self._shown_s, self._lines = 0.0, list[str]()
+        self._refreshed_s, self._lines = 0.0, list[str]()
         self._parts: tuple[Loop, Feed, Board] | None = None
         self._window_ms, self._span = 0, (0, 1)
 
-    def of(self, loop: Loop, feed: Feed, board: Board, window_ms: int, span: tuple[int, int]) -> None:
-        """Show these from now on.
+    def show(self, loop: Loop, feed: Feed, board: Board, window_ms: int, span: tuple[int, int]) -> None:
+        """Show the state of a loop from now on.
 
         Args:
             loop: The processes.
-            feed: What is replayed.
-            board: What was served.
-            window_ms: How long after it was shown a row's labels are known.
+            feed: The replay.
+            board: Served scores and users' actions.
+            window_ms: Event time after which the labels of a shown row are known.
             span: The event times at which the feed begins and ends.
         """
         self._parts, self._window_ms, self._span = (loop, feed, board), window_ms, span
 
     def tell(self, line: str) -> None:
-        """Something happens."""
+        """Show a line with the time since the start."""
         seconds = time.monotonic() - self._begun_s
-        said = f"{int(seconds) // 60:d}:{int(seconds) % 60:02d}  {line}"
-        self._lines.append(said)
+        entry = f"{int(seconds) // 60:d}:{int(seconds) % 60:02d}  {line}"
+        self._lines.append(entry)
         if self._live is None:
-            print(said, file=sys.stderr, flush=True)
+            print(entry, file=sys.stderr, flush=True)
         else:
             self._live.update(self._table(self._state()), refresh=True)
 
-    def look(self) -> None:
-        """Show how it stands, where that is due."""
+    def refresh(self) -> None:
+        """Show the state again, if that is due."""
         every_s = _LINE_S if self._live is None else _TERMINAL_S
-        if time.monotonic() - self._shown_s < every_s:
+        if time.monotonic() - self._refreshed_s < every_s:
             return
-        self._shown_s = time.monotonic()
+        self._refreshed_s = time.monotonic()
         state = self._state()
         if self._live is not None:
             self._live.update(self._table(state), refresh=True)
@@ -81,27 +76,27 @@ class View:
         rows = board.rows()
         known = rows.where(rows.event_ms <= feed.event_ms - self._window_ms)
         newest = known.where(slice(-_ROWS, None))
-        found = {
+        state = {
             "replayed": f"{min(done, 1.0):.0%}",
             "events/s": f"{feed.events_per_s:,.0f}",
-            "samples learned": f"{loop.meter('trainer', 'streamlearn_trainer_rows_total', outcome='learned'):,.0f}",
-            "unread messages": f"{loop.meter('trainer', 'streamlearn_trainer_behind_records'):,.0f}",
+            "samples learned": f"{loop.metric('trainer', 'streamlearn_trainer_rows_total', outcome='learned'):,.0f}",
+            "unread messages": f"{loop.metric('trainer', 'streamlearn_trainer_behind_records'):,.0f}",
             "versions that nodes serve": ", ".join(map(str, feed.last)),
         }
         age_s = self._age_s(loop, feed)
         if age_s is not None:
-            found["age of the newest event learned, s"] = f"{age_s:.1f}"
+            state["age of the newest event learned, s"] = f"{age_s:.1f}"
         if (auc := newest.auc(0)) is not None:
-            found["served AUC"] = f"{auc:.4f}"
+            state["served AUC"] = f"{auc:.4f}"
         if (auc := newest.auc(0, kept=0)) is not None:
-            found[f"AUC of version {feed.kept[0]}, kept for comparison"] = f"{auc:.4f}"
-        return found
+            state[f"AUC of version {feed.kept[0]}, kept for comparison"] = f"{auc:.4f}"
+        return state
 
     @staticmethod
     def _age_s(loop: Loop, feed: Feed) -> float | None:
-        """How long ago the newest event happened that the version of all nodes had learned."""
+        """Return the age of the newest event that the versions of all nodes have learned."""
         lowest = min(feed.last)
-        event_ms = next((one.watermark_ms for one in loop.known() if one.version == lowest), None)
+        event_ms = next((one.watermark_ms for one in loop.versions() if one.version == lowest), None)
         reached_s = None if event_ms is None else feed.wall_s(event_ms)
         return None if reached_s is None else time.monotonic() - reached_s
 
@@ -116,14 +111,14 @@ class View:
             table.add_row(name, f"[bold]{escape(str(value))}[/]")
         table.add_row("", "")
         for line in self._lines[-_LINES:]:
-            time_said, _, said = line.partition("  ")
-            table.add_row(time_said, escape(said))
+            seconds, _, text = line.partition("  ")
+            table.add_row(seconds, escape(text))
         return table
 
 
 @contextmanager
-def watched(title: str) -> Iterator[View]:
-    """A view, while the context lasts."""
+def open_view(title: str) -> Iterator[View]:
+    """Open a view for the time of the context."""
     if not sys.stderr.isatty():
         yield View(None, title)
         return

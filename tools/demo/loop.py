@@ -1,4 +1,4 @@
-"""Loop: an application's processes as `streamlearn up` runs them, and its versions as people move them."""
+"""Loop: an application's processes as `streamlearn up` runs them, and the commands that move its versions."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _TAIL_LINES = 15
 
 
 class Loop:
-    """Runs from when it is made.
+    """The processes of an application; the constructor starts them.
 
     Args:
-        folder: The application, as its settings are with `changes`.
-        changes: What `--set` says.
+        folder: The application, loaded with `changes`.
+        changes: Settings for `--set`.
         place: A folder for logs.
-        nodes: How many nodes.
-        shards: How many shards of the parameter server.
+        nodes: Number of nodes.
+        shards: Number of shards of the parameter server.
 
     Attributes:
-        model: Its versions and its nodes.
-        waiting: Called again and again while something is waited for.
+        model: Its versions and nodes.
+        on_wait: Called repeatedly during `wait`.
     """
 
     def __init__(self, folder: AppFolder, changes: Sequence[str], place: Path, nodes: int, shards: int) -> None:
@@ -53,23 +53,23 @@ class Loop:
         with open_replay_topics(folder):  # creates those that are missing
             pass
         self._logs.mkdir(parents=True)
-        # It ends with the demo, however that ends.
+        # The tether ends the loop when this process ends in any way.
         command = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
         command += [sys.executable, "-m", "streamlearn", "up", str(folder.folder), "--logs", str(self._logs)]
         command += ["--nodes", str(nodes), "--shards", str(shards)]
         command += [word for change in changes for word in ("--set", change)]
-        self._said = self._logs / "up.txt"
-        with self._said.open("wb") as said:
-            # A group of its own: Ctrl-C reaches the demo alone, which ends the loop in order.
-            self._up = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
-        self._where: dict[tuple[str, str], str] = {}
-        self.waiting: Callable[[], None] = lambda: None
+        self._output = self._logs / "up.txt"
+        with self._output.open("wb") as output:
+            # In a group of its own, Ctrl-C reaches only the demo, which ends the loop in order.
+            self._up = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        self._addresses: dict[tuple[str, str], str] = {}
+        self.on_wait: Callable[[], None] = lambda: None
 
     def wait_up(self) -> None:
         """Wait until all processes are ready.
 
         Raises:
-            ServiceError: They are not.
+            ServiceError: They did not become ready in time.
         """
         line = ""
         mark = f"{self._folder.app.name} is up: "
@@ -77,31 +77,31 @@ class Loop:
         def is_up() -> bool:
             nonlocal line
             self.check()
-            line = next((one for one in self._said.read_text().splitlines() if one.startswith(mark)), "")
+            line = next((line for line in self._output.read_text().splitlines() if line.startswith(mark)), "")
             return bool(line)
 
         self.wait(is_up, "all processes to be ready", _UP_S_MAX)
-        for one in line.removeprefix(mark).split(", "):
-            name, what, address = one.rsplit(" ", 2)
-            self._where[name, what] = address
+        for entry in line.removeprefix(mark).split(", "):
+            name, what, address = entry.rsplit(" ", 2)
+            self._addresses[name, what] = address
 
     def check(self) -> None:
-        """See that it runs.
+        """Check that the loop runs.
 
         Raises:
-            ServiceError: It does not.
+            ServiceError: It has ended.
         """
         status = self._up.poll()
         if status is not None:
-            tail = "\n".join(self._said.read_text().splitlines()[-_TAIL_LINES:])
+            tail = "\n".join(self._output.read_text().splitlines()[-_TAIL_LINES:])
             message = f"`streamlearn up` ended with status {status}:\n{tail}"
             raise ServiceError(message, help="its last lines are above")
 
     def wait(self, is_so: Callable[[], bool], what: str, wait_s: float) -> None:
-        """Wait for something.
+        """Wait until `is_so`; `what` names it in errors.
 
         Raises:
-            ServiceError: The loop ended meanwhile, or it did not come to be.
+            ServiceError: The loop ended, or the time is over.
         """
         until_s = time.monotonic() + wait_s
         while not is_so():
@@ -109,81 +109,79 @@ class Loop:
             if time.monotonic() > until_s:
                 message = f"waited {wait_s:.0f} s for {what}"
                 raise ServiceError(message, help=f"see the logs in {self._logs}; a slow machine needs more --seconds")
-            self.waiting()
+            self.on_wait()
             time.sleep(_LOOK_S)
 
     @property
     def nodes(self) -> list[str]:
-        """Where nodes serve gRPC."""
-        return [address for (_, what), address in self._where.items() if what == "grpc"]
+        """The gRPC addresses of the nodes."""
+        return [address for (_, what), address in self._addresses.items() if what == "grpc"]
 
     def kill(self, name: str) -> None:
-        """Kill a process as a machine that loses power does; `up` starts it again."""
+        """Kill a process with SIGKILL; `up` restarts it."""
         self.signal(name, signal.SIGKILL)
 
     def signal(self, name: str, number: int) -> None:
-        """Send a process a signal; one that has just ended gets none."""
+        """Send a signal to a process, unless it has just ended."""
         with suppress(ProcessLookupError):
             os.kill(self.pid(name), number)
 
     def pid(self, name: str) -> int:
-        """The process of a name that was started last."""
+        """Return the newest process of a name."""
         log = (self._logs / f"{name}.log").read_text(errors="replace")
         return int(re.findall(rf"^--- {re.escape(name)} started as pid (\d+)", log, re.MULTILINE)[-1])
 
-    def meter(self, name: str, metric: str, **labels: str) -> float:
-        """The sum of what a process says of a metric, of the labels given; 0 while it says nothing."""
+    def metric(self, name: str, metric: str, **labels: str) -> float:
+        """Return the sum of a process's metric over the given labels; 0 while the process does not answer."""
         try:
             with urllib.request.urlopen(
-                f"http://{self._where[name, 'metrics']}/metrics", timeout=_PAGE_WAIT_S
+                f"http://{self._addresses[name, 'metrics']}/metrics", timeout=_PAGE_WAIT_S
             ) as answer:
                 page = answer.read(_PAGE_BYTES_MAX).decode()
         except OSError:
             return 0.0
         wanted = [f'{key}="{value}"' for key, value in labels.items()]
-        found = (
-            float(value)
-            for one, said, value in _SAMPLE.findall(page)
-            if one == metric and all(pair in said for pair in wanted)
+        samples = _SAMPLE.findall(page)
+        return sum(
+            float(value) for name, pairs, value in samples if name == metric and all(pair in pairs for pair in wanted)
         )
-        return sum(found)
 
-    def known(self) -> Sequence[Known]:
-        """Its versions, oldest first."""
+    def versions(self) -> Sequence[Known]:
+        """Return all versions, oldest first."""
         return self.model.history.read()
 
     def verdict(self, version: int) -> Verdict:
-        """What the judge said of a version that was judged."""
-        (one,) = (one for one in self.known() if one.version == version)
-        verdict = read_verdict(self.model.store, self.model.history.folder(one.ref))
+        """Return the verdict on a judged version."""
+        (known,) = (known for known in self.versions() if known.version == version)
+        verdict = read_verdict(self.model.store, self.model.history.folder(known.ref))
         assert verdict is not None
         return verdict
 
     def served(self) -> list[int]:
-        """The version that each node answers with, as it said last."""
-        return [one.active for one in self.model.nodes()[0]]
+        """Return the version that each node answers with, by its newest heartbeat."""
+        return [node.active for node in self.model.nodes()[0]]
 
     @property
-    def letters(self) -> int:
-        """Events that ingest could not read, or refused."""
+    def dead_letters(self) -> int:
+        """Number of dead letters."""
         return sum(self.ends("dead_letters"))
 
     def ends(self, topic: str) -> list[int]:
-        """Where a topic's partitions end now."""
+        """Return the end offset of each partition of a topic."""
         with self._folder.open_topic(topic) as opened, opened.reader() as reader:
             return [reader.end(partition) for partition in range(opened.partitions)]
 
     def has_learned(self, version: Known, ends: Sequence[int]) -> bool:
-        """Whether a version has learned all samples before some ends."""
+        """Return whether a version has learned all samples before these end offsets."""
         manifest = read_manifest(self.model.store, self.model.history.folder(version.ref))
-        reached = {one.partition: one.offset for one in manifest.positions}
+        reached = {position.partition: position.offset for position in manifest.positions}
         return all(reached.get(partition, 0) >= end for partition, end in enumerate(ends))
 
     def verb(self, *words: str) -> dict[str, Any]:
-        """Carry out one of the project's commands on the model, and give what it says.
+        """Run one of the project's commands on the model, and return its JSON output.
 
         Raises:
-            StreamlearnError: It failed.
+            StreamlearnError: The command failed.
         """
         verb, *rest = words
         where = ["--store", self.model.store_url, "--registry", self.model.url]
@@ -192,8 +190,8 @@ class Loop:
         if done.returncode:
             message = f"`streamlearn {' '.join(words)}` ended with status {done.returncode}: {done.stderr.strip()}"
             raise StreamlearnError(message, help="this is a bug: please report it with this output")
-        said: dict[str, Any] = json.loads(done.stdout)
-        return said
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
 
     def close(self) -> None:
         """End all processes in order."""

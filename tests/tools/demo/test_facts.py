@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from streamlearn.demo.board import Rows
-from streamlearn.demo.facts import Ended, facts_of, promises_of
-from streamlearn.demo.story import Found
+from tools.demo.board import Rows
+from tools.demo.facts import Outcome, facts_of, promises_of
+from tools.demo.scenario import Observations
 
 _ROWS, _BAD = 900, (300, 600)
 _FORCED, _GOOD = 7, 5
@@ -28,59 +28,59 @@ def _rows(bad: float = -1.0, frozen: float = 0.3) -> Rows:
     return Rows(np.arange(_ROWS), version, served.astype(np.float32), kept.astype(np.float32)[:, None], done)
 
 
-_FOUND = Found(
+_OBSERVED = Observations(
     killed_s=2.0, frozen=2, rejected=6, forced=_FORCED, good=_GOOD, acted_ms={"a": 20.0, "b": 30.0}, bad_rows=_BAD,
     reverted=9,
 )  # fmt: skip
-_ENDED = Ended(
-    impressions=_ROWS, actions=10, events_per_s=100.0, asked=1_800, unanswered=0, letters=0,
+_OUTCOME = Outcome(
+    impressions=_ROWS, actions=10, events_per_s=100.0, requests=1_800, unanswered=0, dead_letters=0,
     learned={"samples": 800, "labels_learned": 800, "labels_corrected": 0}, labels=1, skipped_rows=100, versions=12,
     rejected=2, served=(11, 11),
 )  # fmt: skip
 
 
-def _broken(found: Found = _FOUND, ended: Ended = _ENDED, rows: Rows | None = None) -> list[str]:
-    return [one.text for one in promises_of(found, rows or _rows(), ended) if not one.is_kept]
+def _broken(observed: Observations = _OBSERVED, outcome: Outcome = _OUTCOME, rows: Rows | None = None) -> list[str]:
+    return [one.text for one in promises_of(observed, rows or _rows(), outcome) if not one.is_kept]
 
 
 def test_all_are_kept_where_all_went_well() -> None:
     assert _broken() == []
-    facts = facts_of(_FOUND, _rows(), _ENDED, "click")
+    facts = facts_of(_OBSERVED, _rows(), _OUTCOME, "click")
     assert facts["served AUC of click"] > 0.7
     assert facts["time until a answered with version 5 again, ms"] == 20.0
 
 
 @pytest.mark.parametrize(
-    ("ended", "broken"),
+    ("outcome", "broken"),
     [
-        (replace(_ENDED, unanswered=1), "every request is answered"),
-        (replace(_ENDED, letters=1), "every event is joined"),
-        (replace(_ENDED, learned={**_ENDED.learned, "labels_learned": 799}), "each label is learned once"),
-        (replace(_ENDED, learned={**_ENDED.learned, "labels_learned": 901}), "each label is learned once"),
-        (replace(_ENDED, served=(11, 8)), "all nodes follow"),
+        (replace(_OUTCOME, unanswered=1), "every request is answered"),
+        (replace(_OUTCOME, dead_letters=1), "every event is joined"),
+        (replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 799}), "each label is learned once"),
+        (replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 901}), "each label is learned once"),
+        (replace(_OUTCOME, served=(11, 8)), "all nodes follow"),
     ],
 )
-def test_what_there_is_at_the_end_breaks_one(ended: Ended, broken: str) -> None:
-    (one,) = _broken(ended=ended)
+def test_an_outcome_breaks_one(outcome: Outcome, broken: str) -> None:
+    (one,) = _broken(outcome=outcome)
     assert one.startswith(broken)
 
 
 @pytest.mark.parametrize(
-    ("found", "broken"),
+    ("observed", "broken"),
     [
-        (replace(_FOUND, killed_s=60.0), "training continues after a shard is killed"),
-        (replace(_FOUND, rejected=0), "the judge rejects"),
-        (replace(_FOUND, acted_ms={"a": 20.0}), "every node rolls back"),
-        (replace(_FOUND, acted_ms={"a": 20.0, "b": 2_000.0}), "every node rolls back"),
-        (replace(_FOUND, reverted=0), "all nodes follow"),
+        (replace(_OBSERVED, killed_s=60.0), "training continues after a shard is killed"),
+        (replace(_OBSERVED, rejected=0), "the judge rejects"),
+        (replace(_OBSERVED, acted_ms={"a": 20.0}), "every node rolls back"),
+        (replace(_OBSERVED, acted_ms={"a": 20.0, "b": 2_000.0}), "every node rolls back"),
+        (replace(_OBSERVED, reverted=0), "all nodes follow"),
     ],
 )
-def test_what_befell_it_breaks_one(found: Found, broken: str) -> None:
-    (one,) = _broken(found)
+def test_an_observation_breaks_one(observed: Observations, broken: str) -> None:
+    (one,) = _broken(observed)
     assert one.startswith(broken)
 
 
-def test_what_was_served_breaks_others() -> None:
+def test_poor_scores_break_others() -> None:
     assert _broken(rows=_rows(bad=1.0)) == [
         "the bad version lowers the served AUC", "rolling back restores the quality of serving",
     ]  # fmt: skip

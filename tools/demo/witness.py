@@ -1,4 +1,4 @@
-"""Witness: a history that tells somebody what people really did, once what they did it with was shown."""
+"""Witness: a history that passes on its actions after their block was replayed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["Witness"]
 
 
 class Witness:
-    """A history as it is.
+    """An unchanged history that reports the users' actions.
 
     Args:
-        history: What happened.
-        told: Given the actions of each block after whoever asked for the block is done with it.
+        history: The history.
+        on_actions: Receives the actions of each block, after the reader has processed the block.
     """
 
-    def __init__(self, history: History, told: Callable[[Columns], None]) -> None:
-        self._history, self._told = history, told
+    def __init__(self, history: History, on_actions: Callable[[Columns], None]) -> None:
+        self._history, self._on_actions = history, on_actions
 
     @property
     def events_count(self) -> int | None:
@@ -36,4 +36,4 @@ class Witness:
         for block in self._history.blocks(span_ms):
             yield block
             if block.actions_rows:
-                self._told(block.actions)
+                self._on_actions(block.actions)

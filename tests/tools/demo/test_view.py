@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from streamlearn.demo.board import Board
-from streamlearn.demo.view import View
 from streamlearn.testing import small_app
+from tools.demo.board import Board
+from tools.demo.view import View
 
 _SPAN = (0, 1_000)
 
@@ -23,8 +23,8 @@ def _parts() -> tuple[Any, Any, Board]:
     """A loop whose node answers with version 4, half of everything replayed, and rows told well from one another."""
     meters = {"streamlearn_trainer_rows_total": 1_234.0, "streamlearn_trainer_behind_records": 5.0}
     loop = SimpleNamespace(
-        meter=lambda _, metric, **__: meters[metric],
-        known=lambda: [SimpleNamespace(version=4, watermark_ms=300)],
+        metric=lambda _, metric, **__: meters[metric],
+        versions=lambda: [SimpleNamespace(version=4, watermark_ms=300)],
     )
     begun_s = time.monotonic() - 10
     feed = SimpleNamespace(
@@ -46,24 +46,24 @@ def _parts() -> tuple[Any, Any, Board]:
     return loop, feed, board
 
 
-def test_lines_say_what_happens_and_now_and_then_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_report_events_and_from_time_to_time_the_state(capsys: pytest.CaptureFixture[str]) -> None:
     view = View(None, "shop")
     view.tell("it begins")
-    view.look()  # nothing is known yet
-    view.of(*_parts(), window_ms=100, span=_SPAN)
-    view._shown_s = 0.0
-    view.look()
-    view.look()
+    view.refresh()  # nothing is known yet
+    view.show(*_parts(), window_ms=100, span=_SPAN)
+    view._refreshed_s = 0.0
+    view.refresh()
+    view.refresh()
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("  it begins")
-    for said in (
+    for text in (
         "replayed 50%",
         "events/s 1,500",
         "samples learned 1,234",
         "versions that nodes serve 4, 5",
         "served AUC 1.0000",
     ):
-        assert said in second
+        assert text in second
     assert "AUC of version 2, kept for comparison 0.0000" in second
     assert "age of the newest event learned, s 7.0" in second
 
@@ -72,18 +72,18 @@ def test_a_terminal_has_a_panel_with_both() -> None:
     out = io.StringIO()
     with Live(console=Console(file=out, force_terminal=True, width=120), auto_refresh=False) as live:
         view = View(live, "shop")
-        view.of(*_parts(), window_ms=100, span=_SPAN)
-        view.look()
+        view.show(*_parts(), window_ms=100, span=_SPAN)
+        view.refresh()
         view.tell("version [4] is served")
-    said = out.getvalue()
-    assert "version [4] is served" in said
-    assert "shop" in said
-    assert "1,234" in said
+    text = out.getvalue()
+    assert "version [4] is served" in text
+    assert "shop" in text
+    assert "1,234" in text
 
 
-def test_what_a_process_that_is_away_would_say_is_left_out() -> None:
+def test_figures_of_an_absent_process_are_left_out() -> None:
     loop, feed, board = _parts()
-    loop.known = list
+    loop.versions = list
     view = View(None, "shop")
-    view.of(cast("Any", loop), cast("Any", feed), board, 100, _SPAN)
+    view.show(cast("Any", loop), cast("Any", feed), board, 100, _SPAN)
     assert not any("old" in name for name in view._state())

@@ -1,4 +1,4 @@
-"""Board: what serving said of each row before anybody had done anything, and what people then did."""
+"""Board: the served scores of each shown row, and the users' later actions on it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows as they were shown, each once.
+    """Shown rows, each once.
 
     Attributes:
-        event_ms: int64[n]. When.
-        version: int64[n]. Which version scored it; 0 for none.
+        event_ms: int64[n]. Event time.
+        version: int64[n]. The version that scored the row; 0 for none.
         served: float32[n, labels]. Its scores; NaN for none.
-        kept: float32[n, kept, labels]. What each version that is kept said of the same; NaN for nothing.
-        done: bool[n, labels]. What people did by now.
+        kept: float32[n, kept, labels]. The scores of each kept version; NaN for none.
+        done: bool[n, labels]. The users' actions so far.
     """
 
     event_ms: npt.NDArray[np.int64]
@@ -42,41 +42,36 @@ class Rows:
         return len(self.event_ms)
 
     def where(self, chosen: npt.NDArray[np.bool_] | slice) -> Rows:
-        """Some of them."""
+        """Return the chosen rows."""
         return Rows(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     def joined(self, other: Rows) -> Rows:
-        """These, and others behind them."""
+        """Return these rows followed by others."""
         names = self.__dataclass_fields__
         return Rows(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
 
     @property
     def compared(self) -> Rows:
-        """Those that all versions were asked about."""
+        """The rows that all versions scored."""
         return self.where(~np.isnan(self.served[:, 0]) & ~np.isnan(self.kept[:, :, 0]).any(axis=1))
 
     def auc(self, label: int, kept: int | None = None) -> float | None:
-        """How well scores tell what was done from what was not; None without one of both.
+        """Return the AUC of a label; None unless there are rows with and without the action.
 
         Args:
-            label: Which.
-            kept: Of which version that is kept; None for those that were served.
+            label: Index of the label.
+            kept: Index of the kept version whose scores count; None for the served scores.
         """
         scores, done = self.served[:, label] if kept is None else self.kept[:, kept, label], self.done[:, label]
-        is_there = ~np.isnan(scores)
-        scores, done = scores[is_there], done[is_there]
+        is_scored = ~np.isnan(scores)
+        scores, done = scores[is_scored], done[is_scored]
         if not len(done) or done.all() or not done.any():
             return None
         return auc_of(scores.astype(np.float64), done, np.ones(len(done)))
 
 
 class Board:
-    """Keeps both. Safe to use from several threads.
-
-    Args:
-        app: Whose labels there are.
-        kept: How many versions are kept to compare with.
-    """
+    """Collects scores and actions of an application, from several threads; `kept` versions are compared."""
 
     def __init__(self, app: App, kept: int = 1) -> None:
         self._kept = kept
@@ -99,15 +94,7 @@ class Board:
         served: Floats,
         kept: Floats,
     ) -> None:
-        """Note rows; one that was shown before is left as it was.
-
-        Args:
-            keys: Of each its request and its item.
-            event_ms: When.
-            version: See `Rows`.
-            served: See `Rows`.
-            kept: See `Rows`.
-        """
+        """Add shown rows by request and item; a row that was shown before stays unchanged. Arrays are as in `Rows`."""
         with self._lock:
             new = []
             for at, key in enumerate(keys):
@@ -119,7 +106,7 @@ class Board:
             self._parts.append((event_ms[new], version[new], served[new], kept[new]))
 
     def did(self, actions: Columns) -> None:
-        """Note what people did with what they were shown: columns of actions."""
+        """Add users' actions."""
         requests, items, kinds = (ids_of(actions, name) for name in ("request_id", "item_id", "action"))
         with self._lock:
             for request, item, action in zip(requests, items, kinds, strict=True):
@@ -128,12 +115,12 @@ class Board:
                     self._done[label][row or 0] = 1
 
     def keys(self) -> list[tuple[str, Any]]:
-        """The request and the item of each row, in the order they were shown."""
+        """Return the request and the item of each row, in the order they were shown."""
         with self._lock:
             return list(self._row_of)
 
     def rows(self, begin: int = 0) -> Rows:
-        """All of them from one on, in the order they were shown."""
+        """Return all rows from `begin` on, in the order they were shown."""
         with self._lock:
             if not self._parts:
                 none, served = np.zeros(0, np.int64), np.zeros((0, self._count), np.float32)
@@ -141,16 +128,16 @@ class Board:
                 return Rows(none, none, served, kept, np.zeros((0, self._count), np.bool_))
             joined = tuple(np.concatenate([part[at] for part in self._parts]) for at in range(4))
             self._parts = [joined]
-            done = np.array([np.frombuffer(bytes(one), np.uint8) for one in self._done]).T
-        event_ms, version, served, kept = (one[begin:] for one in joined)
+            done = np.array([np.frombuffer(bytes(flags), np.uint8) for flags in self._done]).T
+        event_ms, version, served, kept = (column[begin:] for column in joined)
         return Rows(event_ms, version, served, kept, done[begin:].astype(np.bool_))
 
 
 def ids_of(columns: Columns, name: str) -> list[Any]:
-    """Values of a column of texts or of whole numbers, as keys."""
+    """Return the values of a column of texts or integers."""
     offsets = columns.get(f"{name}$")
     if offsets is None:
-        found: list[Any] = columns[name].tolist()
-        return found
-    raw, places = columns[name].tobytes(), offsets.tolist()
-    return [raw[begin:end].decode() for begin, end in pairwise(places)]
+        numbers: list[Any] = columns[name].tolist()
+        return numbers
+    raw, ends = columns[name].tobytes(), offsets.tolist()
+    return [raw[begin:end].decode() for begin, end in pairwise(ends)]

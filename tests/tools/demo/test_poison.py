@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from streamlearn.apps import App
-from streamlearn.demo.board import ids_of
-from streamlearn.demo.poison import Poison, span_of
-from streamlearn.demo.witness import Witness
 from streamlearn.events.event import Columns
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
-from tests.demo.happened import STEP_MS, Happened, request
+from tests.tools.demo.happened import STEP_MS, Happened, request
+from tools.demo.board import ids_of
+from tools.demo.poison import Poison, span_of
+from tools.demo.witness import Witness
 
 _APP = App(
     "seen",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamlearn.demo.board import Board
 from streamlearn.events import texts_of
 from streamlearn.events.event import Columns
 from streamlearn.testing import small_app
+from tools.demo.board import Board
 
 
 def _actions(*done: tuple[str, int, str]) -> Columns:

@@ -1,21 +1,21 @@
-"""Place: where the demo's loop keeps what it keeps, and how large its parts are, as settings."""
+"""Place: the settings of a loop that runs on one machine, with all its files in one folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["on_one_machine"]
+__all__ = ["one_machine_settings"]
 
-# A replay asks nodes once in so long.
+# A replay sends a block of requests to nodes at this interval.
 _BLOCK_S = 0.05
 
 
-def on_one_machine(place: Path, speed: float) -> tuple[str, ...]:
-    """What `--set` says of a loop in files, on free ports, and such that two processors do for all of it.
+def one_machine_settings(place: Path, speed: float) -> tuple[str, ...]:
+    """Return `--set` settings for a loop in files, on free ports, sized for two processors.
 
     Args:
-        place: A folder for all of it.
-        speed: Event time per wall time that is replayed.
+        place: The folder for all files.
+        speed: Event time per wall time of the replay.
     """
     return (
         f"topics.root=file://{place}/topics",
@@ -25,7 +25,7 @@ def on_one_machine(place: Path, speed: float) -> tuple[str, ...]:
         f"validation.folder={place}/validation",
         "ingest.runner=prism",
         "publisher.publish_interval_s=3",
-        # The version that fresh ones are compared with is asked for until the end.
+        # The version kept for comparison scores requests until the end.
         "replica.versions_kept=64",
         f"replay.heartbeat_s={max(1.0, speed * _BLOCK_S):.0f}",
         "front.listen=127.0.0.1:0",

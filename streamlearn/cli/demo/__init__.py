@@ -1,3 +1,0 @@
-"""`streamlearn demo`."""
-
-__all__: list[str] = []

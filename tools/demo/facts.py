@@ -1,0 +1,179 @@
+"""Facts: the figures of a demo, and which of the project's promises it kept. Pure functions of observations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tools.demo.board import Rows
+from tools.demo.scenario import Observations
+
+__all__ = ["Facts", "Outcome", "Promise", "facts_of", "promises_of"]
+
+Facts: TypeAlias = dict[str, Any]
+
+# A node alone on a processor acts within 0.1 s; here the whole loop shares a few processors.
+ROLLBACK_MS_MAX = 1_000.0
+RECOVERED_S_MAX = 15.0
+# A version counts as bad if it lowers the served AUC by this much.
+BAD_AUC = 0.02
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The state at the end of the demo.
+
+    Attributes:
+        impressions: Impressions that were replayed.
+        actions: Actions that were replayed.
+        events_per_s: Replayed events per second.
+        requests: Requests to nodes.
+        unanswered: Requests without an answer.
+        dead_letters: Dead letters of ingest.
+        learned: Counts of the newest version over its whole history, by name.
+        labels: Labels of the application.
+        skipped_rows: Rows that were shown while the data was poisoned.
+        versions: Published versions.
+        rejected: Versions that the judge rejected.
+        served: The version that each node answers with.
+    """
+
+    impressions: int
+    actions: int
+    events_per_s: float
+    requests: int
+    unanswered: int
+    dead_letters: int
+    learned: Mapping[str, int]
+    labels: int
+    skipped_rows: int
+    versions: int
+    rejected: int
+    served: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A promise of the project, whether the demo kept it, and the figures that show it."""
+
+    text: str
+    is_kept: bool
+    seen: str
+
+
+def facts_of(observed: Observations, rows: Rows, outcome: Outcome, label: str) -> Facts:
+    """Return the figures of a demo by name; `label` is the name of the first label."""
+    served, frozen = _compared(observed, rows)
+    before, bad, after = _around(observed, rows)
+    return {
+        "impressions replayed, each scored before its actions": outcome.impressions,
+        "actions replayed": outcome.actions,
+        "replayed events/s": round(outcome.events_per_s),
+        "requests sent to nodes": outcome.requests,
+        "requests without an answer": outcome.unanswered,
+        "rows shown": len(rows),
+        "samples learned": outcome.learned["samples"],
+        "labels learned": outcome.learned["labels_learned"],
+        "labels corrected": outcome.learned["labels_corrected"],
+        "versions published": outcome.versions,
+        "versions rejected by the judge": outcome.rejected,
+        f"served AUC of {label}": _rounded(served),
+        f"AUC of {label} by version {observed.frozen}, kept for comparison, on the same requests": _rounded(frozen),
+        "served AUC before the bad version": _rounded(before),
+        f"served AUC by version {observed.forced}, the bad version": _rounded(bad),
+        "served AUC after the rollback": _rounded(after),
+        **{
+            f"time until {name} answered with version {observed.good} again, ms": round(ms, 1)
+            for name, ms in observed.acted_ms.items()
+        },
+        "the whole rollback command, ms": round(observed.rollback_ms),
+        "time until training continued after a shard was killed, s": round(observed.killed_s, 2),
+        "version at which training went back": observed.reverted,
+    }
+
+
+def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Promise]:
+    """Return each promise, and whether the demo kept it."""
+    served, frozen = _compared(observed, rows)
+    before, bad, after = _around(observed, rows)
+    least, most = (count * outcome.labels for count in (len(rows) - outcome.skipped_rows, len(rows)))
+    learned, slowest_ms = outcome.learned["labels_learned"], max(observed.acted_ms.values(), default=float("inf"))
+    return [
+        Promise(
+            "every request is answered", not outcome.unanswered, f"{outcome.unanswered} of {outcome.requests} were not"
+        ),
+        Promise("every event is joined", not outcome.dead_letters, f"{outcome.dead_letters} dead letters"),
+        Promise(
+            "each label is learned once, except poisoned ones",
+            least <= learned <= most,
+            f"{learned:,} labels learned; expected between {least:,} (not poisoned) and {most:,} (all)",
+        ),
+        Promise(
+            "training continues after a shard is killed",
+            observed.killed_s <= RECOVERED_S_MAX,
+            f"{observed.killed_s:.1f} s",
+        ),
+        Promise(
+            "the judge rejects the version that learned from poison",
+            observed.rejected > 0,
+            f"version {observed.rejected}",
+        ),
+        Promise(
+            "the bad version lowers the served AUC",
+            bad <= before - BAD_AUC,
+            f"served AUC {before:.4f} before, {bad:.4f} with it",
+        ),
+        Promise(
+            f"every node rolls back within {ROLLBACK_MS_MAX:.0f} ms",
+            len(observed.acted_ms) == len(outcome.served) and slowest_ms <= ROLLBACK_MS_MAX,
+            f"{len(observed.acted_ms)} of {len(outcome.served)} nodes, {slowest_ms:.0f} ms",
+        ),
+        Promise(
+            "rolling back restores the quality of serving",
+            after >= bad + BAD_AUC,
+            f"served AUC {bad:.4f} with the bad version, {after:.4f} after the rollback",
+        ),
+        Promise(
+            "fresh versions score better than a version that was kept",
+            served > frozen,
+            f"served AUC {served:.4f}, kept version {frozen:.4f}",
+        ),
+        Promise(
+            "all nodes follow newer versions after the rewind",
+            min(outcome.served, default=0) > observed.reverted > 0,
+            f"nodes serve versions {', '.join(map(str, outcome.served))}; version {observed.reverted} was "
+            "written by the rewind",
+        ),
+    ]
+
+
+def _compared(observed: Observations, rows: Rows) -> tuple[float, float]:
+    """Return the AUC of the served scores and of the kept version, without rows scored by the forced version."""
+    begin, end = observed.bad_rows
+    parts = [rows.where(slice(0, begin)).compared, rows.where(slice(end, None)).compared]
+    both = parts[0].joined(parts[1])
+    return _known(both.auc(0)), _known(both.auc(0, kept=0))
+
+
+def _around(observed: Observations, rows: Rows) -> tuple[float, float, float]:
+    """Return the served AUC before, with and after the forced version, over equally many rows."""
+    begin, end = observed.bad_rows
+    bad = rows.where(slice(begin, end))
+    forced = bad.where(bad.version == observed.forced)
+    count = end - begin
+    rest = rows.where(slice(end, None))
+    good = rest.where(rest.version == observed.good)
+    return (
+        _known(rows.where(slice(max(0, begin - count), begin)).auc(0)),
+        _known(forced.auc(0)),
+        _known(good.where(slice(0, count)).auc(0)),
+    )
+
+
+def _known(auc: float | None) -> float:
+    return float("nan") if auc is None else auc
+
+
+def _rounded(auc: float) -> float | None:
+    return None if auc != auc else round(auc, 4)
