@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import pytest
 
@@ -104,25 +103,34 @@ def test_events_of_now_are_possible_while_the_wall_is_not_believed(make: Make) -
         assert reader.watermark_ms <= clock.wall_ms() - 2 * 86_400_000
 
 
-def test_a_run_that_would_leave_out_what_is_shown_from_now_on_does_not_begin(make: Make) -> None:
+def test_a_run_does_not_begin_on_progress_that_is_ahead_of_the_wall(make: Make) -> None:
     place = make(topics={"time": "wall"})
     clock = ManualClock(T_MS)
     first = begin_run(place.folder, clock=clock)
-    window_ms = longest_window_ms(place.folder)
     with ProgressLog.open(place.folder.topic_url("progress"), place.folder.access) as log:
-
-        def write(t0_ms: int) -> None:
-            log.write(first.run, first.lineage, dict.fromkeys(range(4), t0_ms + window_ms + 30_000))
-
-        # As after end marks, when all windows are closed ahead of time.
-        write(T_MS + 200_000)
-        run = begin_run(place.folder, clock=clock)
-        assert run.start_ms == T_MS + 200_000
-        first = replace(first, run=run.run)
-        write(T_MS + 3_600_000)
-        with pytest.raises(StreamlearnError, match="3600 s ahead of the wall") as refusal:
+        # Less than the longest window ahead: reading would begin in the past, but rows were closed too early.
+        log.write(first.run, first.lineage, dict.fromkeys(range(4), T_MS + 310_000))
+        with pytest.raises(StreamlearnError, match="310 s ahead of the wall") as refusal:
             begin_run(place.folder, clock=clock)
         assert "--delete --only progress" in refusal.value.help
-        assert log.standing().run == run.run  # which goes on
-    clock.sleep(3_600)
-    assert begin_run(place.folder, clock=clock).start_ms == T_MS + 3_600_000
+        assert log.standing().run == first.run  # which goes on
+        clock.sleep(20)
+        assert begin_run(place.folder, clock=clock).run > first.run
+
+
+def test_end_marks_may_leave_progress_ahead_and_a_stop_may_not(make: Make) -> None:
+    place = make(topics={"time": "wall"})
+    clock = ManualClock(T_MS)
+    ahead_ms = T_MS + 200_000
+    first = begin_run(place.folder, clock=clock)
+    closed = dict.fromkeys(range(4), ahead_ms + longest_window_ms(place.folder) + 30_000)
+    with ProgressLog.open(place.folder.topic_url("progress"), place.folder.access) as log:
+        log.write(first.run, first.lineage, closed)  # all windows are closed ahead of time
+        log.end(first.run, first.lineage, range(4))
+        run = begin_run(place.folder, clock=clock)
+        assert run.start_ms == ahead_ms
+        log.write(run.run, run.lineage, {lot: reached + 1 for lot, reached in closed.items()})
+        log.end(run.run, run.lineage, range(4))
+        log.stop(run.run, run.lineage)
+        with pytest.raises(StreamlearnError, match="ahead of the wall"):
+            begin_run(place.folder, clock=clock)

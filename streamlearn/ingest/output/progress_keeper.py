@@ -1,7 +1,7 @@
-"""ProgressKeeper: how far a process's lots are, written down by one thread, after the samples were acknowledged.
+"""ProgressKeeper: one thread that writes the progress of a process's lots, after their samples were acknowledged.
 
-With it go the empty messages to partitions of the samples topic that had none, so that whoever merges them by their
-watermarks never waits. It does not know how samples are made or written.
+It also writes empty messages to silent partitions of the samples topic, so that consumers that merge them by watermark
+never wait. It does not know how samples are made or written.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from contextlib import ExitStack
 
 from streamlearn.ingest.output.progress import Lineage
 from streamlearn.ingest.output.progress_log import ProgressLog
+from streamlearn.ingest.process_registry import ProcessRegistry
 from streamlearn.ingest.reading.watermark import BEFORE_ALL
 from streamlearn.topics import Writer
 
 __all__ = ["ProgressKeeper", "close_keeper", "open_keeper", "partitions_of", "silent_partitions"]
 
 _CLOSE_S_MAX = 150.0
+# Without samples, progress is written once in this many intervals: an idle application must cost next to nothing.
+_SILENT_INTERVALS = 4
 
 
 def partitions_of(lot: int, lots_count: int, partitions: int) -> list[int]:
-    """The partitions of the samples topic that a lot speaks in: the first has its samples.
+    """Return the partitions of the samples topic that a lot writes to; the first has its samples.
 
     Examples:
         >>> partitions_of(5, 16, 4), partitions_of(1, 2, 5)
@@ -33,42 +36,41 @@ def partitions_of(lot: int, lots_count: int, partitions: int) -> list[int]:
 def silent_partitions(
     reached_ms: Mapping[int, int], spoken: Iterable[int], lots_count: int, partitions: int
 ) -> dict[int, int]:
-    """Partitions to which an empty message is due, each with the lot in whose name.
+    """Return partitions that need an empty message, each with the lot that sends it.
 
-    Args:
-        reached_ms: What lots have reached since the last time.
-        spoken: Partitions that had samples since then.
-        lots_count: How many lots there are.
-        partitions: Of the samples topic.
+    `reached_ms` has the progress of lots since the last call, `spoken` the partitions that had messages since then.
 
     Examples:
         >>> silent_partitions({0: 700, 4: 900, 1: 800}, [1], lots_count=8, partitions=4)
         {0: 4}
     """
-    found: dict[int, int] = {}
-    heard = set(spoken)
+    senders: dict[int, int] = {}
+    had_messages = set(spoken)
     for lot, reached in reached_ms.items():
         for partition in partitions_of(lot, lots_count, partitions):
-            if partition not in heard and reached > reached_ms.get(found.get(partition, -1), BEFORE_ALL):
-                found[partition] = lot
-    return found
+            if partition not in had_messages and reached > reached_ms.get(senders.get(partition, -1), BEFORE_ALL):
+                senders[partition] = lot
+    return senders
 
 
 class ProgressKeeper:
-    """Writes progress about every `every_s`.
+    """Writes progress about every `every_s`, and less often while no samples are sent.
 
-    Guaranteed: what is told to `reached` is written within about twice that time, also when nothing more comes; never
-    before it is told. Not guaranteed: every word: a lot's newer one replaces the one before.
-    The classic mistake is to tell it of samples that are not acknowledged.
+    Guaranteed: the progress given to `reached` with samples is written within about twice that time, other progress
+    within five times, even if nothing more comes; never before it is given. Not guaranteed: every value: a lot's newer
+    one replaces the one before. The classic mistake is to report samples that are not acknowledged.
+
+    `reached`, `flush` and `end` raise `IngestOver` if a newer run has taken over, and `NotDelivered` if a topic did not
+    accept this or earlier progress.
 
     Args:
         open_log: Opens the progress topic.
-        open_writer: Opens a writer of the samples topic, and says how many partitions it has.
+        open_writer: Opens a writer of the samples topic, and returns it with the topic's number of partitions.
         empty_message: Makes the empty message of a lot at a watermark.
         run: The run's number.
-        lineage: What its samples are joined by.
-        every_s: How often.
-        dead_share: Gives the share of recent events that became dead letters.
+        lineage: How its samples are joined.
+        every_s: The interval.
+        dead_share: Returns the share of recent events that became dead letters.
     """
 
     def __init__(
@@ -85,8 +87,8 @@ class ProgressKeeper:
         self._empty_message, self._run, self._lineage, self._every_s = empty_message, run, lineage, every_s
         self._dead_share = dead_share
         self._reached_ms: dict[int, int] = {}
-        self._told_ms: dict[int, int] = {}
-        self._spoken: set[int] = set()
+        self._written_ms: dict[int, int] = {}
+        self._partitions_sent: set[int] = set()
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._closing = threading.Event()
         self._error: Exception | None = None
@@ -94,66 +96,47 @@ class ProgressKeeper:
             self._log = stack.enter_context(open_log())
             self._writer, self._partitions = open_writer(stack)
             self._opened = stack.pop_all()
-        self._thread = threading.Thread(target=self._keep, name="streamlearn-ingest-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._write_regularly, name="streamlearn-ingest-keeper", daemon=True)
         self._thread.start()
 
     def reached(self, reached_ms: Mapping[int, int], spoken: Iterable[int]) -> None:
-        """Say how far lots are. Their samples are acknowledged.
-
-        Args:
-            reached_ms: For each lot the event time before which every sample due is acknowledged.
-            spoken: Partitions of the samples topic that had messages.
-
-        Raises:
-            IngestOver: A newer run has taken over.
-            NotDelivered: What was to be written before could not be.
-        """
+        """Report lots whose samples are acknowledged up to an event time, and partitions that had messages."""
         self.check()
         with self._lock:
             for lot, reached in reached_ms.items():
                 self._reached_ms[lot] = max(reached, self._reached_ms.get(lot, reached))
-            self._spoken.update(spoken)
+            self._partitions_sent.update(spoken)
 
     def check(self) -> None:
-        """Raise what writing has raised."""
+        """Raise the error of an earlier write."""
         if self._error is not None:
             raise self._error
 
     def flush(self) -> None:
-        """Write what is to be written now.
-
-        Raises:
-            IngestOver: A newer run has taken over.
-            NotDelivered: The topic did not take it.
-        """
+        """Write reported progress now."""
         self.check()
         with self._writing:
             with self._lock:
                 reached_ms, self._reached_ms = self._reached_ms, {}
-                spoken, self._spoken = self._spoken, set()
-            moved = {lot: at for lot, at in reached_ms.items() if at > self._told_ms.get(lot, BEFORE_ALL)}
+                sent, self._partitions_sent = self._partitions_sent, set()
+            moved = {lot: at for lot, at in reached_ms.items() if at > self._written_ms.get(lot, BEFORE_ALL)}
             if not moved:
                 return
-            silent = silent_partitions(moved, spoken, self._lineage.lots_count, self._partitions)
+            silent = silent_partitions(moved, sent, self._lineage.lots_count, self._partitions)
             for partition, lot in silent.items():
                 self._writer.send(partition, self._empty_message(lot, moved[lot]))
             self._writer.flush()
             self._log.write(self._run, self._lineage, moved, self._dead_share())
-            self._told_ms.update(moved)
+            self._written_ms.update(moved)
 
     def end(self, lots: Iterable[int]) -> None:
-        """Write what is to be written, and that nothing more follows of lots.
-
-        Raises:
-            IngestOver: A newer run has taken over.
-            NotDelivered: The topic did not take it.
-        """
+        """Write reported progress, and mark lots as finished."""
         self.flush()
         with self._writing:
             self._log.end(self._run, self._lineage, lots)
 
     def close(self) -> None:
-        """Write what is left, and let go of topics."""
+        """Write reported progress, and close topics."""
         self._closing.set()
         self._thread.join(_CLOSE_S_MAX)
         try:
@@ -162,31 +145,25 @@ class ProgressKeeper:
         finally:
             self._opened.close()
 
-    def _keep(self) -> None:
+    def _write_regularly(self) -> None:
+        silent = 0
         try:
             while not self._closing.wait(self._every_s):
-                self.flush()
-        except Exception as error:  # whatever it is, whoever gives samples is told
+                silent = 0 if self._partitions_sent else silent + 1
+                if silent == 0 or silent % _SILENT_INTERVALS == 1:
+                    self.flush()
+        except Exception as error:  # `check` raises it
             self._error = error
 
 
-_LOCK = threading.Lock()
-_KEEPERS: dict[tuple[str, int], tuple[ProgressKeeper, int]] = {}
+_KEEPERS: ProcessRegistry[tuple[str, int], ProgressKeeper] = ProcessRegistry(ProgressKeeper.close)
 
 
 def open_keeper(progress_url: str, run: int, make: Callable[[], ProgressKeeper]) -> ProgressKeeper:
-    """The process's own keeper of a run, made when there is none; give it back with `close_keeper`."""
-    with _LOCK:
-        keeper, users = _KEEPERS.get((progress_url, run)) or (make(), 0)
-        _KEEPERS[progress_url, run] = (keeper, users + 1)
-        return keeper
+    """Return the process's own keeper of a run, made if there is none; end its use with `close_keeper`."""
+    return _KEEPERS.acquire((progress_url, run), make)
 
 
 def close_keeper(progress_url: str, run: int) -> None:
-    """Give it back; the last who does ends it."""
-    with _LOCK:
-        keeper, users = _KEEPERS.pop((progress_url, run))
-        if users > 1:
-            _KEEPERS[progress_url, run] = (keeper, users - 1)
-            return
-    keeper.close()
+    """End one use; the last one closes the keeper."""
+    _KEEPERS.release((progress_url, run))

@@ -1,7 +1,6 @@
-"""Start: from which event time a run begins, what it may go on from, and the run itself.
+"""Start: from which event time a run begins, which progress it may continue from, and the run itself.
 
-The position of ingest is not kept by a runner: it follows from what was acknowledged, so that any runner, or another
-one, can go on.
+The runner does not keep ingest's position: it follows from the acknowledged progress, so that any runner can continue.
 """
 
 from __future__ import annotations
@@ -16,35 +15,26 @@ import msgspec
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import ConfigError, StreamlearnError, TopicReplaced
-from streamlearn.ingest.output.progress import Lineage, LotProgress, Standing
+from streamlearn.ingest.output.progress import Lineage, Standing
 from streamlearn.ingest.output.progress_log import ProgressLog
-from streamlearn.ingest.reading.plan import ReadLimits, ReadPlan
+from streamlearn.ingest.reading.plan import ReadPlan
 from streamlearn.ingest.reading.watermark import TimeRules
-from streamlearn.topics import Topic, create_topic, open_topic
+from streamlearn.topics import create_topic, open_topic
 
-__all__ = ["begin_run", "check_lineage", "longest_window_ms", "plan_backfill", "start_ms"]
+__all__ = ["begin_run", "longest_window_ms", "plan_backfill", "start_ms"]
 
 _LOG = logging.getLogger(__name__)
-# Producers' clocks differ by less, and end marks let a run go up to what they wrote.
+# The clocks of two machines of ingest differ by less.
 _AHEAD_MS_MAX = 300_000
 
 
 def start_ms(
     watermarks_ms: Mapping[int, int], lots_count: int, longest_window_ms: int, out_of_orderness_ms: int
 ) -> int | None:
-    """T0: the event time from which events are read again.
+    """Return T0, the event time from which events are read again; None if a lot has no progress yet: read everything.
 
-    Every sample due before the least watermark is acknowledged. What is due later is of impressions no older than the
-    longest window before it; their records may be behind newer ones by the bound of disorder.
-
-    Args:
-        watermarks_ms: Of each lot that was heard of.
-        lots_count: How many there are.
-        longest_window_ms: Of all label groups.
-        out_of_orderness_ms: How much later than a newer event an older one may come.
-
-    Returns:
-        Event time in ms; None when a lot was never heard of: everything there is has to be read.
+    Every sample due before the least watermark is acknowledged. Samples due later belong to impressions no older than
+    the longest window before it, and their records may come up to `out_of_orderness_ms` later than newer ones.
 
     Examples:
         >>> start_ms({0: 900_000, 1: 800_000}, 2, longest_window_ms=600_000, out_of_orderness_ms=30_000)
@@ -58,67 +48,31 @@ def start_ms(
 
 
 def longest_window_ms(folder: AppFolder) -> int:
-    """The longest window of an application's label groups."""
+    """Return the longest window of an application's label groups."""
     return max(max(group.wait_s, group.window_s) for group in folder.app.groups) * 1000
 
 
-def check_lineage(found: Standing, lineage: Lineage, url: str, before: Lineage | None = None) -> None:
-    """Refuse to go on from progress that says nothing of these topics and lots.
-
-    Args:
-        found: What the progress topic says.
-        lineage: What samples are joined by now.
-        url: The progress topic's.
-        before: The same lineage as the release before wrote it, whose fingerprint knew no labels.
-
-    Raises:
-        ConfigError: It was made with another number of lots.
-        TopicReplaced: It was made of other topics: one was deleted and created again.
-    """
-    for progress in found.lots.values():
-        _check_one(progress, lineage, url)
-    others = {one.lineage for one in found.lots.values()} - {lineage, before}
-    if others:
-        _LOG.warning(
-            "the progress in %s has other features or windows: samples whose windows are still open are "
-            "made with the current ones",
-            url,
-        )
-
-
 def begin_run(folder: AppFolder, *, accept_lost: bool = False, clock: Clock = SYSTEM_CLOCK) -> ReadPlan:
-    """Begin a run of ingest: take its number, end the one before, and say what it reads from where.
+    """Begin a run of ingest: take its number, end the run before, and return the plan of reading.
 
-    Args:
-        folder: The application.
-        accept_lost: Begin where the topics still have records, even if some that are needed were deleted.
-        clock: When it begins.
+    With `accept_lost`, the run begins where the topics still have records, even if records that it needs were deleted.
 
     Raises:
-        ConfigError: The topics differ in their partitions; or the progress there is was made with other lots.
+        ConfigError: The topics differ in their partitions; or the progress was made with another number of lots.
         TopicMissing: There are no events: `streamlearn topics APP --create N` makes their topics.
-        TopicReplaced: The progress there is was made of other topics.
-        StreamlearnError: Progress is ahead of the wall.
+        TopicReplaced: The progress belongs to other topics.
+        StreamlearnError: Progress is ahead of the wall clock.
     """
-    with ExitStack() as stack:
-        topics = [
-            stack.enter_context(open_topic(folder.topic_url(name), folder.access, clock=clock))
-            for name in ("impressions", "actions")
-        ]
-        _check_partitions(*topics)
-        lineage = _lineage(folder, *topics)
-        url = folder.topic_url("progress")
-        wanted = folder.topic_settings("progress", 1)
-        log = ProgressLog(create_topic(url, wanted, folder.access, exist_ok=True, clock=clock), clock=clock)
-        with log:
-            before = msgspec.structs.replace(lineage, feature_fingerprint=folder.app.features.fingerprint)
-            check_lineage(log.standing(), lineage, url, before)
-            _check_ahead(folder, _start_of(folder, log.standing()), url, clock)
-            run = log.begin(lineage)
-            found = log.standing()  # after it: whoever it ends may have written until then
-    begin_ms = _start_of(folder, found)
+    plan = plan_backfill(folder, clock=clock)
+    url, settings = folder.topic_url("progress"), folder.topic_settings("progress", 1)
+    topic = create_topic(url, settings, folder.access, exist_ok=True, clock=clock)
+    with ProgressLog(topic, folder.writer_settings, clock=clock) as log:
+        _check_lineage(log.standing(), plan.lineage, url, folder.app.features.fingerprint)
+        _check_ahead(folder, log.standing(), url, clock)
+        run = log.begin(plan.lineage)
+        standing = log.standing()  # read again: the run before may have written until it was ended
+    begin_ms = _start_of(folder, standing)
     _LOG.info("run %d of ingest reads from %s", run, "the beginning" if begin_ms is None else f"T0 = {begin_ms} ms")
-    plan = _plan(folder, lineage, topics[0].partitions)
     return replace(plan, progress_url=url, run=run, start_ms=begin_ms, accept_lost=accept_lost)
 
 
@@ -128,13 +82,23 @@ def _start_of(folder: AppFolder, standing: Standing) -> int | None:
     return start_ms(watermarks, folder.settings.ingest.lots, longest_window_ms(folder), disorder_ms)
 
 
-def _check_ahead(folder: AppFolder, begin_ms: int | None, url: str, clock: Clock) -> None:
-    """Refuse to leave out what is shown from now on: progress of a wall that was ahead."""
+def _check_ahead(folder: AppFolder, standing: Standing, url: str, clock: Clock) -> None:
+    """Refuse progress of a wall clock that was ahead: rows were closed too early, and events from now on are left out.
+
+    After end marks, lots close all windows ahead of time. Then only a beginning in the future is refused.
+    """
+    begin_ms = _start_of(folder, standing)
     if folder.settings.topics.time != "wall" or begin_ms is None:
         return
-    ahead_ms = begin_ms - clock.wall_ms()
+    has_end_marks = standing.stopped < standing.run
+    reached = [
+        progress.watermark_ms
+        for lot, progress in standing.lots.items()
+        if not (has_end_marks and standing.ended.get(lot) == progress.ingest_run)
+    ]
+    ahead_ms = max([begin_ms, *reached]) - clock.wall_ms()
     if ahead_ms > _AHEAD_MS_MAX:
-        message = f"{url} says to read from {begin_ms} ms on, {ahead_ms / 1000:.0f} s ahead of the wall clock"
+        message = f"the progress in {url} is {ahead_ms / 1000:.0f} s ahead of the wall clock"
         help = (
             "the clock of ingest was fast, or this one is slow. Set the clock, or start again after that many "
             "seconds; or delete the progress (streamlearn topics APP --delete --only progress --yes, then "
@@ -144,11 +108,7 @@ def _check_ahead(folder: AppFolder, begin_ms: int | None, url: str, clock: Clock
 
 
 def plan_backfill(folder: AppFolder, *, clock: Clock = SYSTEM_CLOCK) -> ReadPlan:
-    """What a backfill reads: it takes no run's number, which is 0, ends no run, and has no progress.
-
-    Args:
-        folder: The application.
-        clock: When the topics are looked at.
+    """Return the plan of a backfill, which has run number 0, ends no run, and has no progress.
 
     Raises:
         ConfigError: The topics differ in their partitions.
@@ -159,78 +119,49 @@ def plan_backfill(folder: AppFolder, *, clock: Clock = SYSTEM_CLOCK) -> ReadPlan
             stack.enter_context(open_topic(folder.topic_url(name), folder.access, clock=clock))
             for name in ("impressions", "actions")
         ]
-        _check_partitions(*topics)
-        return _plan(folder, _lineage(folder, *topics), topics[0].partitions)
-
-
-def _plan(folder: AppFolder, lineage: Lineage, partitions: int) -> ReadPlan:
-    settings = folder.settings.ingest
+        impressions, actions = topics
+        if impressions.partitions != actions.partitions:
+            message = (
+                f"{impressions.url} has {impressions.partitions} partitions and {actions.url} has {actions.partitions}"
+            )
+            hint = "a request and its actions must be in the same partition: create both topics with the same number"
+            raise ConfigError(message, help=hint)
+    app, settings = folder.app, folder.settings.ingest
+    ids = impressions.topic_id, actions.topic_id
     disorder_ms = round(settings.out_of_orderness_s * 1000)
     return ReadPlan(
         impressions_url=folder.topic_url("impressions"),
         actions_url=folder.topic_url("actions"),
         progress_url="",
-        partitions=partitions,
+        partitions=impressions.partitions,
         access=folder.access,
         run=0,
-        lineage=lineage,
+        lineage=Lineage(settings.lots, app.window_settings, app.samples_fingerprint, *ids),
         start_ms=None,
         accept_lost=False,
         rules=TimeRules(folder.settings.topics.time, disorder_ms, round(settings.ahead_s_max * 1000)),
-        limits=_limits(folder, partitions),
+        settings=settings,
     )
 
 
-def _check_partitions(impressions: Topic, actions: Topic) -> None:
-    if impressions.partitions != actions.partitions:
-        message = (
-            f"{impressions.url} has {impressions.partitions} partitions and {actions.url} has {actions.partitions}"
+def _check_lineage(standing: Standing, lineage: Lineage, url: str, old_fingerprint: str) -> None:
+    """Refuse progress of other topics or lots. The previous release wrote a fingerprint without labels."""
+    known = {progress.lineage for progress in standing.lots.values()}
+    current_ids = (lineage.events_topic_id, lineage.actions_topic_id)
+    for other in known:
+        if other.lots_count != lineage.lots_count:
+            message = f"{url} has the progress of {other.lots_count} lots, but ingest.lots is {lineage.lots_count}"
+            hint = "set ingest.lots back, or delete the progress topic: ingest then reads and joins all events again"
+            raise ConfigError(message, help=hint)
+        ids = (other.events_topic_id, other.actions_topic_id)
+        if ids != current_ids:
+            current = " and ".join(current_ids)
+            message = f"{url} has the progress of event topics {' and '.join(ids)}; the current ones are {current}"
+            hint = "the event topics were deleted and created again: delete the progress topic as well"
+            raise TopicReplaced(message, help=hint)
+    if known - {lineage, msgspec.structs.replace(lineage, feature_fingerprint=old_fingerprint)}:
+        _LOG.warning(
+            "the progress in %s has other features or windows: samples whose windows are still open are "
+            "made with the current ones",
+            url,
         )
-        raise ConfigError(
-            message,
-            help="a request and its actions must be in the same partition: create both topics with the same number",
-        )
-
-
-def _lineage(folder: AppFolder, impressions: Topic, actions: Topic) -> Lineage:
-    return Lineage(
-        lots_count=folder.settings.ingest.lots,
-        window_settings=folder.app.window_settings,
-        feature_fingerprint=folder.app.samples_fingerprint,
-        events_topic_id=impressions.topic_id,
-        actions_topic_id=actions.topic_id,
-    )
-
-
-def _check_one(progress: LotProgress, lineage: Lineage, url: str) -> None:
-    found = progress.lineage
-    if found.lots_count != lineage.lots_count:
-        message = f"{url} has the progress of {found.lots_count} lots, but ingest.lots is {lineage.lots_count}"
-        hint = "set ingest.lots back, or delete the progress topic: ingest then reads and joins all events again"
-        raise ConfigError(message, help=hint)
-    ids = (found.events_topic_id, found.actions_topic_id)
-    wanted = (lineage.events_topic_id, lineage.actions_topic_id)
-    if ids != wanted:
-        message = (
-            f"{url} has the progress of event topics {' and '.join(ids)}; the current ones are {' and '.join(wanted)}"
-        )
-        raise TopicReplaced(
-            message, help="the event topics were deleted and created again: delete the progress topic as well"
-        )
-
-
-def _limits(folder: AppFolder, partitions: int) -> ReadLimits:
-    settings = folder.settings.ingest
-    return ReadLimits(
-        blob_bytes=settings.blob_bytes,
-        prefetch_bytes=settings.prefetch_bytes,
-        fetch_wait_ms=max(1, round(settings.fetch_wait_s * 1000)),
-        idle_s=settings.idle_s,
-        lead_ms=round(settings.lead_s * 1000),
-        lead_bytes=settings.lead_bytes,
-        read_ahead_bytes=max(1, settings.read_ahead_bytes // partitions),
-        poll_s=settings.poll_s,
-        bundle_blobs_max=settings.bundle_blobs_max,
-        bundle_s_max=settings.bundle_s_max,
-        acknowledged_every_s=settings.flush_s / 2,
-    )
