@@ -16,9 +16,10 @@ from streamlearn.apps import AppFolder
 from streamlearn.errors import PositionLost
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.testing import ManualClock, memory_topic
-from streamlearn.topics import Topic, TopicSettings
+from streamlearn.topics import Position, Records, Topic, TopicSettings
+from streamlearn.topics.memory import _MemoryReader
 from streamlearn.trainer.intake.extract import rows_of
-from streamlearn.trainer.learning_loop import Done
+from streamlearn.trainer.learning_loop import LearnedStep
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.versions import Chain, Request, Requests
 from tests.trainer.runs import local_client, store_of, until_end
@@ -146,13 +147,13 @@ def test_shards_that_are_restored_go_on_from_what_is_there_where_that_was_accept
     before, failing = shop.offsets, Failing(2)
     shop.write(shop.messages[4:])
 
-    def lose_and_fail(done: Done) -> None:
+    def lose_and_fail(done: LearnedStep) -> None:
         if failing.learned == 1:
             shop.lose()
             shop.write(shop.messages[:1])
         failing(done)
 
-    report = shop.train(accept_lost=True, told=lose_and_fail)
+    report = shop.train(accept_lost=True, on_step=lose_and_fail)
     assert report.recoveries == 1
     assert report.lost
     assert all(gone == before[at] < earliest for at, (gone, earliest) in report.lost.items())
@@ -176,3 +177,39 @@ def test_a_request_to_go_back_to_where_samples_are_gone_is_refused_and_training_
     assert (refusal.seq, refusal.to, refusal.by) == (1, old.ref, "ops")
     assert "is outside" in refusal.reason
     assert shop.version.manifest.metrics["requests_obeyed"] == 1
+
+
+def test_a_request_to_go_back_to_before_an_unclean_election_is_refused_and_training_continues(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch, diverged = 3, False
+    read, check = _MemoryReader._read, _MemoryReader.check
+
+    def read_in_epoch(self: _MemoryReader, *words: Any) -> Records:
+        return replace(read(self, *words), leader_epochs=[(0, epoch)])
+
+    def check_epoch(self: _MemoryReader, position: Position) -> None:
+        if diverged and position.leader_epoch == 3:
+            message = "the log parted at leader epoch 3"
+            raise PositionLost(message, help="")
+        check(self, position)
+
+    monkeypatch.setattr(_MemoryReader, "_read", read_in_epoch)
+    monkeypatch.setattr(_MemoryReader, "check", check_epoch)
+    shop.write(shop.messages[:4])
+    shop.train()
+    old = shop.version
+    epoch = 4
+    shop.write(shop.messages[4:])
+    shop.train()
+    assert {entry.leader_epoch for entry in old.manifest.positions} == {3}
+    assert {entry.leader_epoch for entry in shop.version.manifest.positions} == {4}
+    diverged = True
+    requests = Requests(store_of(shop.folder), shop.folder.app.name, clock=shop.clock)
+    requests.ask(Request(to=old.ref, by="ops"))
+    shop.write(messages_of(shop.folder.app, 12, partitions=PARTITIONS)[8:])
+    report = shop.train()
+    assert report.rewinds == 0
+    assert report.tally.rows > 0
+    (refusal,) = requests.refusals()
+    assert "leader epoch 3" in refusal.reason

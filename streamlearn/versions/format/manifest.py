@@ -1,4 +1,4 @@
-"""Manifest: what a version is, and every file of it. It knows the bytes of the manifest, and no store."""
+"""Manifest: what a version is, and a list of its files. It knows the bytes of the manifest, and no store."""
 
 from __future__ import annotations
 
@@ -8,35 +8,19 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamlearn.table import RowType
 from streamlearn.table.options import Optimizer
-from streamlearn.versions.format.record import Digest, VersionRef, decode_record, encode_record
+from streamlearn.versions.format.record import Digest, VersionRef, decode_record
 from streamlearn.versions.store.layout import RUN_MAX, VERSION_MAX, Shape, version_folder
 
 __all__ = [
-    "FORMAT",
-    "KINDS",
-    "PARTS",
-    "Cut",
-    "FileEntry",
-    "FileKind",
-    "Head",
-    "Kind",
-    "Manifest",
-    "OriginSkip",
-    "Position",
-    "Skip",
-    "TableRecord",
-    "TimeSkip",
-    "VersionRef",
-    "decode_manifest",
-    "encode_manifest",
-]
+    "FORMAT", "KINDS", "PARTS", "Cut", "FileEntry", "FileKind", "Head", "Kind", "Manifest", "OriginSkip", "Position",
+    "Skip", "TableRecord", "TimeSkip", "VersionRef", "decode_manifest",
+]  # fmt: skip
 
 FORMAT = 1
 PARTS = 1024
 
 Kind = Literal["base", "delta", "revert"]
 FileKind = Literal["rows", "optimizer", "gone", "upkeep", "dense", "dense_optimizer", "marks", "golden"]
-
 KINDS: tuple[FileKind, ...] = get_args(FileKind)
 
 _Text = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -51,34 +35,25 @@ _Part = Annotated[int, Meta(ge=0, le=PARTS)]
 
 
 class _Strict(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What all parts of a manifest have in common: an unknown field is refused."""
+    """The base of all parts of a manifest: unknown fields are refused."""
 
 
-class Position(_Strict, frozen=True, kw_only=True):
-    """Up to where a partition has been learned from.
+class Position(_Strict, frozen=True, kw_only=True, omit_defaults=True):
+    """The learned position of a partition: `offset` is the first offset that is not fully learned.
 
-    Attributes:
-        topic: URL or name of the topic.
-        topic_id: Its id, which another topic of the same name does not have.
-        partition: The partition.
-        offset: The first offset that is not wholly learned.
+    `topic` is a URL or a name; `topic_id` differs between topics of one name. `leader_epoch` is Kafka's leader epoch of
+    the record before `offset`; -1 if it is unknown.
     """
 
     topic: Annotated[str, Meta(min_length=1, max_length=1_000)]
     topic_id: _Text
     partition: Annotated[int, Meta(ge=0, le=1 << 31)]
     offset: _Size
+    leader_epoch: Annotated[int, Meta(ge=-1, lt=1 << 31)] = -1
 
 
 class OriginSkip(_Strict, frozen=True, kw_only=True, tag_field="kind", tag="origin"):
-    """Samples that are not learned from, by where their events came from.
-
-    Attributes:
-        topic_id: The events topic.
-        partition: Its partition.
-        begin: The first offset.
-        end: The offset after the last.
-    """
+    """Samples to skip, by the origin of their events: offsets from `begin` up to `end`, exclusive."""
 
     topic_id: _Text
     partition: Annotated[int, Meta(ge=0, le=1 << 31)]
@@ -87,12 +62,7 @@ class OriginSkip(_Strict, frozen=True, kw_only=True, tag_field="kind", tag="orig
 
 
 class TimeSkip(_Strict, frozen=True, kw_only=True, tag_field="kind", tag="time"):
-    """Samples that are not learned from, by the event time of their impressions.
-
-    Attributes:
-        begin_ms: The first millisecond.
-        end_ms: The millisecond after the last.
-    """
+    """Samples to skip, by the event time of their impressions: from `begin_ms` up to `end_ms`, exclusive."""
 
     begin_ms: _Ms
     end_ms: _Ms
@@ -102,16 +72,13 @@ Skip = OriginSkip | TimeSkip
 
 
 class TableRecord(_Strict, frozen=True, kw_only=True):
-    """What must agree between the tables that wrote a version and those that read it.
+    """The options in which the tables that write a version and those that read it must agree.
 
     Attributes:
-        name: Its name.
-        dim: Numbers of a row.
-        initial_range: Range of rows that were never stored.
-        seed: Seed of rows that were never stored.
-        row_type: How its rows are in the files.
-        optimizer: How its rows learn; null for a table that only serves.
-        tick_ms: The length of a tick of its time.
+        dim: Numbers in a row.
+        initial_range: With `seed`: defines the rows that were never stored.
+        row_type: The type of its rows in the files.
+        optimizer: Null for a table that only serves.
     """
 
     name: _Name
@@ -127,17 +94,12 @@ class FileEntry(_Strict, frozen=True, kw_only=True):
     """One file of a version.
 
     Attributes:
-        kind: What is in it.
-        path: Where it is, from the version's folder on.
-        rows: Records in it.
-        bytes: Its size.
-        sha256: Its digest.
-        table: The table it is of; null for what is of the whole model.
-        shard: The shard that wrote it.
-        shards: How many shards there were.
+        path: Its path in the version's folder.
+        rows: Number of records.
+        table: Its table; null for a file of the whole model.
+        shard: The shard that wrote it, of `shards`.
         parts: The parts the shard owned: the first, and the one after the last.
-        number: Its place among the files of its kind, table and shard.
-        count: How many files of its kind and table the shard wrote.
+        number: Its number among the `count` files of its kind, table and shard.
     """
 
     kind: FileKind
@@ -154,22 +116,19 @@ class FileEntry(_Strict, frozen=True, kw_only=True):
 
 
 class Head(_Strict, frozen=True, kw_only=True):
-    """What is known of a version before its files are written; all shards are given the same.
+    """The fields of a version that are known before its files are written; all shards get the same.
 
     Attributes:
         model: The application's name.
         run: The fencing number of the run that writes it.
-        version: Its number.
-        kind: `base`: everything there is. `delta`: what changed since the parent. `revert`: a delta whose content
-            is an older version's.
+        kind: `base`: the whole model. `delta`: the changes since the parent. `revert`: a delta with the content of an
+            older version.
         parent: The committed version before it; null for the first.
-        stands_for: For a base that compaction made: the version whose whole form it is. Its own version and run
-            are the same, and its parent is that one's parent.
-        content_of: For a revert, and for a base that stands for one: the older version whose content it is.
-        labels: The names of the labels, in the order of scores and marks; null where a version of before names none.
-        fingerprint: Of the model: `App.model_fingerprint`. Without labels it is that of the features.
+        stands_for: For a base made by compaction: the delta that it replaces, with the same version, run and parent.
+        content_of: For a revert, and for a base that stands for one: the older version whose content it has.
+        labels: The names of the labels, in the order of scores and marks; null in versions of older releases.
+        fingerprint: `App.model_fingerprint`; without labels, the fingerprint of the features.
         windows: Id of the window settings.
-        tables: The tables, in their order.
     """
 
     model: _Model
@@ -186,24 +145,23 @@ class Head(_Strict, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> Shape:
-        """Whether its folder is among the deltas or the bases."""
+        """Whether it is stored as a delta or a base."""
         return "bases" if self.kind == "base" else "deltas"
 
     @property
     def folder(self) -> str:
-        """Where it is in the store."""
+        """Its folder in the store."""
         return version_folder(self.model, self.shape, self.version, self.run)
 
 
 class Cut(_Strict, frozen=True, kw_only=True):
-    """What is known of a version when everything of it is written.
+    """The fields of a version that are known when all of its files are written.
 
     Attributes:
-        positions: Up to where topics have been learned from.
+        positions: The learned positions of topics.
         watermark_ms: Event time up to which samples were complete; null before the first.
-        skips: What is not learned from, now and in later versions.
-        graph: Id of the graph that serves it; null for a version without one.
-        metrics: Numbers by name.
+        skips: Samples that this and later versions do not learn.
+        graph: Id of the graph that serves it, if any.
     """
 
     positions: Annotated[tuple[Position, ...], Meta(max_length=100_000)] = ()
@@ -214,19 +172,11 @@ class Cut(_Strict, frozen=True, kw_only=True):
 
 
 class Manifest(Head, frozen=True, kw_only=True):
-    """A version: its `Head`, its `Cut`, and its files. That it is there means that the version is committed.
+    """A version: the fields of its `Head` and its `Cut`, and its files. The version is committed once this exists.
 
     Attributes:
-        format: Of the manifest and the files; another one is refused.
-        written_wall_ms: When it was written, by the wall clock of whoever did.
-        positions: See `Cut`.
-        watermark_ms: See `Cut`.
-        skips: See `Cut`.
-        graph: See `Cut`.
-        metrics: See `Cut`.
-        files: Every file.
-        signature: Ed25519 over all bytes before this field, in hex; absent from versions that nobody signed. All
-            other fields stand before it.
+        format: The format of the manifest and the files; others are refused.
+        signature: Ed25519 over all bytes before this field, in hex; absent if unsigned. Only `check` follows it.
         check: The sha256 of all bytes before this field, which is the last.
     """
 
@@ -242,24 +192,11 @@ class Manifest(Head, frozen=True, kw_only=True):
     check: Digest | UnsetType = UNSET
 
     def of_kind(self, kind: FileKind) -> list[FileEntry]:
-        """Its files of one kind, in the order of table, shard and number."""
-        found = [file for file in self.files if file.kind == kind]
-        return sorted(found, key=lambda file: (file.table or "", file.shard, file.number))
-
-
-def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of a manifest; their sha256 is what the next version names it by."""
-    return encode_record(manifest)
+        """Return its files of one kind, in the order of table, shard and number."""
+        files = [file for file in self.files if file.kind == kind]
+        return sorted(files, key=lambda file: (file.table or "", file.shard, file.number))
 
 
 def decode_manifest(data: bytes | memoryview, path: str) -> Manifest:
-    """Read a manifest.
-
-    Args:
-        data: Its bytes.
-        path: Where they are from, for the error.
-
-    Raises:
-        VersionDefect: They are damaged, of another format, or no manifest.
-    """
+    """Decode a manifest; raises `VersionDefect` for any other bytes, with `path` in the error."""
     return decode_record(data, Manifest, path, format=FORMAT)
