@@ -60,6 +60,10 @@ def against_running_mean(scores: ScoreColumns, label: str) -> list[tuple[float, 
     return found
 
 
+def test_every_example_is_here() -> None:
+    assert set(OPTIONS) == {file.parent.name for file in EXAMPLES.glob("*/app.py")}
+
+
 @pytest.mark.parametrize("example", sorted(OPTIONS))
 def test_no_hour_of_an_example_is_predicted_worse_than_by_the_mean_so_far(
     example: str, tmp_path: Path, prism: Path
