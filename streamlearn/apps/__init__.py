@@ -1,4 +1,4 @@
-"""Applications: what a user of streamlearn declares."""
+"""Applications: the declarations and folders of streamlearn's users."""
 
 from streamlearn.apps.app import App
 from streamlearn.apps.folder import TOPICS, AppFolder, load_app

@@ -1,4 +1,4 @@
-"""An application: what its features and labels are, apart from where it runs."""
+"""An application: its features and labels, independent of where it runs."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec, Label, LabelGroup, window_settings_id
 from streamlearn.features.labels import check_labels
-from streamlearn.features.names import check_name, declared, fingerprint, model_fingerprint, tuple_of
+from streamlearn.features.names import check_name, declared, fingerprint, model_fingerprint, require, tuple_of
 
 __all__ = ["App"]
 
-# Fields of slots and dense columns that a model reads and no sample depends on. A default leaves both valid.
-_OF_THE_MODEL = ("table", "dim", "initial_range", "default")
+# Fields of slots and dense columns on which models depend and samples do not. A new default leaves both valid.
+_MODEL_FIELDS = ("table", "dim", "initial_range", "default")
 _MODEL = re.compile(r"[a-z][a-z0-9_]*|[a-z_][a-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class App:
-    """What an application is, apart from where it runs.
+    """The declaration of an application; one that contradicts itself raises SpecError.
 
     Attributes:
         name: MODEL on a command line, and the prefix of its topics.
-        features: What a request and an item look like.
+        features: The features of a request and its items.
         groups: The windows in which labels are decided.
-        labels: What is predicted, in the order of every score vector.
-        model: A ready-made model's name, or "module:Class" of a module beside app.py. Only the trainer
+        labels: The prediction targets, in the order of every score vector.
+        model: The name of a ready-made model, or "module:Class" of a module beside app.py. Only the trainer
             resolves it.
     """
 
@@ -38,18 +37,13 @@ class App:
     model: str = "dcn_v2"
 
     def __post_init__(self) -> None:
-        """Refuse an application that contradicts itself.
-
-        Raises:
-            SpecError: With the first contradiction found.
-        """
         object.__setattr__(self, "groups", tuple_of("groups", LabelGroup, self.groups))
         object.__setattr__(self, "labels", tuple_of("labels", Label, self.labels))
         check_name("app", self.name)
         check_labels(self.groups, self.labels)
-        if not _MODEL.fullmatch(self.model):
-            message = f"model {self.model!r} is neither a ready-made model's name nor MODULE:CLASS"
-            raise SpecError(message, help='for example model="dcn_v2" or model="model:MyModel"')
+        message = f"model {self.model!r} is neither a ready-made model's name nor MODULE:CLASS"
+        valid = _MODEL.fullmatch(self.model) is not None
+        require(valid, message, 'for example model="dcn_v2" or model="model:MyModel"')
 
     @cached_property
     def window_settings(self) -> str:
@@ -63,25 +57,25 @@ class App:
 
     @cached_property
     def samples_fingerprint(self) -> str:
-        """Changes when the bytes of samples would: other slots, dense columns, item id or labels, or another order.
+        """Changes with the bytes of samples: slots, dense columns, item id, labels and their order.
 
-        Dims, tables, initial ranges and the model do not enter: they change and compare on the samples there are.
+        Dims, tables, initial ranges and the model do not count: existing samples can train any of them.
         """
         columns = [*map(declared, self.features.slots), *map(declared, self.features.dense)]
         for column in columns:
-            for field in _OF_THE_MODEL:
+            for field in _MODEL_FIELDS:
                 column.pop(field, None)
             if column.get("pooling") in ("mean", "sqrtn"):  # samples have the same keys for these as for "sum"
                 del column["pooling"]
-        said = {"columns": columns, "item_id": self.features.item_id, "labels": list(self.label_names)}
-        return fingerprint(said)
+        labels = list(self.label_names)
+        return fingerprint({"columns": columns, "item_id": self.features.item_id, "labels": labels})
 
     @cached_property
     def model_fingerprint(self) -> str:
-        """Changes when versions trained before could not be continued: other features or other labels."""
+        """Changes when training cannot continue from older versions: other features or other labels."""
         return model_fingerprint(self.features.fingerprint, self.label_names)
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The actions its labels are made of, each once."""
+        """The distinct actions of its labels."""
         return tuple(dict.fromkeys(label.action for label in self.labels))

@@ -1,10 +1,11 @@
-"""An application's folder: app.py (what it is), app.toml (where and how much), perhaps a model.py.
+"""An application's folder: app.py (its declaration), app.toml (its settings), and optionally model.py.
 
-Loading one never loads TensorFlow: ingest workers read applications too.
+Loading it never loads TensorFlow, since ingest workers read applications too.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +15,15 @@ from types import ModuleType
 
 from streamlearn.apps.app import App
 from streamlearn.apps.module import app_module
-from streamlearn.apps.places import registry_url, store_url
 from streamlearn.config import read_settings
 from streamlearn.errors import ConfigError, SpecError, UsageError
 from streamlearn.settings import Settings
+from streamlearn.settings.versions import RegistrySettings, VersionSettings
 from streamlearn.topics import AccessSettings, Topic, TopicSettings, WriterSettings, open_topic
-from streamlearn.topics.settings import KafkaSecurity
 
-__all__ = ["TOPICS", "AppFolder", "load_app"]
+__all__ = ["TOPICS", "AppFolder", "load_app", "registry_url", "store_url"]
 
-# What a dead letter says beside the bytes it keeps: origin, reason, and a detail of bounded length.
+# Most bytes of a dead letter beside the original record: origin, reason, and a detail of bounded length.
 DEAD_LETTER_ADDED_BYTES = 64 * 1024
 TOPICS = ("impressions", "actions", "samples", "progress", "dead_letters")
 _HEAVY = ("tensorflow", "apache_beam", "kafka")
@@ -31,18 +31,14 @@ _HEAVY = ("tensorflow", "apache_beam", "kafka")
 
 @dataclass(frozen=True)
 class AppFolder:
-    """An application with its folder and its settings."""
+    """An application with its folder and settings. Its topics are named in `TOPICS`."""
 
     app: App
     folder: Path
     settings: Settings
 
     def topic_url(self, topic: str) -> str:
-        """Where one of its topics is.
-
-        Args:
-            topic: One of `TOPICS`; the field of that name in `settings.topics` may name another place.
-        """
+        """Return the URL of a topic: its own setting in `settings.topics`, or a name under `topics.root`."""
         if topic not in TOPICS:
             message = f"an application has no topic named {topic!r}"
             raise UsageError(message, help=f"its topics are {', '.join(TOPICS)}")
@@ -51,18 +47,11 @@ class AppFolder:
             return explicit
         root = self.settings.topics.root or f"{self.folder.resolve().as_uri()}/.streamlearn/topics"
         name = f"{self.app.name}.{topic.replace('_', '-')}"
-        if root.startswith("memory://"):  # names, and no folders
-            return f"{root}{name}"
-        return f"{root.rstrip('/')}/{name}"
+        return f"{root}{name}" if root.startswith("memory://") else f"{root.rstrip('/')}/{name}"
 
     def topic_settings(self, topic: str, partitions: int) -> TopicSettings:
-        """What one of its topics has to be like to hold what its settings allow.
-
-        Args:
-            topic: One of `TOPICS`.
-            partitions: How many, for impressions and actions alike.
-        """
-        if topic == "progress":  # a word per lot, kept until a newer one comes
+        """Return the settings that a topic needs to hold the largest records that the settings allow."""
+        if topic == "progress":  # one record per lot, kept until a newer one replaces it
             return TopicSettings(partitions=1, compacted=True, retention_ms=-1)
         bytes_max = {
             "samples": self.settings.samples.message_bytes_max,
@@ -72,56 +61,41 @@ class AppFolder:
 
     @property
     def store_url(self) -> str:
-        """Where its versions are."""
+        """The URL of its store of versions."""
         return store_url(self.folder, self.settings.versions)
 
     @property
     def registry_url(self) -> str:
-        """Where its nodes and operators meet."""
+        """The URL of its registry."""
         return registry_url(self.folder, self.settings.registry)
 
     @cached_property
     def access(self) -> AccessSettings:
-        """How its topics are reached."""
-        kafka = self.settings.kafka
-        security = KafkaSecurity(
-            protocol=kafka.security_protocol,
-            sasl_mechanism=kafka.sasl_mechanism,
-            sasl_username=kafka.sasl_username,
-            ssl_cafile=kafka.ssl_cafile,
-        )
-        topics = self.settings.topics
-        return AccessSettings(
-            unreachable_after_ms=_ms(topics.reach_s),
-            kafka=security,
-        )
+        """How to reach its topics."""
+        return AccessSettings(unreachable_after_ms=_ms(self.settings.topics.reach_s), kafka=self.settings.kafka)
 
     @cached_property
     def writer_settings(self) -> WriterSettings:
-        """How its topics are written."""
+        """How to write its topics."""
         topics = self.settings.topics
         return WriterSettings(fsync=topics.fsync, delivery_timeout_ms=_ms(topics.delivery_timeout_s))
 
     def open_topic(self, topic: str) -> Topic:
-        """Open one of its topics; see `topic_url` for their names.
+        """Open a topic.
 
         Raises:
-            TopicMissing: It was never created.
-            TopicUnreachable: Nobody answered within `topics.reach_s`.
+            TopicMissing: The topic does not exist.
+            TopicUnreachable: The topic did not answer within `topics.reach_s`.
         """
         return open_topic(self.topic_url(topic), self.access)
 
 
 def load_app(folder: Path | str, overrides: Sequence[str] | str = ()) -> AppFolder:
-    """Load an application from its folder.
-
-    Args:
-        folder: The folder that holds app.py.
-        overrides: Settings laid over app.toml, as on the command line.
+    """Load an application from its folder; `overrides` replace settings of app.toml, as on the command line.
 
     Raises:
-        ConfigError: There is no app.py, or app.toml is at fault.
-        SpecError: app.py fails, has no `app`, loads a heavy package, or declares a contradiction.
+        ConfigError: There is no app.py, or app.toml is invalid.
+        SpecError: app.py fails, has no `app`, loads a heavy package, or contradicts itself.
     """
     path, overrides = Path(folder), [overrides] if isinstance(overrides, str) else overrides
     if not (path / "app.py").is_file():
@@ -132,9 +106,21 @@ def load_app(folder: Path | str, overrides: Sequence[str] | str = ()) -> AppFold
     try:
         app = _app_of(path / "app.py", module, loaded_before)
     except SpecError:
-        del sys.modules[module.__name__]  # a mended file is read anew
+        del sys.modules[module.__name__]  # so that a corrected file is read again
         raise
     return AppFolder(app, path, read_settings(Settings, path / "app.toml", overrides))
+
+
+def store_url(folder: Path, settings: VersionSettings) -> str:
+    """Return STREAMLEARN_STORE, `versions.store`, or a folder beside app.toml."""
+    explicit = os.environ.get("STREAMLEARN_STORE") or settings.store
+    return explicit or f"{folder.resolve().as_uri()}/.streamlearn/versions"
+
+
+def registry_url(folder: Path, settings: RegistrySettings) -> str:
+    """Return STREAMLEARN_REGISTRY, `registry.url`, or a file beside app.toml."""
+    explicit = os.environ.get("STREAMLEARN_REGISTRY") or settings.url
+    return explicit or f"sqlite://{folder.resolve()}/.streamlearn/registry.db"
 
 
 def _ms(seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""A module of an application's folder, imported as one of a package of its own."""
+"""Modules of an application's folder, imported as members of their own package."""
 
 from __future__ import annotations
 
@@ -16,17 +16,13 @@ __all__ = ["app_module"]
 
 
 def app_module(folder: Path | str, name: str) -> ModuleType:
-    """A module of an application's folder, imported as one of a package of its own.
+    """Import a module of an application's folder, such as "history".
 
-    Modules of one folder meet each other by relative imports, and never those of another application.
-
-    Args:
-        folder: The application's folder.
-        name: The module's name, such as "history".
+    Its relative imports reach modules of the same folder, never those of another application.
 
     Raises:
-        ConfigError: There is no such module.
-        SpecError: It fails.
+        ConfigError: The module does not exist.
+        SpecError: The module fails.
     """
     path = Path(folder).resolve()
     file = path / f"{name}.py"
@@ -36,7 +32,7 @@ def app_module(folder: Path | str, name: str) -> ModuleType:
     package = f"streamlearn_folder_{fingerprint(str(path))}"
     if package not in sys.modules:
         sys.modules[package] = _package_of(package, path)
-    importlib.invalidate_caches()  # the file may have been written a moment ago
+    importlib.invalidate_caches()  # the file may be new
     try:
         return importlib.import_module(f"{package}.{name}")
     except StreamlearnError:
@@ -49,7 +45,7 @@ def app_module(folder: Path | str, name: str) -> ModuleType:
 
 
 def _package_of(name: str, path: Path) -> ModuleType:
-    # Made by hand, so that the folder needs no __init__.py and none is run.
+    # Created by hand: the folder needs no __init__.py, and none is executed.
     package = ModuleType(name)
     package.__path__ = [str(path)]
     package.__spec__ = ModuleSpec(name, loader=None, is_package=True)

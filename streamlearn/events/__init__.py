@@ -1,4 +1,4 @@
-"""Events: what was shown and what was done, between an application's processes and its topics."""
+"""Events: impressions and actions, as they pass between an application's processes and its topics."""
 
 from streamlearn.events.columns import join_rows, rows_of, take_rows, texts_of
 from streamlearn.events.dead_letter import Origin

@@ -1,4 +1,4 @@
-"""Rows of columns: some of them, several sets of them joined, and texts from a few distinct ones."""
+"""Operations on the rows of columns: select, join, and make texts from a few distinct ones."""
 
 from __future__ import annotations
 
@@ -15,19 +15,14 @@ from streamlearn.native import native
 
 __all__ = ["join_rows", "rows_of", "take_rows", "texts_of"]
 
-# What a column's name says beyond its path: brackets for arrays, then validity or the offsets of texts.
+# A column name is a path, brackets for arrays, then `?` for validity or `$` for the offsets of texts.
 _NAME = re.compile(r"([^\[\]$?]+)((?:\[\])*)([$?]?)")
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 def rows_of(columns: Columns, begin: int, end: int) -> Arrays:
-    """The columns of the rows from `begin` up to `end`; views wherever possible.
-
-    Args:
-        columns: Named as `EventColumns` names them.
-        begin: The first row to keep.
-        end: The row after the last to keep.
+    """Return the columns of the rows [begin, end), as views where possible; names are as in `EventColumns`.
 
     Examples:
         >>> three = {"items[]": np.array([0, 2, 3, 5]), "items.id": np.array([7, 8, 9, 4, 6])}
@@ -36,23 +31,20 @@ def rows_of(columns: Columns, begin: int, end: int) -> Arrays:
     """
     kept: Arrays = {}
     bounds: dict[tuple[str, ...], tuple[int, int]] = {(): (begin, end)}
-    for one in _plan(tuple(columns)):
-        column, (first, last) = columns[one.name], _bounds(columns, one.inside, bounds)
-        if one.is_offsets:
-            kept[one.name] = column[first : last + 1] - column[first]
-        elif one.texts:
-            kept[one.name] = column[columns[one.texts][first] : columns[one.texts][last]]
+    for layout in _plan(tuple(columns)):
+        name, column = layout.name, columns[layout.name]
+        first, last = _bounds(columns, layout.inside, bounds)
+        if layout.is_offsets:
+            kept[name] = column[first : last + 1] - column[first]
+        elif layout.texts:
+            kept[name] = column[columns[layout.texts][first] : columns[layout.texts][last]]
         else:
-            kept[one.name] = column[first:last]
+            kept[name] = column[first:last]
     return kept
 
 
 def take_rows(columns: Columns, rows: npt.NDArray[np.int64]) -> Arrays:
-    """The columns of some rows, in the order given; a row may be taken more than once.
-
-    Args:
-        columns: Named as `EventColumns` names them.
-        rows: Which rows.
+    """Return the columns of some rows, in the order given; a row may occur more than once.
 
     Examples:
         >>> three = {"items[]": np.array([0, 2, 3, 5]), "items.id": np.array([7, 8, 9, 4, 6])}
@@ -60,44 +52,39 @@ def take_rows(columns: Columns, rows: npt.NDArray[np.int64]) -> Arrays:
         {'items[]': [0, 2, 3], 'items.id': [4, 6, 9]}
     """
     taken: Arrays = {}
-    # The places taken within each nest of arrays, worked out once for all the columns in it.
-    places: dict[tuple[str, ...], npt.NDArray[np.int64]] = {(): rows}
-    for one in _plan(tuple(columns)):
-        column, at = columns[one.name], _places(columns, one.inside, places)
-        if one.is_offsets:
-            taken[one.name] = _offsets(np.diff(column)[at], column.dtype)
-        elif one.texts:
-            taken[one.name] = native.take_spans(column, columns[one.texts].astype(np.int64), at)[0]
+    # The positions to take within each nest of arrays, computed once for all its columns.
+    positions: dict[tuple[str, ...], npt.NDArray[np.int64]] = {(): rows}
+    for layout in _plan(tuple(columns)):
+        name, column = layout.name, columns[layout.name]
+        at = _positions(columns, layout.inside, positions)
+        if layout.is_offsets:
+            taken[name] = _offsets(np.diff(column)[at], column.dtype)
+        elif layout.texts:
+            taken[name] = native.take_spans(column, columns[layout.texts].astype(np.int64), at)[0]
         else:
-            taken[one.name] = column[at]
+            taken[name] = column[at]
     return taken
 
 
 def join_rows(parts: Sequence[Columns]) -> Arrays:
-    """The rows of one part after those of another.
-
-    Args:
-        parts: Columns of the same names; at least one part.
-    """
+    """Concatenate the rows of at least one part; all parts have the same column names."""
     joined: Arrays = {}
-    for one in _plan(tuple(parts[0])):
-        arrays = [part[one.name] for part in parts]
-        if one.is_offsets:
+    for layout in _plan(tuple(parts[0])):
+        arrays = [part[layout.name] for part in parts]
+        if layout.is_offsets:
             counts = np.concatenate([np.diff(offsets) for offsets in arrays])
-            joined[one.name] = _offsets(counts, arrays[0].dtype)
+            joined[layout.name] = _offsets(counts, arrays[0].dtype)
         else:
-            joined[one.name] = np.concatenate(arrays)
+            joined[layout.name] = np.concatenate(arrays)
     return joined
 
 
 def texts_of(
     codes: npt.NDArray[np.integer[Any]], texts: Sequence[str]
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """The two columns of a text that takes few distinct values: its bytes, and where each row's begin.
+    """Return the two columns of a text with few distinct values: its bytes, and where each row's text begins.
 
-    Args:
-        codes: Which of the texts each row has.
-        texts: The distinct texts.
+    `codes` holds the index of each row's text in `texts`.
 
     Examples:
         >>> data, offsets = texts_of(np.array([1, 0, 1]), ["click", "buy"])
@@ -105,21 +92,21 @@ def texts_of(
         (b'buyclickbuy', [0, 3, 8, 11])
     """
     raw = [text.encode() for text in texts]
-    length = np.array([len(one) for one in raw], np.int64)
-    padded = np.zeros((len(raw), max(1, int(length.max(initial=0)))), np.uint8)
-    for row, one in enumerate(raw):
-        padded[row, : len(one)] = np.frombuffer(one, np.uint8)
-    of_row = length[codes]
-    kept = np.arange(padded.shape[1]) < of_row[:, None]
-    return padded[codes][kept], _offsets(of_row, np.int32)
+    lengths = np.array([len(text) for text in raw], np.int64)
+    padded = np.zeros((len(raw), max(1, int(lengths.max(initial=0)))), np.uint8)
+    for row, text in enumerate(raw):
+        padded[row, : len(text)] = np.frombuffer(text, np.uint8)
+    row_lengths = lengths[codes]
+    kept = np.arange(padded.shape[1]) < row_lengths[:, None]
+    return padded[codes][kept], _offsets(row_lengths, np.int32)
 
 
 class _Column(NamedTuple):
-    """How one column lies: inside which offsets, outermost first; and by which its own bytes are parted."""
+    """The layout of one column."""
 
     name: str
-    inside: tuple[str, ...]
-    texts: str
+    inside: tuple[str, ...]  # the offsets columns of the arrays around it, outermost first
+    texts: str  # the offsets column of its texts, or empty
     is_offsets: bool
 
 
@@ -137,7 +124,7 @@ def _column(name: str, names: frozenset[str]) -> _Column:
     for depth in range(1, len(parts)):
         outer += _arrays(".".join(parts[:depth]), names)
     if brackets or mark == "?":
-        # Inside as many arrays of its own as it has brackets, of which the last may be what it says itself.
+        # It is inside as many of its own arrays as it has brackets; offsets are not inside the array they describe.
         own = len(brackets) // 2 - (not mark)
         inside = [f"{path}{'[]' * depth}[]" for depth in range(own)]
         return _Column(name, (*outer, *inside), "", not mark)
@@ -146,11 +133,11 @@ def _column(name: str, names: frozenset[str]) -> _Column:
 
 
 def _arrays(path: str, names: frozenset[str]) -> list[str]:
-    """The offsets of the arrays nested at a path."""
-    found: list[str] = []
-    while (offsets := f"{path}{'[]' * len(found)}[]") in names:
-        found.append(offsets)
-    return found
+    """Return the offsets columns of the arrays nested at a path."""
+    nested: list[str] = []
+    while (offsets := f"{path}{'[]' * len(nested)}[]") in names:
+        nested.append(offsets)
+    return nested
 
 
 def _bounds(
@@ -163,15 +150,15 @@ def _bounds(
     return bounds[inside]
 
 
-def _places(
-    columns: Columns, inside: tuple[str, ...], places: dict[tuple[str, ...], npt.NDArray[np.int64]]
+def _positions(
+    columns: Columns, inside: tuple[str, ...], positions: dict[tuple[str, ...], npt.NDArray[np.int64]]
 ) -> npt.NDArray[np.int64]:
-    if inside not in places:
-        rows, offsets = _places(columns, inside[:-1], places), columns[inside[-1]]
+    if inside not in positions:
+        rows, offsets = _positions(columns, inside[:-1], positions), columns[inside[-1]]
         begins, counts = offsets[:-1][rows], np.diff(offsets)[rows]
         ends = np.cumsum(counts)
-        places[inside] = np.repeat(begins - (ends - counts), counts) + np.arange(int(counts.sum()))
-    return places[inside]
+        positions[inside] = np.repeat(begins - (ends - counts), counts) + np.arange(int(counts.sum()))
+    return positions[inside]
 
 
 def _offsets(counts: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""What is kept of a record or event that could not be used, so that nobody's data vanishes in silence."""
+"""Dead letters: what is kept of a record or event that could not be used, so that no data vanishes silently."""
 
 from __future__ import annotations
 
@@ -15,16 +15,7 @@ DETAIL_CHARS_MAX = 4_096
 
 
 class Origin(NamedTuple):
-    """Where a record came from.
-
-    Attributes:
-        topic: The name of its topic.
-        topic_id: The id of its topic.
-        partition: Its partition.
-        offset: Its offset.
-        timestamp_ms: Its timestamp.
-        key: Its key.
-    """
+    """The origin of a record."""
 
     topic: str
     topic_id: str
@@ -35,31 +26,20 @@ class Origin(NamedTuple):
 
 
 def dead_letter(failure: Failure, origin: Origin, wall_ms: int) -> bytes:
-    """A record for the dead-letter topic.
+    """Return a record for the dead-letter topic, written at `wall_ms`.
 
-    An oversize record keeps its head, length and hash only: the dead-letter topic has a size limit as well.
-
-    Args:
-        failure: What could not be used, and why.
-        origin: Where it came from.
-        wall_ms: When it was set aside.
+    Of an oversize record it keeps only head, length and hash, since the dead-letter topic also limits the size.
     """
     whole = failure.bytes
-    head = whole[:OVERSIZE_HEAD_BYTES] if failure.reason == "oversize" else whole
     return DEAD_LETTER.write(
         {
-            "topic": origin.topic,
-            "topic_id": origin.topic_id,
-            "partition": origin.partition,
-            "offset": origin.offset,
-            "timestamp_ms": origin.timestamp_ms,
+            **origin._asdict(),
             "event_index": failure.event_index,
             "reason": failure.reason,
             "detail": failure.detail[:DETAIL_CHARS_MAX],
             "length": len(whole),
             "sha256": hashlib.sha256(whole).digest(),
-            "head": head,
-            "key": origin.key,
+            "head": whole[:OVERSIZE_HEAD_BYTES] if failure.reason == "oversize" else whole,
             "wall_ms": wall_ms,
         }
     )

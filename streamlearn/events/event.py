@@ -1,7 +1,7 @@
-"""Events as columns, and what could not become one.
+"""Events as columns, and the events that could not be read.
 
 Column names are those of the native Avro plan: `items.video_id` holds the values of all items one after
-another, `items[]` says where each impression's items begin, `request_id$` where each text begins,
+another, `items[]` where each impression's items begin, `request_id$` where each text begins,
 `served_version?` which values are present.
 """
 
@@ -22,50 +22,35 @@ Int32s: TypeAlias = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class EventColumns:
-    """Many events of one kind.
-
-    Attributes:
-        columns: The fields, as columns.
-        record_index: int32[n]. Which of the records handed in each event came from.
-        event_index: int32[n]. Which event of its record.
-        item_base: int32[n]. The index, within its record, of its first item.
-    """
+    """n events of one kind."""
 
     columns: Columns
-    record_index: Int32s
-    event_index: Int32s
-    item_base: Int32s
+    record_index: Int32s  # [n], the index of each event's record in the decoded list
+    event_index: Int32s  # [n], the event's index in its record
+    item_base: Int32s  # [n], the index, within its record, of its first item
 
     def __len__(self) -> int:
         return len(self.record_index)
 
     def texts(self, name: str) -> list[str]:
-        """A text column as a list, for people and tests; it copies."""
+        """Return a copy of a text column as a list, for people and tests."""
         return [text_at(self.columns, name, row) for row in range(len(self.columns[f"{name}$"]) - 1)]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A record, or one event of it, that could not be read.
+    """A record, or one event of it, that could not be read."""
 
-    Attributes:
-        record_index: Which of the records handed in.
-        event_index: Which event of it; -1 for the record as a whole.
-        reason: One of the dead letter's reasons.
-        detail: What exactly was found.
-        bytes: The record, or the one event with its framing.
-    """
-
-    record_index: int
-    event_index: int
-    reason: str
+    record_index: int  # the index of the record in the decoded list
+    event_index: int  # the event's index in its record; -1 for the record as a whole
+    reason: str  # one of DEAD_LETTER_REASONS
     detail: str
-    bytes: bytes = field(repr=False)
+    bytes: bytes = field(repr=False)  # the record, or the one event with its framing
 
 
 @dataclass(frozen=True)
 class Events:
-    """All that some records held."""
+    """The decoded events of some records, and the failures."""
 
     impressions: EventColumns
     actions: EventColumns
@@ -74,6 +59,6 @@ class Events:
 
 
 def text_at(columns: Columns, name: str, row: int) -> str:
-    """One text of a text column."""
+    """Return one text of a text column."""
     begin, end = columns[f"{name}$"][row : row + 2]
     return columns[name][begin:end].tobytes().decode()

@@ -1,6 +1,6 @@
-"""One topic's side of the Producer: events become packs, packs become acknowledged records.
+"""The outlet to one topic of the Producer: it turns events into packs, and packs into acknowledged records.
 
-Callers only hand events over, under a short lock; one thread of its own owns the writer and waits for the topic.
+Callers only append events, under a short lock. The outlet's thread owns the writer and waits for the topic.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ FAILURES_KEPT = 100
 
 @dataclass(frozen=True)
 class _Ready:
-    """What becomes one record: a pack that takes no more, or a record made already."""
+    """A complete pack, or a finished record, ready to be sent."""
 
     partition: int
-    made: Pack | bytes
+    content: Pack | bytes
     key: bytes
     time_ms: int
     events: int
@@ -48,32 +48,24 @@ class _Ready:
     begun_s: float
 
     def record(self) -> bytes:
-        return self.made.record() if isinstance(self.made, Pack) else self.made
+        return self.content.record() if isinstance(self.content, Pack) else self.content
 
 
 class Outlet:
-    """Takes events of any thread and writes them to one topic.
+    """Takes events from any thread and writes them to one topic.
 
     At `unsent_bytes_max` a caller blocks until the topic has taken some. What the topic refuses, or does not take
-    within its writer's delivery timeout, is lost: logged, counted, and told to every thread that flushes.
+    within its writer's delivery timeout, is lost: logged, counted, and reported to every thread that flushes.
 
-    Callers only append; records are made and sent by the outlet's own thread, which no Ctrl-C ever reaches.
-
-    Args:
-        topic: Where to.
-        writer: How its writer writes.
-        settings: The bounds of a record, and how long a pack may wait to be filled.
-        clock: What a pack's age is measured by.
-
-    Attributes:
-        retention_ms: How long the topic keeps a record; -1 for ever.
+    Callers only append. The outlet's own thread, which Ctrl-C never interrupts, makes and sends the records.
+    `clock` measures the age of a pack.
     """
 
     def __init__(self, topic: Topic, writer: WriterSettings, settings: EventSettings, clock: Clock) -> None:
         self._url = topic.url
         self._partitions = topic.partitions
         topic_settings = topic.settings()
-        self.retention_ms = topic_settings.retention_ms
+        self.retention_ms = topic_settings.retention_ms  # -1 keeps records forever
         # A topic counts the key too.
         self._bytes_max = min(settings.record_bytes_max, topic_settings.record_bytes_max) - REQUEST_ID_BYTES_MAX
         self._settings = settings
@@ -83,40 +75,32 @@ class Outlet:
         self._packs: dict[int, Pack] = {}
         self._ready: deque[_Ready] = deque()
         self._sending: list[_Ready] = []
-        # About what is held; counted anew whenever it decides something.
-        self._held_bytes = 0
-        # Records settled ever, and up to which one somebody waits.
-        self._settled_count = 0
-        self._wanted_count = 0
+        self._held_bytes = 0  # approximate; recounted before it decides anything
+        self._settled_count = 0  # records acknowledged or lost since the begin
+        self._wanted_count = 0  # the number of settled records for which some thread waits
         self._callers = 0
         self._closed = False
         self._failures: deque[NotDelivered] = deque(maxlen=FAILURES_KEPT)
         self._failures_count = 0
-        self._told = threading.local()
+        self._reported = threading.local()
         name = self._url.rpartition("/")[2]
         self._events_total = counter("events", "produced", "Events passed to the Producer.", ["topic"]).labels(name)
         self._lost_total = counter("events", "lost", "Events that no topic acknowledged.", ["topic"]).labels(name)
-        self._unsent_bytes = gauge(
-            "events", "unsent", "bytes", "Events held until they are acknowledged.", ["topic"]
-        ).labels(name)
+        unsent = gauge("events", "unsent", "bytes", "Events held until they are acknowledged.", ["topic"])
+        self._unsent_bytes = unsent.labels(name)
         self._writer = topic.writer(writer)
         self._thread = threading.Thread(target=self._run, name=f"producer-{name}", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
 
-    def give(self, event: bytes, items: int, when: tuple[str, int]) -> None:
-        """Take one event.
-
-        Args:
-            event: The event with its framing.
-            items: How many items it shows.
-            when: Its request id and event time.
+    def give(self, event: bytes, items: int, origin: tuple[str, int]) -> None:
+        """Take one framed event, with its number of items, its request id and its event time.
 
         Raises:
             Oversize: It is larger than a record may be.
             UsageError: The outlet is closed.
         """
-        request_id, time_ms = when
+        request_id, time_ms = origin
         key = request_id.encode()
         self._require_fitting(len(event), f"the event of request {request_id!r}")
         partition = partition_of(key, self._partitions)
@@ -134,58 +118,55 @@ class Outlet:
             self._events_total.inc()
 
     def give_columns(self, encoded: EncodedEvents) -> None:
-        """Take many events, after those given before; raises as `give` does, and has then taken none."""
+        """Take many events, which follow earlier ones; raises as `give` does, and then takes none."""
         sizes = np.diff(encoded.offsets)
         if not len(sizes):
             return
         self._require_fitting(int(sizes.max()), f"event {int(sizes.argmax())} of the columns")
         now_s = self._clock.monotonic_s()
         packed = pack_columns(encoded, self._partitions, self._settings.record_events_max, self._bytes_max)
-        records = [_Ready(*one, held_bytes=len(one.value), begun_s=now_s) for one in packed]
+        records = [_Ready(*record, held_bytes=len(record.value), begun_s=now_s) for record in packed]
         with self._calling():
             self._make_all_ready()
             for record in records:
-                self._wait_for_room(record.held_bytes)
-                self._put(record)
-                self._note_held(record.held_bytes)
-                self._events_total.inc(record.events)
+                self._admit(record)
 
     def give_everywhere(self, record: bytes, time_ms: int) -> None:
-        """Write one record to every partition, after what was given before; raises as `give` does."""
+        """Write one record to every partition, after all earlier events; raises as `give` does."""
         with self._calling():
             self._make_all_ready()
             now_s = self._clock.monotonic_s()
             for partition in range(self._partitions):
-                self._wait_for_room(len(record))
-                self._put(_Ready(partition, record, b"", time_ms, 0, len(record), now_s))
-                self._note_held(len(record))
+                self._admit(_Ready(partition, record, b"", time_ms, 0, len(record), now_s))
+
+    def _admit(self, record: _Ready) -> None:
+        self._wait_for_room(record.held_bytes)
+        self._put(record)
+        self._note_held(record.held_bytes)
+        self._events_total.inc(record.events)
 
     def press(self) -> int:
-        """Have everything given so far sent without waiting for fuller packs; gives what `settle` waits for."""
+        """Send everything so far without waiting for fuller packs, and return the count for `settle`."""
         with self._changed:
             return self._want_all()
 
     def settle(self, wanted: int) -> None:
-        """Wait until everything up to a `press` is acknowledged or lost.
-
-        Raises:
-            UsageError: The process was forked since the outlet was made: its thread is not here.
-        """
+        """Wait until everything up to a `press` is acknowledged or lost; raises UsageError in a forked process."""
         with self._changed:
             while self._settled_count < wanted:
                 self._wait_for_change()
 
     def failures(self) -> list[NotDelivered]:
-        """What was lost since the calling thread last asked: each thread is told of everything."""
+        """Return the losses since the calling thread's last call; each thread gets all of them."""
         with self._changed:
-            fresh = self._failures_count - getattr(self._told, "count", 0)
-            self._told.count = self._failures_count
-            return list(self._failures)[-fresh:] if fresh else []
+            new_count = self._failures_count - getattr(self._reported, "count", 0)
+            self._reported.count = self._failures_count
+            return list(self._failures)[-new_count:] if new_count else []
 
     def close(self) -> None:
-        """Send what is left, then end the thread and let go of the writer; ask for failures first."""
+        """Send the remaining events, end the thread and close the writer; call `failures` first."""
         if not self._thread.is_alive():
-            return  # closed before, or a fork of the process that made it: what it holds is not this one's to send
+            return  # closed before, or in a fork, which must not send the events of its parent
         with self._changed:
             self._closed = True
             self._want_all()
@@ -194,7 +175,7 @@ class Outlet:
         self._writer.close()
 
     def _at_exit(self) -> None:
-        """The process ends and nobody closed: send what is held after all, and say that this was luck."""
+        """Send the held events of an outlet that was not closed when the process ends, and warn about it."""
         try:
             with self._changed:
                 held = bool(self._packs or self._ready or self._sending)
@@ -207,7 +188,7 @@ class Outlet:
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
-        """Hold the lock for a call that, once begun, is let finish even while another closes."""
+        """Hold the lock for a call, which may finish even if another thread closes the outlet meanwhile."""
         with self._changed:
             if self._closed:
                 message = "the producer is closed"
@@ -229,15 +210,15 @@ class Outlet:
             raise UsageError(message, help="create the Producer after forking, one in each process")
         self._changed.wait(ALIVE_CHECK_S)
 
-    def _require_fitting(self, event_bytes: int, what: str) -> None:
+    def _require_fitting(self, event_bytes: int, event: str) -> None:
         if not Pack().fits(event_bytes, 1, self._bytes_max):
-            message = f"{what} has {event_bytes} bytes"
+            message = f"{event} has {event_bytes} bytes"
             setting = f"events.record_bytes_max ({self._settings.record_bytes_max})"
             hint = f"the largest record allowed is {self._bytes_max} bytes, by {setting} and the limit of {self._url}"
             raise Oversize(message, help=hint)
 
     def _wait_for_room(self, more_bytes: int) -> None:
-        """Wait until so much more may be held; one event is always let in."""
+        """Wait until the outlet may hold more bytes; it always takes one event."""
         while self._held_bytes and self._held_bytes + more_bytes > self._settings.unsent_bytes_max:
             self._recount()
             if not self._held_bytes or self._held_bytes + more_bytes <= self._settings.unsent_bytes_max:
@@ -246,7 +227,7 @@ class Outlet:
             self._wait_for_change()
 
     def _recount(self) -> None:
-        """Count what is held: an interrupted call may have left the running number wrong."""
+        """Recount the held bytes, since an interrupted call may have left the running number wrong."""
         packs = sum(pack.bytes_at_most - Pack.COST_BYTES for pack in self._packs.values())
         ready = sum(record.held_bytes for record in (*self._ready, *self._sending))
         self._held_bytes = packs + ready
@@ -256,7 +237,7 @@ class Outlet:
         self._unsent_bytes.set(self._held_bytes)
 
     def _make_ready(self, partition: int) -> None:
-        """A pack takes no more. It is put before it is taken out: a Ctrl-C between the two doubles and never loses."""
+        """Complete a pack. It is added before it is removed: Ctrl-C in between duplicates and never loses it."""
         pack = self._packs[partition]
         held_bytes = pack.bytes_at_most - Pack.COST_BYTES
         self._put(_Ready(partition, pack, pack.key, pack.time_ms, len(pack.events), held_bytes, pack.begun_s))
@@ -268,15 +249,15 @@ class Outlet:
 
     def _put(self, record: _Ready) -> None:
         self._ready.append(record)
-        if len(self._ready) == 1 or self._is_much():
+        if len(self._ready) == 1 or self._fills_request():
             self._changed.notify_all()
 
-    def _is_much(self) -> bool:
-        """Whether what is ready is worth a request of its own, before it has lingered."""
+    def _fills_request(self) -> bool:
+        """Return whether the ready records fill a request, so that they need not linger."""
         return len(self._ready) >= _SEND_RECORDS or self._held_bytes >= _SEND_BYTES
 
     def _want_all(self) -> int:
-        """Have everything there is sent now."""
+        """Request that everything is sent now, and return the count of settled records to wait for."""
         self._make_all_ready()
         self._wanted_count = self._settled_count + len(self._sending) + len(self._ready)
         self._changed.notify_all()
@@ -295,7 +276,7 @@ class Outlet:
                 self._changed.notify_all()
 
     def _next(self) -> list[_Ready]:
-        """What to send next, once it is due; nothing when the outlet is closed and empty."""
+        """Wait for the next records to send and return them; none once the outlet is closed and empty."""
         with self._changed:
             while (wait_s := self._due_in_s()) != 0:
                 if self._closed and not self._ready and not self._callers:
@@ -308,24 +289,24 @@ class Outlet:
             return self._sending
 
     def _due_in_s(self) -> float | None:
-        """How long until records are to be sent: 0 now, None not before something changes."""
+        """Return the seconds until records are due: 0 for now, None until something changes."""
         linger_s, now_s = self._settings.linger_ms / 1000, self._clock.monotonic_s()
-        for partition in [one for one, pack in self._packs.items() if now_s - pack.begun_s >= linger_s]:
+        for partition in [key for key, pack in self._packs.items() if now_s - pack.begun_s >= linger_s]:
             self._make_ready(partition)
         if self._ready:
-            wanted = self._settled_count < self._wanted_count or self._is_much()
-            if wanted or now_s - self._ready[0].begun_s >= linger_s:
+            is_wanted = self._settled_count < self._wanted_count or self._fills_request()
+            if is_wanted or now_s - self._ready[0].begun_s >= linger_s:
                 return 0
-        # Half of it, for the clock may be another than the one that waits.
+        # Half of it, since `clock` may differ from the clock of the wait.
         return max(linger_s / 2, 0.001) if self._ready or self._packs else None
 
     def _deliver(self, records: list[_Ready]) -> bool:
-        """Send records and wait for them; whether some were lost. Nothing that goes wrong ends the thread."""
+        """Send records, wait for them, and return whether some were lost. No error ends the thread."""
         lost = False
         for record in records:
             try:
                 self._writer.send(record.partition, record.record(), record.key or None, record.time_ms)
-            except Exception as error:  # refused alone: the others are sent all the same
+            except Exception as error:  # only this one is refused; send the others
                 self._note_lost([record], error)
                 lost = True
         try:
@@ -335,14 +316,14 @@ class Outlet:
             lost = True
             if not isinstance(error, NotDelivered):
                 with suppress(Exception):
-                    self._writer.flush()  # the writer has something to tell of it too: once is enough
+                    self._writer.flush()  # drop the writer's own report of the same failure
         return lost
 
     def _give_up_old(self) -> None:
-        """After a loss, give up what has waited as long as a delivery may take: it would wait as long again."""
+        """After a loss, give up records older than the delivery timeout, which would only wait for it again."""
         oldest_s = self._clock.monotonic_s() - self._delivery_s
         old = []
-        # From the front alone: whoever waits has counted the records before its own.
+        # Only from the front: `settle` waits by the count of the records before its own.
         while self._ready and self._ready[0].begun_s < oldest_s:
             old.append(self._ready.popleft())
         if old:

@@ -1,7 +1,7 @@
-"""The Producer: events in, acknowledged records of the application's topics out.
+"""The Producer: it takes events and writes acknowledged records to the application's topics.
 
-Events of one partition are packed into records, for an event alone costs a reader several times as much. It
-does not retry what a topic refuses for good, and it never drops an event in silence.
+It packs events of one partition into records, since single events cost a reader several times as much. It
+does not retry what a topic refuses for good, and it never drops an event silently.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from streamlearn.apps import AppFolder, load_app
@@ -29,26 +28,20 @@ _LOG = logging.getLogger(__name__)
 
 
 class Producer:
-    """Writes an application's events.
+    """Writes the events of an application, given by its folder. Safe to use from many threads.
 
-    Guaranteed: when `flush` returns, every event given before is acknowledged, and when it raises it says what is
-    lost; events of one request keep their order; an impression and its actions go to the same partition number. A
+    Guaranteed: when `flush` returns, every event passed before is acknowledged, and when it raises it states the
+    loss; events of one request keep their order; an impression and its actions go to the same partition number. A
     caller waits for a topic only in `flush`, or when 64 MiB are unsent. Not guaranteed: that an
-    event is written once when an acknowledgement was lost; the join drops duplicates.
-    The classic mistake is to forget `flush` or `close` before the process ends: use it as a context manager. Whoever
-    never flushes hears of lost events from the log and the metric `streamlearn_events_lost_total` alone.
+    event is written once if an acknowledgement was lost; the join drops duplicates.
+    The classic mistake is to forget `flush` or `close` before the process ends: use it as a context manager. Without
+    `flush`, only the log and the metric `streamlearn_events_lost_total` report lost events.
 
-    Safe to use from many threads.
-
-    Args:
-        folder: The application, or the folder it is in.
-        impressions: Its impressions topic; opened by the application's settings when None.
-        actions: Its actions topic; opened by the application's settings when None.
-        clock: Where the wall time comes from.
+    The application's settings name the two topics, unless `impressions` or `actions` is given.
 
     Raises:
         ConfigError: The two topics differ in their number of partitions.
-        TopicMissing: A topic was never created; `streamlearn topics APP --create N` creates them.
+        TopicMissing: A topic does not exist; `streamlearn topics APP --create N` creates them.
     """
 
     def __init__(
@@ -62,23 +55,21 @@ class Producer:
         folder = folder if isinstance(folder, AppFolder) else load_app(folder)
         settings = folder.settings.events
         self._actions_known = set(folder.app.actions)
-        self._app_says = (folder.app.name, ", ".join(folder.app.actions))
+        self._app_facts = (folder.app.name, ", ".join(folder.app.actions))
         self._clock = clock
         live = folder.settings.topics.time == "wall"
         self._ahead_ms_max = settings.ahead_s_max * 1000 if live else None
         self._encoder = EventEncoder(folder.app, settings)
         writer = replace(folder.writer_settings, buffer_bytes_max=settings.unsent_bytes_max)
-        with ExitStack() as opened:
-            if impressions is None:
-                impressions = opened.enter_context(folder.open_topic("impressions"))
-            if actions is None:
-                actions = opened.enter_context(folder.open_topic("actions"))
+        with ExitStack() as stack:
+            impressions = impressions or stack.enter_context(folder.open_topic("impressions"))
+            actions = actions or stack.enter_context(folder.open_topic("actions"))
             _require_same_partitions(impressions, actions)
             self._impressions = Outlet(impressions, writer, settings, clock)
-            opened.callback(self._impressions.close)
+            stack.callback(self._impressions.close)
             self._actions = Outlet(actions, writer, settings, clock)
-            opened.callback(self._actions.close)
-            self._opened = opened.pop_all()
+            stack.callback(self._actions.close)
+            self._resources = stack.pop_all()
 
     def impression(
         self,
@@ -87,34 +78,29 @@ class Producer:
         *,
         user: Mapping[str, Any],
         items: Sequence[Mapping[str, Any]],
-        **envelope: Any,
+        shown_wall_ms: int | None = None,
+        served_version: int | None = None,
+        segments: Mapping[str, str] | None = None,
     ) -> None:
-        """One request and the items shown.
+        """Write one request and the items that it showed.
 
-        Args:
-            request_id: One per request.
-            event_time_ms: When it was shown.
-            user: The user's features by name.
-            items: Each item's features by name, and perhaps `served_score_LABEL` and `segment_NAME`.
-            **envelope: shown_wall_ms (now), served_version (None), segments by name (empty).
+        `user` and each of `items` map features by name; an item may also have `served_score_LABEL` and
+        `segment_NAME`. `shown_wall_ms` defaults to now, `served_version` to none, and the user's `segments` to empty.
 
         Raises:
-            BadRecord: A value is missing or wrong; nothing was taken.
+            BadRecord: A value is missing or invalid; nothing was taken.
             Oversize: The event is larger than a record may be; nothing was taken.
             UsageError: The producer is closed.
         """
         given = {
             "request_id": request_id,
             "event_time_ms": event_time_ms,
-            "shown_wall_ms": envelope.pop("shown_wall_ms", None) or self._clock.wall_ms(),
-            "served_version": envelope.pop("served_version", None),
-            "segments": envelope.pop("segments", None),
+            "shown_wall_ms": shown_wall_ms or self._clock.wall_ms(),
+            "served_version": served_version,
+            "segments": segments,
             "user": user,
             "items": items,
         }
-        if envelope:
-            message = f"impression() got an unexpected keyword argument {min(envelope)!r}"
-            raise TypeError(message)
         event = self._encoder.impression(given)
         self._require_near(self._impressions, event_time_ms, f"impression {request_id!r}")
         self._impressions.give(event, len(items), (request_id, event_time_ms))
@@ -122,14 +108,9 @@ class Producer:
     def action(
         self, request_id: str, event_time_ms: int, item_id: int | str, action: str, *, weight: float = 1.0
     ) -> None:
-        """Something done to one item of a request; raises as `impression` does.
+        """Write an action on one item of an impression; raises as `impression` does.
 
-        Args:
-            request_id: The impression's.
-            event_time_ms: When it was done.
-            item_id: The item's id, as the impression showed it.
-            action: What was done.
-            weight: How much the positive it makes weighs in training.
+        `weight` is the weight in training of the positive that this action makes.
         """
         given = {
             "request_id": request_id,
@@ -138,39 +119,39 @@ class Producer:
             "action": action,
             "weight": weight,
         }
-        record = self._encoder.action(given)
+        event = self._encoder.action(given)
         self._require_near(self._actions, event_time_ms, f"action on {request_id!r}")
         self._note_action(action)
-        self._actions.give(record, 0, (request_id, event_time_ms))
+        self._actions.give(event, 0, (request_id, event_time_ms))
 
     def impressions(self, columns: Columns, rows: int) -> None:
-        """Many impressions, as `EventEncoder.impressions` takes them; raises as `impression` does."""
+        """Write impressions, as `EventEncoder.impressions` takes them; raises as `impression` does."""
         encoded = self._encoder.impressions(columns, rows)
         self._require_all_near(self._impressions, encoded, "impression")
         self._impressions.give_columns(encoded)
 
     def actions(self, columns: Columns, rows: int) -> None:
-        """Many actions, as `EventEncoder.actions` takes them; raises as `impression` does."""
+        """Write actions, as `EventEncoder.actions` takes them; raises as `impression` does."""
         encoded = self._encoder.actions(columns, rows)
         self._require_all_near(self._actions, encoded, "action")
         self._actions.give_columns(encoded)
 
     def heartbeat(self, event_time_ms: int) -> None:
-        """Say on every partition of both topics that no earlier event will follow."""
+        """State on every partition of both topics that no earlier event will follow."""
         self._control("HEARTBEAT", event_time_ms)
 
     def end(self, event_time_ms: int) -> None:
-        """Say on every partition of both topics that nothing will follow."""
+        """State on every partition of both topics that no event will follow."""
         self._control("END", event_time_ms)
 
     def flush(self) -> None:
-        """Wait until everything given is acknowledged.
+        """Wait until all events passed before are acknowledged.
 
         Raises:
-            NotDelivered: Some of what was given since the last flush was not; the message says what, and why.
+            NotDelivered: Some of those since the last flush were not; the message states which, and why.
         """
         outlets = (self._impressions, self._actions)
-        # Wait for both before anything is taken: a flush that Ctrl-C ends has told nothing and forgotten nothing.
+        # Wait for both before taking any failure: a flush that Ctrl-C ends must not lose failures.
         for outlet, wanted in [(outlet, outlet.press()) for outlet in outlets]:
             outlet.settle(wanted)
         failures = [failure for outlet in outlets for failure in outlet.failures()]
@@ -181,16 +162,14 @@ class Producer:
             raise NotDelivered(message, help=failures[0].help) from failures[0]
 
     def close(self) -> None:
-        """Flush, then let go of everything, whatever the flush says."""
-        with self._opened:
+        """Flush, then close everything, even if the flush fails."""
+        with self._resources:
             self.flush()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _control(self, kind: str, event_time_ms: int) -> None:
@@ -202,22 +181,21 @@ class Producer:
             outlet.give_everywhere(record, event_time_ms)
 
     def _require_all_near(self, outlet: Outlet, encoded: EncodedEvents, noun: str) -> None:
-        if len(encoded.event_time_ms):
-            for row in (int(encoded.event_time_ms.argmax()), int(encoded.event_time_ms.argmin())):
-                self._require_near(outlet, int(encoded.event_time_ms[row]), f"{noun} {row} of the columns")
+        times = encoded.event_time_ms
+        if len(times):
+            for row in (int(times.argmax()), int(times.argmin())):
+                self._require_near(outlet, int(times[row]), f"{noun} {row} of the columns")
 
-    def _require_near(self, outlet: Outlet, event_time_ms: int, what: str) -> None:
-        """Refuse an event whose time would have a broker refuse its record, or delete it at once."""
+    def _require_near(self, outlet: Outlet, event_time_ms: int, event: str) -> None:
+        """Refuse an event with a time for which a broker would refuse its record, or delete it at once."""
         if self._ahead_ms_max is None:
             return
-        ahead_ms = event_time_ms - self._clock.wall_ms()
+        ahead_ms, retention_ms = event_time_ms - self._clock.wall_ms(), outlet.retention_ms
         if ahead_ms > self._ahead_ms_max:
-            message = f"{what}: event_time_ms {event_time_ms} is {ahead_ms / 1000:.0f} s ahead of this machine"
+            message = f"{event}: event_time_ms {event_time_ms} is {ahead_ms / 1000:.0f} s ahead of this machine"
             raise BadRecord(message, help="correct the clock that set this time")
-        if outlet.retention_ms != -1 and -ahead_ms > outlet.retention_ms:
-            message = (
-                f"{what}: event_time_ms {event_time_ms} is older than the {outlet.retention_ms} ms its topic keeps"
-            )
+        if retention_ms != -1 and -ahead_ms > retention_ms:
+            message = f"{event}: event_time_ms {event_time_ms} is older than the {retention_ms} ms its topic keeps"
             hint = (
                 "the topic would delete it at once; check that the time is in milliseconds, or use a topic "
                 "without retention by age"
@@ -225,17 +203,15 @@ class Producer:
             raise BadRecord(message, help=hint)
 
     def _note_action(self, action: str) -> None:
-        """Say once of each action that makes no label: most often it is a typing error."""
+        """Warn once about each action that makes no label: it is usually a typing error."""
         if action not in self._actions_known and len(self._actions_known) < ACTIONS_NOTED_MAX:
             self._actions_known.add(action)
-            _LOG.warning(
-                "action %r gives no label of app %r; the actions of its labels are %s", action, *self._app_says
-            )
+            message = "action %r gives no label of app %r; the actions of its labels are %s"
+            _LOG.warning(message, action, *self._app_facts)
 
 
 def _require_same_partitions(impressions: Topic, actions: Topic) -> None:
     if impressions.partitions != actions.partitions:
         message = f"{impressions.url} has {impressions.partitions} partitions, {actions.url} has {actions.partitions}"
-        raise ConfigError(
-            message, help="create both with the same number: a request and its actions must be in the same partition"
-        )
+        help = "create both with the same number: a request and its actions must be in the same partition"
+        raise ConfigError(message, help=help)

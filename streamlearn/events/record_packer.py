@@ -1,4 +1,4 @@
-"""Columns of events as the records they become: parted by partition, cut to the bounds of a record."""
+"""The packing of event columns into records, by partition and within the bounds of a record."""
 
 from __future__ import annotations
 
@@ -18,31 +18,19 @@ __all__ = ["Packed", "pack_columns"]
 
 
 class Packed(NamedTuple):
-    """One record.
-
-    Attributes:
-        partition: Where it goes.
-        value: The event alone, or a pack of several.
-        key: The request id of its first event.
-        time_ms: Its latest event time.
-        events: How many it holds.
-    """
+    """One record."""
 
     partition: int
-    value: bytes
-    key: bytes
-    time_ms: int
-    events: int
+    value: bytes  # a single event, or a pack of several
+    key: bytes  # the request id of the first event
+    time_ms: int  # the latest event time
+    events: int  # the number of events
 
 
 def pack_columns(encoded: EncodedEvents, partitions: int, events_max: int, bytes_max: int) -> list[Packed]:
-    """The records of many events, each partition's in the order given.
+    """Return the records of many events, in their order within each partition; each event must fit a record.
 
-    Args:
-        encoded: The events; each fits a record alone.
-        partitions: How many partitions there are.
-        events_max: Events in one record; 1 packs none.
-        bytes_max: Bytes of one record.
+    A record holds at most `events_max` events and `bytes_max` bytes; `events_max=1` packs none.
     """
     partition_of_row = native.partitions_of(encoded.request_at, encoded.request_ids, partitions)
     order = np.argsort(partition_of_row, kind="stable")
@@ -78,11 +66,11 @@ def _texts(data: npt.NDArray[np.uint8], at: npt.NDArray[np.integer[Any]]) -> lis
 
 
 def _cuts(at: npt.NDArray[np.int32], events_max: int, bytes_max: int) -> npt.NDArray[np.int32]:
-    """Where each record's events begin, as many to a record as its bounds allow."""
+    """Return where each record's events begin, with as many events in a record as its bounds allow."""
     events, cuts = len(at) - 1, [0]
     if events_max == 1:
         return np.arange(events + 1, dtype=np.int32)
-    # Each event costs its bytes and what a pack adds to it, so that a cut is one search.
+    # An event costs its bytes and the pack's overhead; with the running total, each cut is one search.
     cost = at.astype(np.int64) + np.arange(events + 1) * Pack.EVENT_COST_BYTES
     room = bytes_max - Pack.COST_BYTES
     while cuts[-1] < events:

@@ -1,4 +1,4 @@
-"""Which requests are logged where not all are: whoever serves and whoever joins choose the same ones."""
+"""The choice of logged requests if not all are logged; serving and the join choose the same ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ __all__ = ["is_logged"]
 
 
 def is_logged(request_id: str, share: float) -> bool:
-    """Whether a request is among the share of requests that serving logs.
-
-    Args:
-        request_id: The request.
-        share: The share, as `join.logged_share`; 1 logs all.
+    """Return whether a request belongs to the `share` (`join.logged_share`) of requests that serving logs.
 
     Examples:
         >>> from streamlearn.events import is_logged

@@ -1,4 +1,4 @@
-"""What an impression must obey beyond its schema, judged on columns: which rows break which rule."""
+"""The rules of impressions and actions beyond their schemas, checked on columns: which rows break which rule."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ __all__ = ["REQUEST_ID_BYTES_MAX", "Broken", "broken_actions", "broken_impressio
 REQUEST_ID_BYTES_MAX = 256
 
 Bools = npt.NDArray[np.bool_]
-# (rows that break the rule, what the rule is)
+# (rows that break the rule, the rule)
 Broken = Iterator[tuple[Bools, str]]
 
 
 def broken_impressions(app: App, columns: Columns, items_max: int) -> Broken:
-    """Every rule with the rows that break it; a column left out holds its default and breaks none."""
+    """Yield every rule with the rows that break it; an absent column holds its default and breaks none."""
     offsets = columns["items[]"]
     items = np.diff(offsets)
     yield from _broken_envelope(columns)
     yield items == 0, "it has no items"
     yield items > items_max, f"it has more than {items_max} items"
-    for bad, rule in _broken_side(app.features, columns, "user", items_max):
-        yield bad, rule
+    yield from _broken_side(app.features, columns, "user", items_max)
     for bad, rule in _broken_side(app.features, columns, "item", items_max):
         yield _any_item(bad, offsets), rule
     for label in app.labels:
@@ -40,13 +39,12 @@ def broken_impressions(app: App, columns: Columns, items_max: int) -> Broken:
 
 
 def broken_actions(columns: Columns) -> Broken:
-    """Every rule with the rows that break it."""
+    """Yield every rule with the rows that break it."""
     yield from _broken_envelope(columns)
     yield np.diff(columns["action$"]) == 0, "its action is empty"
-    if "weight" not in columns:
-        return
-    weight = columns["weight"]
-    yield ~(np.isfinite(weight) & (weight >= 0)), "its weight is negative or not finite"
+    if "weight" in columns:
+        valid = np.isfinite(columns["weight"]) & (columns["weight"] >= 0)
+        yield ~valid, "its weight is negative or not finite"
 
 
 def _broken_envelope(columns: Columns) -> Broken:
@@ -99,8 +97,8 @@ def _broken_dense(columns: Columns, path: str, width: int) -> Broken:
 
 
 def _any_item(bad: Bools, offsets: npt.NDArray[np.int32]) -> Bools:
-    """Which rows have a bad one among theirs."""
-    if not bad.any():  # most often; adding them up costs more than looking
+    """Return the rows with a bad item."""
+    if not bad.any():  # the usual case, which is cheaper to test than to sum
         return np.zeros(len(offsets) - 1, np.bool_)
     before = np.concatenate(([0], np.cumsum(bad)))
     return before[offsets[1:]] > before[offsets[:-1]]

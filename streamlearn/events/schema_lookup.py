@@ -1,4 +1,4 @@
-"""The schemas an application's settings name: older ones, and those of a schema registry by its ids."""
+"""The schemas that an application's settings name: older ones, and those of a schema registry by id."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ REGISTRY_ID_MAX = 2**31 - 1
 
 
 def named_schemas(folder: AppFolder) -> tuple[tuple[Schema, ...], dict[int, Schema]]:
-    """The files of `topics.old_schemas` and `topics.schema_ids`, read.
-
-    Raises:
-        ConfigError: A file is missing, too large or no schema; or an id is no number.
-    """
+    """Read the files of `topics.old_schemas` and `topics.schema_ids`; raises ConfigError for an invalid file or id."""
     topics = folder.settings.topics
     old = tuple(_read(folder.folder / name, "topics.old_schemas") for name in topics.old_schemas)
     ids = {_number(number): name for number, name in topics.schema_ids.items()}
@@ -37,6 +33,6 @@ def _read(file: Path, setting: str) -> Schema:
     try:
         return schema_of(read_bounded(file, "an Avro schema").decode())
     except (ConfigError, UnicodeDecodeError) as error:
-        what = error.message if isinstance(error, ConfigError) else "not valid UTF-8"
-        message = f"{setting}: {file.name}: {what}"
+        reason = error.message if isinstance(error, ConfigError) else "not valid UTF-8"
+        message = f"{setting}: {file.name}: {reason}"
         raise ConfigError(message, help="name the file of one Avro record schema, relative to app.toml") from error

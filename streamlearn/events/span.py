@@ -1,4 +1,4 @@
-"""Where each event's bytes lie: spans of one buffer, with the record and place each came from."""
+"""Spans: where each event's bytes are in one buffer, with its record and its index there."""
 
 from __future__ import annotations
 
@@ -24,109 +24,74 @@ __all__ = [
 ]
 
 Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+UInt8s = npt.NDArray[np.uint8]
 
-# An item's index within its record is an int32, and packs of ours hold far less.
+# An item's index within its record is an int32; the Producer's packs hold far fewer items.
 PACK_ITEMS_MAX = 1 << 24
 
 
 class Singles(NamedTuple):
-    """Records that hold one event each: n of them.
+    """n records that hold one event each."""
 
-    Attributes:
-        record_index: int64[n]. Which of all records.
-        fingerprints: uint64[n]. Their writer schemas'.
-        body_at: int64[n]. Where their bodies begin.
-        lengths: int64[n]. How long they are, framing included.
-    """
-
-    record_index: Int64s
-    fingerprints: npt.NDArray[np.uint64]
-    body_at: Int64s
-    lengths: Int64s
+    record_index: Int64s  # [n], the indexes among all records
+    fingerprints: UInt64s  # [n], of the writer schemas
+    body_at: Int64s  # [n], where the bodies begin
+    lengths: Int64s  # [n], with framing
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Bodies of n events.
+    """The bytes of n events in one buffer."""
 
-    Attributes:
-        buffer: uint8. Holds them all.
-        begins: int64[n]. Where each event's framing begins.
-        starts: int64[n]. Where its body begins.
-        ends: int64[n]. Where it ends.
-        fingerprints: uint64[n]. Its writer schema's.
-        record_index: int32[n]. The record it came from.
-        event_index: int32[n]. Which event of its record.
-        item_base: int32[n]. The index of its first item within its record.
-        items: int32[n]. How many items its pack says it has; -1: it came alone.
-    """
-
-    buffer: npt.NDArray[np.uint8]
-    begins: Int64s
-    starts: Int64s
-    ends: Int64s
-    fingerprints: npt.NDArray[np.uint64]
-    record_index: Int32s
-    event_index: Int32s
-    item_base: Int32s
-    items: Int32s
+    buffer: UInt8s
+    begins: Int64s  # [n], where each event's framing begins
+    starts: Int64s  # [n], where its body begins
+    ends: Int64s  # [n], where it ends
+    fingerprints: UInt64s  # [n], the fingerprint of its writer schema
+    record_index: Int32s  # [n], its record
+    event_index: Int32s  # [n], its index in the record
+    item_base: Int32s  # [n], the index of its first item within the record
+    items: Int32s  # [n], the number of items that its pack declares; -1 without a pack
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def take(self, rows: Int64s) -> Spans:
-        """The spans of some rows; the buffer is shared."""
-        return Spans(
-            self.buffer,
-            self.begins[rows],
-            self.starts[rows],
-            self.ends[rows],
-            self.fingerprints[rows],
-            self.record_index[rows],
-            self.event_index[rows],
-            self.item_base[rows],
-            self.items[rows],
-        )
+        """Return the spans of some rows, with the same buffer."""
+        return Spans(self.buffer, *(getattr(self, column.name)[rows] for column in fields(self)[1:]))
 
     def places(self, record_index: Int32s, event_index: Int32s) -> Int64s:
-        """Where some of these events lie, each named by its record and its place in it."""
-        mine, wanted = _numbers(self.record_index, self.event_index), _numbers(record_index, event_index)
-        if (mine[1:] >= mine[:-1]).all():
-            return np.searchsorted(mine, wanted).astype(np.int64)
-        order = np.argsort(mine)
-        found: Int64s = order[np.searchsorted(mine, wanted, sorter=order)]
-        return found
+        """Return the rows of some of these events, each given by its record and its index there."""
+        ids, wanted = _ids(self.record_index, self.event_index), _ids(record_index, event_index)
+        if (ids[1:] >= ids[:-1]).all():
+            return np.searchsorted(ids, wanted).astype(np.int64)
+        order = np.argsort(ids)
+        rows: Int64s = order[np.searchsorted(ids, wanted, sorter=order)]
+        return rows
 
     def failure(self, row: int, reason: str, detail: str) -> Failure:
-        """One row as a failure, with its bytes."""
-        alone = bool(self.items[row] < 0)
-        event_index = -1 if alone else int(self.event_index[row])
+        """Return one row as a failure, with its bytes."""
+        event_index = -1 if self.items[row] < 0 else int(self.event_index[row])
         event = self.buffer[self.begins[row] : self.ends[row]].tobytes()
         return Failure(int(self.record_index[row]), event_index, reason, detail, event)
 
 
 def joined_spans(parts: Sequence[Spans]) -> Spans:
-    """Several spans as those of one buffer."""
-    filled = [one for one in parts if len(one)] or parts[:1]
+    """Join spans into those of one buffer."""
+    filled = [part for part in parts if len(part)] or parts[:1]
     if len(filled) == 1:
         return filled[0]
-    bases = np.concatenate(([0], np.cumsum([len(one.buffer) for one in filled])))
-    joined = {field.name: np.concatenate([getattr(one, field.name) for one in filled]) for field in fields(Spans)}
-    shift = np.repeat(bases[:-1], [len(one) for one in filled])
+    bases = np.concatenate(([0], np.cumsum([len(part.buffer) for part in filled])))
+    joined = {field.name: np.concatenate([getattr(part, field.name) for part in filled]) for field in fields(Spans)}
+    shift = np.repeat(bases[:-1], [len(part) for part in filled])
     return Spans(**joined | {name: joined[name] + shift for name in ("begins", "starts", "ends")})
 
 
-def framed_fingerprints(
-    records: Sequence[bytes], lengths: Int64s
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-    """What single-object framing says at the begin of each record, and which records begin so.
+def framed_fingerprints(records: Sequence[bytes], lengths: Int64s) -> tuple[UInt64s, npt.NDArray[np.bool_]]:
+    """Return the fingerprint in each of n records (uint64[n]), and whether it has single-object framing (bool[n]).
 
-    Args:
-        records: n records.
-        lengths: int64[n]. Their lengths.
-
-    Returns:
-        uint64[n], whatever bytes stand there, and bool[n].
+    A record without that framing gets the number that its bytes happen to form.
     """
     heads = b"".join([record[:PREFIX_BYTES] for record in records])
     if len(heads) != PREFIX_BYTES * len(records):  # some are shorter
@@ -137,53 +102,32 @@ def framed_fingerprints(
 
 
 def spans_of_records(records: Sequence[bytes], singles: Singles) -> Spans:
-    """Spans of records that hold one event each.
-
-    Args:
-        records: All records.
-        singles: Those that do.
-    """
+    """Return the spans of those records that hold one event each."""
     count = len(singles.record_index)
     chosen = records if count == len(records) else [records[index] for index in singles.record_index.tolist()]
     ends = np.cumsum(singles.lengths)
     begins = ends - singles.lengths
-    zeros = np.zeros(count, np.int32)
-    return Spans(
-        buffer=np.frombuffer(b"".join(chosen), np.uint8),
-        begins=begins,
-        starts=begins + singles.body_at,
-        ends=ends,
-        fingerprints=singles.fingerprints,
-        record_index=singles.record_index.astype(np.int32),
-        event_index=zeros,
-        item_base=zeros,
-        items=np.full(count, -1, np.int32),
-    )
+    buffer = np.frombuffer(b"".join(chosen), np.uint8)
+    bounds = (begins, begins + singles.body_at, ends)
+    return _single_spans(buffer, bounds, singles.fingerprints, singles.record_index.astype(np.int32))
 
 
-def spans_of_events(buffer: npt.NDArray[np.uint8], at: Int64s) -> Spans:
-    """Spans of framed events that lie end to end, each told by its place as its record.
+def spans_of_events(buffer: UInt8s, at: Int64s) -> Spans:
+    """Return the spans of n framed events, end to end in a buffer, where `at` is int64[n+1]; the row is the record."""
+    begins, ends = at[:-1], at[1:]
+    bounds = (begins, np.minimum(begins + PREFIX_BYTES, ends), ends)
+    return _single_spans(buffer, bounds, _fingerprints(buffer, begins, ends), np.arange(len(begins), dtype=np.int32))
 
-    Args:
-        buffer: uint8. All of them.
-        at: int64[n+1]. Where each begins.
-    """
-    begins, ends, zeros = at[:-1], at[1:], np.zeros(len(at) - 1, np.int32)
-    return Spans(
-        buffer=buffer,
-        begins=begins,
-        starts=np.minimum(begins + PREFIX_BYTES, ends),
-        ends=ends,
-        fingerprints=_fingerprints(buffer, begins, ends),
-        record_index=np.arange(len(begins), dtype=np.int32),
-        event_index=zeros,
-        item_base=zeros,
-        items=np.full(len(begins), -1, np.int32),
-    )
+
+def _single_spans(
+    buffer: UInt8s, bounds: tuple[Int64s, Int64s, Int64s], fingerprints: UInt64s, record_index: Int32s
+) -> Spans:
+    zeros = np.zeros(len(record_index), np.int32)
+    return Spans(buffer, *bounds, fingerprints, record_index, event_index=zeros, item_base=zeros, items=zeros - 1)
 
 
 def spans_of_packs(records: Sequence[bytes], packs: Sequence[int], failures: list[Failure]) -> Spans:
-    """Spans of the events within packs; packs and events that cannot be told apart join `failures`."""
+    """Return the spans of the events in packs; invalid packs and events join `failures`."""
     chosen = [records[index] for index in packs]
     columns, kept, malformed = PACK_PLAN.decode_list(chosen, PREFIX_BYTES)
     for row, reason in malformed:
@@ -192,12 +136,12 @@ def spans_of_packs(records: Sequence[bytes], packs: Sequence[int], failures: lis
     events_at, items_at = columns["events[]"], columns["items[]"]
     counts = np.diff(events_at)
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(columns["items"], dtype=np.int64)))
-    lying = _lying(counts, items_at, columns["items"], before)
-    for row, detail in lying.items():
+    invalid = _invalid_packs(counts, items_at, columns["items"], before)
+    for row, detail in invalid.items():
         failures.append(Failure(int(record_of[row]), -1, "malformed", detail, chosen[int(kept[row])]))
-    if lying:
-        keep = np.delete(kept, list(lying)).tolist()
-        return spans_of_packs(records, [packs[row] for row in keep], failures)
+    if invalid:
+        valid = np.delete(kept, list(invalid)).tolist()
+        return spans_of_packs(records, [packs[row] for row in valid], failures)
     ends = columns["events$"][1:].astype(np.int64)
     begins = columns["events$"][:-1].astype(np.int64)
     base = before[:-1] - np.repeat(before[events_at[:-1]], counts)
@@ -215,42 +159,42 @@ def spans_of_packs(records: Sequence[bytes], packs: Sequence[int], failures: lis
     return _framed(spans, failures)
 
 
-def _numbers(record_index: Int32s, event_index: Int32s) -> Int64s:
+def _ids(record_index: Int32s, event_index: Int32s) -> Int64s:
     return record_index.astype(np.int64) << 32 | event_index
 
 
-def _lying(counts: Int64s, items_at: Int32s, items: Int32s, before: Int64s) -> dict[int, str]:
-    """Packs whose item counts cannot be true, and what they say."""
-    lying: dict[int, str] = {}
+def _invalid_packs(counts: Int64s, items_at: Int32s, items: Int32s, before: Int64s) -> dict[int, str]:
+    """Return the packs with impossible item counts, and why."""
+    invalid: dict[int, str] = {}
     for row in np.flatnonzero(counts != np.diff(items_at)).tolist():
-        lying[row] = f"a pack of {counts[row]} events with {items_at[row + 1] - items_at[row]} item counts"
-    shown = before[items_at[1:]] - before[items_at[:-1]]
-    for row in np.flatnonzero(shown > PACK_ITEMS_MAX).tolist():
-        lying.setdefault(row, f"a pack of {shown[row]} items; the limit is {PACK_ITEMS_MAX}")
+        invalid[row] = f"a pack of {counts[row]} events with {items_at[row + 1] - items_at[row]} item counts"
+    totals = before[items_at[1:]] - before[items_at[:-1]]
+    for row in np.flatnonzero(totals > PACK_ITEMS_MAX).tolist():
+        invalid.setdefault(row, f"a pack of {totals[row]} items; the limit is {PACK_ITEMS_MAX}")
     negative = np.flatnonzero(items < 0)
     for row in (np.searchsorted(items_at, negative, side="right") - 1).tolist():
-        lying.setdefault(row, "a pack with a negative item count")
-    return lying
+        invalid.setdefault(row, "a pack with a negative item count")
+    return invalid
 
 
 def _framed(spans: Spans, failures: list[Failure]) -> Spans:
-    """The spans that begin as a framed event does."""
+    """Return the spans that begin with a framing; the others join `failures`."""
     short = spans.ends - spans.begins < PREFIX_BYTES
     first = np.minimum(spans.begins, max(len(spans.buffer) - 2, 0))
     marker = np.zeros(len(spans), bool)
     if len(spans.buffer) >= len(MARKER):
         marker = (spans.buffer[first] == MARKER[0]) & (spans.buffer[first + 1] == MARKER[1])
-    bad = short | ~marker
-    if not bad.any():
+    invalid = short | ~marker
+    if not invalid.any():
         return spans
     detail = "an event in a pack begins with C3 01 and a fingerprint"
-    failures.extend(spans.failure(row, "garbage", detail) for row in np.flatnonzero(bad).tolist())
-    return spans.take(np.flatnonzero(~bad))
+    failures.extend(spans.failure(row, "garbage", detail) for row in np.flatnonzero(invalid).tolist())
+    return spans.take(np.flatnonzero(~invalid))
 
 
-def _fingerprints(buffer: npt.NDArray[np.uint8], begins: Int64s, ends: Int64s) -> npt.NDArray[np.uint64]:
-    """The eight bytes after each marker; zero where an event is too short to have them."""
-    found = np.zeros((len(begins), 8), np.uint8)
+def _fingerprints(buffer: UInt8s, begins: Int64s, ends: Int64s) -> UInt64s:
+    """Return the eight bytes after each marker; zero if an event is too short to have them."""
+    raw = np.zeros((len(begins), 8), np.uint8)
     long = ends - begins >= PREFIX_BYTES
-    found[long] = buffer[begins[long, None] + np.arange(2, PREFIX_BYTES)]
-    return found.reshape(-1).view("<u8").astype(np.uint64)
+    raw[long] = buffer[begins[long, None] + np.arange(2, PREFIX_BYTES)]
+    return raw.reshape(-1).view("<u8").astype(np.uint64)

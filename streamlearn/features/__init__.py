@@ -1,4 +1,4 @@
-"""What an application's features and labels are, and the order their numbers take."""
+"""The declared features and labels of an application, and the layout of a model's inputs."""
 
 from streamlearn.features.keys import keys_of
 from streamlearn.features.labels import Label, LabelGroup, labels_differ, window_settings_id

@@ -1,7 +1,4 @@
-"""The keys of values: what a slot's rows are found by, from values as people have them.
-
-It is the hash that events go through, so that a key computed here meets the rows that were learned there.
-"""
+"""The keys of a slot's values, computed with the hash that events use, so that they find the learned rows."""
 
 from __future__ import annotations
 
@@ -22,20 +19,15 @@ __all__ = ["keys_of"]
 def keys_of(
     slot: Slot, values: Sequence[int] | Sequence[str] | npt.NDArray[Any], *, offsets: npt.NDArray[Any] | None = None
 ) -> npt.NDArray[np.uint64]:
-    """The keys of a slot's values, one a value; of a multi-valued slot, of all rows' values one after another.
+    """Return the keys of a slot's n values, as uint64[n]; of a multi-valued slot, of all rows one after another.
 
-    Args:
-        slot: Whose values they are. The same value of two slots has two keys, unless one has the keys of the other.
-        values: Integers of 64 bits for a slot of `value="int"`, texts for one of `value="str"`: a list, or an array
-            of one dimension.
-        offsets: For texts as columns of events have them: the n + 1 places, int32 or int64, that cut `values`, which
-            are then the UTF-8 bytes of all texts, end to end.
-
-    Returns:
-        uint64[n].
+    Two slots give the same value different keys, unless one sets `keys_of` to the other. `values` is a list or
+    one-dimensional array: 64-bit integers for `value="int"`, texts for `value="str"`. Texts may also come as in the
+    columns of events: `values` then holds the UTF-8 bytes of all texts, and `offsets` the n + 1 positions, int32 or
+    int64, that separate them.
 
     Raises:
-        UsageError: The values are not the slot's.
+        UsageError: The values are not of the slot's type.
         ValueError: The offsets do not describe the bytes.
 
     Examples:
@@ -55,40 +47,38 @@ def keys_of(
         if offsets is not None:
             raise _refused(slot, "offsets", "leave them out: the offsets already separate the texts")
         return native.hash_ints(_integers(slot, values), salt)
-    cut, data = _encoded(slot, values) if offsets is None else (offsets, values)
-    return native.hash_strings(cut, data, salt)  # type: ignore[arg-type]
+    ends, data = _encoded(slot, values) if offsets is None else (offsets, values)
+    return native.hash_strings(ends, data, salt)  # type: ignore[arg-type]
 
 
 def _integers(slot: Slot, values: Any) -> npt.NDArray[np.int64]:
     import numpy as np
 
-    # An empty list is of no type, and no value is none of the wrong one.
-    array = np.asarray(values) if len(values) else np.empty(0, np.int64)
+    array = np.asarray(values) if len(values) else np.empty(0, np.int64)  # an empty list has no integer type
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise _refused(slot, f"{array.dtype} of shape {array.shape}", "give whole numbers of 64 bits")
     if array.dtype == np.uint64 and array.size and int(array.max()) > np.iinfo(np.int64).max:
-        raise _refused(
-            slot, f"{int(array.max())}", "integer values are signed 64-bit numbers; pass the values, not their keys"
-        )
+        help = "integer values are signed 64-bit numbers; pass the values, not their keys"
+        raise _refused(slot, f"{int(array.max())}", help)
     return np.ascontiguousarray(array, np.int64)
 
 
 def _encoded(slot: Slot, values: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each text ends, and the bytes of all."""
+    """Return the positions that separate the texts, and the bytes of all."""
     import numpy as np
 
-    listed = values.tolist() if isinstance(values, np.ndarray) else values
-    # One text is a sequence of texts, too, and never meant as that.
-    wrong = [listed] if isinstance(listed, str) else [one for one in listed if not isinstance(one, str)]
-    if wrong:
-        raise _refused(slot, f"{wrong[0]!r:.80}", "give a list of texts")
+    texts = values.tolist() if isinstance(values, np.ndarray) else values
+    # A text is itself a sequence of texts, but never meant as one.
+    invalid = [texts] if isinstance(texts, str) else [value for value in texts if not isinstance(value, str)]
+    if invalid:
+        raise _refused(slot, f"{invalid[0]!r:.80}", "give a list of texts")
     try:
-        texts = [one.encode() for one in listed]
+        encoded = [text.encode() for text in texts]
     except UnicodeEncodeError as error:
         raise _refused(slot, repr(error.object), "use valid Unicode without lone surrogates") from None
-    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    return ends, np.frombuffer(b"".join(texts), np.uint8)
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    return ends, np.frombuffer(b"".join(encoded), np.uint8)
 
 
-def _refused(slot: Slot, found: str, help: str) -> UsageError:
-    return UsageError(f"slot {slot.name!r} has values of type {slot.value}, but was given {found}", help=help)
+def _refused(slot: Slot, given: str, help: str) -> UsageError:
+    return UsageError(f"slot {slot.name!r} has values of type {slot.value}, but was given {given}", help=help)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streamlearn.errors import SpecError
-from streamlearn.features.names import check_name, check_unique, declared, fingerprint
+from streamlearn.features.names import check_name, check_unique, declared, fingerprint, require
 
 __all__ = ["Label", "LabelGroup", "check_labels", "labels_differ", "window_settings_id"]
 
@@ -18,10 +17,10 @@ class LabelGroup:
     """Labels that are decided together.
 
     Attributes:
-        name: Its name.
-        wait_s: A row is emitted this long after the impression, with what is known then.
-        window_s: An action later than `wait_s` and within `window_s` emits a correction; later still it is
-            late. Equal to `wait_s`, there are no corrections.
+        name: The group's name.
+        wait_s: A row is emitted this long after the impression, with the actions known by then.
+        window_s: An action later than `wait_s` and within `window_s` emits a correction; an even later one is
+            late. If both are equal, there are no corrections.
     """
 
     name: str
@@ -31,13 +30,13 @@ class LabelGroup:
 
 @dataclass(frozen=True)
 class Label:
-    """One thing a model predicts.
+    """One prediction target of a model.
 
     Attributes:
         name: Its name in samples, metrics and scores.
         action: The action that makes it positive.
-        group: The label group whose window it has.
-        sample_rate: The share of negatives kept, chosen by a hash, so that replay keeps the same ones.
+        group: The label group that sets its window.
+        sample_rate: The share of negatives kept; a hash chooses them, so that a replay keeps the same ones.
     """
 
     name: str
@@ -47,66 +46,57 @@ class Label:
 
 
 def check_labels(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> None:
-    """Refuse groups and labels that contradict each other.
-
-    Raises:
-        SpecError: With the first contradiction found.
-    """
+    """Refuse groups and labels that contradict each other; raises SpecError with the first contradiction."""
     check_unique("label group", (group.name for group in groups))
     check_unique("label", (label.name for label in labels))
     for group in groups:
         _check_group(group)
-    if not labels:
-        message = "an application has no labels"
-        raise SpecError(message, help="declare at least one Label")
+    require(bool(labels), "an application has no labels", "declare at least one Label")
     names = [group.name for group in groups]
     for label in labels:
         _check_label(label, names)
-    idle = set(names) - {label.group for label in labels}
-    if idle:
-        message = f"label group {sorted(idle)[0]!r} has no labels"
-        raise SpecError(message, help="remove it, or name it as the group of a label")
+    used = {label.group for label in labels}
+    for name in sorted(names):
+        message = f"label group {name!r} has no labels"
+        require(name in used, message, "remove it, or name it as the group of a label")
 
 
-def labels_differ(what: str, theirs: Sequence[str], mine: Sequence[str]) -> str:
-    """How the labels of a version differ from an application's, in words; empty where they do not.
+def labels_differ(version: str, labels: Sequence[str], app_labels: Sequence[str]) -> str:
+    """Return how the labels of a version differ from an application's, or an empty string.
 
     Examples:
         >>> labels_differ("version 121 of 'shop'", ["click", "like"], ["like", "click"])
         "version 121 of 'shop' has the labels click, like; this application has like, click"
     """
-    if list(theirs) == list(mine):
+    if list(labels) == list(app_labels):
         return ""
-    return f"{what} has the labels {', '.join(theirs)}; this application has {', '.join(mine)}"
+    return f"{version} has the labels {', '.join(labels)}; this application has {', '.join(app_labels)}"
 
 
 def window_settings_id(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> str:
-    """Changes when the same events would give other samples; it is apart from the feature fingerprint."""
-    said = {"groups": [declared(group) for group in groups], "labels": [declared(label) for label in labels]}
-    return fingerprint(said)
+    """Return an id that changes when the same events would give other samples, apart from their features."""
+    return fingerprint({"groups": [*map(declared, groups)], "labels": [*map(declared, labels)]})
 
 
 def _check_group(group: LabelGroup) -> None:
     check_name("label group", group.name)
+    owner = f"label group {group.name!r}"
     for field in ("wait_s", "window_s"):
         value = getattr(group, field)
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= WINDOW_S_MAX:
-            message = f"label group {group.name!r}: {field} is {value!r}"
-            raise SpecError(message, help=f"use a whole number of seconds from 1 to {WINDOW_S_MAX} for {field}")
-    if group.wait_s > group.window_s:
-        message = f"label group {group.name!r}: wait_s {group.wait_s} is longer than window_s {group.window_s}"
-        raise SpecError(
-            message, help="a row cannot wait longer than its window; set both to the same value for no corrections"
-        )
+        valid = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= WINDOW_S_MAX
+        help = f"use a whole number of seconds from 1 to {WINDOW_S_MAX} for {field}"
+        require(valid, f"{owner}: {field} is {value!r}", help)
+    message = f"{owner}: wait_s {group.wait_s} is longer than window_s {group.window_s}"
+    help = "a row cannot wait longer than its window; set both to the same value for no corrections"
+    require(group.wait_s <= group.window_s, message, help)
 
 
 def _check_label(label: Label, groups: Sequence[str]) -> None:
     check_name("label", label.name)
     check_name("action", label.action)
-    if label.group not in groups:
-        message = f"label {label.name!r} is in group {label.group!r}, which is not declared"
-        raise SpecError(message, help=f"the groups are {', '.join(groups) or 'none'}")
+    message = f"label {label.name!r} is in group {label.group!r}, which is not declared"
+    require(label.group in groups, message, f"the groups are {', '.join(groups) or 'none'}")
     rate = label.sample_rate
-    if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0.0 < rate <= 1.0:
-        message = f"label {label.name!r}: sample_rate is {label.sample_rate!r}"
-        raise SpecError(message, help="sample_rate must be above 0 and at most 1")
+    valid = isinstance(rate, int | float) and not isinstance(rate, bool) and 0.0 < rate <= 1.0
+    message = f"label {label.name!r}: sample_rate is {label.sample_rate!r}"
+    require(valid, message, "sample_rate must be above 0 and at most 1")

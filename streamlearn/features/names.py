@@ -1,4 +1,4 @@
-"""Names that events, schemas, metrics and files can all carry; and the fingerprint of a declaration."""
+"""Names that events, schemas, metrics and files can all carry, and the fingerprint of a declaration."""
 
 from __future__ import annotations
 
@@ -14,98 +14,76 @@ from streamlearn.errors import SpecError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["check_name", "check_unique", "declared", "fingerprint", "model_fingerprint", "tuple_of"]
+__all__ = ["check_name", "check_unique", "declared", "fingerprint", "model_fingerprint", "require", "tuple_of"]
 
 Declared = TypeVar("Declared")
 NAME_CHARS_MAX = 64
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-# These would collide with the fields the event and sample schemas add beside the declared ones.
+# These would collide with fields that the event and sample schemas add to the declared ones.
 _RESERVED_SUFFIXES = ("_offsets", "_weights")
 _RESERVED_PREFIX = "served_"
 
 
-def check_name(what: str, name: str) -> None:
-    """Refuse a name that some format could not carry.
-
-    Args:
-        what: The kind of thing named, for the message ("slot", "label").
-        name: The name.
-
-    Raises:
-        SpecError: The name is not lower-case letters, digits and underscores, or is reserved.
-    """
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_CHARS_MAX:
-        message = f"invalid {what} name {name!r}"
-        hint = f"use lower-case letters, digits and underscores, beginning with a letter, at most {NAME_CHARS_MAX}"
-        raise SpecError(message, help=hint)
-    if name.startswith(_RESERVED_PREFIX) or name.endswith(_RESERVED_SUFFIXES):
-        message = f"{what} name {name!r} is reserved"
-        hint = f"names that begin with {_RESERVED_PREFIX!r} or end with {' or '.join(_RESERVED_SUFFIXES)} are reserved"
-        raise SpecError(message, help=hint)
+def require(rule: bool, message: str, help: str) -> None:
+    """Raise SpecError unless a rule of declarations holds."""
+    if not rule:
+        raise SpecError(message, help=help)
 
 
-def check_unique(what: str, names: Iterable[str]) -> None:
-    """Refuse the first name that stands twice.
+def check_name(kind: str, name: str) -> None:
+    """Refuse a name that some format could not carry; the error names the kind ("slot", "label")."""
+    valid = isinstance(name, str) and _NAME.fullmatch(name) is not None and len(name) <= NAME_CHARS_MAX
+    help = f"use lower-case letters, digits and underscores, beginning with a letter, at most {NAME_CHARS_MAX}"
+    require(valid, f"invalid {kind} name {name!r}", help)
+    reserved = name.startswith(_RESERVED_PREFIX) or name.endswith(_RESERVED_SUFFIXES)
+    help = f"names that begin with {_RESERVED_PREFIX!r} or end with {' or '.join(_RESERVED_SUFFIXES)} are reserved"
+    require(not reserved, f"{kind} name {name!r} is reserved", help)
 
-    Raises:
-        SpecError: Two of the names are equal.
-    """
+
+def check_unique(kind: str, names: Iterable[str]) -> None:
+    """Refuse the first name that occurs twice; raises SpecError."""
     seen: set[str] = set()
     for name in names:
-        if name in seen:
-            message = f"two {what}s are named {name!r}"
-            raise SpecError(message, help=f"give each {what} its own name")
+        require(name not in seen, f"two {kind}s are named {name!r}", f"give each {kind} its own name")
         seen.add(name)
 
 
-def tuple_of(field: str, kind: type[Declared], found: object) -> tuple[Declared, ...]:
-    """What was given where several declarations belong.
-
-    Raises:
-        SpecError: It is one of them alone, or holds something else.
-    """
+def tuple_of(field: str, kind: type[Declared], value: object) -> tuple[Declared, ...]:
+    """Return the declarations in a field as a tuple; raises SpecError for a single one, or for anything else."""
     name = kind.__name__
-    if isinstance(found, kind | str) or not isinstance(found, Iterable):
-        message = f"{field} is {found!r:.80}"
+    if isinstance(value, kind | str) or not isinstance(value, Iterable):
+        message = f"{field} is {value!r:.80}"
         raise SpecError(
             message, help=f"{field} must be a tuple: write ({name}(...),) with its comma even for one element"
         )
-    items = tuple(found)
+    items = tuple(value)
     for item in items:
-        if not isinstance(item, kind):
-            message = f"{field} holds {item!r:.80}; expected {name}"
-            raise SpecError(message, help=f"build each with {name}(...)")
+        message = f"{field} holds {item!r:.80}; expected {name}"
+        require(isinstance(item, kind), message, f"build each with {name}(...)")
     return items
 
 
-def declared(thing: DataclassInstance) -> dict[str, Any]:
-    """What a declaration says beyond its defaults, for fingerprints.
+def declared(declaration: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of a declaration that differ from their defaults, for fingerprints.
 
-    A field added to a declaration later enters no fingerprint until somebody uses it, so an upgrade refuses no
-    model trained before. For the same reason the default of a field never changes.
-
-    Args:
-        thing: A dataclass of plain values.
+    A field that is added to the dataclass later changes no fingerprint until someone sets it, so trained models stay
+    valid after an upgrade. For the same reason the default of a field never changes.
     """
-    said = {}
-    for field in fields(thing):
-        value = getattr(thing, field.name)
+    values = {}
+    for field in fields(declaration):
+        value = getattr(declaration, field.name)
         if value != field.default:
-            # Equal declarations are equal here too, whether a float was written 1 or 1.0.
-            said[field.name] = float(value) if "float" in str(field.type) and value is not None else value
-    return said
+            # A float written as 1 or 1.0 is the same declaration.
+            values[field.name] = float(value) if "float" in str(field.type) and value is not None else value
+    return values
 
 
 def fingerprint(values: Any) -> str:
-    """Sixteen hex digits that stay the same while what is declared stays the same.
-
-    Args:
-        values: Plain JSON values; the order of lists counts, the order of mappings does not.
-    """
+    """Return sixteen hex digits of plain JSON values. The order of lists counts, that of mappings does not."""
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def model_fingerprint(features: str, labels: Sequence[str]) -> str:
-    """The fingerprint of a model, from that of its features and the names of its labels in order."""
+    """Return the fingerprint of a model, from the fingerprint of its features and its label names in order."""
     return fingerprint([features, list(labels)])

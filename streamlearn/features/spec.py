@@ -1,6 +1,6 @@
-"""The features of an application, as declared: slots, dense columns, segments.
+"""The declared features of an application: slots, dense columns, segments.
 
-It knows nothing of events, tables or models; those are derived from it.
+It does not know events, tables or models; those derive from it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Slot:
     Attributes:
         name: Its name in events and samples; it also seeds the keys of its values.
         side: "user" (once a request) or "item" (once a candidate).
-        table: The table its rows live in; slots of one table agree on `dim` and `initial_range`.
+        table: The table that holds its rows; slots of one table agree on `dim` and `initial_range`.
         dim: Length of a row.
         multi: Whether an event holds a list of values instead of exactly one.
         pooling: How several rows become one; "weighted" takes a list of weights beside the values, "sequence"
             keeps the rows in order (user side only, oldest first, the newest `length` are kept).
-        length: How long a sequence is at most; 0 for every other pooling.
+        length: Longest sequence; 0 for every other pooling.
         value: The type of a value in events, "int" or "str".
-        initial_range: A row never learned is uniform in [-initial_range, initial_range).
-        default: What a single-valued slot holds in events that lack it; None makes it required. A slot that
+        initial_range: A new row is uniform in [-initial_range, initial_range).
+        default: The value of a single-valued slot in events that lack it; None makes it required. A slot that
             is added to a live application needs one (or is `multi`, whose default is the empty list).
         keys_of: Another slot whose keys these values share, so that a history of videos and the candidate
-            video meet in the same rows.
+            video use the same rows.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Dense:
     Attributes:
         name: Its name in events and samples.
         side: "user" or "item".
-        width: How many numbers a value has; in events a width of 1 is a number, more are a list.
-        default: What events that lack it hold in every place; None makes it required.
+        width: Numbers in a value; in events, a width of 1 is a number, and more are a list.
+        default: Every number of the value in events that lack it; None makes it required.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Segment:
-    """A text that metrics are cut by, such as a page or a country; no model ever reads it.
+    """A text by which metrics are split, such as a page or a country; models do not read it.
 
     Attributes:
         name: Its name in events, samples and metrics.
@@ -91,7 +91,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What the slots of one table agree on."""
+    """The properties that the slots of one table share."""
 
     name: str
     dim: int
@@ -106,7 +106,7 @@ class FeatureSpec:
         slots: The sparse columns.
         dense: The dense columns.
         item_id: The item-side slot that names an item; actions refer to items by its value.
-        segments: Texts that metrics are cut by.
+        segments: Texts by which metrics are split.
 
     Examples:
         >>> spec = FeatureSpec(slots=(Slot("user_id", "user"), Slot("video_id", "item")), item_id="video_id")
@@ -122,21 +122,12 @@ class FeatureSpec:
     segments: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a spec that contradicts itself.
-
-        Raises:
-            SpecError: With the first contradiction found.
-        """
         for field, kind in (("slots", Slot), ("dense", Dense), ("segments", Segment)):
             object.__setattr__(self, field, tuple_of(field, kind, getattr(self, field)))
         check_spec(self)
 
     def slot(self, name: str) -> Slot:
-        """The slot of that name.
-
-        Raises:
-            SpecError: There is none.
-        """
+        """Return the slot with a name; raises SpecError if there is none."""
         for slot in self.slots:
             if slot.name == name:
                 return slot
@@ -144,35 +135,33 @@ class FeatureSpec:
         raise SpecError(message, help=f"the slots are {', '.join(slot.name for slot in self.slots)}")
 
     def slots_of(self, side: Side) -> tuple[Slot, ...]:
-        """The slots of one side, as declared."""
+        """Return the slots of one side, as declared."""
         return self._slots_by_side[side]
 
     def dense_of(self, side: Side) -> tuple[Dense, ...]:
-        """The dense columns of one side, as declared."""
+        """Return the dense columns of one side, as declared."""
         return self._dense_by_side[side]
 
     def segments_of(self, side: Side) -> tuple[Segment, ...]:
-        """The segments of one side, as declared."""
+        """Return the segments of one side, as declared."""
         return tuple(segment for segment in self.segments if segment.side == side)
 
     @cached_property
-    def _slots_by_side(self) -> dict[Side, tuple[Slot, ...]]:
-        """Asked for with every message."""
-        return {side: tuple(one for one in self.slots if one.side == side) for side in ("user", "item")}
+    def _slots_by_side(self) -> dict[Side, tuple[Slot, ...]]:  # cached, since every message uses it
+        return {side: tuple(slot for slot in self.slots if slot.side == side) for side in ("user", "item")}
 
     @cached_property
     def _dense_by_side(self) -> dict[Side, tuple[Dense, ...]]:
-        return {side: tuple(one for one in self.dense if one.side == side) for side in ("user", "item")}
+        return {side: tuple(column for column in self.dense if column.side == side) for side in ("user", "item")}
 
     @cached_property
     def tables(self) -> tuple[TableSpec, ...]:
-        """The tables the slots name, in the order they are first named."""
-        named = (TableSpec(slot.table, slot.dim, slot.initial_range) for slot in self.slots)
-        return tuple(dict.fromkeys(named))
+        """The tables of the slots, in the order of their first slots."""
+        return tuple(dict.fromkeys(TableSpec(slot.table, slot.dim, slot.initial_range) for slot in self.slots))
 
     @cached_property
     def pack(self) -> PackPlan:
-        """The order the numbers of both sides take on their way into a model."""
+        """The layout of a model's inputs."""
         return PackPlan(
             user=pack_side(self.slots_of("user"), self.dense_of("user")),
             item=pack_side(self.slots_of("item"), self.dense_of("item")),
@@ -180,9 +169,9 @@ class FeatureSpec:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when a model trained before could not read what is packed now. `App` adds the labels to it.
+        """Changes when a trained model cannot read the packed inputs any more. `App` adds the labels to it.
 
-        Defaults and segments do not enter: giving an old slot a default, or cutting metrics another way,
+        Defaults and segments do not count: a new default for an old slot, or another split of the metrics,
         leaves every trained model valid.
         """
         columns = [*map(declared, self.slots), *map(declared, self.dense)]

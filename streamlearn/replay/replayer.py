@@ -1,6 +1,6 @@
-"""The replayer: a history through a Producer, at a multiple of real time or as fast as it goes.
+"""The replayer: it feeds a history through a Producer, at a multiple of real time or at full speed.
 
-It does not know what the events are, nor where the topics live.
+It does not know the contents of the events, or where the topics are.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from streamlearn.settings.events import ReplaySettings
 
 __all__ = ["ReplayProgress", "ReplayReport", "Replayer"]
 
-# Blocks are sent this often at most, a stop is noticed this fast, and a topic that refuses is noticed this
-# fast when nothing else asks for a flush.
-BLOCK_WALL_MS = 50
-SLEEP_S_MAX = 0.1
-FLUSH_S = 1.0
+BLOCK_WALL_MS = 50  # the wall time that a block spans
+SLEEP_S_MAX = 0.1  # how soon it notices a stop
+FLUSH_S = 1.0  # how soon it notices a topic that refuses, at full speed
 SPEED_MAX = 1e9
 
 Scored = Callable[[Columns, int], Columns]
@@ -32,61 +30,44 @@ Scored = Callable[[Columns, int], Columns]
 
 @dataclass(frozen=True)
 class ReplayProgress:
-    """How far a replay is.
+    """The progress of a replay."""
 
-    Attributes:
-        events: Events given to the Producer so far.
-        event_time_ms: The event time reached.
-        seconds: How long it has taken.
-    """
-
-    events: int
-    event_time_ms: int
-    seconds: float
+    events: int  # given to the Producer so far
+    event_time_ms: int  # the event time reached
+    seconds: float  # of wall time
 
     @property
     def events_per_s(self) -> float:
-        """Events a second so far."""
-        return self.events / self.seconds if self.seconds > 0 else 0.0
+        """Events per second so far."""
+        return _rate(self.events, self.seconds)
 
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """What a replay did; all of it is acknowledged.
+    """The result of a replay; all its events are acknowledged."""
 
-    Attributes:
-        impressions: How many impressions were written.
-        actions: How many actions were written.
-        begin_ms: The event time it began at.
-        reached_ms: The event time it reached.
-        seconds: How long it took.
-        events_per_s: Events a second.
-        ended: Whether the end mark was written; False: it was stopped before.
-    """
-
-    impressions: int
-    actions: int
-    begin_ms: int
-    reached_ms: int
+    impressions: int  # written impressions
+    actions: int  # written actions
+    begin_ms: int  # event time of the begin
+    reached_ms: int  # event time of the end
     seconds: float
     events_per_s: float
-    ended: bool
+    ended: bool  # whether the end mark was written; False if the replay was stopped before
+
+
+def _rate(events: int, seconds: float) -> float:
+    return events / seconds if seconds > 0 else 0.0
 
 
 class Replayer:
     """Feeds one history through one Producer, once.
 
     Guaranteed: heartbeats every `heartbeat_s` of event time and an end mark, on every partition of both
-    topics; when `run` returns, everything is acknowledged. Not guaranteed: that the pace holds when the
-    topics take events more slowly; it then falls behind, and `ReplayReport.seconds` says so.
+    topics; when `run` returns, everything is acknowledged. Not guaranteed: that the pace holds if the
+    topics take events more slowly; it then falls behind, and `ReplayReport.seconds` shows it.
 
-    Args:
-        history: What to feed.
-        producer: Where to; it stays open.
-        settings: How often a heartbeat is due.
-        clock: What the pace is kept by.
-        scored: Given columns of impressions and how many they are, before they are produced; answers the columns that
-            are, such as the same with what serving says of them. Events wait for it.
+    `scored` receives the columns of impressions and their number, and returns the columns to write, for example with
+    the scores of serving. Events wait for it. The producer stays open.
     """
 
     def __init__(
@@ -119,14 +100,14 @@ class Replayer:
         """Feed the history.
 
         Args:
-            speed: Event time per wall time; 0 is as fast as it goes.
-            events_max: End after that many events, with the end mark.
+            speed: Event time per wall time; 0 is full speed.
+            events_max: End after this number of events, with the end mark.
             on_progress: Called after every block.
-            stop: Set it to end early; what was given is flushed, and there is no end mark.
+            stop: Set it to end early: the replay then flushes and writes no end mark.
 
         Raises:
-            ConfigError: `speed` or `events_max` is out of its bounds.
-            NotDelivered: The topics did not take all of it.
+            ConfigError: `speed` or `events_max` is out of bounds.
+            NotDelivered: The topics did not take all events.
         """
         _check(speed, events_max)
         begun_s = self._flushed_s = self._clock.monotonic_s()
@@ -141,9 +122,10 @@ class Replayer:
             if stop.is_set():
                 ended = False
                 break
-            left = None if events_max is None else events_max - self._events
-            last = left is not None and block.impressions_rows + block.actions_rows >= left
-            self._give(_first(block, left) if last and left is not None else block, at_pace=bool(speed))
+            last = False
+            if events_max is not None and block.impressions_rows + block.actions_rows >= events_max - self._events:
+                block, last = _first(block, events_max - self._events), True
+            self._produce(block, at_pace=bool(speed))
             if on_progress is not None:
                 seconds = self._clock.monotonic_s() - begun_s
                 on_progress(ReplayProgress(self._events, self._reached_ms, seconds))
@@ -152,15 +134,21 @@ class Replayer:
         if ended:
             self._producer.end(self._reached_ms)
         self._producer.flush()
-        return self._report(self._clock.monotonic_s() - begun_s, ended)
+        seconds = self._clock.monotonic_s() - begun_s
+        begin_ms = self._history.begin_ms
+        rate = _rate(self._events, seconds)
+        return ReplayReport(self._impressions, self._actions, begin_ms, self._reached_ms, seconds, rate, ended)
 
     @property
     def _events(self) -> int:
         return self._impressions + self._actions
 
-    def _give(self, block: HistoryBlock, *, at_pace: bool) -> None:
+    def _produce(self, block: HistoryBlock, *, at_pace: bool) -> None:
         if block.impressions_rows:
-            columns = self._stamped(block.impressions, block.impressions_rows)
+            columns = block.impressions
+            if "shown_wall_ms" not in columns:
+                now_ms = np.full(block.impressions_rows, self._clock.wall_ms(), np.int64)
+                columns = {**columns, "shown_wall_ms": now_ms}
             if self._scored is not None:
                 columns = self._scored(columns, block.impressions_rows)
             self._producer.impressions(columns, block.impressions_rows)
@@ -178,22 +166,12 @@ class Replayer:
             self._producer.flush()
             self._flushed_s = now_s
 
-    def _stamped(self, columns: Columns, rows: int) -> Columns:
-        if "shown_wall_ms" in columns:
-            return columns
-        return {**columns, "shown_wall_ms": np.full(rows, self._clock.wall_ms(), np.int64)}
-
     def _wait(self, due_s: float, stop: threading.Event) -> None:
         while not stop.is_set():
             left_s = due_s - self._clock.monotonic_s()
             if left_s <= 0:
                 return
             self._clock.sleep(min(left_s, SLEEP_S_MAX))
-
-    def _report(self, seconds: float, ended: bool) -> ReplayReport:
-        rate = self._events / seconds if seconds > 0 else 0.0
-        begin_ms = self._history.begin_ms
-        return ReplayReport(self._impressions, self._actions, begin_ms, self._reached_ms, seconds, rate, ended)
 
 
 def _check(speed: float, events_max: int | None) -> None:
@@ -206,19 +184,17 @@ def _check(speed: float, events_max: int | None) -> None:
 
 
 def _first(block: HistoryBlock, events: int) -> HistoryBlock:
-    """The block with its first events alone, impressions and actions taken in the order of time."""
-    shown, done = (
-        # Within a kind the order is that of arrival, so one event never comes before those ahead of it.
+    """Return the block with only its first events, impressions and actions together in the order of time."""
+    impression_times, action_times = (
+        # Within a kind the order of arrival counts, so no event may come before an earlier one.
         np.maximum.accumulate(columns["event_time_ms"][:rows]) if rows else np.zeros(0, np.int64)
-        for columns, rows in (
-            (block.impressions, block.impressions_rows),
-            (block.actions, block.actions_rows),
-        )
+        for columns, rows in ((block.impressions, block.impressions_rows), (block.actions, block.actions_rows))
     )
-    order = np.argsort(np.concatenate((shown, done)), kind="stable")[:events]
-    impressions = int((order < len(shown)).sum())
+    order = np.argsort(np.concatenate((impression_times, action_times)), kind="stable")[:events]
+    impressions = int((order < len(impression_times)).sum())
     actions = len(order) - impressions
-    reached_ms = max([int(times[count - 1]) for times, count in ((shown, impressions), (done, actions)) if count])
+    counted = ((impression_times, impressions), (action_times, actions))
+    reached_ms = max(int(times[count - 1]) for times, count in counted if count)
     return HistoryBlock(
         rows_of(block.impressions, 0, impressions) if impressions else {},
         impressions,

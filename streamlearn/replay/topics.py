@@ -1,4 +1,4 @@
-"""The topics of a replay, all that are missing made; refused where the two it writes to would not keep history."""
+"""The topics of a replay: it creates missing ones, and refuses existing ones that would not keep history."""
 
 from __future__ import annotations
 
@@ -17,48 +17,42 @@ _NAMES = ("impressions", "actions")
 
 @contextmanager
 def open_replay_topics(folder: AppFolder, *, append: bool = False) -> Iterator[tuple[Topic, Topic]]:
-    """The impressions and the actions topic of an application, open until the context ends; the others exist then.
+    """Open the impressions and the actions topic of an application, and create all its missing topics.
 
-    Nothing is made before everything that exists has been found fit.
-
-    Args:
-        folder: The application.
-        append: Whether topics that hold records already will do.
+    It checks all existing topics before it creates any. `append` allows topics that already hold records.
 
     Raises:
-        TopicExists: A topic expires records by age, so that it would lose history at once; or it holds
+        TopicExists: A topic expires records by age, so it would lose history at once; or it holds
             records, which `append` does not allow.
         ConfigError: The two topics have, or would have, different numbers of partitions.
-        TopicUnreachable: Nobody answered within `topics.reach_s`.
+        TopicUnreachable: A topic did not answer within `topics.reach_s`.
     """
     access = folder.access
     urls = {name: folder.topic_url(name) for name in _NAMES}
     with ExitStack() as stack:
-        found = {name: _existing(url, access) for name, url in urls.items()}
-        for topic in found.values():
-            if topic is not None:
-                stack.enter_context(topic)
-        _check(folder, found, urls)
-        for topic in found.values():
-            if topic is not None and not append:
-                _require_empty(topic)
+        existing: dict[str, Topic] = {}
         for name, url in urls.items():
-            if found[name] is None:
-                found[name] = stack.enter_context(create_topic(url, _wanted(folder, name), access))
-        impressions, actions = (found[name] for name in _NAMES)
-        assert impressions is not None
-        assert actions is not None
+            if topic := _open_existing(url, access):
+                existing[name] = stack.enter_context(topic)
+        _check(folder, existing, urls)
+        if not append:
+            for topic in existing.values():
+                _require_empty(topic)
+        impressions, actions = (
+            existing.get(name) or stack.enter_context(create_topic(url, _settings(folder, name), access))
+            for name, url in urls.items()
+        )
         for name in TOPICS:
             url = folder.topic_url(name)
             if name not in _NAMES:
-                wanted = folder.topic_settings(name, impressions.partitions)
-                (_existing(url, access) or create_topic(url, wanted, access)).close()
+                settings = folder.topic_settings(name, impressions.partitions)
+                (_open_existing(url, access) or create_topic(url, settings, access)).close()
         yield impressions, actions
 
 
 def _require_empty(topic: Topic) -> None:
     with topic.reader() as reader:
-        records = sum(reader.end(one) - reader.earliest(one) for one in range(topic.partitions))
+        records = sum(reader.end(partition) - reader.earliest(partition) for partition in range(topic.partitions))
     if records:
         message = f"{topic.url} already holds {records} records"
         hint = (
@@ -68,24 +62,22 @@ def _require_empty(topic: Topic) -> None:
         raise TopicExists(message, help=hint)
 
 
-def _existing(url: str, access: AccessSettings) -> Topic | None:
+def _open_existing(url: str, access: AccessSettings) -> Topic | None:
     try:
         return open_topic(url, access)
     except TopicMissing:
         return None
 
 
-def _wanted(folder: AppFolder, name: str) -> TopicSettings:
-    replay = folder.settings.replay
-    wanted = folder.topic_settings(name, replay.partitions)
-    return replace(wanted, retention_ms=-1, retention_bytes=replay.retention_bytes)
+def _settings(folder: AppFolder, name: str) -> TopicSettings:
+    settings = folder.settings.replay
+    topic = folder.topic_settings(name, settings.partitions)
+    return replace(topic, retention_ms=-1, retention_bytes=settings.retention_bytes)
 
 
-def _check(folder: AppFolder, found: dict[str, Topic | None], urls: dict[str, str]) -> None:
+def _check(folder: AppFolder, existing: dict[str, Topic], urls: dict[str, str]) -> None:
     partitions = dict.fromkeys(_NAMES, folder.settings.replay.partitions)
-    for name, topic in found.items():
-        if topic is None:
-            continue
+    for name, topic in existing.items():
         settings = topic.settings()
         if not settings.keeps_history():
             message = f"{topic.url} expires records older than {settings.retention_ms} ms"
@@ -96,9 +88,9 @@ def _check(folder: AppFolder, found: dict[str, Topic | None], urls: dict[str, st
             raise TopicExists(message, help=hint)
         partitions[name] = topic.partitions
     if len(set(partitions.values())) > 1:
-        told = ", ".join(
-            f"{urls[name]} {'has' if found[name] else 'would be made with'} {partitions[name]} partitions"
+        message = ", ".join(
+            f"{urls[name]} {'has' if name in existing else 'would be made with'} {partitions[name]} partitions"
             for name in _NAMES
         )
         hint = "a request and its actions must be in the same partition: delete the wrong topic, or set "
-        raise ConfigError(told, help=f"{hint}replay.partitions to the number of the correct one")
+        raise ConfigError(message, help=f"{hint}replay.partitions to the number of the correct one")

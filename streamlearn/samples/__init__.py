@@ -1,4 +1,4 @@
-"""Samples: rows of requests and items with some of their labels settled, as columns."""
+"""Samples: rows of requests and items that settle some of their labels, as columns."""
 
 from streamlearn.samples.codec import SampleCodec
 from streamlearn.samples.golden import golden_bytes, read_golden

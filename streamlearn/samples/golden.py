@@ -1,4 +1,4 @@
-"""Golden requests as a version keeps them: samples, and how its graphs scored them when it was cut."""
+"""The golden requests of a version: samples, and the scores of its graphs when it was cut."""
 
 from __future__ import annotations
 
@@ -16,26 +16,22 @@ __all__ = ["golden_bytes", "read_golden"]
 
 
 def golden_bytes(codec: SampleCodec, batch: SampleBatch, logits: npt.NDArray[np.float32]) -> dict[str, bytes]:
-    """As a version keeps them: `samples`, one message; `logits`, float32[rows, labels] as NumPy writes it."""
-    written = io.BytesIO()
-    np.save(written, np.ascontiguousarray(logits, np.float32), allow_pickle=False)
-    return {"samples": codec.encode(batch), "logits": written.getvalue()}
+    """Return `samples`, one message, and `logits`, float32[rows, labels] in NumPy's file format."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(logits, np.float32), allow_pickle=False)
+    return {"samples": codec.encode(batch), "logits": buffer.getvalue()}
 
 
 def read_golden(
     codec: SampleCodec, entries: Mapping[str, bytes | memoryview]
 ) -> tuple[SampleBatch, npt.NDArray[np.float32]]:
-    """What `golden_bytes` wrote.
-
-    Raises:
-        BadRecord: The samples or the logits are damaged.
-    """
+    """Read the bytes of `golden_bytes`; raises BadRecord if the samples or the logits are damaged."""
     try:
         batch = codec.decode(bytes(entries["samples"]))
         logits = np.lib.format.read_array(io.BytesIO(bytes(entries["logits"])), allow_pickle=False)
     except DataError:
         raise
-    # Bytes that are no array, or of an absurd size, end in many ways; none of them is a bug here.
+    # NumPy raises many types for bytes that are not an array, or of an absurd size.
     except Exception as error:
         message = f"golden requests cannot be read: {type(error).__name__}: {error}"
         raise BadRecord(message) from None

@@ -1,8 +1,8 @@
-"""What the columns of a `SampleBatch` owe each other and the application: names, lengths, ranges."""
+"""The rules of a `SampleBatch`: columns agree with each other and with the application in names, lengths and ranges."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -16,111 +16,93 @@ __all__ = ["check_batch"]
 
 
 def check_batch(app: App, batch: SampleBatch) -> None:
-    """Refuse a batch whose columns contradict each other or the application.
-
-    Raises:
-        BadRecord: With the first contradiction found.
-    """
+    """Refuse a batch whose columns contradict each other or the application; raises BadRecord with the first one."""
     requests, rows = len(batch.requests), len(batch)
     for name, column in vars(batch.requests).items():
-        _length(name, column, requests)
+        _check_length(name, column, requests)
     for name in ("item_index", "settle_time_ms"):
-        _length(name, getattr(batch, name), rows)
-    _range("request_index", batch.request_index, requests)
-    _features(app.features, "user", batch.user, requests)
-    _features(app.features, "item", batch.item, rows)
+        _check_length(name, getattr(batch, name), rows)
+    _check_range("request_index", batch.request_index, requests)
+    _check_features(app.features, "user", batch.user, requests)
+    _check_features(app.features, "item", batch.item, rows)
     names = [label.name for label in batch.labels]
-    if names != [label.name for label in app.labels]:
-        what = f"labels {', '.join(names) or 'none'}, but app {app.name!r} declares others"
-        raise _bad(what)
+    others = f"but app {app.name!r} declares others"
+    if names != list(app.label_names):
+        _refuse(f"labels {', '.join(names) or 'none'}, {others}")
     for label in batch.labels:
-        _label(label, rows)
+        _check_label(label, rows)
     names = [segment.name for segment in batch.segments]
-    if set(names) - {segment.name for segment in app.features.segments} or len(set(names)) < len(names):
-        what = f"segments {', '.join(names)}, but app {app.name!r} declares others"
-        raise _bad(what)
+    declared = {segment.name for segment in app.features.segments}
+    if not declared.issuperset(names) or len(set(names)) < len(names):
+        _refuse(f"segments {', '.join(names)}, {others}")
     for segment in batch.segments:
-        _length(segment.name, segment.codes, rows)
-        _range(segment.name, segment.codes, len(segment.texts))
+        _check_length(segment.name, segment.codes, rows)
+        _check_range(segment.name, segment.codes, len(segment.texts))
 
 
-def _label(label: LabelColumns, rows: int) -> None:
+def _refuse(message: str) -> NoReturn:
+    raise BadRecord(message, help="the message was damaged, or its writer has a bug")
+
+
+def _check_label(label: LabelColumns, rows: int) -> None:
     for name, column in vars(label).items():
         if name != "name":
-            _length(f"{label.name}.{name}", column, rows)
-    # Comparisons are turned so that NaN fails them.
+            _check_length(f"{label.name}.{name}", column, rows)
+    # NaN fails each of these comparisons.
     rules = (
         (label.settles <= 1, "settles is neither 0 nor 1"),
         (label.value <= label.settles, "it is positive but settles no label, or its value is neither 0 nor 1"),
         ((label.sample_rate > 0) & (label.sample_rate <= 1), "sample_rate is not above 0 and at most 1"),
         ((label.weight >= 0) & (label.weight < np.inf), "weight is negative or not finite"),
     )
-    for good, rule in rules:
-        if not good.all():
-            what = f"label {label.name}, row {int(np.argmin(good))}: {rule}"
-            raise _bad(what)
+    for valid, rule in rules:
+        if not valid.all():
+            _refuse(f"label {label.name}, row {int(np.argmin(valid))}: {rule}")
 
 
-def _bad(what: str) -> BadRecord:
-    return BadRecord(what, help="the message was damaged, or its writer has a bug")
-
-
-def _length(name: str, column: npt.NDArray[Any], expected: int) -> None:
+def _check_length(name: str, column: npt.NDArray[Any], expected: int) -> None:
     if len(column) != expected:
-        what = f"column {name} has {len(column)} values, expected {expected}"
-        raise _bad(what)
+        _refuse(f"column {name} has {len(column)} values, expected {expected}")
 
 
-def _range(name: str, column: npt.NDArray[np.int32], below: int) -> None:
+def _check_range(name: str, column: npt.NDArray[np.int32], below: int) -> None:
     # One reduction: as unsigned, a negative index is larger than any bound.
     if len(column) and int(column.view(np.uint32).max()) >= below:
-        what = f"column {name} has an index outside [0, {below})"
-        raise _bad(what)
+        _refuse(f"column {name} has an index outside [0, {below})")
 
 
-def _features(spec: FeatureSpec, side: Any, found: FeatureColumns, rows: int) -> None:
-    declared = [slot.name for slot in spec.slots_of(side)]
-    declared += [column.name for column in spec.dense_of(side)]
-    names = [*found.slots, *found.dense]
+def _check_features(spec: FeatureSpec, side: Any, features: FeatureColumns, rows: int) -> None:
+    declared = [slot.name for slot in spec.slots_of(side)] + [column.name for column in spec.dense_of(side)]
+    names = [*features.slots, *features.dense]
     if sorted(names) != sorted(declared):
-        what = f"{side} columns {', '.join(names) or 'none'}, but {', '.join(declared) or 'none'} are declared"
-        raise _bad(what)
+        _refuse(f"{side} columns {', '.join(names) or 'none'}, but {', '.join(declared) or 'none'} are declared")
     for column in spec.dense_of(side):
-        shape, expected = found.dense[column.name].shape, (rows, column.width)
+        shape, expected = features.dense[column.name].shape, (rows, column.width)
         if shape != expected:
-            what = f"dense column {column.name} has shape {shape}, expected {expected}"
-            raise _bad(what)
+            _refuse(f"dense column {column.name} has shape {shape}, expected {expected}")
     for slot in spec.slots_of(side):
-        columns = found.slots[slot.name]
-        if ((columns.offsets is None), (columns.weights is None)) != (
-            not slot.multi,
-            slot.pooling != "weighted",
-        ):
-            what = f"slot {slot.name} has offsets or weights it should not have, or lacks some it needs"
-            raise _bad(what)
+        columns = features.slots[slot.name]
+        has = (columns.offsets is not None, columns.weights is not None)
+        if has != (slot.multi, slot.pooling == "weighted"):
+            _refuse(f"slot {slot.name} has offsets or weights it should not have, or lacks some it needs")
         if columns.offsets is None:
-            _length(slot.name, columns.keys, rows)
+            _check_length(slot.name, columns.keys, rows)
         else:
-            _offsets(slot.name, columns.offsets, rows, len(columns.keys))
+            _check_offsets(slot.name, columns.offsets, rows, len(columns.keys))
         if columns.weights is not None:
-            _length(f"{slot.name}_weights", columns.weights, len(columns.keys))
-    _history(spec, side, found)
+            _check_length(f"{slot.name}_weights", columns.weights, len(columns.keys))
+    _check_history(spec, side, features)
 
 
-def _history(spec: FeatureSpec, side: Any, found: FeatureColumns) -> None:
-    first: tuple[str, npt.NDArray[np.int32]] | None = None
-    for slot in spec.slots_of(side):
-        offsets = found.slots[slot.name].offsets
-        if slot.pooling != "sequence" or offsets is None:
-            continue
-        if first is not None and not np.array_equal(offsets, first[1]):
-            what = f"sequences {first[0]} and {slot.name} are columns of one history, and their lengths differ"
-            raise _bad(what)
-        first = first or (slot.name, offsets)
+def _check_history(spec: FeatureSpec, side: Any, features: FeatureColumns) -> None:
+    names = [slot.name for slot in spec.slots_of(side) if slot.pooling == "sequence"]
+    for name in names[1:]:
+        first, offsets = features.slots[names[0]].offsets, features.slots[name].offsets
+        if first is not None and offsets is not None and not np.array_equal(offsets, first):
+            _refuse(f"sequences {names[0]} and {name} are columns of one history, and their lengths differ")
 
 
-def _offsets(name: str, offsets: npt.NDArray[np.int32], rows: int, length: int) -> None:
-    _length(f"{name}_offsets", offsets, rows + 1)
-    if offsets[0] != 0 or offsets[-1] != length or bool((offsets[1:] < offsets[:-1]).any()):
-        what = f"column {name}_offsets does not increase from 0 to {length}"
-        raise _bad(what)
+def _check_offsets(name: str, offsets: npt.NDArray[np.int32], rows: int, length: int) -> None:
+    _check_length(f"{name}_offsets", offsets, rows + 1)
+    if offsets[0] != 0 or offsets[-1] != length or (offsets[1:] < offsets[:-1]).any():
+        _refuse(f"column {name}_offsets does not increase from 0 to {length}")

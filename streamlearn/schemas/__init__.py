@@ -1,4 +1,4 @@
-"""Avro schemas of everything that crosses a topic, and the framing that says which schema wrote a record."""
+"""Avro schemas of all records in topics, and the framing that identifies a record's schema."""
 
 from streamlearn.schemas.events import action_schema, impression_schema
 from streamlearn.schemas.fixed_schemas import CONTROL, DEAD_LETTER, EVENT_PACK, PROGRESS

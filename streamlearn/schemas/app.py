@@ -1,4 +1,4 @@
-"""All schemas an application meets, by the names their files have."""
+"""All schemas of an application, by the names of their files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["app_schemas"]
 
 
 def app_schemas(app: App) -> dict[str, Schema]:
-    """The application's own schemas, then those that are the same for every application."""
+    """Return the application's own schemas, then those that are the same for every application."""
     return {
         "impression": impression_schema(app),
         "action": action_schema(app),

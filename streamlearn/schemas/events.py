@@ -1,7 +1,7 @@
-"""The schemas of an application's events, generated from what it declares.
+"""The schemas of an application's events, generated from its declaration.
 
-A fixed envelope, the user's features once, the items' features in a list. Fields are in declared order, and a
-feature with a default (or several values) may join a live application: see schemas/README.md.
+An impression has a fixed envelope, the user's features once, and a list of the items' features. Fields are in declared
+order. A feature with a default, or with several values, may be added to a live application: see schemas/README.md.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Side = Any
 
 
 def score_field(label: str) -> str:
-    """The field of an item that holds the score serving gave it for a label."""
+    """Return the name of an item's field for the served score of a label."""
     return f"served_score_{label}"
 
 
 def impression_schema(app: App) -> Schema:
-    """One request and the items shown, with the features they were scored with."""
+    """Return the schema of one request and its items, with the features they were scored with."""
     items = [*_features(app, "item"), *_segments(app, "item"), *_scores(app)]
     fields = [
         _field("request_id", "string", "One per request; the record's key is its UTF-8."),
@@ -43,7 +43,7 @@ def impression_schema(app: App) -> Schema:
 
 
 def action_schema(app: App) -> Schema:
-    """Something done to one item of a request."""
+    """Return the schema of an action on one item of a request."""
     kind = _value_type(app.features.slot(app.features.item_id))
     fields = [
         _field("request_id", "string", "The impression's request_id."),
@@ -56,34 +56,31 @@ def action_schema(app: App) -> Schema:
 
 
 def _record(app: App, name: str, fields: list[dict[str, Any]], doc: str = "") -> dict[str, Any]:
-    # No namespace: a name qualified by "streamlearn.APP" is spelled out, so that nested records need none.
+    # The full name instead of a namespace, so that nested records need none.
     record: dict[str, Any] = {"type": "record", "name": f"streamlearn.{app.name}.{name}"}
-    return {**record, **({"doc": doc} if doc else {}), "fields": fields}
+    return record | ({"doc": doc} if doc else {}) | {"fields": fields}
 
 
 _REQUIRED = object()
 
 
 def _field(name: str, kind: Any, doc: str = "", default: Any = _REQUIRED) -> dict[str, Any]:
-    field = {"name": name, "type": kind, **({"doc": doc} if doc else {})}
-    return field if default is _REQUIRED else {**field, "default": default}
+    field = {"name": name, "type": kind} | ({"doc": doc} if doc else {})
+    return field if default is _REQUIRED else field | {"default": default}
 
 
-def _nested(app: App, field: str, name: str, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A record-valued field, absent when it would be empty, with a default when all its fields have one."""
+def _nested(app: App, path: str, name: str, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a record-valued field, or nothing without fields; it has a default if all its fields have one."""
     if not fields:
         return []
-    defaults = {one["name"]: one["default"] for one in fields if "default" in one}
+    defaults = {field["name"]: field["default"] for field in fields if "default" in field}
     whole = defaults if len(defaults) == len(fields) else _REQUIRED
-    return [_field(field, _record(app, name, fields), "", whole)]
+    return [_field(path, _record(app, name, fields), "", whole)]
 
 
 def _features(app: App, side: Side) -> list[dict[str, Any]]:
-    fields: list[dict[str, Any]] = []
-    for slot in app.features.slots_of(side):
-        fields.extend(_slot_fields(slot))
-    fields.extend(_dense_field(column) for column in app.features.dense_of(side))
-    return fields
+    slots = [field for slot in app.features.slots_of(side) for field in _slot_fields(slot)]
+    return slots + [_dense_field(column) for column in app.features.dense_of(side)]
 
 
 def _slot_fields(slot: Slot) -> list[dict[str, Any]]:
@@ -104,7 +101,7 @@ def _dense_field(column: Dense) -> dict[str, Any]:
 
 
 def _segments(app: App, side: Side) -> list[dict[str, Any]]:
-    # Prefixed on items, where segments stand beside features; in their own record on requests.
+    # Items have segments beside their features, so they need a prefix; a request has them in their own record.
     prefix = "segment_" if side == "item" else ""
     return [_field(f"{prefix}{segment.name}", "string", "", "") for segment in app.features.segments_of(side)]
 

@@ -10,23 +10,14 @@ __all__ = ["CONTROL", "CONTROL_KINDS", "DEAD_LETTER", "DEAD_LETTER_REASONS", "EV
 
 NAMESPACE = "streamlearn"
 
-# Why a record or an event was set aside. New reasons are appended; readers of older ones see "other".
+# Reasons for a dead letter. Append new ones; readers of older ones see "other".
 DEAD_LETTER_REASONS = (
-    "other",
-    "garbage",
-    "unknown_schema",
-    "malformed",
-    "bad_value",
-    "oversize",
-    "impossible_time",
-    "late",
-    "orphan",
-    "excess",
-    "gone",
-)
+    "other", "garbage", "unknown_schema", "malformed", "bad_value", "oversize",
+    "impossible_time", "late", "orphan", "excess", "gone",
+)  # fmt: skip
 
 
-# New kinds are appended; readers of older ones see UNKNOWN, which promises nothing.
+# Append new kinds; readers of older ones see UNKNOWN, which promises nothing.
 CONTROL_KINDS = ("UNKNOWN", "HEARTBEAT", "END")
 
 
@@ -34,8 +25,8 @@ def _record(name: str, doc: str, *fields: dict[str, Any]) -> Schema:
     return schema_of({"type": "record", "name": name, "namespace": NAMESPACE, "doc": doc, "fields": list(fields)})
 
 
-def _field(name: str, kind: Any, doc: str) -> dict[str, Any]:
-    return {"name": name, "type": kind, "doc": doc}
+def _field(name: str, kind: Any, doc: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "doc": doc, **more}
 
 
 EVENT_PACK = _record(
@@ -75,15 +66,13 @@ PROGRESS = _record(
         "long",
         "Every sample due before this event time is acknowledged, by this run or an earlier one.",
     ),
-    {
-        "name": "reached_ms",
-        "type": "long",
-        "doc": (
-            "Every sample due before this event time is acknowledged by this run; below watermark_ms while it "
-            "reads again events of an earlier run."
-        ),
-        "default": 0,
-    },
+    _field(
+        "reached_ms",
+        "long",
+        "Every sample due before this event time is acknowledged by this run; below watermark_ms while it "
+        "reads again events of an earlier run.",
+        default=0,
+    ),
     _field("window_settings", "string", "The id of the label windows of the join."),
     _field("feature_fingerprint", "string", "The fingerprint of the samples."),
     _field("events_topic_id", "string", "The id of the impressions topic."),

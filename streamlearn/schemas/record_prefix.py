@@ -1,7 +1,7 @@
-"""Which schema wrote a record, read off its first bytes.
+"""The framing in a record's first bytes, which identifies the schema of its writer.
 
-Written: Avro single-object encoding (C3 01 and an 8-byte fingerprint). Also read: the Confluent framing (00
-and a 4-byte big-endian registry id), for producers that go through a schema registry.
+Written records have the Avro single-object framing (C3 01 and an 8-byte fingerprint). Records that are read may also
+have the Confluent framing (00 and a 4-byte big-endian registry id) of producers that use a schema registry.
 """
 
 from __future__ import annotations
@@ -11,34 +11,24 @@ from typing import NamedTuple
 from streamlearn.errors import BadRecord
 from streamlearn.schemas.schema import MARKER, PREFIX_BYTES
 
-__all__ = ["CONFLUENT_BYTES", "Framing", "read_framing"]
+__all__ = ["Framing", "read_framing"]
 
-CONFLUENT_BYTES = 5
+_CONFLUENT_BYTES = 5
 
 
 class Framing(NamedTuple):
-    """What the first bytes of a record say.
+    """The framing of a record."""
 
-    Attributes:
-        fingerprint: The writer schema's fingerprint; None under Confluent framing.
-        registry_id: The Confluent schema id; None under single-object framing.
-        body_at: Where the record's body begins.
-    """
-
-    fingerprint: int | None
-    registry_id: int | None
-    body_at: int
+    fingerprint: int | None  # of the writer schema; None with Confluent framing
+    registry_id: int | None  # the Confluent schema id; None with single-object framing
+    body_at: int  # where the record's body begins
 
 
 def read_framing(record: bytes | memoryview) -> Framing:
-    """Read the framing of one record.
-
-    Raises:
-        BadRecord: The bytes begin in neither way.
-    """
+    """Read the framing of one record; raises BadRecord if it has neither."""
     if record[:2] == MARKER and len(record) >= PREFIX_BYTES:
         return Framing(int.from_bytes(record[2:PREFIX_BYTES], "little"), None, PREFIX_BYTES)
-    if record[:1] == b"\x00" and len(record) >= CONFLUENT_BYTES:
-        return Framing(None, int.from_bytes(record[1:CONFLUENT_BYTES], "big"), CONFLUENT_BYTES)
+    if record[:1] == b"\x00" and len(record) >= _CONFLUENT_BYTES:
+        return Framing(None, int.from_bytes(record[1:_CONFLUENT_BYTES], "big"), _CONFLUENT_BYTES)
     message = f"a record of {len(record)} bytes begins {bytes(record[:PREFIX_BYTES]).hex(' ') or 'with nothing'}"
     raise BadRecord(message, help="a record begins with C3 01 and a fingerprint, or with 00 and a schema registry id")

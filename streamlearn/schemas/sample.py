@@ -1,6 +1,6 @@
 """The schema of an application's samples: one record is one columnar `SampleBatch`.
 
-Every column is the little-endian bytes of one array, so that reading it is a view and not a loop.
+Every column is the little-endian bytes of one array, so reading it needs a view instead of a loop.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from streamlearn.schemas.schema import Schema, schema_of
 
 __all__ = ["sample_schema"]
 
+_NOT_SCORED = "a streamlearn node did not score it"
+
 
 def sample_schema(app: App, namespace: str = "streamlearn") -> Schema:
-    """The schema of the application's SampleBatch.
+    """Return the schema of the application's SampleBatch.
 
-    Args:
-        app: The application.
-        namespace: Of its records. It was `streamlearn.APP` before; the bytes after the prefix are the same.
+    Older messages have the namespace `streamlearn.APP`; their bytes after the prefix are the same.
     """
-    text = [
-        ("feature_fingerprint", "The fingerprint of the samples' features and labels."),
-        ("window_settings", "The id of the label windows of the join."),
-        ("events_topic_id", "Identity: the id of the impressions topic."),
-    ]
-    numbers = [
+    header = [
+        ("feature_fingerprint", "string", "The fingerprint of the samples' features and labels."),
+        ("window_settings", "string", "The id of the label windows of the join."),
+        ("events_topic_id", "string", "Identity: the id of the impressions topic."),
         ("lot", "int", "The lot of the join."),
         ("lots_count", "int", "The number of lots."),
         ("ingest_run", "long", "The ingest run that joined it."),
@@ -35,11 +33,16 @@ def sample_schema(app: App, namespace: str = "streamlearn") -> Schema:
         ("rows", "int", "N, the number of rows."),
     ]
     fields = [
-        *({"name": name, "type": "string", "doc": doc} for name, doc in text),
-        *({"name": name, "type": kind, "doc": doc} for name, kind, doc in numbers),
-        *_request_columns(),
+        *({"name": name, "type": kind, "doc": doc} for name, kind, doc in header),
+        _bytes("partition", "int32[U]. Identity: the impression's partition."),
+        _bytes("offset", "int64[U]. Identity: the offset of the impression's record."),
+        _bytes("event_time_ms", "int64[U]. When it was shown, event time."),
+        _bytes("shown_wall_ms", "int64[U]. When it was shown, wall time."),
+        _bytes("served_version", f"int64[U]. The version that scored it; -1: {_NOT_SCORED}."),
         _nested(namespace, "user", _features(app, "user")),
-        *_row_columns(),
+        _bytes("request_index", "int32[N]. The request of each row."),
+        _bytes("item_index", "int32[N]. Identity: the item's index within the impression's record."),
+        _bytes("settle_time_ms", "int64[N]. Event time at which the row was settled."),
         _nested(namespace, "item", _features(app, "item")),
         {"name": "labels", "type": {"type": "array", "items": _label_columns(namespace)}},
         {"name": "segments", "type": {"type": "array", "items": _segment_columns(namespace)}, "default": []},
@@ -52,24 +55,6 @@ def _bytes(name: str, doc: str) -> dict[str, Any]:
     return {"name": name, "type": "bytes", "doc": doc}
 
 
-def _request_columns() -> list[dict[str, Any]]:
-    return [
-        _bytes("partition", "int32[U]. Identity: the impression's partition."),
-        _bytes("offset", "int64[U]. Identity: the offset of the impression's record."),
-        _bytes("event_time_ms", "int64[U]. When it was shown, event time."),
-        _bytes("shown_wall_ms", "int64[U]. When it was shown, wall time."),
-        _bytes("served_version", "int64[U]. The version that scored it; -1: a streamlearn node did not score it."),
-    ]
-
-
-def _row_columns() -> list[dict[str, Any]]:
-    return [
-        _bytes("request_index", "int32[N]. The request of each row."),
-        _bytes("item_index", "int32[N]. Identity: the item's index within the impression's record."),
-        _bytes("settle_time_ms", "int64[N]. Event time at which the row was settled."),
-    ]
-
-
 def _label_columns(namespace: str) -> dict[str, Any]:
     fields = [
         {"name": "name", "type": "string", "doc": "The label."},
@@ -77,9 +62,7 @@ def _label_columns(namespace: str) -> dict[str, Any]:
         _bytes("settles", "uint8[N]. 1 where this row settles the label."),
         _bytes("sample_rate", "float32[N]. The share of negatives kept; set for positives too."),
         _bytes("weight", "float32[N]. The weight of the row in training."),
-        _bytes(
-            "served_score", "float32[N]. The score that serving answered; NaN: a streamlearn node did not score it."
-        ),
+        _bytes("served_score", f"float32[N]. The score that serving answered; NaN: {_NOT_SCORED}."),
     ]
     return {"type": "record", "name": f"{namespace}.LabelColumns", "fields": fields}
 
@@ -100,11 +83,8 @@ def _nested(namespace: str, side: str, fields: list[dict[str, Any]]) -> dict[str
 
 def _features(app: App, side: Any) -> list[dict[str, Any]]:
     rows = "U" if side == "user" else "N"
-    fields: list[dict[str, Any]] = []
-    for slot in app.features.slots_of(side):
-        fields.extend(_slot_columns(slot, rows))
-    fields.extend(_dense_column(column, rows) for column in app.features.dense_of(side))
-    return fields
+    slots = [column for slot in app.features.slots_of(side) for column in _slot_columns(slot, rows)]
+    return slots + [_dense_column(column, rows) for column in app.features.dense_of(side)]
 
 
 def _slot_columns(slot: Slot, rows: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""One Avro schema: its JSON, its fingerprint, and the ten bytes that begin every record written by it."""
+"""An Avro schema: its JSON, its fingerprint, and the ten bytes at the begin of each of its records."""
 
 from __future__ import annotations
 
@@ -20,17 +20,10 @@ __all__ = ["MARKER", "PREFIX_BYTES", "Schema", "schema_of"]
 
 MARKER = b"\xc3\x01"
 PREFIX_BYTES = 10
-# fastavro meets garbage with whatever its Cython happens to raise; all of it means the same here.
-_NO_RECORD = (
-    EOFError,
-    IndexError,
-    KeyError,
-    MemoryError,
-    OverflowError,
-    SchemaResolutionError,
-    TypeError,
-    ValueError,
-)
+# fastavro raises any of these for invalid bytes, depending on where its Cython code fails.
+_DECODE_ERRORS = (
+    EOFError, IndexError, KeyError, MemoryError, OverflowError, SchemaResolutionError, TypeError, ValueError,
+)  # fmt: skip
 
 # A schema as plain JSON values; fastavro has no types for it.
 JsonSchema: TypeAlias = Mapping[str, Any]
@@ -38,19 +31,15 @@ JsonSchema: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Schema:
-    """A record schema.
+    """A record schema. Schemas are equal if their texts are."""
 
-    Attributes:
-        text: The schema as JSON text, indented for people; equal texts mean equal schemas here.
-    """
-
-    text: str
+    text: str  # indented JSON
 
     @cached_property
     def json(self) -> dict[str, Any]:
         """The schema as plain values."""
-        loaded: dict[str, Any] = json.loads(self.text)
-        return loaded
+        values: dict[str, Any] = json.loads(self.text)
+        return values
 
     @cached_property
     def name(self) -> str:
@@ -59,12 +48,17 @@ class Schema:
 
     @cached_property
     def parsed(self) -> Any:
-        """What fastavro reads and writes with."""
+        """The schema as fastavro reads and writes with it."""
         return fastavro.parse_schema(self.json)
 
     @cached_property
+    def plan(self) -> Any:
+        """The native plan that encodes and decodes columns of records."""
+        return native.AvroPlan(self.text, self.text)
+
+    @cached_property
     def fingerprint(self) -> int:
-        """CRC-64-AVRO of the parsing canonical form, as the Avro specification has it."""
+        """The CRC-64-AVRO fingerprint of the Avro specification, over the parsing canonical form."""
         return native.schema_fingerprint(to_parsing_canonical_form(self.json).encode())
 
     @cached_property
@@ -73,11 +67,7 @@ class Schema:
         return MARKER + self.fingerprint.to_bytes(8, "little")
 
     def write(self, value: Mapping[str, Any]) -> bytes:
-        """One record with its framing.
-
-        Raises:
-            BadRecord: The value does not fit the schema.
-        """
+        """Encode one record with its framing; raises BadRecord if the value does not fit the schema."""
         out = io.BytesIO()
         out.write(self.prefix)
         try:
@@ -88,24 +78,18 @@ class Schema:
         return out.getvalue()
 
     def read(self, body: bytes | memoryview, writer: Schema | None = None) -> dict[str, Any]:
-        """One record without its framing.
-
-        Args:
-            body: The bytes after the framing.
-            writer: The schema that wrote them, when it is another one.
+        """Decode the bytes after a record's framing; `writer` is their schema if it is another one.
 
         Raises:
-            BadRecord: The bytes end too early, go on too long, or are no such record.
+            BadRecord: The bytes are truncated, too long or invalid.
         """
         source = io.BytesIO(body)
-        wrote = (writer or self).parsed
         try:
-            value = fastavro.schemaless_reader(source, wrote, self.parsed if writer else None)
-        except _NO_RECORD as error:
+            value = fastavro.schemaless_reader(source, (writer or self).parsed, self.parsed if writer else None)
+        except _DECODE_ERRORS as error:
             message = f"cannot decode {len(body)} bytes as {self.name}: {type(error).__name__}: {error}"
-            raise BadRecord(
-                message, help="the record was truncated or damaged, or written with another schema"
-            ) from error
+            help = "the record was truncated or damaged, or written with another schema"
+            raise BadRecord(message, help=help) from error
         if source.tell() != len(body):
             message = f"{self.name} ends after {source.tell()} of {len(body)} bytes"
             raise BadRecord(message, help="the record was written with another schema, or bytes were added")
@@ -114,15 +98,11 @@ class Schema:
 
 
 def schema_of(declared: JsonSchema | str) -> Schema:
-    """A schema from plain values or JSON text.
-
-    Raises:
-        ConfigError: It is no Avro record schema.
-    """
+    """Return a schema from plain values or JSON text; raises ConfigError if it is not an Avro record schema."""
     try:
         values = json.loads(declared) if isinstance(declared, str) else declared
         schema = Schema(json.dumps(values, indent=2))
-        _ = schema.fingerprint  # computing it reads the whole schema
+        _ = schema.fingerprint  # computing it validates the whole schema
         if values["type"] != "record":
             message = f"the schema is a {values['type']!r}"
             raise ConfigError(message, help="give an Avro record schema")

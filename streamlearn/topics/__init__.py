@@ -1,4 +1,4 @@
-"""Topics: logs of records behind one URL, in memory, a folder or Kafka. It imports no Kafka by itself."""
+"""Topics: logs of records at one URL, in memory, a folder or Kafka. Importing this does not import Kafka."""
 
 from streamlearn.topics.partitioner import partition_of
 from streamlearn.topics.records import Position, Records

@@ -1,4 +1,4 @@
-"""The folder of a file topic: its identity and settings, made whole or not at all, gone at once."""
+"""The folder of a file topic: its identity and settings. One rename creates it, and one deletes it."""
 
 from __future__ import annotations
 
@@ -28,53 +28,36 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """An opened topic folder.
-
-    Attributes:
-        path: The folder.
-        topic_id: As its topic.json said.
-        settings: As its topic.json said; they never change.
-        mark: What the file system says of that topic.json, to notice another one in its place.
-    """
+    """An opened topic folder."""
 
     path: Path
     topic_id: str
-    settings: TopicSettings
-    mark: tuple[int, int, int]
+    settings: TopicSettings  # they never change
+    stamp: tuple[int, int, int]  # inode and times of topic.json, which reveal that another file replaced it
 
     @property
     def url(self) -> str:
-        """Where the topic is."""
+        """The topic's URL."""
         return f"file://{self.path}"
 
     def partition(self, partition: int) -> Path:
-        """The folder of a partition."""
+        """Return the folder of a partition."""
         return self.path / str(partition)
 
     def check_same(self) -> None:
-        """Refuse a folder that was deleted, or deleted and created again, since it was opened.
-
-        Raises:
-            TopicMissing: It was deleted.
-            TopicReplaced: It has another topic id.
-        """
+        """Raise TopicMissing or TopicReplaced if the topic was deleted, or created again, since it was opened."""
         try:
-            mark = _mark(self.path / _IDENTITY_NAME)
+            stamp = _stamp(self.path / _IDENTITY_NAME)
         except FileNotFoundError:
             raise _missing(self.path) from None
-        if mark != self.mark:
+        if stamp != self.stamp:
             current = open_folder(self.path)
             if current.topic_id != self.topic_id:
                 raise replaced(self.url, self.topic_id, current.topic_id)
 
 
 def create_file_topic(path: Path, settings: TopicSettings) -> None:
-    """Create a topic's folder; it appears whole, by one rename.
-
-    Raises:
-        TopicExists: There is something of that name.
-        TopicUnreachable: The file system refuses.
-    """
+    """Create a topic's folder; raises TopicExists, or TopicUnreachable if the file system refuses."""
     scratch = path.with_name(f".{path.name}.new-{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,12 +83,7 @@ def create_file_topic(path: Path, settings: TopicSettings) -> None:
 
 
 def delete_file_topic(path: Path) -> None:
-    """Delete a topic's folder; it is gone by one rename.
-
-    Raises:
-        TopicMissing: There is no topic.
-        TopicUnreachable: The file system refuses.
-    """
+    """Delete a topic's folder; raises TopicMissing, or TopicUnreachable if the file system refuses."""
     scratch = path.with_name(f".{path.name}.gone-{uuid.uuid4().hex}")
     try:
         if not (path / _IDENTITY_NAME).exists():
@@ -117,16 +95,10 @@ def delete_file_topic(path: Path) -> None:
 
 
 def open_folder(path: Path) -> Folder:
-    """Read a topic's identity and settings.
-
-    Raises:
-        TopicMissing: There is no topic.
-        BadRecord: Its topic.json cannot be understood.
-        TopicUnreachable: The file system refuses.
-    """
+    """Read a topic's identity and settings; raises TopicMissing, BadRecord or TopicUnreachable."""
     file = path / _IDENTITY_NAME
     try:
-        mark = _mark(file)
+        stamp = _stamp(file)
         with file.open("rb") as opened:
             raw = opened.read(_IDENTITY_BYTES_MAX + 1)
     except (FileNotFoundError, NotADirectoryError):
@@ -138,19 +110,19 @@ def open_folder(path: Path) -> Folder:
         if identity["format"] != _FORMAT:
             message = f"{file} has format {identity['format']}, but this version reads {_FORMAT}"
             raise BadRecord(message, help="read it with the version of streamlearn that wrote it")
-        return Folder(path, str(identity["topic_id"]), TopicSettings(**identity["settings"]), mark)
+        return Folder(path, str(identity["topic_id"]), TopicSettings(**identity["settings"]), stamp)
     except (msgspec.DecodeError, ValueError, KeyError, TypeError, ConfigError) as error:
         message = f"{file} does not describe a topic: {error}"
         raise BadRecord(message, help="restore it from a copy, or delete the folder") from error
 
 
 def folder_unreachable(path: Path, error: OSError) -> TopicUnreachable:
-    """The error of a folder that the file system keeps from us."""
+    """Return the error for a folder that the file system refuses."""
     message = f"file://{path}: {error.strerror} ({error.filename})"
     return TopicUnreachable(message, help="check that the folder is there and that this user may read and write it")
 
 
-def _mark(file: Path) -> tuple[int, int, int]:
+def _stamp(file: Path) -> tuple[int, int, int]:
     status = file.stat()
     return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 

@@ -1,7 +1,6 @@
 """The head of a file partition: what is acknowledged, in 40 bytes that every append replaces in place.
 
-Bytes beyond the head's end were never acknowledged, and bytes before it were: this is how a torn tail and
-corruption are told apart.
+Bytes beyond the head's end were never acknowledged, and bytes before it were. This tells a torn tail from corruption.
 """
 
 from __future__ import annotations
@@ -18,39 +17,29 @@ __all__ = ["HEAD_NAME", "Head", "read_head", "write_head"]
 
 HEAD_NAME = "head"
 _MAGIC = b"SLH1"
-_LAYOUT = struct.Struct("<4sIqqqq")
-_BODY_FROM = 8
+_LAYOUT = struct.Struct("<4sI4q")
+_BODY = struct.Struct("<4q")
+_BODY_FROM = _LAYOUT.size - _BODY.size
 _READS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a partition has acknowledged.
+    """What a partition has acknowledged."""
 
-    Attributes:
-        segment: Base offset of the segment that is appended to; segments of a larger one do not count yet.
-        end_bytes: Bytes of that segment that are acknowledged.
-        next_offset: The offset the next record will have.
-        earliest: The first offset that may be read; older segments may still lie there, about to be deleted.
-    """
-
-    segment: int
-    end_bytes: int
-    next_offset: int
-    earliest: int
+    segment: int  # base offset of the segment that writers append to; larger segments do not count yet
+    end_bytes: int  # acknowledged bytes of that segment
+    next_offset: int  # the offset of the next record
+    earliest: int  # the first readable offset; older segments may still exist until they are deleted
 
     def to_bytes(self) -> bytes:
-        """The bytes of the file."""
-        body = _LAYOUT.pack(_MAGIC, 0, self.segment, self.end_bytes, self.next_offset, self.earliest)[_BODY_FROM:]
+        """Return the bytes of the file."""
+        body = _BODY.pack(self.segment, self.end_bytes, self.next_offset, self.earliest)
         return _MAGIC + native.crc32c(body).to_bytes(4, "little") + body
 
 
 def read_head(descriptor: int, path: Path) -> Head:
-    """Read the head of a partition, which a writer may be replacing at this moment.
-
-    Raises:
-        BadRecord: It stays unreadable, so it is not a moment's half-written state.
-    """
+    """Read the head, which a writer may be replacing; raises BadRecord if it stays unreadable."""
     raw = b""
     for _ in range(_READS_MAX):
         raw = os.pread(descriptor, _LAYOUT.size, 0)
@@ -63,7 +52,7 @@ def read_head(descriptor: int, path: Path) -> Head:
 
 
 def write_head(descriptor: int, head: Head, *, sync: bool) -> None:
-    """Replace the head in place; one write of 40 bytes, checked by its readers."""
+    """Replace the head in place by one write of 40 bytes, whose checksum readers verify."""
     os.pwrite(descriptor, head.to_bytes(), 0)
     if sync:
         os.fdatasync(descriptor)

@@ -1,7 +1,7 @@
 """The writing side of one file partition: append, roll, retention and compaction, each under its lock.
 
-Order of writes: the frames, then the head. What a killed writer left beyond the head was never acknowledged,
-and the next writer cuts it off.
+A writer writes the frames first, then the head. Bytes that a killed writer left beyond the head were never
+acknowledged, and the next writer truncates them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from streamlearn.clock import Clock
@@ -30,7 +30,7 @@ _COMPACT_LIMITS = (4_096, 4 * 1_048_576)
 
 
 class FileLog:
-    """Appends to one partition. Any number of processes may have one; for one thread at a time."""
+    """Appends to one partition. Any number of processes may have one; use it in one thread at a time."""
 
     def __init__(self, folder: Folder, partition: int, *, access: AccessSettings, clock: Clock, sync: bool) -> None:
         self._topic = folder
@@ -56,12 +56,10 @@ class FileLog:
         self._lock = self._head = self._segment = -1
 
     def append(self, outgoing: Outgoing) -> int:
-        """Append records and acknowledge them; gives the offset of the first.
+        """Append records, acknowledge them and return the offset of the first.
 
-        Raises:
-            NotDelivered: The file system refused the bytes; none of the records is there.
-            TopicUnreachable: Another writer kept the lock for longer than `lock_wait_ms`.
-            BadRecord: The file is shorter than what was acknowledged.
+        Raises NotDelivered if the file system refuses the bytes (none is written then), TopicUnreachable after
+        `lock_wait_ms`, and BadRecord if the file is shorter than its acknowledged length.
         """
         with self._locked():
             head = self._clean_head()
@@ -77,12 +75,7 @@ class FileLog:
         """Apply retention and compaction now."""
         with self._locked():
             head = self._clean_head()
-            segment = self._open(head.segment)
-            try:
-                latest_ms = segment.timestamp_ms_max(head.end_bytes)
-            finally:
-                segment.close()
-            facts = SegmentFacts(head.segment, head.end_bytes, latest_ms)
+            facts = self._facts(head.segment, head)
             if head.end_bytes and is_aged(facts, self._topic.settings, self._clock.wall_ms()):
                 self._roll(head)
             else:
@@ -97,8 +90,7 @@ class FileLog:
                 break
             except BlockingIOError:
                 if (self._clock.monotonic_s() - started_s) * 1000 > self._access.lock_wait_ms:
-                    lock, waited_ms = self._folder / "lock", self._access.lock_wait_ms
-                    message = f"another writer held {lock} for {waited_ms} ms"
+                    message = f"another writer held {self._folder / 'lock'} for {self._access.lock_wait_ms} ms"
                     help = "find the process that holds the lock (`fuser`), or raise lock_wait_ms"
                     raise TopicUnreachable(message, help=help) from None
                 self._clock.sleep(pause_s)
@@ -110,15 +102,15 @@ class FileLog:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _clean_head(self) -> Head:
-        """The head, with its segment open and cut to what was acknowledged."""
+        """Return the head, with its segment open and truncated to the acknowledged bytes."""
         head = read_head(self._head, self._head_path)
         path = segment_path(self._folder, head.segment)
         if self._segment_base != head.segment:
-            # Opened before the other is closed: after a failure its number must not stay here, for others get it.
-            opened, before = os.open(path, os.O_RDWR | os.O_CLOEXEC), self._segment
+            # Open first, close second: if opening fails, no closed descriptor may stay here, since it gets reused.
+            opened, previous = os.open(path, os.O_RDWR | os.O_CLOEXEC), self._segment
             self._segment, self._segment_base = opened, head.segment
-            if before >= 0:
-                os.close(before)
+            if previous >= 0:
+                os.close(previous)
         size = os.fstat(self._segment).st_size
         if size < head.end_bytes:
             raise fault(path, size, head.next_offset, "torn")
@@ -136,27 +128,23 @@ class FileLog:
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(self._segment, head.end_bytes)
-            message = (
-                f"{segment_path(self._folder, head.segment)}: {len(data)} bytes could not be written: {error.strerror}"
-            )
+            path = segment_path(self._folder, head.segment)
+            message = f"{path}: {len(data)} bytes could not be written: {error.strerror}"
             raise NotDelivered(message, help="free space or repair the disk, then send the records again") from error
 
     def _roll(self, head: Head) -> Head:
         """Close the segment and begin the next.
 
-        Segments beyond the head are what killed writers left, without records; once the head had passed them
-        they would stand between a reader and the records of the segment before.
+        Segments beyond the head are what killed writers left, without records. Delete them: once the head passes
+        them, they would stand between a reader and the records of the previous segment.
         """
         for base in bases_of(self._folder):
             if base > head.segment:
                 self._unlink(base)
         if self._sync:
             os.fdatasync(self._segment)
-        closed = self._open(head.segment)
-        try:
-            closed.save_index()
-        finally:
-            closed.close()
+        with closing(self._open(head.segment)) as segment:
+            segment.save_index()
         path = segment_path(self._folder, head.next_offset)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
         if self._sync:
@@ -166,20 +154,20 @@ class FileLog:
         return self._tidy(self._clean_head())
 
     def _tidy(self, head: Head) -> Head:
-        """Retention, then compaction; the head moves before files go, so that no reader is surprised."""
+        """Apply retention, then compaction. The head moves before files are deleted, for the sake of readers."""
         settings, now_ms = self._topic.settings, self._clock.wall_ms()
         bases = [base for base in bases_of(self._folder) if base <= head.segment]
-        facts = [self._facts(base, head) for base in bases]
-        gone = expired(facts, settings, now_ms)
-        if bases[gone] > head.earliest:
-            head = Head(head.segment, head.end_bytes, head.next_offset, bases[gone])
+        expired_count = expired([self._facts(base, head) for base in bases], settings, now_ms)
+        kept = bases[expired_count:]
+        if kept[0] > head.earliest:
+            head = Head(head.segment, head.end_bytes, head.next_offset, kept[0])
             write_head(self._head, head, sync=self._sync)
-        for base in bases[:gone]:
+        for base in bases[:expired_count]:
             self._unlink(base)
-        for scratch in self._folder.glob("*.scratch*"):  # of writers that were killed: this one has the lock
+        for scratch in self._folder.glob("*.scratch*"):  # left by killed writers, since this one has the lock
             scratch.unlink()
-        if settings.compacted and len(bases) - gone > 1:
-            self._compact(bases[gone:], head)
+        if settings.compacted and len(kept) > 1:
+            self._compact(kept, head)
         return head
 
     def _unlink(self, base: int) -> None:
@@ -188,58 +176,44 @@ class FileLog:
         path.unlink(missing_ok=True)
 
     def _facts(self, base: int, head: Head) -> SegmentFacts:
-        segment = self._open(base)
-        try:
+        with closing(self._open(base)) as segment:
             end_bytes = head.end_bytes if base == head.segment else segment.size_bytes()
             return SegmentFacts(base, end_bytes, segment.timestamp_ms_max(end_bytes))
-        finally:
-            segment.close()
 
     def _compact(self, bases: list[int], head: Head) -> None:
         last = LastOfKey()
         for base in bases:
-            end_bytes = head.end_bytes if base == head.segment else -1
-            segment = self._open(base)
-            try:
-                end_bytes = segment.size_bytes() if end_bytes < 0 else end_bytes
+            with closing(self._open(base)) as segment:
+                end_bytes = head.end_bytes if base == head.segment else segment.size_bytes()
                 position = 0
                 while position < end_bytes:
                     records, position = segment.read(0, position, end_bytes, _COMPACT_LIMITS)
                     last.add(records.keys, records.offsets.tolist())
-            finally:
-                segment.close()
         for base in bases[:-1]:
             self._rewrite(base, last)
 
     def _rewrite(self, base: int, last: LastOfKey) -> None:
-        """Replace a closed segment by what compaction keeps; readers that have it open go on with it."""
-        segment, now_ms = self._open(base), self._clock.wall_ms()
-        scratch = segment.path.with_suffix(".scratch-log")
-        removed, position = 0, 0
-        try:
+        """Replace a closed segment by the records that compaction keeps; readers keep their open file."""
+        scratch = segment_path(self._folder, base).with_suffix(".scratch-log")
+        now_ms, removed, position = self._clock.wall_ms(), 0, 0
+        with closing(self._open(base)) as segment, scratch.open("wb") as file:
             end_bytes = segment.size_bytes()
-            with scratch.open("wb") as file:
-                while position < end_bytes:
-                    records, position = segment.read(0, position, end_bytes, _COMPACT_LIMITS)
-                    kept = last.kept(records, self._topic.settings, now_ms)
-                    removed += len(records) - len(kept)
-                    for at in kept:
-                        keys, values = [records.keys[at]], [records.values[at]]
-                        stamped_ms = records.timestamps_ms[at : at + 1]
-                        file.write(native.pack_frames(int(records.offsets[at]), stamped_ms, keys, values))
-                file.flush()
-                os.fsync(file.fileno())
-        finally:
-            segment.close()
+            while position < end_bytes:
+                records, position = segment.read(0, position, end_bytes, _COMPACT_LIMITS)
+                kept = last.kept(records, self._topic.settings, now_ms)
+                removed += len(records) - len(kept)
+                for at in kept:
+                    keys, values = [records.keys[at]], [records.values[at]]
+                    timestamps_ms = records.timestamps_ms[at : at + 1]
+                    file.write(native.pack_frames(int(records.offsets[at]), timestamps_ms, keys, values))
+            file.flush()
+            os.fsync(file.fileno())
         if not removed:
             scratch.unlink()
             return
         scratch.replace(segment.path)
-        rewritten = self._open(base)
-        try:
+        with closing(self._open(base)) as rewritten:
             rewritten.save_index()
-        finally:
-            rewritten.close()
 
     def _open(self, base: int) -> Segment:
         return Segment.open(self._folder, base, self._frame_bytes_max)

@@ -1,6 +1,6 @@
-"""One segment of a file partition's log: its frames, and the index by which offsets and times are found.
+"""One segment of a file partition's log: its frames, and an index of offsets and times.
 
-It does not know what is acknowledged: callers say up to which byte a segment counts.
+It does not know which bytes are acknowledged: callers pass the byte at which a segment ends.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _FAULTS = {
 
 
 def segment_path(folder: Path, base_offset: int) -> Path:
-    """The file of the segment that begins at an offset."""
+    """Return the file of the segment that begins at an offset."""
     return folder / f"{base_offset:020d}.log"
 
 
 def index_path(path: Path) -> Path:
-    """The index beside a closed segment."""
+    """Return the index file of a closed segment."""
     return path.with_suffix(".index")
 
 
 def bases_of(folder: Path) -> list[int]:
-    """The base offsets of all segment files in a folder, in order."""
+    """Return the base offsets of all segment files in a folder, in order."""
     return sorted(int(path.stem) for path in folder.glob("*.log"))
 
 
 def fault(path: Path, position: int, offset: int, stop: str) -> BadRecord:
-    """The error of a log whose acknowledged bytes cannot be read."""
+    """Return the error for acknowledged bytes that cannot be read."""
     message = f"{path}: {_FAULTS[stop]} at byte {position}, where offset {offset} or a later one is expected"
     help = (
         "the file was changed or damaged after it was written; restore it from a copy, or choose a later "
@@ -70,7 +70,7 @@ class Segment:
 
     @classmethod
     def open(cls, folder: Path, base_offset: int, frame_bytes_max: int) -> Segment:
-        """Open a segment for reading, with the index beside it if there is a good one."""
+        """Open a segment for reading, with its index if there is a valid one."""
         path = segment_path(folder, base_offset)
         segment = cls(path, base_offset, frame_bytes_max, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         segment._load_index()
@@ -81,23 +81,23 @@ class Segment:
         os.close(self.descriptor)
 
     def size_bytes(self) -> int:
-        """The size of the file."""
+        """Return the size of the file."""
         return os.fstat(self.descriptor).st_size
 
     def is_replaced(self) -> bool:
-        """Whether another file lies at its path now, or none."""
+        """Return whether its path now names another file or none."""
         try:
             return self.path.stat().st_ino != os.fstat(self.descriptor).st_ino
         except FileNotFoundError:
             return True
 
     def timestamp_ms_max(self, end_bytes: int) -> int:
-        """The largest timestamp up to a byte; -1 without records."""
+        """Return the largest timestamp before `end_bytes`; -1 without records."""
         self.index_to(end_bytes)
         return max((block[2] for block in self.blocks), default=-1)
 
     def position_of(self, offset: int, end_bytes: int) -> int:
-        """A byte at which a frame begins, not after that of `offset` and not far before it."""
+        """Return a byte at which a frame begins, at most a block before the frame of `offset`."""
         if offset <= self.base_offset:
             return 0
         self.index_to(end_bytes)
@@ -105,7 +105,7 @@ class Segment:
         return self.blocks[at][1] if at >= 0 else 0
 
     def offset_for_time(self, timestamp_ms: int, end_bytes: int) -> int | None:
-        """The first offset stamped at or after a time, or None."""
+        """Return the first offset with a timestamp at or after `timestamp_ms`, or None."""
         self.index_to(end_bytes)
         start = next((block for block in self.blocks if block[2] >= timestamp_ms), None)
         if start is None:
@@ -113,41 +113,34 @@ class Segment:
         position = start[1]
         while position < end_bytes:
             records, position = self.read(0, position, end_bytes, (1_000, _BLOCK_BYTES * 2))
-            late = np.flatnonzero(records.timestamps_ms >= timestamp_ms)
-            if late.size:
-                return int(records.offsets[late[0]])
+            matches = np.flatnonzero(records.timestamps_ms >= timestamp_ms)
+            if matches.size:
+                return int(records.offsets[matches[0]])
         return None
 
     def read(
         self, offset: int, position: int, end_bytes: int, limits: tuple[int, int], *, partition: int = -1
     ) -> tuple[Records, int]:
-        """Frames at or above `offset`, from a byte at which one begins; and the byte at which to go on.
+        """Return records from `offset` on, and the byte at which to continue.
 
-        Args:
-            offset: Frames below it are left out.
-            position: Where to begin.
-            end_bytes: Where the segment ends for the caller.
-            limits: Most records and most bytes; the first record comes whatever its size.
-            partition: Only handed on.
-
-        Raises:
-            BadRecord: The bytes at `position` are not a frame.
+        `position` is a byte at which a frame begins. `limits` are the most records and the most bytes; the first
+        record comes whatever its size. Damaged bytes raise BadRecord.
         """
         chunk_bytes = min(limits[1] + _PREFIX_BYTES, _CHUNK_BYTES)
         while True:
             data = os.pread(self.descriptor, min(chunk_bytes, end_bytes - position), position)
             columns, consumed, stop = native.scan_frames(data, offset, *limits, self.frame_bytes_max)
-            good = consumed > 0 or stop in ("end", "limit")
-            if good and (data or position >= end_bytes):
-                following = int(columns[0][-1]) + 1 if len(columns[0]) else offset
-                return Records(partition, *columns, following), position + consumed
+            valid = consumed > 0 or stop in ("end", "limit")
+            if valid and (data or position >= end_bytes):
+                next_offset = int(columns[0][-1]) + 1 if len(columns[0]) else offset
+                return Records(partition, *columns, next_offset), position + consumed
             if stop != "torn" or position + len(data) >= end_bytes or len(data) < chunk_bytes:
                 raise fault(self.path, position, offset, "torn" if stop == "end" else stop)
-            # The frame is larger than the chunk; its length is within frame_bytes_max, or it were no "torn".
+            # The frame is larger than the chunk. Its length is within frame_bytes_max, or `stop` would be "length".
             chunk_bytes = _PREFIX_BYTES + max(_PREFIX_BYTES, int.from_bytes(data[:4], "little"))
 
     def index_to(self, end_bytes: int) -> None:
-        """Extend the index up to a byte."""
+        """Extend the index up to `end_bytes`."""
         chunk_bytes = _CHUNK_BYTES
         while self.indexed_bytes < end_bytes:
             position = self.indexed_bytes
@@ -162,7 +155,7 @@ class Segment:
             self.indexed_bytes = position + consumed
 
     def save_index(self) -> None:
-        """Write the index beside the segment, which will not change any more."""
+        """Write the index of the segment, which must not change any more."""
         self.index_to(self.size_bytes())
         body = np.array(self.blocks, np.int64).reshape(-1, 3).astype("<i8").tobytes()
         head = _INDEX.pack(_INDEX_MAGIC, native.crc32c(body), len(self.blocks), self.indexed_bytes)
@@ -180,7 +173,7 @@ class Segment:
             return
         magic, checksum, count, end_bytes = _INDEX.unpack_from(raw)
         body = raw[_INDEX.size :]
-        good = magic == _INDEX_MAGIC and len(body) == count * 24 and native.crc32c(body) == checksum
-        if good and end_bytes == self.size_bytes():
+        valid = magic == _INDEX_MAGIC and len(body) == count * 24 and native.crc32c(body) == checksum
+        if valid and end_bytes == self.size_bytes():
             self.blocks = [(a, b, c) for a, b, c in np.frombuffer(body, "<i8").reshape(-1, 3).tolist()]
             self.indexed_bytes = end_bytes

@@ -1,9 +1,10 @@
-"""Topics in a folder of this machine: many readers and writers in many processes, no server."""
+"""Topics in a folder of this machine, for many readers and writers in many processes, without a server."""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from streamlearn.clock import Clock
 from streamlearn.errors import BadRecord, TopicUnreachable
-from streamlearn.topics.file_folder import Folder, folder_unreachable, open_folder
+from streamlearn.topics.file_folder import Folder, folder_unreachable
 from streamlearn.topics.file_head import HEAD_NAME, Head, read_head
 from streamlearn.topics.file_log import FileLog
 from streamlearn.topics.file_segment import Segment, bases_of
@@ -21,7 +22,7 @@ from streamlearn.topics.settings import AccessSettings, TopicSettings, WriterSet
 from streamlearn.topics.topic import Reader, Topic, pause_s_of
 from streamlearn.topics.writer import Writer
 
-__all__ = ["FileTopic", "open_file_topic"]
+__all__ = ["FileTopic"]
 
 _POLL_S = 0.0005
 _CHUNK_BYTES_MIN = 65_536
@@ -29,17 +30,8 @@ _CHUNK_BYTES_OF_RECORD = 1_024
 _MOVES_MAX = 100
 
 
-def open_file_topic(path: Path, access: AccessSettings, clock: Clock) -> FileTopic:
-    """Open a topic's folder.
-
-    Raises:
-        TopicMissing: There is none.
-    """
-    return FileTopic(open_folder(path), access, clock)
-
-
 class FileTopic(Topic):
-    """A topic in a folder; the contract is `Topic`'s, the format is in docs/internals/file-topic.md."""
+    """A topic in a folder; docs/internals/file-topic.md describes the format."""
 
     def __init__(self, folder: Folder, access: AccessSettings, clock: Clock) -> None:
         self.url = folder.url
@@ -50,11 +42,11 @@ class FileTopic(Topic):
         self._clock = clock
 
     def settings(self) -> TopicSettings:
-        """What the topic was created with."""
+        """Return the settings that the topic was created with."""
         return self._folder.settings
 
     def writer(self, settings: WriterSettings | None = None) -> Writer:
-        """A writer; it locks a partition for each append."""
+        """Return a writer, which locks a partition for each append."""
         return _FileWriter(self._folder, settings or WriterSettings(), self._access, self._clock)
 
     def maintain(self) -> None:
@@ -62,13 +54,11 @@ class FileTopic(Topic):
         self._folder.check_same()
         for partition in range(self.partitions):
             log = FileLog(self._folder, partition, access=self._access, clock=self._clock, sync=False)
-            try:
+            with closing(log):
                 log.maintain()
-            finally:
-                log.close()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: the topic holds no open files."""
 
     def _open_reader(self, partitions: tuple[int, ...]) -> Reader:
         return _FileReader(self._folder, partitions, self._access, self._clock)
@@ -91,9 +81,9 @@ class _FileWriter(Writer):
                 self._logs[partition] = log
             base = log.append(outgoing)
         except OSError as error:
-            failed = folder_unreachable(self._folder.path, error)
-            failed.unsure = True  # the head may say so already, though its fsync failed
-            raise failed from error
+            failure = folder_unreachable(self._folder.path, error)
+            failure.unsure = True  # the head may be written although its fsync failed
+            raise failure from error
         return np.arange(base, base + len(outgoing), dtype=np.int64)
 
     def _close(self) -> None:
@@ -103,7 +93,7 @@ class _FileWriter(Writer):
 
 
 class _FileReader(Reader):
-    """Keeps one head and one segment open per partition, and where the last read of it ended."""
+    """Keeps one head and one segment open per partition, and the end of its last read."""
 
     def __init__(self, folder: Folder, partitions: tuple[int, ...], access: AccessSettings, clock: Clock) -> None:
         super().__init__(folder.url, folder.topic_id, partitions)
@@ -113,22 +103,22 @@ class _FileReader(Reader):
         self._frame_bytes_max = folder.settings.record_bytes_max + FRAME_HEAD_BYTES
         self._heads: dict[int, tuple[int, Path]] = {}
         self._segments: dict[int, Segment] = {}
-        self._ends: dict[int, tuple[int, int, int]] = {}  # partition -> segment, offset, byte at which to go on
-        self._partition_came_s: dict[int, float] = {}
+        self._ends: dict[int, tuple[int, int, int]] = {}  # partition -> segment, offset, byte at which to continue
+        self._partition_received_s: dict[int, float] = {}
 
     def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records:
         now_s = self._clock.monotonic_s()
-        deadline_s, came_s = now_s + wait_ms / 1000, self._partition_came_s.setdefault(partition, now_s)
+        deadline_s, received_s = now_s + wait_ms / 1000, self._partition_received_s.setdefault(partition, now_s)
         while True:
             head = self._head(partition)
             self.check_offset(partition, offset, head.earliest, head.next_offset)
             now_s = self._clock.monotonic_s()
             if offset < head.next_offset:
-                self._partition_came_s[partition] = now_s
-                return self._found(partition, offset, head, limits)
+                self._partition_received_s[partition] = now_s
+                return self._records(partition, offset, head, limits)
             if now_s >= deadline_s:
                 return empty_records(partition, offset)
-            self._clock.sleep(min(pause_s_of(now_s - came_s, _POLL_S), deadline_s - now_s))
+            self._clock.sleep(min(pause_s_of(now_s - received_s, _POLL_S), deadline_s - now_s))
 
     def _earliest(self, partition: int) -> int:
         return self._head(partition).earliest
@@ -140,17 +130,18 @@ class _FileReader(Reader):
         head = self._head(partition)
         for _ in range(_MOVES_MAX):
             try:
-                return self._found_time(partition, timestamp_ms, head)
+                return self._search_time(partition, timestamp_ms, head)
             except (FileNotFoundError, BadRecord) as error:
-                head = self._moved_on(partition, head, error)
-        raise self._restless(partition)
+                head = self._newer_head(partition, head, error)
+        message = f"{self.url} partition {partition}: writers moved on {_MOVES_MAX} times during one read"
+        raise TopicUnreachable(message, help="try again; create the topic with a larger segment_bytes")
 
-    def _found_time(self, partition: int, timestamp_ms: int, head: Head) -> int:
+    def _search_time(self, partition: int, timestamp_ms: int, head: Head) -> int:
         for base in self._bases(partition, head):
             segment = self._segment(partition, base)
-            found = segment.offset_for_time(timestamp_ms, self._end_bytes(segment, head))
-            if found is not None:
-                return max(found, head.earliest)
+            offset = segment.offset_for_time(timestamp_ms, self._end_bytes(segment, head))
+            if offset is not None:
+                return max(offset, head.earliest)
         return head.next_offset
 
     def close(self) -> None:
@@ -172,18 +163,18 @@ class _FileReader(Reader):
         except OSError as error:
             raise folder_unreachable(self._folder.path, error) from error
 
-    def _found(self, partition: int, offset: int, head: Head, limits: tuple[int, int]) -> Records:
-        """The records at `offset`, which is below the end.
+    def _records(self, partition: int, offset: int, head: Head, limits: tuple[int, int]) -> Records:
+        """Return the records at `offset`, which is below the end.
 
-        Writers move on while this looks: what does not fit together is damage only under a head that stands.
+        Writers work at the same time: an inconsistency is damage only if the head has not changed.
         """
         chunk_bytes = max(_CHUNK_BYTES_MIN, limits[0] * _CHUNK_BYTES_OF_RECORD)
         limits = (limits[0], min(limits[1], chunk_bytes, self._access.fetch_bytes_max))
         for _ in range(_MOVES_MAX):
             try:
-                records = self._scanned(partition, offset, head, limits)
+                records = self._scan(partition, offset, head, limits)
             except (FileNotFoundError, BadRecord) as error:
-                head = self._moved_on(partition, head, error)
+                head = self._newer_head(partition, head, error)
                 self.check_offset(partition, offset, head.earliest, head.next_offset)
                 continue
             if len(records) or records.next_offset >= head.next_offset:
@@ -191,54 +182,45 @@ class _FileReader(Reader):
             offset = records.next_offset
         return empty_records(partition, offset)
 
-    def _scanned(self, partition: int, offset: int, head: Head, limits: tuple[int, int]) -> Records:
-        """The records at `offset` of the segment it belongs to; without any, where the next segment begins.
+    def _scan(self, partition: int, offset: int, head: Head, limits: tuple[int, int]) -> Records:
+        """Return the records at `offset` from its segment, or none, with the next segment's begin as `next_offset`.
 
-        Raises:
-            FileNotFoundError: Retention took what the head speaks of.
-            BadRecord: Damage, or a file that compaction put in the place of the one the head speaks of.
+        Raises FileNotFoundError if retention deleted the segment after `head` was read, and BadRecord if the file is
+        damaged or compaction has replaced it.
         """
         base = self._base_of(partition, offset, head)
         segment = self._segment(partition, base)
         end_bytes = self._end_bytes(segment, head)
-        known = self._ends.get(partition)
-        at_end = known is not None and known[:2] == (base, offset)
-        position = known[2] if known is not None and at_end else segment.position_of(offset, end_bytes)
+        end = self._ends.get(partition)
+        is_next = end is not None and end[:2] == (base, offset)
+        position = end[2] if end is not None and is_next else segment.position_of(offset, end_bytes)
         while position < end_bytes:
             records, position = segment.read(offset, position, end_bytes, limits, partition=partition)
             if len(records):
                 self._ends[partition] = (base, records.next_offset, position)
                 return records
         self._ends.pop(partition, None)
-        following = next((later for later in self._bases(partition, head) if later > base), head.next_offset)
-        # Listed before, looked at after: were a segment between deleted, its records would be passed over.
-        now = self._head(partition)
-        self.check_offset(partition, offset, now.earliest, now.next_offset)
-        return empty_records(partition, max(offset, following))
+        next_base = next((later for later in self._bases(partition, head) if later > base), head.next_offset)
+        # Check after listing: if a segment in between was deleted, its records would be skipped.
+        current = self._head(partition)
+        self.check_offset(partition, offset, current.earliest, current.next_offset)
+        return empty_records(partition, max(offset, next_base))
 
-    def _moved_on(self, partition: int, head: Head, error: FileNotFoundError | BadRecord) -> Head:
-        """The head now, when a writer moved on since `head` was read or has replaced the segment's file.
-
-        Raises:
-            BadRecord: Nothing moved: the damage is there.
-        """
-        now, known = self._head(partition), self._segments.get(partition)
-        if isinstance(error, BadRecord) and now == head and not (known and self._is_rewritten(known)):
+    def _newer_head(self, partition: int, head: Head, error: FileNotFoundError | BadRecord) -> Head:
+        """Return the current head; raise `error` if it is damage, since no writer has moved on or replaced the file."""
+        current, segment = self._head(partition), self._segments.get(partition)
+        if isinstance(error, BadRecord) and current == head and not (segment and self._is_rewritten(segment)):
             raise error
         self._ends.pop(partition, None)
-        if known is not None:
-            known.close()
+        if segment is not None:
+            segment.close()
             del self._segments[partition]
-        return now
-
-    def _restless(self, partition: int) -> TopicUnreachable:
-        message = f"{self.url} partition {partition}: writers moved on {_MOVES_MAX} times during one read"
-        return TopicUnreachable(message, help="try again; create the topic with a larger segment_bytes")
+        return current
 
     def _base_of(self, partition: int, offset: int, head: Head) -> int:
-        known = self._ends.get(partition)
-        if known is not None and known[1] == offset:
-            return known[0]
+        end = self._ends.get(partition)
+        if end is not None and end[1] == offset:
+            return end[0]
         bases = self._bases(partition, head)
         if not bases or bases[0] > offset:
             raise FileNotFoundError
@@ -252,16 +234,16 @@ class _FileReader(Reader):
         return head.end_bytes if segment.base_offset == head.segment else segment.size_bytes()
 
     def _segment(self, partition: int, base: int) -> Segment:
-        known = self._segments.get(partition)
-        if known is not None and known.base_offset == base and not self._is_rewritten(known):
-            return known
+        segment = self._segments.get(partition)
+        if segment is not None and segment.base_offset == base and not self._is_rewritten(segment):
+            return segment
         opened = Segment.open(self._folder.partition(partition), base, self._frame_bytes_max)
-        if known is not None:
-            known.close()
-        self._ends.pop(partition, None)  # a byte of another file means nothing in this one
+        if segment is not None:
+            segment.close()
+        self._ends.pop(partition, None)  # its position is of the previous file
         self._segments[partition] = opened
         return opened
 
     def _is_rewritten(self, segment: Segment) -> bool:
-        """Whether compaction has put another file in this one's place."""
+        """Return whether compaction has replaced the segment's file."""
         return self._folder.settings.compacted and segment.is_replaced()

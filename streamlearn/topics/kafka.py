@@ -1,12 +1,13 @@
-"""Topics in Kafka, the production path: settings as broker configs and back, creating and deleting."""
+"""Topics in Kafka, for production: settings as broker configs, creation and deletion."""
 
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import ConfigError, TopicExists, TopicMissing
-from streamlearn.topics.kafka_link import NO_ERROR, NOT_ALLOWED, TOPIC_EXISTS, UNKNOWN_TOPIC, error_name, is_passing
+from streamlearn.topics.kafka_link import ErrorCode, error_name, is_passing
 from streamlearn.topics.kafka_reader import KafkaReader
 from streamlearn.topics.kafka_session import KafkaSession, TryAgain
 from streamlearn.topics.kafka_writer import BATCH_OVERHEAD_BYTES, KafkaWriter
@@ -29,126 +30,105 @@ _IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
 
 def open_kafka_topic(url: TopicUrl, access: AccessSettings, clock: Clock) -> KafkaTopic:
-    """Open a topic.
-
-    Raises:
-        TopicMissing: There is none.
-        TopicUnreachable: No broker answered within `unreachable_after_ms`.
-    """
-    session = KafkaSession(url, access, clock)
-    try:
-        facts = session.persist(lambda: session.facts)
-    except BaseException:
-        session.close()
-        raise
-    return KafkaTopic(url, session, str(facts.topic_id), len(facts.leaders))
+    """Open a topic; raises as `open_topic` does."""
+    return KafkaTopic(url, _open_session(url, access, clock))
 
 
 def create_kafka_topic(url: TopicUrl, settings: TopicSettings, access: AccessSettings) -> None:
     """Create a topic and wait until every partition has a leader.
 
-    Raises:
-        TopicExists: There is one of this name.
-        ConfigError: The broker refuses the settings.
+    Raises TopicExists if the name is taken, and ConfigError if the broker refuses the settings.
     """
     session = KafkaSession(url, access, SYSTEM_CLOCK)
 
     def create() -> None:
         session.link.connect(access.request_timeout_ms)
         configs = _configs_of(settings)
-        code, reason, replicas = session.link.create(url.name, settings.partitions, configs, only_ask=True)
-        if code != NO_ERROR and code != TOPIC_EXISTS and not is_passing(code):
-            # Some managed brokers let nobody set this, and have it false.
+        code, reason, replicas = session.link.create(url.name, settings.partitions, configs, validate_only=True)
+        if code != ErrorCode.NO_ERROR and code != ErrorCode.TOPIC_EXISTS and not is_passing(code):
+            # Some managed brokers do not allow this config; their value is false.
             configs.pop(_UNCLEAN, None)
-            code, reason, replicas = session.link.create(url.name, settings.partitions, configs, only_ask=True)
-        if code == NO_ERROR:
+            code, reason, replicas = session.link.create(url.name, settings.partitions, configs, validate_only=True)
+        if code == ErrorCode.NO_ERROR:
             if replicas >= REPLICAS_SAFE:
                 configs[_IN_SYNC] = str(IN_SYNC_SAFE)
             code, reason, _ = session.link.create(url.name, settings.partitions, configs)
-        if code == TOPIC_EXISTS:
+        if code == ErrorCode.TOPIC_EXISTS:
             message = f"{session.url} exists already"
             raise TopicExists(message, help="delete it first, or choose another name")
-        if code != NO_ERROR and not is_passing(code):
+        if code != ErrorCode.NO_ERROR and not is_passing(code):
             message = f"{session.url}: the broker refused to create it: {error_name(code)}: {reason}"
             raise ConfigError(message, help="change the setting the broker names")
         session.check(code)
 
-    def ready() -> None:
+    def check_leaders() -> None:
         session.link.connect(access.request_timeout_ms)
         for facts in session.link.topic_by_broker(url.name):
             if facts is None or len(facts.leaders) != settings.partitions or min(facts.leaders) < 0:
                 message = "a broker does not know the leaders of the new topic yet"
                 raise TryAgain(message)
 
-    try:
+    with closing(session):
         session.persist(create, refresh=False)
-        session.persist(ready, refresh=False)
-    finally:
-        session.close()
+        session.persist(check_leaders, refresh=False)
 
 
 def delete_kafka_topic(url: TopicUrl, access: AccessSettings) -> None:
-    """Delete a topic and wait until the brokers no longer know it.
-
-    Raises:
-        TopicMissing: There is none.
-    """
+    """Delete a topic and wait until no broker knows it; raises TopicMissing if it does not exist."""
     session = KafkaSession(url, access, SYSTEM_CLOCK)
 
     def delete() -> None:
         session.link.connect(access.request_timeout_ms)
         code = session.link.delete(url.name)
-        if code in UNKNOWN_TOPIC:
+        if code in ErrorCode.UNKNOWN_TOPIC:
             message = f"topic {session.url} does not exist"
             raise TopicMissing(message, help="correct the name, or regard it as deleted")
         session.check(code)
 
-    def gone() -> None:
+    def check_deleted() -> None:
         session.link.connect(access.request_timeout_ms)
         if any(session.link.topic_by_broker(url.name)):
             message = "the brokers still know the topic"
             raise TryAgain(message)
 
-    try:
+    with closing(session):
         session.persist(delete, refresh=False)
-        session.persist(gone, refresh=False)
-    finally:
-        session.close()
+        session.persist(check_deleted, refresh=False)
 
 
 class KafkaTopic(Topic):
-    """A topic of a cluster; the contract is `Topic`'s. Readers and writers have connections of their own."""
+    """A topic of a Kafka cluster. Its readers and writers have their own connections."""
 
-    def __init__(self, url: TopicUrl, session: KafkaSession, topic_id: str, partitions: int) -> None:
+    def __init__(self, url: TopicUrl, session: KafkaSession) -> None:
         self.url = session.url
-        self.topic_id = topic_id
-        self.partitions = partitions
+        self.topic_id = str(session.facts.topic_id)
+        self.partitions = len(session.facts.leaders)
         self._parsed = url
         self._session = session
 
     def settings(self) -> TopicSettings:
-        """What the broker says the topic is set to now."""
+        """Return the broker's current settings of the topic."""
         code, configs = self._configs()
         self._session.check(code)
         return _settings_of(configs, self.partitions)
 
     def _configs(self) -> tuple[int, dict[str, str]]:
-        """What the broker says the topic is set to, or that this user may not ask."""
+        """Return the broker's configs of the topic, or a code of `NOT_ALLOWED` if this user may not read them."""
 
         def attempt() -> tuple[int, dict[str, str]]:
             code, configs = self._session.link.configs(self._parsed.name)
-            if code not in NOT_ALLOWED:
+            if code not in ErrorCode.NOT_ALLOWED:
                 self._session.check(code)
             return code, configs
 
-        found = self._session.persist(attempt)
-        self._session.persist(self._session.verify)  # the question named the topic, not its id
-        return found
+        answer = self._session.persist(attempt)
+        self._session.persist(self._session.verify)  # the request names the topic, not its id
+        return answer
 
     def durability(self) -> Durability | None:
-        """What the broker says; None where this user may not ask, or the broker does not say."""
+        """Return the broker's replication settings; None if this user may not read them or the broker omits them."""
         code, configs = self._configs()
-        if code in NOT_ALLOWED:
+        if code in ErrorCode.NOT_ALLOWED:
             return None
         self._session.check(code)
         if _IN_SYNC not in configs or _UNCLEAN not in configs:
@@ -160,40 +140,47 @@ class KafkaTopic(Topic):
         )
 
     def writer(self, settings: WriterSettings | None = None) -> Writer:
-        """A writer with a connection of its own; acknowledged by all replicas in sync, idempotent.
+        """Return an idempotent writer, acknowledged by all in-sync replicas, with its own connection.
 
-        A user who may write but not ask for the topic's settings gets one that checks records against the
-        default ones; the broker still judges by the real ones.
+        If this user may write but not read the topic's settings, the writer checks records against the default
+        settings, and the broker against the real ones.
         """
         code, configs = self._configs()
-        if code in NOT_ALLOWED:
+        if code in ErrorCode.NOT_ALLOWED:
             topic = TopicSettings(partitions=self.partitions)
             message = "%s: this user may not read its settings: records are checked against a record_bytes_max of %d"
             _LOG.warning(message, self.url, topic.record_bytes_max)
         else:
             topic = _settings_of(configs, self.partitions)
-        session = self._connected()
+        session = self._reopen_session()
         return KafkaWriter(session, topic, settings or WriterSettings(), session.clock)
 
     def maintain(self) -> None:
-        """Nothing: the broker does it."""
+        """Do nothing: the broker applies retention and compaction."""
 
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
 
     def _open_reader(self, partitions: tuple[int, ...]) -> Reader:
-        return KafkaReader(self._connected(), partitions)
+        return KafkaReader(self._reopen_session(), partitions)
 
-    def _connected(self) -> KafkaSession:
+    def _reopen_session(self) -> KafkaSession:
         known = (self.topic_id, self.partitions)
-        session = KafkaSession(self._parsed, self._session.access, self._session.clock, known)
-        try:
-            session.persist(lambda: session.facts)
-        except BaseException:
-            session.close()
-            raise
-        return session
+        return _open_session(self._parsed, self._session.access, self._session.clock, known)
+
+
+def _open_session(
+    url: TopicUrl, access: AccessSettings, clock: Clock, known: tuple[str, int] | None = None
+) -> KafkaSession:
+    """Return a session that has fetched the topic's metadata."""
+    session = KafkaSession(url, access, clock, known)
+    try:
+        session.persist(lambda: session.facts)
+    except BaseException:
+        session.close()
+        raise
+    return session
 
 
 def _configs_of(settings: TopicSettings) -> dict[str, str]:
@@ -211,7 +198,7 @@ def _configs_of(settings: TopicSettings) -> dict[str, str]:
 
 
 def _settings_of(configs: dict[str, str], partitions: int) -> TopicSettings:
-    """Settings as they work: a topic that only compacts deletes nothing for age or size."""
+    """Return the settings in effect: a topic that is only compacted has no retention by age or size."""
     policies = configs["cleanup.policy"].split(",")
     deletes = "delete" in policies
     return TopicSettings(

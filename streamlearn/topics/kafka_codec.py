@@ -1,4 +1,4 @@
-"""Decompressing record batches of Kafka, within a budget of bytes. It does not know what the records say."""
+"""The decompressor of Kafka record batches, within a budget of bytes. It does not parse the records."""
 
 from __future__ import annotations
 
@@ -16,54 +16,45 @@ _XERIAL_HEAD_BYTES = 16
 _HELP = "let producers write smaller batches, or read on from a later position"
 
 
-class _Beyond(Exception):
+class _BudgetExceeded(Exception):
     pass
 
 
 class Decompressor:
-    """Decompresses the batches of one fetch; what comes out of all of them together is bounded.
+    """Decompresses the batches of one fetch to at most `bytes_max` in total.
 
-    Args:
-        bytes_max: The budget. A codec is stopped at its end, so that a few bytes cannot become gigabytes.
+    It stops a codec at the end of the budget, so that a few bytes cannot become gigabytes.
     """
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._left_bytes = bytes_max
+        self._bytes_max = self._left_bytes = bytes_max
 
     def __call__(self, codec: int, data: bytes) -> bytes:
-        """The records of a compressed batch.
+        """Return the records of a compressed batch.
 
-        Raises:
-            Oversize: More than is left of the budget would come out.
-            BadRecord: The bytes are not what the codec's number says.
-            ServiceError: The codec's package is not installed.
+        Raises Oversize beyond the rest of the budget, BadRecord for bytes that are invalid for the codec, and
+        ServiceError if the codec's package is not installed.
         """
-        name, decode = _CODECS.get(codec, (str(codec), _missing))
-        beyond = False
+        name, decode = _CODECS.get(codec, (str(codec), _unknown))
+        exceeded = False
         try:
             plain = decode(bytes(data), self._left_bytes + 1)
-        except _Beyond:
-            plain = b""
-            beyond = True
+        except _BudgetExceeded:
+            plain, exceeded = b"", True
         except ImportError:
             message = f"records are compressed with {name}, which is not installed here"
             raise ServiceError(message, help=f"`pip install kafka-python[{name}]`, or let producers use gzip") from None
         except Exception as error:
             message = f"records compressed with {name} cannot be decompressed: {error}"
             raise BadRecord(message, help="the topic holds damaged records; read on from a later position") from error
-        if beyond or len(plain) > self._left_bytes:
+        if exceeded or len(plain) > self._left_bytes:
             message = f"{len(data)} bytes compressed with {name} expand to more than {self._bytes_max} bytes"
             raise Oversize(message, help=_HELP)
         self._left_bytes -= len(plain)
         return plain
 
     def charge(self, size: int) -> None:
-        """Count bytes that records take beside what they say.
-
-        Raises:
-            Oversize: It is more than is left of the budget.
-        """
+        """Take bytes that records need beyond their declared size from the budget; raises Oversize if it is spent."""
         if size > self._left_bytes:
             left = f"{self._left_bytes} of {self._bytes_max} bytes are left"
             message = f"compressed records take {size} bytes more than they declare, but {left}"
@@ -72,17 +63,16 @@ class Decompressor:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    inflater = zlib.decompressobj(wbits=31)
-    plain = inflater.decompress(data, limit)
-    return _whole(plain, inflater.eof, limit)
+    decoder = zlib.decompressobj(wbits=31)
+    return _complete(decoder.decompress(data, limit), decoder.eof, limit)
 
 
 def _unsnappy(data: bytes, limit: int) -> bytes:
     snappy: Any = import_module("snappy")
     blocks = _xerial_blocks(data) if data.startswith(_XERIAL_MAGIC) else [data]
     size = sum(_snappy_bytes(block) for block in blocks)
-    if size >= limit:  # blocks say how large they become, and the codec refuses one that says it wrongly
-        raise _Beyond
+    if size >= limit:  # blocks declare their size, and the codec refuses a wrong one
+        raise _BudgetExceeded
     return b"".join(snappy.decompress(block) for block in blocks)
 
 
@@ -96,7 +86,7 @@ def _xerial_blocks(data: bytes) -> list[bytes]:
 
 
 def _snappy_bytes(block: bytes) -> int:
-    """What a block says it becomes: a varint before it."""
+    """Return the decompressed size that a block declares in a varint at its begin."""
     size = 0
     for at, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << 7 * at
@@ -109,8 +99,7 @@ def _snappy_bytes(block: bytes) -> int:
 def _unlz4(data: bytes, limit: int) -> bytes:
     frames: Any = import_module("lz4.frame")
     decoder = frames.LZ4FrameDecompressor()
-    plain: bytes = decoder.decompress(data, max_length=limit)
-    return _whole(plain, decoder.eof, limit)
+    return _complete(decoder.decompress(data, max_length=limit), decoder.eof, limit)
 
 
 def _unzstd(data: bytes, limit: int) -> bytes:
@@ -123,14 +112,14 @@ def _unzstd(data: bytes, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _whole(plain: bytes, ended: bool, limit: int) -> bytes:
+def _complete(plain: bytes, ended: bool, limit: int) -> bytes:
     if not ended and len(plain) < limit:
         message = "incomplete"
         raise ValueError(message)
     return plain
 
 
-def _missing(data: bytes, limit: int) -> bytes:
+def _unknown(data: bytes, limit: int) -> bytes:
     raise ImportError
 
 

@@ -1,7 +1,7 @@
-"""Writing to a Kafka topic: one idempotent batch in flight per partition, acknowledged by all replicas in sync.
+"""The writer of a Kafka topic: one idempotent batch in flight per partition, acknowledged by all replicas in sync.
 
-A batch is sent again, byte for byte, until the broker answers; the sequence numbers in it let the broker drop
-what it has already. After a failure the writer takes a new producer id: numbers of the old one may be in use.
+The writer sends a batch again, byte for byte, until the broker answers; its sequence numbers let the broker drop
+duplicates. After a failure the writer takes a new producer id, since sequence numbers of the old one may be in use.
 """
 
 from __future__ import annotations
@@ -15,18 +15,7 @@ from numpy.typing import NDArray
 from streamlearn.clock import Clock
 from streamlearn.errors import NotDelivered, Oversize, StreamlearnError
 from streamlearn.native import native
-from streamlearn.topics.kafka_link import (
-    CERTAINLY_REFUSED,
-    DUPLICATE_SEQUENCE,
-    MESSAGE_TOO_LARGE,
-    NO_ERROR,
-    PRODUCER_STATE_LOST,
-    UNKNOWN_TOPIC,
-    LinkDown,
-    Produced,
-    error_name,
-    is_passing,
-)
+from streamlearn.topics.kafka_link import ErrorCode, LinkDown, Produced, error_name, is_passing
 from streamlearn.topics.kafka_session import KafkaSession, TryAgain
 from streamlearn.topics.records import Outgoing
 from streamlearn.topics.settings import TopicSettings, WriterSettings
@@ -35,17 +24,14 @@ from streamlearn.topics.writer import Writer
 __all__ = ["BATCH_OVERHEAD_BYTES", "KafkaWriter"]
 
 BATCH_OVERHEAD_BYTES = 100
-"""Most bytes a batch of one record takes beside its key and value: 61 of head, 32 of varints, some air."""
+"""Most bytes of a batch of one record beside its key and value: a head of 61, varints of up to 32, and a margin."""
 _RECORD_OVERHEAD_BYTES = 32
 _SEQUENCES = 2**31
 
 
 @dataclass(slots=True)
 class _Delivery:
-    """The records of one partition on their way, batch after batch.
-
-    `unsure` says whether the batch in hand may be in, though nobody acknowledged it.
-    """
+    """The delivery of one partition's records, batch after batch."""
 
     partition: int
     outgoing: Outgoing
@@ -54,7 +40,7 @@ class _Delivery:
     cut: int = 0
     batch: bytes = b""
     packed_for: tuple[int, int, int] = (-1, -1, -1)
-    unsure: bool = False
+    unsure: bool = False  # whether the current batch may have been written, although it was not acknowledged
     error: StreamlearnError | None = None
     reason: Exception | None = field(default=None, repr=False)
 
@@ -63,24 +49,24 @@ class _Delivery:
         return self.error is not None or self.cut == len(self.cuts)
 
     @property
-    def in_records(self) -> int:
-        """How many of the records are in for certain."""
+    def written_count(self) -> int:
+        """Records that are certainly written."""
         return self.cuts[self.cut - 1][1] if self.cut else 0
 
     def fail(self, error: StreamlearnError) -> None:
-        """End it; what is in and what is in doubt is said."""
-        count = len(self.outgoing)
-        if self.in_records:
-            error.message = f"{error.message}; the first {self.in_records} of {count} records were written"
+        """End the delivery; the error states how many records were or may have been written."""
+        if self.written_count:
+            count = f"{self.written_count} of {len(self.outgoing)}"
+            error.message = f"{error.message}; the first {count} records were written"
         if self.unsure:
             start, stop = self.cuts[self.cut]
             error.message = f"{error.message}; {stop - start} records may or may not have been written"
-        error.unsure = self.unsure or self.in_records > 0
+        error.unsure = self.unsure or self.written_count > 0
         self.error = error
 
 
 class KafkaWriter(Writer):
-    """Appends by requests of its own, one to each leader at a time; the contract is `Writer`'s."""
+    """A `Writer` with one request in flight per leader."""
 
     def __init__(self, session: KafkaSession, topic: TopicSettings, settings: WriterSettings, clock: Clock) -> None:
         super().__init__(session.url, topic, settings, clock)
@@ -97,12 +83,12 @@ class KafkaWriter(Writer):
         return delivery.offsets
 
     def _append_many(self, outgoing: Mapping[int, Outgoing], outcomes: dict[int, StreamlearnError | None]) -> None:
-        """To all at once: a failure of one partition stops none of the others."""
+        """Append to all partitions at once; a failure of one does not stop the others."""
         deliveries = [self._delivery(partition, records) for partition, records in outgoing.items()]
         try:
             self._deliver_to_all(deliveries)
         finally:
-            outcomes.update((each.partition, each.error) for each in deliveries if each.done)
+            outcomes.update((delivery.partition, delivery.error) for delivery in deliveries if delivery.done)
 
     def _close(self) -> None:
         self._session.close()
@@ -111,7 +97,7 @@ class KafkaWriter(Writer):
         return _Delivery(partition, outgoing, self._cuts(outgoing), np.empty(len(outgoing), np.int64))
 
     def _cuts(self, outgoing: Outgoing) -> list[tuple[int, int]]:
-        """Runs of records that fit into a batch; a single record always does, its size was checked."""
+        """Return the runs [start, stop) of records that fit into one batch; a single record always fits."""
         cuts, start, size = [], 0, BATCH_OVERHEAD_BYTES
         for at, record_bytes in enumerate(outgoing.sizes()):
             record_bytes += _RECORD_OVERHEAD_BYTES
@@ -122,59 +108,56 @@ class KafkaWriter(Writer):
         return [*cuts, (start, len(outgoing))]
 
     def _deliver_to_all(self, deliveries: list[_Delivery]) -> None:
-        """Bring every delivery to its end; `delivery_timeout_ms` counts from the last batch that got in."""
+        """Complete every delivery; `delivery_timeout_ms` counts from the last acknowledged batch."""
         session = self._session
         try:
-            while any(not each.done for each in deliveries):
+            while not all(delivery.done for delivery in deliveries):
                 session.persist(lambda: self._advance(deliveries), self._settings.delivery_timeout_ms)
         except StreamlearnError as error:
-            for each in deliveries:
-                if not each.done:
-                    each.reason = error
-                    each.fail(type(error)(error.message, help=error.help))
+            for delivery in deliveries:
+                if not delivery.done:
+                    delivery.reason = error
+                    delivery.fail(type(error)(error.message, help=error.help))
         finally:
-            if any(not each.done or each.error is not None for each in deliveries):
+            if any(not delivery.done or delivery.error is not None for delivery in deliveries):
                 self._producer = None
 
     def _advance(self, deliveries: list[_Delivery]) -> None:
-        """Send the batch in hand of every unfinished delivery, as many as fit into one request a leader.
-
-        Raises:
-            TryAgain: None of them got any further.
-        """
-        session, moved = self._session, 0
-        session.verify_now_and_then()
-        sent: dict[int, dict[int, bytes]] = {}
-        flying: dict[int, _Delivery] = {}
+        """Send the current batches, as many as fit into one request to each leader; TryAgain if none was written."""
+        session, advanced = self._session, False
+        if session.is_due():
+            session.verify()
+        batches: dict[int, dict[int, bytes]] = {}
+        in_flight: list[_Delivery] = []
         reason: Exception = TryAgain("sending failed")
         left_bytes: dict[int, int] = {}
-        for each in (each for each in deliveries if not each.done):
+        for delivery in (delivery for delivery in deliveries if not delivery.done):
             try:
-                leader = session.leader(each.partition)
+                leader = session.leader(delivery.partition)
             except TryAgain as error:
                 reason = error
                 continue
-            self._pack(each)
+            self._pack(delivery)
             room = left_bytes.setdefault(leader, session.access.request_bytes_max)
-            if len(each.batch) <= room or leader not in sent:
-                sent.setdefault(leader, {})[each.partition] = each.batch
-                left_bytes[leader] = room - len(each.batch)
-                flying[each.partition] = each
-        before = {partition: each.unsure for partition, each in flying.items()}
-        for each in flying.values():
-            each.unsure = True  # until there is an answer
-        answers = session.link.produce((session.name, session.facts.topic_id), sent) if sent else {}
-        for partition, each in flying.items():
+            if len(delivery.batch) <= room or leader not in batches:
+                batches.setdefault(leader, {})[delivery.partition] = delivery.batch
+                left_bytes[leader] = room - len(delivery.batch)
+                in_flight.append(delivery)
+        were_unsure = [delivery.unsure for delivery in in_flight]
+        for delivery in in_flight:
+            delivery.unsure = True  # until there is an answer
+        answers = session.link.produce((session.name, session.facts.topic_id), batches) if batches else {}
+        for delivery, was_unsure in zip(in_flight, were_unsure, strict=True):
             try:
-                self._take(each, answers[partition], before[partition])
-                moved += 1
+                self._take(delivery, answers[delivery.partition], was_unsure)
+                advanced = True
             except (LinkDown, TryAgain) as error:
-                each.reason = reason = error
-        if not moved:
+                delivery.reason = reason = error
+        if not advanced:
             raise TryAgain(str(reason)) from reason
 
     def _pack(self, delivery: _Delivery) -> None:
-        """Pack the batch in hand; one in doubt stays as it was sent, so that the broker knows it again."""
+        """Pack the current batch; one that may have been written stays as it was, so that the broker recognizes it."""
         numbers = delivery.packed_for if delivery.unsure else self._numbers(delivery.partition)
         if numbers != delivery.packed_for or not delivery.batch:
             part = delivery.outgoing.slice(*delivery.cuts[delivery.cut])
@@ -182,7 +165,7 @@ class KafkaWriter(Writer):
             delivery.packed_for = numbers
 
     def _numbers(self, partition: int) -> tuple[int, int, int]:
-        """Producer id, its epoch, and the next sequence number of a partition."""
+        """Return the producer's id and epoch, and the next sequence number of a partition."""
         if self._producer is None:
             code, producer_id, epoch = self._session.link.producer_id()
             self._session.check(code)
@@ -191,35 +174,30 @@ class KafkaWriter(Writer):
         return (*self._producer, self._sequences.setdefault(partition, 0))
 
     def _take(self, delivery: _Delivery, produced: Produced | LinkDown, was_unsure: bool) -> None:
-        """See what became of a batch.
-
-        Raises:
-            LinkDown: Nobody knows.
-            TryAgain: It is to be sent again.
-        """
+        """Handle the answer to a batch; raises LinkDown without one, or TryAgain if the batch must be sent again."""
         if isinstance(produced, LinkDown):
             raise produced
         code = produced.error
-        if code == NO_ERROR or (code == DUPLICATE_SEQUENCE and produced.base_offset >= 0):
-            self._acknowledged(delivery, produced.base_offset)
+        if code == ErrorCode.NO_ERROR or (code == ErrorCode.DUPLICATE_SEQUENCE and produced.base_offset >= 0):
+            self._acknowledge(delivery, produced.base_offset)
             return
-        if code in CERTAINLY_REFUSED:
+        if code in ErrorCode.CERTAINLY_REFUSED:
             delivery.unsure = was_unsure
-        if code in PRODUCER_STATE_LOST and not delivery.unsure:
-            self._producer = None  # the broker forgot this producer; nothing of this batch is in
+        if code in ErrorCode.PRODUCER_STATE_LOST and not delivery.unsure:
+            self._producer = None  # the broker forgot this producer and wrote nothing of the batch
             raise TryAgain(error_name(code))
-        if code in UNKNOWN_TOPIC or (is_passing(code) and code not in PRODUCER_STATE_LOST):
+        if code in ErrorCode.UNKNOWN_TOPIC or (is_passing(code) and code not in ErrorCode.PRODUCER_STATE_LOST):
             raise TryAgain(error_name(code))
         reason = f": {produced.reason}" if produced.reason else ""
-        where, what = f"{self.url} partition {delivery.partition}", error_name(code)
-        message = f"{where}: the broker refused the records: {what}{reason}"
-        if code in MESSAGE_TOO_LARGE:
+        where = f"{self.url} partition {delivery.partition}"
+        message = f"{where}: the broker refused the records: {error_name(code)}{reason}"
+        if code in ErrorCode.MESSAGE_TOO_LARGE:
             delivery.fail(Oversize(message, help="the topic's max.message.bytes was lowered; open the topic again"))
         else:
             help = "fix what the broker names; the topic's settings may have changed"
             delivery.fail(NotDelivered(message, help=help))
 
-    def _acknowledged(self, delivery: _Delivery, base: int) -> None:
+    def _acknowledge(self, delivery: _Delivery, base: int) -> None:
         start, stop = delivery.cuts[delivery.cut]
         delivery.offsets[start:stop] = np.arange(base, base + stop - start)
         if delivery.packed_for[:2] == self._producer:

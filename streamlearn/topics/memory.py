@@ -1,4 +1,4 @@
-"""Topics in the memory of this process, for tests, examples and one-process use."""
+"""Topics in the memory of this process, for tests, examples and single-process use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamlearn.topics.settings import TopicSettings, WriterSettings
 from streamlearn.topics.topic import Reader, Topic, replaced
 from streamlearn.topics.writer import Writer
 
-__all__ = ["MemoryTopic", "create_memory_topic", "delete_memory_topic", "open_memory_topic"]
+__all__ = ["MemoryTopic", "create_memory_topic", "delete_memory_topic"]
 
 
 @dataclass(slots=True)
@@ -59,15 +59,15 @@ class _Segment:
         self.timestamps_ms = [self.timestamps_ms[at] for at in kept]
         self.keys = [self.keys[at] for at in kept]
         self.values = [self.values[at] for at in kept]
-        self.size_bytes = sum(
-            FRAME_HEAD_BYTES + len(key or b"") + len(value or b"")
-            for key, value in zip(self.keys, self.values, strict=True)
-        )
+        self.size_bytes = sum(map(self.record_bytes, range(len(kept))))
+
+    def record_bytes(self, at: int) -> int:
+        return FRAME_HEAD_BYTES + len(self.keys[at] or b"") + len(self.values[at] or b"")
 
 
 @dataclass(slots=True)
 class _Log:
-    """Every partition of one topic; all of it under `changed`."""
+    """The partitions of one topic; hold `changed` to use them."""
 
     settings: TopicSettings
     topic_id: str
@@ -104,14 +104,14 @@ class _Log:
             segment.keep(last.kept(records, self.settings, now_ms))
 
     def find(self, partition: int, offset: int, max_records: int, max_bytes: int) -> Records:
-        """The records from `offset` on, of one segment; the offset is known to be readable."""
+        """Return records of one segment from a readable offset on."""
         segments = self.partitions[partition]
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         for segment in segments[at:]:
             start = bisect_left(segment.offsets, offset)
             stop, size = start, 0
             while stop < min(len(segment.offsets), start + max_records):
-                size += FRAME_HEAD_BYTES + len(segment.keys[stop] or b"") + len(segment.values[stop] or b"")
+                size += segment.record_bytes(stop)
                 if size > max_bytes and stop > start:
                     break
                 stop += 1
@@ -125,11 +125,7 @@ _LOGS_LOCK = threading.Lock()
 
 
 def create_memory_topic(name: str, settings: TopicSettings) -> None:
-    """Create a topic in this process.
-
-    Raises:
-        TopicExists: There is one of this name.
-    """
+    """Create a topic in this process; raises TopicExists if the name is taken."""
     partitions = [[_Segment(0)] for _ in range(settings.partitions)]
     with _LOGS_LOCK:
         if name in _LOGS:
@@ -139,25 +135,12 @@ def create_memory_topic(name: str, settings: TopicSettings) -> None:
 
 
 def delete_memory_topic(name: str) -> None:
-    """Delete a topic of this process.
-
-    Raises:
-        TopicMissing: There is none of this name.
-    """
+    """Delete a topic of this process; raises TopicMissing if it does not exist."""
     log = _log_named(name)
     with _LOGS_LOCK:
         _LOGS.pop(name, None)
     with log.changed:
         log.changed.notify_all()
-
-
-def open_memory_topic(name: str, clock: Clock) -> MemoryTopic:
-    """Open a topic of this process.
-
-    Raises:
-        TopicMissing: There is none of this name.
-    """
-    return MemoryTopic(name, _log_named(name), clock)
 
 
 def _log_named(name: str) -> _Log:
@@ -170,9 +153,10 @@ def _log_named(name: str) -> _Log:
 
 
 class MemoryTopic(Topic):
-    """A topic in memory; the contract is `Topic`'s."""
+    """A topic in memory; creating the object opens it, and raises TopicMissing if it does not exist."""
 
-    def __init__(self, name: str, log: _Log, clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock) -> None:
+        log = _log_named(name)
         self.url = f"memory://{name}"
         self.topic_id = log.topic_id
         self.partitions = log.settings.partitions
@@ -181,11 +165,11 @@ class MemoryTopic(Topic):
         self._clock = clock
 
     def settings(self) -> TopicSettings:
-        """What the topic was created with."""
+        """Return the settings that the topic was created with."""
         return self._log.settings
 
     def writer(self, settings: WriterSettings | None = None) -> Writer:
-        """A writer; delivery is at once."""
+        """Return a writer, which delivers at once."""
         return _MemoryWriter(self, settings or WriterSettings(), self._clock)
 
     def maintain(self) -> None:
@@ -195,13 +179,13 @@ class MemoryTopic(Topic):
                 self._log.maintain(partition, self._clock.wall_ms())
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: the topic holds no connections."""
 
     def _open_reader(self, partitions: tuple[int, ...]) -> Reader:
         return _MemoryReader(self, partitions)
 
     def live_log(self) -> _Log:
-        """The log, if the topic of this name is still the one that was opened."""
+        """Return the log; raises TopicReplaced or TopicMissing if the topic is no longer the one that was opened."""
         current = _log_named(self._name)
         if current is not self._log:
             raise replaced(self.url, self.topic_id, current.topic_id)
@@ -211,10 +195,10 @@ class MemoryTopic(Topic):
 class _MemoryWriter(Writer):
     def __init__(self, topic: MemoryTopic, settings: WriterSettings, clock: Clock) -> None:
         super().__init__(topic.url, topic.settings(), settings, clock)
-        self._memory = topic
+        self._memory_topic = topic
 
     def _append(self, partition: int, outgoing: Outgoing) -> NDArray[np.int64]:
-        log = self._memory.live_log()
+        log = self._memory_topic.live_log()
         with log.changed:
             base = log.append(partition, outgoing, self._clock.wall_ms())
         return np.arange(base, base + len(outgoing), dtype=np.int64)
@@ -226,12 +210,12 @@ class _MemoryWriter(Writer):
 class _MemoryReader(Reader):
     def __init__(self, topic: MemoryTopic, partitions: tuple[int, ...]) -> None:
         super().__init__(topic.url, topic.topic_id, partitions)
-        self._memory = topic
+        self._memory_topic = topic
 
     def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records:
         deadline_s = time.monotonic() + wait_ms / 1000
         while True:
-            log = self._memory.live_log()
+            log = self._memory_topic.live_log()
             with log.changed:
                 end = log.ends[partition]
                 self.check_offset(partition, offset, log.partitions[partition][0].base_offset, end)
@@ -243,17 +227,17 @@ class _MemoryReader(Reader):
                 log.changed.wait(left_s)
 
     def _earliest(self, partition: int) -> int:
-        return self._memory.live_log().partitions[partition][0].base_offset
+        return self._memory_topic.live_log().partitions[partition][0].base_offset
 
     def _end(self, partition: int) -> int:
-        return self._memory.live_log().ends[partition]
+        return self._memory_topic.live_log().ends[partition]
 
     def _offset_for_time(self, partition: int, timestamp_ms: int) -> int:
-        log = self._memory.live_log()
+        log = self._memory_topic.live_log()
         with log.changed:
             for segment in log.partitions[partition]:
-                for offset, stamped_ms in zip(segment.offsets, segment.timestamps_ms, strict=True):
-                    if stamped_ms >= timestamp_ms:
+                for offset, stamp_ms in zip(segment.offsets, segment.timestamps_ms, strict=True):
+                    if stamp_ms >= timestamp_ms:
                         return offset
             return log.ends[partition]
 

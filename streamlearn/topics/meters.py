@@ -1,6 +1,6 @@
-"""Metrics of topics: what was appended and read, how often it was tried again, how long brokers are silent.
+"""Metrics of topics: records appended and read, retries, and how long brokers are silent.
 
-Nothing is registered before something is counted.
+A metric is registered when it is first counted.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ _ANSWERED_S: dict[str, float] = {}
 
 
 class Meter:
-    """The counts of one topic, by its name."""
+    """The counters of one topic, labelled with its name."""
 
     def __init__(self, url: str) -> None:
         self._topic = url.rpartition("/")[2]
         self._counts: dict[str, Counter] = {}
 
     def appended(self, records: int, size_bytes: int) -> None:
-        """Count what was acknowledged."""
-        self._count("records_appended").inc(records)
-        self._count("appended_bytes").inc(size_bytes)
+        """Count acknowledged records."""
+        self._count("records_appended", records)
+        self._count("appended_bytes", size_bytes)
 
     def read(self, records: int, size_bytes: int) -> None:
-        """Count what a reader was given."""
-        self._count("records_read").inc(records)
-        self._count("read_bytes").inc(size_bytes)
+        """Count records that a read returned."""
+        self._count("records_read", records)
+        self._count("read_bytes", size_bytes)
 
     def retried(self) -> None:
-        """Count another try."""
-        self._count("retries").inc()
+        """Count a retry."""
+        self._count("retries", 1)
 
-    def _count(self, noun: str) -> Counter:
+    def _count(self, noun: str, amount: int) -> None:
         if noun not in self._counts:
             with _LOCK:  # two threads would register it twice
                 self._counts[noun] = _COUNTS[noun]().labels(self._topic)
-        return self._counts[noun]
+        self._counts[noun].inc(amount)
 
 
 def note_answer(address: str) -> None:

@@ -1,4 +1,4 @@
-"""The partitioner: which partition a key belongs to, as every Kafka client with default settings says."""
+"""The partitioner: the partition of a key, as Kafka clients with default settings choose it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["partition_of"]
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key: murmur2 of it, made positive, modulo the number of partitions.
+    """Return the partition of a key: its murmur2 hash, made positive, modulo the number of partitions.
 
     Examples:
         >>> partition_of(b"request-1", 4)

@@ -11,27 +11,27 @@ from streamlearn.topics.settings import TopicSettings
 __all__ = ["FRAME_HEAD_BYTES", "LastOfKey", "SegmentFacts", "expired", "is_aged"]
 
 FRAME_HEAD_BYTES = 32
-"""Bytes a record takes beside its key and value; the memory topic counts as the file topic does."""
+"""Bytes of a record beside its key and value, in file topics; the memory topic counts them too."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What retention needs to know of a segment; a segment without records has `timestamp_ms_max` -1."""
+    """The facts of a segment that decide its retention."""
 
     base_offset: int
     size_bytes: int
-    timestamp_ms_max: int
+    timestamp_ms_max: int  # -1 without records
 
 
 def is_aged(segment: SegmentFacts, settings: TopicSettings, now_ms: int) -> bool:
-    """Whether every record of the segment is older than the retention allows."""
+    """Return whether every record of the segment is older than the retention allows."""
     return settings.retention_ms != -1 and segment.timestamp_ms_max < now_ms - settings.retention_ms
 
 
 def expired(segments: Sequence[SegmentFacts], settings: TopicSettings, now_ms: int) -> int:
-    """How many of the oldest segments are to go; the last one, to which writers append, never is.
+    """Return how many of the oldest segments to delete; never the last one, to which writers append.
 
-    Size is Kafka's rule: a segment goes when what remains without it is still at least the bound.
+    Size is Kafka's rule: a segment goes if the others together still reach the bound.
     """
     total = sum(segment.size_bytes for segment in segments)
     count = 0
@@ -46,7 +46,7 @@ def expired(segments: Sequence[SegmentFacts], settings: TopicSettings, now_ms: i
 
 @dataclass(slots=True)
 class LastOfKey:
-    """The last offset of each key of a partition, and from it which records compaction keeps.
+    """The last offset of each key of a partition, which decides the records that compaction keeps.
 
     Memory: one entry per distinct key. Compacted topics are for progress and settings, not for events.
     """
@@ -54,23 +54,16 @@ class LastOfKey:
     offsets: dict[bytes, int] = field(default_factory=dict)
 
     def add(self, keys: Iterable[bytes | None], offsets: Iterable[int]) -> None:
-        """Take in records in the order of their offsets."""
+        """Add records in the order of their offsets."""
         self.offsets.update((key, offset) for key, offset in zip(keys, offsets, strict=True) if key is not None)
 
     def kept(self, records: Records, settings: TopicSettings, now_ms: int) -> list[int]:
-        """Which of the records stay: the last of each key, deletions only while they are young."""
+        """Return the indexes of the records that stay: the last of each key, and tombstones while they are young."""
         tombstones_from_ms = now_ms - settings.tombstones_keep_ms
+        rows = zip(records.keys, records.values, records.offsets.tolist(), records.timestamps_ms.tolist(), strict=True)
         return [
             at
-            for at, (key, value, offset, timestamp_ms) in enumerate(
-                zip(
-                    records.keys,
-                    records.values,
-                    records.offsets.tolist(),
-                    records.timestamps_ms.tolist(),
-                    strict=True,
-                )
-            )
+            for at, (key, value, offset, timestamp_ms) in enumerate(rows)
             if key is None
             or (self.offsets.get(key) == offset and (value is not None or timestamp_ms >= tombstones_from_ms))
         ]

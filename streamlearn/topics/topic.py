@@ -1,11 +1,10 @@
-"""The interface of topics: what every implementation promises. It knows no implementation."""
+"""The interfaces `Topic` and `Reader`: the contract of every implementation. It knows no implementation."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from streamlearn.errors import PositionLost, TopicMissing, TopicReplaced, UsageError
@@ -16,12 +15,12 @@ from streamlearn.topics.writer import Writer
 
 __all__ = ["Reader", "Topic", "pause_s_of", "replaced"]
 
-_TURN_S = 0.01
+_POLL_S = 0.01
 _PAUSE_S_MAX, _PAUSE_SHARE = 0.25, 0.05
 
 
 def pause_s_of(silence_s: float, least_s: float, most_s: float = _PAUSE_S_MAX) -> float:
-    """How long to wait before the next look: the longer nothing came the longer, so that it adds little to a silence.
+    """Return the seconds until the next poll: a fixed share of the silence so far, within [least_s, most_s].
 
     Examples:
         >>> pause_s_of(0.0, 0.01), pause_s_of(1.0, 0.01), pause_s_of(60.0, 0.01), pause_s_of(60.0, 0.5)
@@ -34,43 +33,36 @@ class Topic(ABC):
     """A named log of records in partitions.
 
     Guaranteed: an acknowledged record keeps its offset, and records of a partition are read in the order of
-    their offsets. Not guaranteed: any order between partitions; dense offsets; timestamps that grow.
+    their offsets. Not guaranteed: any order between partitions; dense offsets; increasing timestamps.
     The classic mistake is to keep an offset without the topic's id: after a topic is deleted and created
     again the same number names another record. Keep a `Position`.
-
-    Attributes:
-        url: Where it is, without credentials.
-        topic_id: Made when the topic was created and never used again.
-        partitions: Their number.
     """
 
-    url: str
-    topic_id: str
-    partitions: int
+    url: str  # without credentials
+    topic_id: str  # chosen when the topic is created, never reused
+    partitions: int  # the number of partitions
 
     @abstractmethod
     def settings(self) -> TopicSettings:
-        """What the topic is set to now, as the implementation says; not what this process once asked for."""
+        """Return the topic's current settings as the implementation reports them."""
 
     def durability(self) -> Durability | None:
-        """What a lost broker costs; None where no brokers keep it, or this user may not see their settings."""
+        """Return the topic's replication; None without brokers, or if this user may not read their settings."""
         return None
 
     @abstractmethod
     def writer(self, settings: WriterSettings | None = None) -> Writer:
-        """Something that appends; close it. Writers of many threads and processes may write at once."""
+        """Return a writer; close it. Writers of many threads and processes may write at the same time."""
 
     def reader(self, partitions: Iterable[int] | None = None, positions: Iterable[Position] = ()) -> Reader:
-        """Something that reads the given partitions (all of them when None); close it.
+        """Return a reader of the given partitions, by default of all; close it.
 
-        Args:
-            partitions: Those that will be read.
-            positions: Checked now, so that a lost one stops a start and not an hour's work.
+        `positions` are checked at once, so that a lost one fails the start and not an hour's work.
 
         Raises:
-            TopicMissing: No such partition.
-            TopicReplaced: A position of another topic id.
-            PositionLost: A position outside [earliest, end].
+            TopicMissing: The topic has no such partition.
+            TopicReplaced: A position has another topic id.
+            PositionLost: A position is outside [earliest, end].
         """
         chosen = tuple(range(self.partitions)) if partitions is None else tuple(partitions)
         for partition in chosen:
@@ -88,18 +80,18 @@ class Topic(ABC):
     def maintain(self) -> None:
         """Apply retention and compaction now.
 
-        Writers do so themselves when they begin a segment. Kafka's broker does it alone: nothing is done.
+        Writers also do so when they begin a segment. Kafka's broker does it by itself: there, this does nothing.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections and files; readers and writers made here are closed by their owners."""
+        """Close connections and files, but not the readers and writers made here."""
 
     @abstractmethod
     def _open_reader(self, partitions: tuple[int, ...]) -> Reader: ...
 
     def check_partition(self, partition: int) -> None:
-        """Refuse a partition the topic does not have."""
+        """Refuse a partition that the topic does not have."""
         if not 0 <= partition < self.partitions:
             message = f"{self.url} has no partition {partition}: it has {self.partitions}, numbered from 0"
             raise TopicMissing(message, help="use partitions that the topic has")
@@ -107,17 +99,15 @@ class Topic(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class Reader(ABC):
-    """Reads partitions of one topic, from offsets its caller keeps. For one thread at a time.
+    """Reads partitions of one topic from offsets that its caller keeps. Use it in one thread at a time.
 
-    Guaranteed: never a record twice, out of order or silently left out; a read is of the topic id the reader
-    was opened with or it fails. Not guaranteed: as many records as asked for, even when there are more.
+    Guaranteed: no record comes twice, out of order or is skipped silently; a read is of the topic id that the reader
+    was opened with, or it fails. Not guaranteed: as many records as requested, even if there are more.
     The classic mistake is to take an empty read for the end of the topic: compare with `end`.
     """
 
@@ -126,23 +116,17 @@ class Reader(ABC):
         self.topic_id = topic_id
         self._partitions = frozenset(partitions)
         self._meter = Meter(url)
-        self._came_s = time.monotonic()
+        self._received_s = time.monotonic()
 
     def read(
-        self,
-        partition: int,
-        offset: int,
-        *,
-        max_records: int = 1_000,
-        max_bytes: int = 1_048_576,
-        wait_ms: int = 0,
+        self, partition: int, offset: int, *, max_records: int = 1_000, max_bytes: int = 1_048_576, wait_ms: int = 0
     ) -> Records:
-        """Records from `offset` on: at least one if there is one, none after `wait_ms` without any.
+        """Return records from `offset` on: at least one if it exists, none after `wait_ms` without any.
 
-        The first record is given even when it is larger than `max_bytes`. A read returns within `wait_ms` and
-        the `answer_wait_ms` of `AccessSettings`, whatever a broker does; an answer that comes later is given by
-        the next read. Only an offset the broker refuses is asked after for longer, to name both bounds. A
-        broker that is away for less than `unreachable_after_ms` reads as no records.
+        The first record comes even if it is larger than `max_bytes`. A read returns within `wait_ms` plus
+        `AccessSettings.answer_wait_ms`, whatever a broker does; the next read returns an answer that comes later.
+        Only the error for a lost offset may take longer, since it names both bounds. If a broker is away for less
+        than `unreachable_after_ms`, the read returns no records.
 
         Raises:
             UsageError: `max_records` or `max_bytes` is below 1.
@@ -150,8 +134,8 @@ class Reader(ABC):
             TopicReplaced: The topic was deleted and created again.
             TopicMissing: The topic was deleted.
             TopicUnreachable: The topic could not be reached for longer than its bound.
-            BadRecord: The bytes at `offset` are not what was written.
-            Oversize: They are compressed, and become more than `decompressed_bytes_max`.
+            BadRecord: The bytes at `offset` are damaged.
+            Oversize: They are compressed and expand to more than `decompressed_bytes_max`.
         """
         self._check_partition(partition)
         records = self._read(partition, offset, _limits(max_records, max_bytes), wait_ms)
@@ -159,68 +143,60 @@ class Reader(ABC):
         return records
 
     def read_many(
-        self,
-        positions: Mapping[int, int],
-        *,
-        max_records: int = 1_000,
-        max_bytes: int = 1_048_576,
-        wait_ms: int = 0,
+        self, positions: Mapping[int, int], *, max_records: int = 1_000, max_bytes: int = 1_048_576, wait_ms: int = 0
     ) -> list[Records]:
-        """Records of many partitions, as `read` gives them, for the price of about one read.
+        """Return records of many partitions as `read` does, for the price of about one read.
 
-        Guaranteed: one `Records` for each position, in the order of `positions`, empty where there is nothing
+        `positions` maps each partition to its offset. `max_records` and `max_bytes` bound each partition, `wait_ms`
+        bounds the whole call.
+
+        Guaranteed: one `Records` for each position, in the order of `positions`, empty if there are none
         yet; it returns as soon as one of them has records. Not guaranteed: records of every partition that has
         some; a partition whose turn has not come reads as empty.
 
-        Args:
-            positions: Partition to the offset to read from.
-            max_records: Of each partition.
-            max_bytes: Of each partition; the first record comes whatever its size.
-            wait_ms: For all of them together.
-
         Raises:
             UsageError: `max_records` or `max_bytes` is below 1.
-            StreamlearnError: As `read`; what was found in other partitions is given by the next read.
+            StreamlearnError: As `read`; the next read returns the records of the other partitions.
         """
         for partition in positions:
             self._check_partition(partition)
-        found = self._read_many(positions, _limits(max_records, max_bytes), wait_ms)
-        self._count(found)
-        return found
+        batches = self._read_many(positions, _limits(max_records, max_bytes), wait_ms)
+        self._count(batches)
+        return batches
 
     def earliest(self, partition: int) -> int:
-        """The first offset that can still be read."""
+        """Return the first offset that can still be read."""
         self._check_partition(partition)
         return self._earliest(partition)
 
     def end(self, partition: int) -> int:
-        """The offset after the last acknowledged record; the next record will have it or a larger one."""
+        """Return the offset after the last acknowledged record; the next record gets it or a larger one."""
         self._check_partition(partition)
         return self._end(partition)
 
     def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
-        """The first offset whose record is stamped at or after `timestamp_ms`; the end when there is none.
+        """Return the first offset with a timestamp at or after `timestamp_ms`, or the end if there is none.
 
-        Timestamps need not grow with offsets: later records may well be stamped earlier.
+        Timestamps need not increase with offsets: later records may have earlier ones.
         """
         self._check_partition(partition)
         return self._offset_for_time(partition, timestamp_ms)
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Close connections and files."""
 
     @abstractmethod
     def _read(self, partition: int, offset: int, limits: tuple[int, int], wait_ms: int) -> Records: ...
 
     def _read_many(self, positions: Mapping[int, int], limits: tuple[int, int], wait_ms: int) -> list[Records]:
-        """One look at each; when there is nothing, others after pauses until there is."""
-        until_s = time.monotonic() + wait_ms / 1000
-        found = [self._read(partition, offset, limits, 0) for partition, offset in positions.items()]
-        while found and not any(map(len, found)) and (left_s := until_s - (now_s := time.monotonic())) > 0:
-            time.sleep(min(left_s, pause_s_of(now_s - self._came_s, _TURN_S)))
-            found = [self._read(records.partition, records.next_offset, limits, 0) for records in found]
-        return found
+        """Read each partition without waiting; repeat after pauses until one has records or the time is up."""
+        deadline_s = time.monotonic() + wait_ms / 1000
+        batches = [self._read(partition, offset, limits, 0) for partition, offset in positions.items()]
+        while batches and not any(map(len, batches)) and (left_s := deadline_s - (now_s := time.monotonic())) > 0:
+            time.sleep(min(left_s, pause_s_of(now_s - self._received_s, _POLL_S)))
+            batches = [self._read(records.partition, records.next_offset, limits, 0) for records in batches]
+        return batches
 
     @abstractmethod
     def _earliest(self, partition: int) -> int: ...
@@ -231,11 +207,10 @@ class Reader(ABC):
     @abstractmethod
     def _offset_for_time(self, partition: int, timestamp_ms: int) -> int: ...
 
-    def _count(self, found: Sequence[Records]) -> None:
-        records = sum(map(len, found))
-        if records:
-            self._came_s = time.monotonic()
-            columns = (column for each in found for column in (each.keys, each.values))
+    def _count(self, batches: Sequence[Records]) -> None:
+        if records := sum(map(len, batches)):
+            self._received_s = time.monotonic()
+            columns = (column for batch in batches for column in (batch.keys, batch.values))
             self._meter.read(records, sum(sum(map(len, filter(None, column))) for column in columns))
 
     def _check_partition(self, partition: int) -> None:
@@ -244,10 +219,10 @@ class Reader(ABC):
             raise TopicMissing(message, help="name every partition to read when you open the reader")
 
     def check(self, position: Position) -> None:
-        """Refuse a position that cannot be read from.
+        """Refuse a position that cannot be read.
 
         Raises:
-            TopicReplaced: Its topic id is another.
+            TopicReplaced: It has another topic id.
             PositionLost: It is outside [earliest, end].
         """
         if position.topic_id != self.topic_id:
@@ -255,7 +230,7 @@ class Reader(ABC):
         self.check_offset(position.partition, position.offset, self.earliest(position.partition), None)
 
     def check_offset(self, partition: int, offset: int, earliest: int, end: int | None) -> None:
-        """Refuse an offset outside [earliest, end]; the end is asked for when it is None."""
+        """Refuse an offset outside [earliest, end]; None looks up the end."""
         end = self.end(partition) if end is None else end
         if not earliest <= offset <= end:
             where = f"{self.url} partition {partition}"
@@ -269,9 +244,7 @@ class Reader(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -283,7 +256,7 @@ def _limits(max_records: int, max_bytes: int) -> tuple[int, int]:
 
 
 def replaced(url: str, wanted_id: str, found_id: str) -> TopicReplaced:
-    """The error of a topic that has another id than the one wanted."""
+    """Return the error for a topic that has another id than the expected one."""
     message = f"{url} has topic id {found_id}, not {wanted_id}: it was deleted and created again"
     return TopicReplaced(
         message, help="offsets of the old topic mean nothing in the new one; start over and name a position"

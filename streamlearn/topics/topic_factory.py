@@ -1,4 +1,4 @@
-"""Opening, creating and deleting topics by URL: the one place that knows all implementations."""
+"""Opening, creating and deleting topics by URL: the one module that knows all implementations."""
 
 from __future__ import annotations
 
@@ -14,27 +14,25 @@ __all__ = ["create_topic", "delete_topic", "open_topic"]
 
 
 def open_topic(url: str, access: AccessSettings | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Topic:
-    """Open a topic that exists.
+    """Open a topic at `memory://NAME`, `file:///DIR/NAME` or `kafka://HOST:PORT[,HOST:PORT]/NAME`.
 
-    Args:
-        url: `memory://name`, `file:///dir/name` or `kafka://host:port[,host:port]/name`.
-        access: How long to try.
-        clock: Stamps records without a time, and ages them.
+    `clock` stamps records without a time, and decides their age.
 
     Raises:
-        UsageError: No such kind of URL.
-        TopicMissing: No such topic.
-        TopicUnreachable: Nobody answered within `unreachable_after_ms`.
+        UsageError: The URL is invalid.
+        TopicMissing: The topic does not exist.
+        TopicUnreachable: No broker answered within `unreachable_after_ms`.
     """
     parsed, access = parse_url(url), access or AccessSettings()
     if parsed.kind == "memory":
-        from streamlearn.topics.memory import open_memory_topic
+        from streamlearn.topics.memory import MemoryTopic
 
-        return open_memory_topic(parsed.name, clock)
+        return MemoryTopic(parsed.name, clock)
     if parsed.kind == "file":
-        from streamlearn.topics.file_topic import open_file_topic
+        from streamlearn.topics.file_folder import open_folder
+        from streamlearn.topics.file_topic import FileTopic
 
-        return open_file_topic(Path(parsed.name), access, clock)
+        return FileTopic(open_folder(Path(parsed.name)), access, clock)
     from streamlearn.topics.kafka import open_kafka_topic
 
     return open_kafka_topic(parsed, access, clock)
@@ -48,25 +46,20 @@ def create_topic(
     exist_ok: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Topic:
-    """Create a topic and open it.
+    """Create a topic and open it; see `open_topic`.
 
-    Args:
-        url: As for `open_topic`.
-        settings: What it shall be.
-        access: How long to try.
-        exist_ok: A topic of the same settings is opened as it is; one of others is refused all the same.
-        clock: As for `open_topic`.
+    `exist_ok` opens a topic that exists with the same settings; one with other settings is an error all the same.
 
     Raises:
-        TopicExists: It is there already; the message names every setting that differs.
+        TopicExists: The topic exists; the message names every setting that differs.
     """
-    wanted = settings or TopicSettings()
+    settings = settings or TopicSettings()
     try:
-        _create(parse_url(url), wanted, access or AccessSettings())
+        _create(parse_url(url), settings, access or AccessSettings())
     except TopicExists as exists:
         topic = open_topic(url, access, clock=clock)
         try:
-            differences = wanted.differences(topic.settings())
+            differences = settings.differences(topic.settings())
         except BaseException:
             topic.close()
             raise
@@ -80,11 +73,7 @@ def create_topic(
 
 
 def delete_topic(url: str, access: AccessSettings | None = None) -> None:
-    """Delete a topic and all its records.
-
-    Raises:
-        TopicMissing: No such topic.
-    """
+    """Delete a topic and all its records; raises TopicMissing if it does not exist."""
     parsed = parse_url(url)
     if parsed.kind == "memory":
         from streamlearn.topics.memory import delete_memory_topic

@@ -1,4 +1,4 @@
-"""The URL of a topic: which implementation, where, and what it is called there."""
+"""The URL of a topic: its implementation, brokers and name."""
 
 from __future__ import annotations
 
@@ -19,38 +19,32 @@ _HELP = "topic URLs are memory://NAME, file:///DIR/NAME or kafka://HOST:PORT[,HO
 
 @dataclass(frozen=True, slots=True)
 class TopicUrl:
-    """A parsed URL.
-
-    Attributes:
-        kind: The implementation.
-        name: The topic's name; for a file topic the whole path.
-        brokers: host:port of the brokers to ask first; only for Kafka.
-    """
+    """A parsed URL."""
 
     kind: Literal["memory", "file", "kafka"]
-    name: str
-    brokers: tuple[str, ...] = ()
+    name: str  # of the topic; the whole path of a file topic
+    brokers: tuple[str, ...] = ()  # HOST:PORT of the first brokers to contact; only for Kafka
 
 
 def parse_url(url: str) -> TopicUrl:
     """Parse a topic's URL.
 
     Raises:
-        UsageError: It is none. A URL with credentials is refused without repeating it.
+        UsageError: The URL is invalid. The message never repeats credentials.
 
     Examples:
         >>> parse_url("kafka://127.0.0.1:9092/events").brokers
         ('127.0.0.1:9092',)
     """
     parts = urlsplit(url)
-    # Wherever it is: a password with a slash or a hash in it ends the part that names the host.
+    # Check the whole URL: a password with a slash or a hash in it ends the part that names the host.
     in_path = parts.scheme == "file" and parts.netloc in ("", "localhost")
     if not in_path and ("@" in url or "%40" in url):
         message = "a topic URL must not contain credentials"
         raise UsageError(message, help=_HELP)
     if parts.scheme == "memory" and _is_name(parts.netloc) and parts.path in ("", "/"):
         return TopicUrl("memory", parts.netloc)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost") and not parts.query:
+    if in_path and not parts.query:
         path = PurePosixPath(unquote(parts.path))
         if path.is_absolute() and _is_name(path.name):
             return TopicUrl("file", str(path))

@@ -1,11 +1,10 @@
-"""The writer: checks, collecting and reporting, the same for every implementation, which only appends."""
+"""The writer: it checks, collects and reports for every implementation, which only appends."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -41,16 +40,12 @@ class _Failure:
         return f"partition {self.partition}: {self.records} ({reason})"
 
 
-def _untried() -> NotDelivered:
-    return NotDelivered(_UNTRIED, help="send them again")
-
-
 class Writer(ABC):
-    """Appends records to the partitions of one topic. For one thread at a time; take one writer per thread.
+    """Appends records to the partitions of one topic. Use one writer per thread.
 
-    Guaranteed: `append` returns once its records are acknowledged and readable, in their order. What `send`
-    took is either acknowledged when `flush` returns or named by what it raises. Not guaranteed: that a record
-    reported as not delivered is not there, when the connection broke after it was sent.
+    Guaranteed: `append` returns once its records are acknowledged and readable, in their order. Once `flush` returns,
+    the records that `send` took are acknowledged; otherwise its error names them. Not guaranteed: that a record
+    reported as not delivered is absent, if the connection broke after it was sent.
     The classic mistake is to forget `flush`: `send` alone promises nothing.
     """
 
@@ -71,33 +66,27 @@ class Writer(ABC):
         keys: Sequence[bytes | None] | None = None,
         timestamps_ms: Sequence[int] | NDArray[np.int64] | None = None,
     ) -> NDArray[np.int64]:
-        """Append records and wait until they are acknowledged; what `send` collected for the partition goes first.
+        """Append records and wait until they are acknowledged; records that `send` collected before go first.
 
-        Args:
-            partition: Where to; `partition_of` says where a key belongs.
-            values: n values; None is a tombstone.
-            keys: n keys, each may be None; no keys at all when None.
-            timestamps_ms: n times; the clock's wall time when None.
+        `partition_of` returns the partition of a key. A value of None is a tombstone. Without `keys`, no record has
+        one; without `timestamps_ms`, records get the clock's wall time.
 
         Returns:
-            int64[n], the offsets; with other writers at work they need not be dense.
+            int64[n], the offsets; they need not be dense if others write at the same time.
 
         Raises:
             Oversize: A record is larger than the topic allows; nothing was sent.
-            BadRecord: A record the topic cannot take; nothing was sent.
-            TopicMissing: No such partition, or the topic was deleted.
+            BadRecord: The topic cannot take a record; nothing was sent.
+            TopicMissing: The topic has no such partition, or was deleted.
             TopicReplaced: The topic was deleted and created again.
-            TopicUnreachable: Not acknowledged within `delivery_timeout_ms`.
-            NotDelivered: The topic refused the records, or those that `send` took before them.
+            TopicUnreachable: The records were not acknowledged within `delivery_timeout_ms`.
+            NotDelivered: The topic refused the records, or earlier ones that `send` took.
         """
         self._check_partition(partition)
         count = len(values)
-        times = (
-            np.full(count, self._clock.wall_ms(), np.int64)
-            if timestamps_ms is None
-            else np.ascontiguousarray(timestamps_ms, np.int64)
-        )
-        outgoing = Outgoing(values, keys, times)
+        if timestamps_ms is None:
+            timestamps_ms = np.full(count, self._clock.wall_ms(), np.int64)
+        outgoing = Outgoing(values, keys, np.ascontiguousarray(timestamps_ms, np.int64))
         outgoing.check(self._topic)
         if partition in self._collected:
             self._deliver([partition])
@@ -113,53 +102,53 @@ class Writer(ABC):
     def send(
         self, partition: int, value: bytes | None, key: bytes | None = None, timestamp_ms: int | None = None
     ) -> None:
-        """Collect a record; it is appended with others when enough are collected, at the latest by `flush`.
+        """Collect a record; the writer appends it with others once enough are collected, at the latest on `flush`.
 
-        After a failure nothing more is tried until `flush` has reported it: later records never overtake.
+        After a failure the writer appends nothing until `flush` has reported it, so later records never overtake.
 
         Raises:
             Oversize: The record is larger than the topic allows.
             BadRecord: The topic cannot take the record.
-            TopicMissing: No such partition.
+            TopicMissing: The topic has no such partition.
         """
         self._check_partition(partition)
-        at_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        timestamp_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
         size = len(value or b"") + len(key or b"")
-        check_record(self._topic, size, key, at_ms)
+        check_record(self._topic, size, key, timestamp_ms)
         if self._collected_bytes + size > self._settings.buffer_bytes_max:
             self._deliver(list(self._collected))
-        waiting = self._collected.setdefault(partition, _Collected())
-        waiting.values.append(value)
-        waiting.keys.append(key)
-        waiting.timestamps_ms.append(at_ms)
-        waiting.bytes += size
+        collected = self._collected.setdefault(partition, _Collected())
+        collected.values.append(value)
+        collected.keys.append(key)
+        collected.timestamps_ms.append(timestamp_ms)
+        collected.bytes += size
         self._collected_bytes += size
-        full = len(waiting.values) >= self._settings.send_records_max
-        if full or waiting.bytes >= self._settings.send_bytes_max:
+        full = len(collected.values) >= self._settings.send_records_max
+        if full or collected.bytes >= self._settings.send_bytes_max:
             self._deliver([partition])
 
     def flush(self) -> None:
-        """Append what `send` collected and wait for it.
+        """Append the collected records and wait for them.
 
         Raises:
-            NotDelivered: Some of it was not acknowledged: how many records of which partitions, and why.
+            NotDelivered: Some were not acknowledged; it states the count and the reason for each partition.
         """
         self._deliver(list(self._collected))
         failures, self._failures = self._failures, {}
         if failures:
-            found = [failures[at] for at in sorted(failures)]
-            message = f"{self.url}: records not delivered: {'; '.join(str(failure) for failure in found)}"
+            ordered = [failures[key] for key in sorted(failures)]
+            message = f"{self.url}: records not delivered: {'; '.join(map(str, ordered))}"
             help = "send them again once the cause is fixed; records in doubt may then be in the topic twice"
-            parts = [(failure.partition, failure.records, failure.error) for failure in found]
+            parts = [(failure.partition, failure.records, failure.error) for failure in ordered]
             raise NotDelivered(message, help=help, failures=parts)
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of keys and values that `send` has collected and not yet appended."""
+        """Bytes of keys and values that are collected and not yet appended."""
         return self._collected_bytes
 
     def close(self) -> None:
-        """Flush, and let go of connections and files whatever the flush says."""
+        """Flush, then close connections and files even if the flush fails."""
         try:
             self.flush()
         finally:
@@ -172,10 +161,7 @@ class Writer(ABC):
     def _close(self) -> None: ...
 
     def _append_many(self, outgoing: Mapping[int, Outgoing], outcomes: dict[int, StreamlearnError | None]) -> None:
-        """Append to many partitions; what became of each is put down in `outcomes` as soon as it is known.
-
-        What has no outcome in the end was not tried.
-        """
+        """Append to many partitions, and note the outcome of each at once; one without an outcome was not tried."""
         for partition, records in outgoing.items():
             try:
                 self._append(partition, records)
@@ -185,10 +171,10 @@ class Writer(ABC):
             outcomes[partition] = None
 
     def _deliver(self, partitions: list[int]) -> None:
-        """Append what was collected; whatever happens, it is acknowledged or the next flush names it."""
+        """Append collected records; in any case they are acknowledged, or the next flush names them."""
         outgoing = {
-            partition: Outgoing(waiting.values, waiting.keys, np.array(waiting.timestamps_ms, np.int64))
-            for partition, waiting in self._collected.items()
+            partition: Outgoing(collected.values, collected.keys, np.array(collected.timestamps_ms, np.int64))
+            for partition, collected in self._collected.items()
             if partition in partitions
         }
         outcomes: dict[int, StreamlearnError | None] = {}
@@ -201,17 +187,18 @@ class Writer(ABC):
             raise
         finally:
             for partition in outgoing:
-                self._settle(partition, outcomes[partition] if partition in outcomes else stopped or _untried())
+                untried = stopped or NotDelivered(_UNTRIED, help="send them again")
+                self._settle(partition, outcomes.get(partition, untried))
 
     def _settle(self, partition: int, error: BaseException | None) -> None:
-        waiting = self._collected.pop(partition)
-        self._collected_bytes -= waiting.bytes
+        collected = self._collected.pop(partition)
+        self._collected_bytes -= collected.bytes
         if error is None:
-            self._meter.appended(len(waiting.values), waiting.bytes)
+            self._meter.appended(len(collected.values), collected.bytes)
         else:
             untried = isinstance(error, NotDelivered) and error.message == _UNTRIED
             failure = self._failures.setdefault((partition, untried), _Failure(partition, 0, error))
-            failure.records += len(waiting.values)
+            failure.records += len(collected.values)
 
     def _check_partition(self, partition: int) -> None:
         if not 0 <= partition < self._topic.partitions:
@@ -221,10 +208,8 @@ class Writer(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
-        else:  # what was collected belongs to work that failed; reporting it would hide why
+        else:  # the collected records belong to work that failed; a second error would hide the first
             self._close()

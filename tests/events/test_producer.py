@@ -305,7 +305,7 @@ def test_a_refused_event_leaves_nothing_behind(place: Place) -> None:
 
 def test_an_unknown_keyword_is_named(place: Place) -> None:
     with place.producer() as producer, pytest.raises(TypeError, match="unexpected keyword argument 'usr'"):
-        producer.impression(**small_impression(1), usr={})
+        producer.impression(**small_impression(1), usr={})  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from streamlearn.native import native
 from streamlearn.testing import ManualClock
 from streamlearn.topics import AccessSettings, Position, Reader, TopicSettings, WriterSettings
 from streamlearn.topics.kafka_codec import Decompressor
-from streamlearn.topics.kafka_link import OFFSET_OUT_OF_RANGE, Fetched, LinkDown, Produced, TopicFacts
+from streamlearn.topics.kafka_link import ErrorCode, Fetched, LinkDown, Produced, TopicFacts
 from streamlearn.topics.kafka_reader import KafkaReader
 from streamlearn.topics.kafka_session import KafkaSession
 from streamlearn.topics.kafka_writer import KafkaWriter
@@ -271,7 +271,7 @@ def test_a_broker_that_has_not_heard_of_a_leader_epoch_is_asked_again_within_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     link = ScriptedLink((0,))
-    link.fetched = Fetched(OFFSET_OUT_OF_RANGE, b"", [])
+    link.fetched = Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, b"", [])
     reader = KafkaReader(session_of(link, monkeypatch), (0,))
     reader.check(Position(str(link.topic("t").topic_id), 0, 0, 7))
     with pytest.raises(TopicUnreachable, match="OffsetOutOfRange"):

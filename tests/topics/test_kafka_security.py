@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from streamlearn.errors import ConfigError, TopicUnreachable
+from streamlearn.settings.topics import KafkaSettings
 from streamlearn.topics import AccessSettings, TopicSettings, create_topic
-from streamlearn.topics.settings import KafkaSecurity
 from tools.services import Kafka, free_ports
 
 USER, PASSWORD = "alice", "correct horse"
@@ -54,8 +54,8 @@ def secured(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def _access(ca_file: Path, **changed: str) -> AccessSettings:
-    security = {"protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": USER, **changed}
-    kafka = KafkaSecurity(ssl_cafile=str(ca_file), **security)  # type: ignore[arg-type]
+    security = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": USER, **changed}
+    kafka = KafkaSettings(ssl_cafile=str(ca_file), **security)  # type: ignore[arg-type]
     return AccessSettings(unreachable_after_ms=3_000, request_timeout_ms=2_000, kafka=kafka)
 
 

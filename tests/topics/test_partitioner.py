@@ -30,7 +30,7 @@ def test_keys_go_where_javas_client_sends_them() -> None:
 def test_keys_go_where_kafka_python_sends_them(key: bytes, partitions: int) -> None:
     from kafka.partitioner.default import murmur2
 
-    assert kafka_link.NO_ERROR == 0
+    assert kafka_link.ErrorCode.NO_ERROR == 0
     assert partition_of(key, partitions) == (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
