@@ -1,4 +1,4 @@
-"""Ingest: events of both topics, read side by side and cut into lots, with the progress that says what is done."""
+"""Ingest: reads the events of both topics, joins them by lot, and writes samples and progress."""
 
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ __all__ = [
     "run_samples",
 ]
 
-# Loaded when asked for: what is pure needs no Beam.
+# Loaded on first use: pure modules need no Beam.
 __getattr__ = lazy_names(
     __name__,
     {

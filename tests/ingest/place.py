@@ -67,11 +67,11 @@ class Place:
             if end:
                 producer.end(T_MS + (first + requests) * 1000)
 
-    def plan(self, **limits: Any) -> ReadPlan:
+    def plan(self, **settings: Any) -> ReadPlan:
         """A run's plan, without a bound by what is acknowledged unless asked for."""
         plan = begin_run(self.folder)
-        progress_url = plan.progress_url if limits.pop("acknowledged", False) else ""
-        return replace(plan, progress_url=progress_url, limits=replace(plan.limits, **limits))
+        progress_url = plan.progress_url if settings.pop("acknowledged", False) else ""
+        return replace(plan, progress_url=progress_url, settings=msgspec.structs.replace(plan.settings, **settings))
 
     def close(self) -> None:
         """Take it down."""

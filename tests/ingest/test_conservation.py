@@ -31,8 +31,8 @@ from streamlearn.testing import small_impression
 from streamlearn.topics import TopicSettings, create_topic, delete_topic
 from streamlearn.trainer.intake.feed import Feed, Until, beginning_of
 from streamlearn.trainer.intake.skips import SkippedRows
-from streamlearn.trainer.intake.step_cutter import Stepping
-from streamlearn.trainer.shared_marks import Remembered
+from streamlearn.trainer.intake.step_cutter import StepCutter
+from streamlearn.trainer.shared_marks import SharedMarks
 from tests.ingest.history import T_MS, outcomes, records_of, write_app
 
 WINDOW_MS, LONGEST_MS = 600_000, 3_600_000
@@ -128,8 +128,8 @@ def ingest(app: AppFolder, changes: Sequence[str]) -> None:
 def learn(app: AppFolder) -> tuple[dict[tuple[tuple[int, int, int], int], int], int]:
     """The final label of all that a trainer learns, and how many rows it refused for their age."""
     horizon_ms = LONGEST_MS + round(app.settings.trainer.restart_slack_s * 1e3)
-    remembered = Remembered(len(app.app.labels), app.settings.marks)
-    stepping = Stepping(remembered, app.settings.trainer.step_rows, SkippedRows(()), horizon_ms)
+    remembered = SharedMarks(len(app.app.labels), app.settings.marks)
+    stepping = StepCutter(remembered, app.settings.trainer.step_rows, SkippedRows(()), horizon_ms)
     found: dict[tuple[tuple[int, int, int], int], int] = {}
     with app.open_topic("samples") as topic:
         with topic.reader() as reader:

@@ -24,7 +24,7 @@ def step_on(shelf: LotShelf, taken: list[int]) -> JoinLots:
         sink=SimpleNamespace(flush=lambda: ()),
         close=lambda: None,
     )
-    step._bench = bench
+    step._resources = bench
     return step
 
 

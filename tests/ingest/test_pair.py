@@ -192,7 +192,7 @@ def test_one_topic_is_not_read_far_ahead_of_the_other(place: Place) -> None:
         producer.action(given["request_id"], T_MS, 1, "click")
         producer.flush()
         writer.flush()
-    plan = place.plan(lead_ms=20_000, blob_bytes=1_000)
+    plan = place.plan(lead_s=20.0, blob_bytes=1_000)
     with reading(plan) as reader:
         mark = None
         last_ms = T_MS
@@ -211,7 +211,7 @@ def test_a_topic_that_is_far_ahead_waits_until_the_other_comes(place: Place) -> 
         for second in range(100):
             producer.impression(**small_impression(second) | {"event_time_ms": T_MS + second * 1000})
             producer.flush()
-    with reading(place.plan(lead_ms=20_000)) as reader:
+    with reading(place.plan(lead_s=20.0)) as reader:
         blobs = take_count(reader, 22)
         wait_until(lambda: reader._has(0), "more impressions are fetched")
         assert reader.take() is None
@@ -224,7 +224,7 @@ def test_a_topic_that_is_far_ahead_waits_until_the_other_comes(place: Place) -> 
 
 def test_reading_waits_for_acknowledgements_and_goes_on_with_them(place: Place) -> None:
     place.fill(60, end=True)
-    plan = place.plan(acknowledged=True, read_ahead_bytes=2_000, blob_bytes=1_000, acknowledged_every_s=0.01)
+    plan = place.plan(acknowledged=True, read_ahead_bytes=2_000, blob_bytes=1_000, flush_s=0.02)
     with reading(plan) as reader, ProgressLog.open(plan.progress_url, plan.access) as log:
         first = take_count(reader, 10)
         wait_until(lambda: reader.take() is None and reader._ledger.unacknowledged_bytes >= 2_000, "the bound is met")
@@ -239,7 +239,7 @@ def test_reading_waits_for_acknowledgements_and_goes_on_with_them(place: Place) 
 
 def test_a_run_that_was_taken_over_stops_reading(place: Place) -> None:
     place.fill(2)
-    plan = place.plan(acknowledged=True, acknowledged_every_s=0.01)
+    plan = place.plan(acknowledged=True, flush_s=0.02)
     with reading(plan) as reader:
         take(reader)
         begin_run(place.folder)
@@ -335,7 +335,7 @@ def test_lineage_is_of_both_topics(place: Place) -> None:
 def test_a_reader_that_is_told_to_stop_says_so_once_and_how_far_it_came(make: Make) -> None:
     place = make()
     place.fill(20)
-    plan = place.plan(acknowledged=True, acknowledged_every_s=0.01)
+    plan = place.plan(acknowledged=True, flush_s=0.02)
     with reading(plan) as reader, ProgressLog.open(plan.progress_url, plan.access) as log:
         before = take(reader)
         reached_ms = reader.watermark_ms
@@ -348,6 +348,6 @@ def test_a_reader_that_is_told_to_stop_says_so_once_and_how_far_it_came(make: Ma
         assert reader.watermark_ms == AFTER_ALL  # a runner ends the source by it
         assert reader.take() is None
         assert log.standing().stopped == plan.run
-    newer = place.plan(acknowledged=True, acknowledged_every_s=0.01)
+    newer = place.plan(acknowledged=True, flush_s=0.02)
     with reading(newer) as reader:  # that it was another run's is not its concern
         assert len(take_count(reader, 50)) > 0

@@ -94,7 +94,7 @@ def test_runners_whose_timers_are_wrong_on_topics_are_refused_there_and_allowed_
 
 
 def test_a_runner_nobody_knows_is_refused() -> None:
-    with pytest.raises(UsageError, match="no runner 'spark'"):
+    with pytest.raises(UsageError, match="unknown runner 'spark'"):
         runner_options(IngestSettings(), runner="spark")
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"runner": "spark"}, IngestSettings)
@@ -116,7 +116,7 @@ def test_beams_own_sizes_stay_where_its_release_is_not_known(
     kept = statecache.get_deep_size if statecache.get_deep_size is not ours.size_of else len
     monkeypatch.setattr(statecache, "get_deep_size", kept)
     monkeypatch.setattr(apache_beam, "__version__", "2.99.0")
-    monkeypatch.setattr(ours, "_told", [])
+    monkeypatch.setattr(ours, "_warned", [])
     with caplog.at_level(logging.WARNING):
         assert not use_byte_sizes()
         assert not use_byte_sizes()

@@ -161,7 +161,7 @@ def test_beams_own_tracker_reads_everything_in_bundles_of_one_blob(make: Make) -
 
 
 def test_an_advance_never_waits_for_a_topic(place: Place) -> None:
-    reader = EventSource(place.plan(fetch_wait_ms=2_000), (0,)).create_reader(None, None)
+    reader = EventSource(place.plan(fetch_wait_s=2.0), (0,)).create_reader(None, None)
     begun_s = time.monotonic()
     assert not any(reader.advance() for _ in range(100))
     assert (time.monotonic() - begun_s) / 100 < 0.02
@@ -205,8 +205,8 @@ def test_times_are_beams() -> None:
 
 def test_the_step_that_reads_has_the_bounds_of_the_settings(place: Place) -> None:
     plan = place.plan()
-    limits = replace(plan.limits, bundle_blobs_max=7, poll_s=0.5, bundle_s_max=3)
-    step = read_events(replace(plan, limits=limits), whole=True)._step
+    settings = msgspec.structs.replace(plan.settings, bundle_blobs_max=7, poll_s=0.5, bundle_s_max=3)
+    step = read_events(replace(plan, settings=settings), whole=True)._step
     assert (step._max_records_per_bundle, step._poll_interval, step._max_read_time_seconds) == (7, 0.5, 3)
 
 

@@ -1,6 +1,6 @@
-"""HistoryRange: which impressions a backfill makes samples of: those of some event time, or those of some records.
+"""HistoryRange: the impressions that a backfill makes samples of, by event time or by records.
 
-It reads no topic: what of it there is, others look up.
+It reads no topic.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _HELP = "write PARTITION:OFFSET, separated by commas, such as 0:1200,1:1180"
 
 @dataclass(frozen=True)
 class HistoryRange:
-    """A part of history. Everything there is, unless something is said.
+    """A part of history; by default all of it.
 
     Attributes:
-        begin_ms: Event time: impressions from here on; None: from the first.
-        end_ms: And up to here, without; None: up to the last.
-        from_offsets: By partition: impressions of records from here on.
-        to_offsets: By partition: and up to here, without. Partitions that neither names are left out; of one that one
-            of them names, the other bound is where its records begin or end.
+        begin_ms: Event time of the first impressions.
+        end_ms: Event time of the end, exclusive.
+        from_offsets: First offsets of impressions, by partition.
+        to_offsets: End offsets, exclusive, by partition. Partitions in neither are left out; of a partition in one of
+            them, the other bound is where its records begin or end.
 
     Raises:
         UsageError: It ends before it begins; or both times and offsets are given.
@@ -37,7 +37,6 @@ class HistoryRange:
     to_offsets: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
         if self.by_offsets and (self.begin_ms, self.end_ms) != (None, None):
             message = "a backfill takes either event times or offsets, not both"
             raise UsageError(message, help="give --from and --to, or --from-offsets and --to-offsets")
@@ -52,23 +51,16 @@ class HistoryRange:
 
     @property
     def by_offsets(self) -> bool:
-        """Whether records are named, and not event times."""
+        """Whether the range names records, and not event times."""
         return bool(self.from_offsets or self.to_offsets)
 
     @classmethod
     def of(
         cls, begin: str | None = None, end: str | None = None, *, from_offsets: str = "", to_offsets: str = ""
     ) -> HistoryRange:
-        """A range as people write it.
+        """Parse a range: times as ISO 8601, UTC by default, and offsets as `PARTITION:OFFSET,PARTITION:OFFSET`.
 
-        Args:
-            begin: ISO 8601; UTC unless it says so.
-            end: The same.
-            from_offsets: `PARTITION:OFFSET,PARTITION:OFFSET`.
-            to_offsets: The same.
-
-        Raises:
-            UsageError: Something is no time, or no offset; or it cannot be.
+        Raises `UsageError` if a time, an offset or the range is invalid.
 
         Examples:
             >>> HistoryRange.of("1970-01-01T00:00:01", "1970-01-01T01:00:02+01:00")
@@ -76,28 +68,28 @@ class HistoryRange:
             >>> HistoryRange.of(from_offsets="0:10,1:20", to_offsets="1:25").from_offsets
             {0: 10, 1: 20}
         """
-        begin_ms, end_ms = (None if one is None else _time_ms(one) for one in (begin, end))
+        begin_ms, end_ms = (None if text is None else _time_ms(text) for text in (begin, end))
         return cls(begin_ms, end_ms, _offsets(from_offsets), _offsets(to_offsets))
 
 
 def _time_ms(text: str) -> int:
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError as error:
         message = f"invalid time {text!r}"
         raise UsageError(message, help="write it as 2022-04-25 or 2022-04-25T08:00:00+08:00") from error
-    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000)
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
 def _offsets(text: str) -> dict[int, int]:
-    found: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     for part in text.split(",") if text else ():
         partition, _, offset = part.strip().partition(":")
         if not (partition.isdecimal() and offset.isdecimal()):
             message = f"invalid partition and offset {part.strip()!r}"
             raise UsageError(message, help=_HELP)
-        if int(partition) in found:
+        if int(partition) in offsets:
             message = f"partition {int(partition)} has two offsets in {text!r}"
             raise UsageError(message, help=_HELP)
-        found[int(partition)] = int(offset)
-    return found
+        offsets[int(partition)] = int(offset)
+    return offsets

@@ -1,4 +1,4 @@
-"""OffsetTimes: the records of impressions that a backfill by offsets is of, and the event times that are in them."""
+"""OffsetTimes: the impression records of a backfill by offsets, and their event times."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class OffsetTimes:
-    """What some records of the impressions topic are.
+    """Some records of the impressions topic.
 
     Attributes:
-        records: Partition, first offset, and the offset behind the last.
-        first_ms: The earliest time in them: of an event, or of a record's stamp.
+        records: Partition, first offset, and end offset (exclusive) of each range.
+        first_ms: The earliest time of an event or of a record's timestamp.
         last_ms: The latest.
-        impressions: How many impressions are in them.
+        impressions: The number of impressions in the records.
     """
 
     records: tuple[tuple[int, int, int], ...]
@@ -40,22 +40,16 @@ class OffsetTimes:
 def offset_times(
     folder: AppFolder, plan: ReadPlan, within: HistoryRange, *, clock: Clock = SYSTEM_CLOCK
 ) -> OffsetTimes:
-    """Look records up, and read what times are in them.
+    """Look up the records of a range, and read their times.
 
-    They are read once for it: a stamp is that of the latest event in a record, and says nothing of the earliest.
-
-    Args:
-        folder: The application.
-        plan: What is read.
-        within: Which records.
-        clock: For how long a broker has given nothing.
+    A record's timestamp is that of its latest event and tells nothing of the earliest, so the records are read.
 
     Raises:
         UsageError: The topic has no such partition.
-        PositionLost: An offset is outside of what the topic has.
-        TopicUnreachable: The topic gave nothing for too long.
+        PositionLost: An offset is outside the topic.
+        TopicUnreachable: The topic returned nothing for too long.
     """
-    found: list[tuple[int, int, int]] = []
+    ranges: list[tuple[int, int, int]] = []
     times: list[int] = []
     impressions, decoder = 0, EventDecoder.of(folder)
     with open_topic(plan.impressions_url, plan.access) as topic:
@@ -67,13 +61,14 @@ def offset_times(
             for partition in named:
                 begin, end = _bounds(reader, partition, within, accept_lost=plan.accept_lost)
                 if begin < end:
-                    found.append((partition, begin, end))
+                    ranges.append((partition, begin, end))
                 for records in read_records(plan, reader, (partition, begin, end), clock=clock):
                     shown = decoder.decode(records.values).impressions
                     impressions += len(shown)
-                    for one in (records.timestamps_ms, shown.columns["event_time_ms"] if len(shown) else _NONE):
-                        times += [int(one.min()), int(one.max())] if len(one) else []
-    return OffsetTimes(tuple(found), min(times, default=0), max(times, default=0), impressions)
+                    event_times = shown.columns["event_time_ms"] if len(shown) else _NONE
+                    for column in (records.timestamps_ms, event_times):
+                        times += [int(column.min()), int(column.max())] if len(column) else []
+    return OffsetTimes(tuple(ranges), min(times, default=0), max(times, default=0), impressions)
 
 
 def _bounds(reader: Reader, partition: int, within: HistoryRange, *, accept_lost: bool) -> tuple[int, int]:
@@ -84,7 +79,6 @@ def _bounds(reader: Reader, partition: int, within: HistoryRange, *, accept_lost
             f"{reader.url} partition {partition} has records from offset {earliest} up to {last}; the backfill "
             f"asks for {begin} up to {end}"
         )
-        raise PositionLost(
-            message, help="name offsets that exist, or use --accept-lost to begin at the earliest record"
-        )
+        hint = "name offsets that exist, or use --accept-lost to begin at the earliest record"
+        raise PositionLost(message, help=hint)
     return max(begin, earliest), end

@@ -1,7 +1,7 @@
-"""Stretch: a part of history by event time, which a backfill joins by itself; what it needs, and what is its own. Pure.
+"""Stretch: a part of history by event time, which a backfill joins on its own with the events around it. Pure.
 
-An impression is of one stretch. To join it as if nothing had been cut, events around the stretch are needed as well:
-actions for as long as windows are open, and impressions whose actions would be orphans otherwise.
+An impression belongs to one stretch. To join it as if nothing had been cut, events around the stretch are needed too:
+actions while windows are open, and impressions whose actions would be orphans otherwise.
 """
 
 from __future__ import annotations
@@ -14,31 +14,30 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import UsageError
-from streamlearn.ingest.join.columns import Joined, LetterKind, Letters
+from streamlearn.ingest.join.columns import ImpressionColumns, Joined, JoinedRequests, LetterKind
 from streamlearn.ingest.join.plan import JoinPlan
-from streamlearn.native import native
+from streamlearn.ingest.join.time_order import taken_columns
 
 __all__ = ["NO_INGEST", "Stretch", "cut_stretches", "own_of", "stretch_of"]
 
 Int64s = npt.NDArray[np.int64]
 
 NO_INGEST = 1 << 62
-"""Where no ingest runs beside, it bounds nothing."""
-_STRETCHES_MAX = 100_000  # 270 years of days; each is looked up in every partition
+"""The `live_ms` without a running ingest."""
+_STRETCHES_MAX = 100_000  # 270 years of days; each costs a lookup in every partition
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """What one join of a backfill reads.
+    """The events that one join of a backfill reads.
 
     Attributes:
-        begin_ms: Impressions from here on make samples.
-        end_ms: And up to here, without.
-        impressions_ms: First and last event time of impressions that are needed.
-        actions_ms: First and last event time of actions that are needed.
-        records: Partition, first offset and the one behind the last, of the impressions that make samples; None: of any
-            record.
-        live_ms: The watermark of the ingest that runs beside: a later one would refuse its rows.
+        begin_ms: Impressions from this event time on make samples.
+        end_ms: The end, exclusive.
+        impressions_ms: First and last event time of the impressions that are needed.
+        actions_ms: First and last event time of the actions that are needed.
+        records: Partition, first offset and end offset (exclusive) of the impressions that make samples; None: all.
+        live_ms: The watermark of an ingest that runs at the same time: a later one would make its rows late.
     """
 
     begin_ms: int
@@ -50,31 +49,29 @@ class Stretch:
 
     @property
     def watermark_ms(self) -> int:
-        """What its last message says: every row of the stretch is settled, and what ingest still makes is not late."""
+        """The watermark after it: all its rows are settled, and rows of a running ingest are not late."""
         return min(self.actions_ms[1], self.live_ms)
 
     def is_own(self, times_ms: Int64s) -> npt.NDArray[np.bool_]:
-        """Which event times are of this stretch and of no other."""
+        """Return which event times belong to this stretch."""
         return (times_ms >= self.begin_ms) & (times_ms < self.end_ms)
 
+    def owns(self, impressions: ImpressionColumns | JoinedRequests) -> npt.NDArray[np.bool_]:
+        """Return which impressions make samples here."""
+        return self.is_own(impressions.event_time_ms) & self.has(impressions.partition, impressions.offset)
+
     def has(self, partitions: npt.NDArray[np.int32], offsets: Int64s) -> npt.NDArray[np.bool_]:
-        """Which records' impressions make samples here, if their times do."""
+        """Return which records' impressions make samples here, if their times do."""
         if self.records is None:
             return np.ones(len(offsets), np.bool_)
-        found = np.zeros(len(offsets), np.bool_)
+        is_in = np.zeros(len(offsets), np.bool_)
         for partition, begin, end in self.records:
-            found |= (partitions == partition) & (offsets >= begin) & (offsets < end)
-        return found
+            is_in |= (partitions == partition) & (offsets >= begin) & (offsets < end)
+        return is_in
 
 
 def stretch_of(plan: JoinPlan, begin_ms: int, end_ms: int) -> Stretch:
-    """A stretch with what is around it.
-
-    Args:
-        plan: Windows, and how long an action waits.
-        begin_ms: Where it begins.
-        end_ms: Where it ends.
-    """
+    """Return a stretch with the times of the events around it."""
     window_ms = plan.longest_window_ms
     # An action waits for its impression up to one slice longer than it must.
     early_ms = round(1_000 * plan.settings.orphan_wait_s) + plan.slice_ms
@@ -84,10 +81,9 @@ def stretch_of(plan: JoinPlan, begin_ms: int, end_ms: int) -> Stretch:
 
 
 def cut_stretches(begin_ms: int, end_ms: int, stretch_ms: int) -> list[tuple[int, int]]:
-    """Where stretches begin and end: at multiples of their length, so that a backfill that is run again has the same.
+    """Return the bounds of stretches: multiples of their length, so that a repeated backfill has the same ones.
 
-    Raises:
-        UsageError: There are too many, as where one event has a time of the far future.
+    Raises `UsageError` if there are too many, for instance because one event has a time in the far future.
 
     Examples:
         >>> cut_stretches(150, 420, 100)
@@ -104,14 +100,14 @@ def cut_stretches(begin_ms: int, end_ms: int, stretch_ms: int) -> list[tuple[int
 
 
 def own_of(joined: Joined, stretch: Stretch) -> Joined:
-    """What of a join's rows and letters is the stretch's own."""
+    """Return the rows and letters of a join that belong to the stretch."""
     requests, rows, letters = joined.requests, joined.rows, joined.letters
-    own = stretch.is_own(requests.event_time_ms) & stretch.has(requests.partition, requests.offset)
+    own = stretch.owns(requests)
     own_letters = stretch.is_own(letters.event_time_ms)
-    if stretch.records is not None:  # an action is of no record of impressions
+    if stretch.records is not None:  # which are impressions only
         shown = (letters.kind == LetterKind.IMPRESSION_LATE) | (letters.kind == LetterKind.IMPRESSION_EXCESS)
         own_letters &= shown & stretch.has(letters.partition, letters.offset)
-    letters = _taken_letters(letters, np.flatnonzero(own_letters))
+    letters = letters if own_letters.all() else taken_columns(letters, np.flatnonzero(own_letters))
     if own.all():
         return replace(joined, letters=letters)
     chosen = np.flatnonzero(own)
@@ -119,34 +115,9 @@ def own_of(joined: Joined, stretch: Stretch) -> Joined:
     number[chosen] = np.arange(len(chosen), dtype=np.int32)
     kept = np.flatnonzero(own[rows.request_index])
     columns: dict[str, Any] = {name: column[kept] for name, column in vars(rows).items()}
-    payload, payload_at = _taken_spans(requests.payload, requests.payload_at, chosen)
     return Joined(
-        replace(
-            requests,
-            partition=requests.partition[chosen],
-            offset=requests.offset[chosen],
-            first_item=requests.first_item[chosen],
-            event_time_ms=requests.event_time_ms[chosen],
-            reads_back=requests.reads_back[chosen],
-            payload=payload,
-            payload_at=payload_at,
-        ),
+        taken_columns(requests, chosen),
         replace(rows, **columns | {"request_index": number[columns["request_index"]]}),
         letters,
         joined.complete_ms,
     )
-
-
-def _taken_letters(letters: Letters, chosen: Int64s) -> Letters:
-    if len(chosen) == len(letters):
-        return letters
-    columns: dict[str, Any] = vars(letters).copy()
-    for data, at in (("request_ids", "request_at"), ("payload", "payload_at")):
-        columns[data], columns[at] = _taken_spans(columns[data], columns[at], chosen)
-    spans = ("request_ids", "request_at", "payload", "payload_at")
-    return Letters(**{name: column if name in spans else column[chosen] for name, column in columns.items()})
-
-
-def _taken_spans(data: npt.NDArray[np.uint8], at: Int64s, rows: Int64s) -> tuple[npt.NDArray[np.uint8], Int64s]:
-    taken, offsets = native.take_spans(data, at, rows)
-    return taken, offsets.astype(np.int64)

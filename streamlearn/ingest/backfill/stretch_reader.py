@@ -1,6 +1,6 @@
-"""StretchReader: one partition of both event topics, from where a stretch begins to where it ends, as blobs.
+"""StretchReader: one partition of both event topics, from the begin of a stretch to its end, as blobs.
 
-It ends by offsets that follow from event times, and not by end marks: history may go on.
+It ends at offsets that follow from event times, not at end marks: history may continue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EMPTY = Section(_NONE, _NONE, _NONE, [], [])
 
 
 def with_events(plan: ReadPlan, stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Those stretches of whose time there is an event, or a record by its stamp, in either topic."""
+    """Return the stretches in which either topic has an event, or a record by its timestamp."""
     times_of = EventTimes.of(plan)
     with ExitStack() as stack:
         topics = [stack.enter_context(open_topic(url, plan.access)) for url in (plan.impressions_url, plan.actions_url)]
@@ -47,30 +47,24 @@ def with_events(plan: ReadPlan, stretches: Sequence[Stretch]) -> list[Stretch]:
             return False
 
         every = [(reader, partition) for partition in range(plan.partitions) for reader in readers]
-        return [stretch for stretch in stretches if any(has_events(stretch, *where) for where in every)]
+        return [stretch for stretch in stretches if any(has_events(stretch, *source) for source in every)]
 
 
 def _disorder_ms(plan: ReadPlan, stretch: Stretch) -> int:
-    """How much later than newer records those of a stretch may come."""
+    """Return how much later than newer records those of a stretch may come."""
     return plan.rules.out_of_orderness_ms + stretch.actions_ms[1] - stretch.end_ms
 
 
 def read_stretch(plan: ReadPlan, stretch: Stretch, partition: int, *, clock: Clock = SYSTEM_CLOCK) -> Iterator[Blob]:
-    """The blobs of one partition: those of impressions, then those of actions.
+    """Yield the blobs of one partition: impressions, then actions.
 
-    Records are found by their stamps. Every event of the stretch's times is in a blob, unless it came later than newer
-    ones by more than the longest window and `out_of_orderness_s`; events of other times may be there as well.
-
-    Args:
-        plan: What is read; what it leaves out is left to the stretch.
-        stretch: Which times are needed.
-        partition: Of both topics.
-        clock: The wall, and for how long a broker has given nothing.
+    Records are found by their timestamps. The blobs have every event of the stretch's times, unless it came later than
+    newer ones by more than the longest window and `out_of_orderness_s`. They may have events of other times too.
 
     Raises:
         TopicReplaced: A topic was deleted and created again.
         PositionLost: Records of the stretch may have been deleted.
-        TopicUnreachable: A topic gave nothing for too long.
+        TopicUnreachable: A topic returned nothing for too long.
     """
     lineage = plan.lineage
     topics = (
@@ -88,51 +82,36 @@ def read_stretch(plan: ReadPlan, stretch: Stretch, partition: int, *, clock: Clo
 
 
 def _end(reader: Reader, partition: int, time_ms: int) -> int:
-    """The offset behind the first record that is stamped so late: a pack that begins before it may hold some more."""
+    """Return the offset after the first record with such a late timestamp: it may hold earlier events too."""
     end = reader.end(partition)
     return end if time_ms < 0 else min(end, reader.offset_for_time(partition, time_ms) + 1)
 
 
-def _sections(plan: ReadPlan, reader: Reader, where: tuple[int, int, int], clock: Clock) -> Iterator[Section]:
+def _sections(plan: ReadPlan, reader: Reader, bounds: tuple[int, int, int], clock: Clock) -> Iterator[Section]:
     topic_clock, times_of = TopicClock(), EventTimes.of(plan)
-    for records in read_records(plan, reader, where, clock=clock):
+    for records in read_records(plan, reader, bounds, clock=clock):
         section, topic_clock = section_of(records, topic_clock, plan.rules, clock.wall_ms(), times_of)
         if len(section):
             yield section
 
 
 def read_records(
-    plan: ReadPlan, reader: Reader, where: tuple[int, int, int], *, clock: Clock = SYSTEM_CLOCK
+    plan: ReadPlan, reader: Reader, bounds: tuple[int, int, int], *, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[Records]:
-    """Records up to an offset that the topic has reached.
+    """Yield records of a partition from a first to an end offset (exclusive) that the topic has reached.
 
-    Args:
-        plan: How much is read at once, and for how long a broker may give nothing.
-        reader: Of the topic.
-        where: Partition, first offset, and the offset behind the last.
-        clock: For how long a broker has given nothing.
-
-    Raises:
-        TopicUnreachable: The topic gave nothing for too long.
+    Raises `TopicUnreachable` if the topic returns nothing for too long.
     """
-    partition, offset, end = where
-    limits, moved_s = plan.limits, clock.monotonic_s()
+    partition, offset, end = bounds
+    blob_bytes, moved_s = plan.settings.blob_bytes, clock.monotonic_s()
     while offset < end:
         records = reader.read(
-            partition,
-            offset,
-            max_records=_RECORDS_MAX,
-            max_bytes=limits.blob_bytes,
-            wait_ms=limits.fetch_wait_ms,
+            partition, offset, max_records=_RECORDS_MAX, max_bytes=blob_bytes, wait_ms=plan.fetch_wait_ms
         )
         if records.next_offset > offset:
             offset, moved_s = records.next_offset, clock.monotonic_s()
             yield records.slice(0, int(np.searchsorted(records.offsets, end)))
         elif clock.monotonic_s() - moved_s > plan.access.unreachable_after_ms / 1_000:
-            message = (
-                f"{reader.url} partition {partition} returns no records from offset {offset} on, although it "
-                f"ends at {end}"
-            )
-            raise TopicUnreachable(
-                message, help="check the broker, then run the backfill again: nothing is learned twice"
-            )
+            message = f"{reader.url} partition {partition} returns no records from offset {offset} on; it ends at {end}"
+            hint = "check the broker, then run the backfill again: nothing is learned twice"
+            raise TopicUnreachable(message, help=hint)

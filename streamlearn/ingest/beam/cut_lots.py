@@ -1,4 +1,4 @@
-"""CutLots: the step that cuts blobs into the events of each lot, and sets aside what cannot be used."""
+"""CutLots: the step that cuts blobs into the events of each lot, and writes dead letters."""
 
 from __future__ import annotations
 
@@ -19,74 +19,76 @@ from streamlearn.ingest.reading.blob import Blob
 from streamlearn.ingest.reading.meters import count_left_out
 from streamlearn.ingest.reading.plan import ReadPlan
 
-__all__ = ["CutLots", "cutter_of", "lot_handing"]
+__all__ = ["CutLots", "CuttingStep", "cutter_of", "lot_handing"]
 
 
 def cutter_of(folder: AppFolder, plan: ReadPlan) -> tuple[LotCutter, LetterBox]:
-    """What cuts a plan's blobs, from its T0 on, and what takes what cannot be used."""
-    topics = [
-        (plan.impressions_url.rpartition("/")[2], plan.lineage.events_topic_id),
-        (plan.actions_url.rpartition("/")[2], plan.lineage.actions_topic_id),
-    ]
-    cutter = LotCutter(folder, plan.lineage.lots_count, topics, plan.start_ms)
-    return cutter, LetterBox(folder.topic_url("dead_letters"), folder.access)
+    """Return what cuts a plan's blobs from its T0 on, and what writes the dead letters."""
+    lineage = plan.lineage
+    names = (url.rpartition("/")[2] for url in (plan.impressions_url, plan.actions_url))
+    topics = list(zip(names, (lineage.events_topic_id, lineage.actions_topic_id), strict=True))
+    cutter = LotCutter(folder, lineage.lots_count, topics, plan.start_ms)
+    return cutter, LetterBox(folder.topic_url("dead_letters"), folder.access, folder.writer_settings)
 
 
 def lot_handing(plan: ReadPlan, *, in_process: bool) -> Handing[LotEvents]:
-    """How a lot's events are handed on: as bytes, or by tickets."""
+    """Return how a lot's events are handed on: as bytes, or by tickets."""
     return Handing(encode_lot, decode_lot, open_tickets(plan.progress_url, plan.run) if in_process else None)
 
 
-# Beam codes lots as integers and events as bytes, and pickles neither, only when it is told so here.
+# Without these types Beam pickles lots and events. With them it encodes integers and bytes.
 @beam.typehints.with_output_types(tuple[int, bytes])
-class CutLots(beam.DoFn):
-    """Blobs in, (lot, events of that lot) out: as bytes, or as tickets for them.
+class CuttingStep(beam.DoFn):
+    """A step that cuts blobs, as (lot, events of that lot).
 
-    Guaranteed: what is set aside is acknowledged by the dead-letter topic before the bundle ends.
-
-    Args:
-        plan: What is read.
-        app: The application's folder, on the worker.
-        changes: What `--set` says.
-        in_process: Whether elements stay in the process, before this step and after it.
+    It loads `app` from its folder, with the `changes` of `--set`. Guaranteed: the dead-letter topic has acknowledged
+    the letters before the bundle ends.
     """
 
+    def __init__(self, plan: ReadPlan, app: str, changes: tuple[str, ...] = ()) -> None:
+        self._plan, self._app, self._changes = plan, app, changes
+        self._opened: tuple[LotCutter, LetterBox] | None = None
+
+    def setup(self) -> None:
+        """Load the application."""
+        self._opened = cutter_of(load_app(Path(self._app), list(self._changes)), self._plan)
+
+    def finish_bundle(self) -> None:
+        """Flush the letters."""
+        assert self._opened is not None
+        self._opened[1].flush()
+
+    def teardown(self) -> None:
+        """Close the dead-letter topic."""
+        if self._opened is not None:
+            self._opened[1].close()
+
+
+class CutLots(CuttingStep):
+    """Blobs in, (lot, events of that lot) out: as bytes, or as tickets if elements stay `in_process`."""
+
     def __init__(self, plan: ReadPlan, app: str, changes: tuple[str, ...] = (), *, in_process: bool = False) -> None:
-        self._plan, self._app, self._changes, self._in_process = plan, app, changes, in_process
-        self._blobs: Handing[Blob] | None = None
-        self._lots: Handing[LotEvents] | None = None
-        self._cutter: LotCutter | None = None
-        self._letters: LetterBox | None = None
+        super().__init__(plan, app, changes)
+        self._in_process = in_process
+        self._handings: tuple[Handing[Blob], Handing[LotEvents]] | None = None
 
     def setup(self) -> None:
         """Load the application."""
         use_byte_sizes()
-        folder = load_app(Path(self._app), list(self._changes))
-        self._cutter, self._letters = cutter_of(folder, self._plan)
-        self._blobs = blob_handing(self._plan, in_process=self._in_process)
-        self._lots = lot_handing(self._plan, in_process=self._in_process)
+        super().setup()
+        in_process = self._in_process
+        self._handings = blob_handing(self._plan, in_process=in_process), lot_handing(self._plan, in_process=in_process)
 
     def process(self, element: bytes) -> Iterator[tuple[int, bytes]]:
         """Cut one blob."""
-        assert self._cutter is not None
-        assert self._letters is not None
-        assert self._blobs is not None
-        assert self._lots is not None
-        cut = self._cutter.cut(self._blobs.take(element))
-        self._letters.give(cut.failures)
+        assert self._opened is not None
+        assert self._handings is not None
+        (cutter, letters), (blobs, lots) = self._opened, self._handings
+        cut = cutter.cut(blobs.take(element))
+        letters.give(cut.failures)
         for why, count in (("before_start", cut.before_start), ("of_no_label", cut.of_no_label)):
             if count:
                 count_left_out(why, count)
         count_read(cut.events)
         for events in cut.lots:
-            yield events.lot, self._lots.give(events)
-
-    def finish_bundle(self) -> None:
-        """Have the letters acknowledged."""
-        assert self._letters is not None
-        self._letters.flush()
-
-    def teardown(self) -> None:
-        """Let go of the dead-letter topic."""
-        if self._letters is not None:
-            self._letters.close()
+            yield events.lot, lots.give(events)

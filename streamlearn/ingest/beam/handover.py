@@ -1,7 +1,7 @@
-"""Handing: how an element gets from one step to the next: as bytes, or by a ticket for what stays in this process.
+"""Handing: how an element gets from one step to the next: as bytes, or as a ticket for an element in this process.
 
-A runner copies an element's bytes many times on its way, which costs more than joining it. Where all steps run in one
-process, and no element is given twice, only a ticket goes through the runner.
+A runner copies an element's bytes many times, which costs more than joining them. Where all steps run in one process
+and no element is delivered twice, only a ticket goes through the runner.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from streamlearn.errors import PipelineFailed
+from streamlearn.ingest.process_registry import ProcessRegistry
 
 __all__ = ["Handing", "Tickets", "close_tickets", "open_tickets"]
 
@@ -22,7 +23,7 @@ Element = TypeVar("Element")
 class Tickets:
     """Elements that wait for the next step.
 
-    Guaranteed: an element is given to one taker, once. Any thread may call.
+    Guaranteed: an element is returned once. Any thread may call.
 
     Examples:
         >>> tickets = Tickets()
@@ -34,26 +35,22 @@ class Tickets:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[bytes, Any] = {}
-        self._own = uuid.uuid4().bytes  # so that no other process' ticket is taken for one of these
+        self._prefix = uuid.uuid4().bytes  # tells these tickets from those of another process
         self._next = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, element: object) -> bytes:
-        """Keep an element, and give its ticket."""
+        """Keep an element, and return its ticket."""
         with self._lock:
-            ticket = self._own + self._next.to_bytes(8, "big")
+            ticket = self._prefix + self._next.to_bytes(8, "big")
             self._next += 1
             self._waiting[ticket] = element
             return ticket
 
     def take(self, ticket: bytes) -> Any:
-        """The element of a ticket.
-
-        Raises:
-            PipelineFailed: It is not here, or was taken already.
-        """
+        """Return the element of a ticket. Raises `PipelineFailed` if it is not here, or was taken already."""
         with self._lock:
             if ticket in self._waiting:
                 return self._waiting.pop(ticket)
@@ -67,44 +64,33 @@ class Tickets:
 
 @dataclass(frozen=True)
 class Handing(Generic[Element]):
-    """How elements of one kind are handed on.
-
-    Attributes:
-        encode: An element as bytes.
-        decode: An element from them.
-        tickets: Where elements stay; None: they go as bytes.
-    """
+    """How elements of one type are handed on: in `tickets`, or as bytes if there are none."""
 
     encode: Callable[[Element], bytes]
     decode: Callable[[bytes], Element]
-    tickets: Tickets | None = field(default=None)
+    tickets: Tickets | None = None
 
     def give(self, element: Element) -> bytes:
-        """What goes through the runner."""
+        """Return the bytes that go through the runner."""
         return self.encode(element) if self.tickets is None else self.tickets.put(element)
 
     def take(self, data: bytes) -> Element:
-        """The element for what came through the runner, once.
+        """Return the element for bytes that came through the runner, once.
 
-        Raises:
-            PipelineFailed: It is not in this process.
-            BadRecord: The bytes are none.
+        Raises `PipelineFailed` if it is not in this process, `BadRecord` if the bytes cannot be decoded.
         """
-        found: Element = self.decode(data) if self.tickets is None else self.tickets.take(data)
-        return found
+        element: Element = self.decode(data) if self.tickets is None else self.tickets.take(data)
+        return element
 
 
-_LOCK = threading.Lock()
-_OPEN: dict[tuple[str, int], Tickets] = {}
+_TICKETS: ProcessRegistry[tuple[str, int], Tickets] = ProcessRegistry()
 
 
 def open_tickets(progress_url: str, run: int) -> Tickets:
-    """The process's own tickets of a run."""
-    with _LOCK:
-        return _OPEN.setdefault((progress_url, run), Tickets())
+    """Return the process's own tickets of a run."""
+    return _TICKETS.acquire((progress_url, run), Tickets)
 
 
 def close_tickets(progress_url: str, run: int) -> None:
-    """Let go of what a run has left."""
-    with _LOCK:
-        _OPEN.pop((progress_url, run), None)
+    """Drop the elements that a run has left."""
+    _TICKETS.discard(lambda key: key == (progress_url, run))

@@ -1,11 +1,11 @@
-"""JoinLots: the step that joins each lot's events, and has its samples and its progress written, in Beam's words.
+"""JoinLots: the step that joins each lot's events, and writes its samples and progress.
 
-It decides nothing: `LotStep` does, and this says so to a runner.
+`LotStep` decides; this module connects it to Beam.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -38,27 +38,25 @@ from streamlearn.topics import Writer
 
 __all__ = ["METRICS", "JoinLots", "MakerOf"]
 
-# Under which a runner's own metrics have what is counted.
+# The namespace of the counters in a runner's own metrics.
 METRICS = "streamlearn.ingest"
 MakerOf: TypeAlias = Callable[[AppFolder, ReadPlan], MakesSamples]
 
 
-class _BeamKept:
-    """A lot's state and timer, as Beam hands them in."""
+class _BeamState:
+    """A lot's state and timer, as Beam passes them in."""
 
     def __init__(self, head: Any, bags: tuple[Any, ...], timer: Any) -> None:
         self._head, self._bags, self._timer = head, bags, timer
 
-    def read_head(self) -> bytes | None:
-        found: bytes | None = self._head.read()
-        return found
+    def read_head(self) -> Any:
+        return self._head.read()
 
     def write_head(self, head: bytes) -> None:
         self._head.write(head)
 
-    def read_bag(self, bag: int) -> Iterable[bytes]:
-        found: Iterable[bytes] = self._bags[bag].read()
-        return found
+    def read_bag(self, bag: int) -> Any:
+        return self._bags[bag].read()
 
     def add_to_bag(self, bag: int, entry: bytes) -> None:
         self._bags[bag].add(entry)
@@ -70,8 +68,8 @@ class _BeamKept:
         self._timer.set(timestamp_of(time_ms))
 
 
-class _InProcess(_BeamKept):
-    """The same on a runner whose work is all in one process: the head stays here, and is not asked for."""
+class _ProcessState(_BeamState):
+    """The same on a runner with a single process: the head stays in this process, and there is no log."""
 
     def __init__(self, heads: dict[int, bytes], lot: int, timer: Any) -> None:
         super().__init__(None, (), timer)
@@ -84,47 +82,39 @@ class _InProcess(_BeamKept):
         self._heads[self._lot] = head
 
 
-class _Bench:
-    """What one instance of the step works with, between setup and teardown."""
+class _Resources:
+    """The resources of one instance of the step, between setup and teardown."""
 
     def __init__(
         self, folder: AppFolder, plan: ReadPlan, maker_of: MakerOf, *, in_process: bool, timer_lag_ms: int
     ) -> None:
         settings = folder.settings
-        tick_ms, flush_ms = (max(1, round(1_000 * one)) for one in (settings.ingest.tick_s, settings.ingest.flush_s))
+        tick_ms, flush_ms = (max(1, round(1_000 * s)) for s in (settings.ingest.tick_s, settings.ingest.flush_s))
         rules = TickRules(plan.partitions, tick_ms, flush_ms, timer_lag_ms)
         join_plan = JoinPlan.of(folder.app, plan.lineage.events_topic_id, settings.join, plan.start_ms)
         self.handing = lot_handing(plan, in_process=in_process)
-        # Nothing of such a runner outlives its process: what is logged there could never be read.
+        # With such a runner nothing outlives the process, so a log could never be read.
         keeps_log = not in_process
         self.shelf = open_shelf(plan.progress_url, plan.run, settings.join.process_bytes_max, drops=keeps_log)
-        rows_max = settings.samples.message_rows_max
-        self.step = LotStep(join_plan, rules, self.shelf, rows_max=rows_max, keeps_log=keeps_log)
+        self.step = LotStep(
+            join_plan, rules, self.shelf, rows_max=settings.samples.message_rows_max, keeps_log=keeps_log
+        )
         with ExitStack() as stack:
             self.sink = SampleSink(folder, plan, maker_of(folder, plan))
             stack.callback(self.sink.close)
             self.keeper = open_keeper(plan.progress_url, plan.run, lambda: _keeper_of(folder, plan, maker_of))
             stack.callback(close_keeper, plan.progress_url, plan.run)
-            self._opened = stack.pop_all()
-
-    def close(self) -> None:
-        self._opened.close()
+            self.close = stack.pop_all().close
 
 
 class JoinLots(beam.DoFn):
-    """(lot, events of that lot, or a ticket for them) in; samples and progress go to their topics, and nothing out.
+    """(lot, events of that lot, or a ticket for them) in; samples and progress go to their topics.
 
     Guaranteed: samples are acknowledged before the bundle that made them ends, and progress is written after that; a
-    bundle that fails leaves nothing behind: its join is made again from the log. Not guaranteed: that a row comes once.
+    bundle that fails leaves nothing behind: its join is rebuilt from the log. Not guaranteed: that a row comes once.
 
-    Args:
-        plan: What is read.
-        app: The application's folder, on the worker.
-        changes: What `--set` says.
-        maker_of: Makes the maker of samples, on the worker.
-        in_process: Whether elements stay in the process, and no log is kept beyond it; for runners that run all in one
-            process, and give no element twice.
-        timer_lag_ms: So far beyond a timer the runner's event time has to be for it to fire.
+    If `in_process`, elements stay in the process, and there is no log; for runners that run all work in one process,
+    and deliver no element twice. A runner fires a timer only once its event time is `timer_lag_ms` beyond it.
     """
 
     HEAD = ReadModifyWriteStateSpec("head", BytesCoder())
@@ -143,7 +133,7 @@ class JoinLots(beam.DoFn):
     ) -> None:
         self._plan, self._app, self._changes, self._maker_of = plan, app, changes, maker_of
         self._in_process, self._timer_lag_ms = in_process, timer_lag_ms
-        self._bench: _Bench | None = None
+        self._resources: _Resources | None = None
         self._reached_ms: dict[int, int] = {}
         self._ended: set[int] = set()
 
@@ -151,12 +141,12 @@ class JoinLots(beam.DoFn):
         """Load the application and open its topics."""
         use_byte_sizes()
         folder = load_app(Path(self._app), list(self._changes))
-        self._bench = _Bench(
+        self._resources = _Resources(
             folder, self._plan, self._maker_of, in_process=self._in_process, timer_lag_ms=self._timer_lag_ms
         )
 
     def start_bundle(self) -> None:
-        """Forget what a bundle that failed had reached."""
+        """Discard what a failed bundle had reached."""
         self._reached_ms, self._ended = {}, set()
         self._ready().shelf.release(self)
 
@@ -177,13 +167,10 @@ class JoinLots(beam.DoFn):
         tick: Any = beam.DoFn.TimerParam(TICK),
     ) -> None:
         """Take in the events of one lot."""
-        ROUNDS.note()
-        bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
-        bench = self._ready()
-        bench.shelf.claim(element[0], self)
-        kept = _InProcess(bench.shelf.heads, element[0], tick) if self._in_process else _BeamKept(head, bags, tick)
         lot, data = element
-        bench.step.take_in(lot, bench.handing.take(data), kept, None if self._in_process else data)
+        bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
+        resources, state = self._claim(lot, head, bags, tick)
+        resources.step.take_in(lot, resources.handing.take(data), state, None if self._in_process else data)
 
     @on_timer(TICK)
     def look(
@@ -203,51 +190,52 @@ class JoinLots(beam.DoFn):
         bag_9: Any = beam.DoFn.StateParam(STATES[9]),
         tick: Any = beam.DoFn.TimerParam(TICK),
     ) -> None:
-        """Give out what is due, and say how far the lot is."""
-        ROUNDS.note()
+        """Emit what is due, and note the progress of the lot."""
         bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
-        bench = self._ready()
-        bench.shelf.claim(lot, self)
-        kept = _InProcess(bench.shelf.heads, lot, tick) if self._in_process else _BeamKept(head, bags, tick)
-        found = bench.step.look(lot, at.micros // 1_000, kept, bench.sink.give)
-        _count(found.counts)
-        if found.reached_ms > BEFORE_ALL:
-            self._reached_ms[lot] = max(found.reached_ms, self._reached_ms.get(lot, found.reached_ms))
-        if found.is_last:
+        resources, state = self._claim(lot, head, bags, tick)
+        looked = resources.step.look(lot, at.micros // 1_000, state, resources.sink.give)
+        count_joined(looked.counts)
+        for name, count in looked.counts.items():
+            if count:
+                Metrics.counter(METRICS, name).inc(count)  # type: ignore[no-untyped-call]
+        if looked.reached_ms > BEFORE_ALL:
+            self._reached_ms[lot] = max(looked.reached_ms, self._reached_ms.get(lot, looked.reached_ms))
+        if looked.is_last:
             self._ended.add(lot)
 
     def finish_bundle(self) -> None:
-        """Have samples acknowledged, then say how far lots are."""
-        bench = self._ready()
-        spoken = bench.sink.flush()
-        if self._reached_ms or spoken:
-            bench.keeper.reached(self._reached_ms, spoken)
-            note_held(bench.shelf.pending, bench.shelf.bytes, bench.shelf.fullness)
+        """Flush samples, then report the progress of lots."""
+        resources = self._ready()
+        partitions = resources.sink.flush()
+        if self._reached_ms or partitions:
+            resources.keeper.reached(self._reached_ms, partitions)
+            note_held(resources.shelf.pending, resources.shelf.bytes, resources.shelf.fullness)
         if self._ended:
-            bench.keeper.end(self._ended)
-        bench.shelf.release(self)
+            resources.keeper.end(self._ended)
+        resources.shelf.release(self)
 
     def teardown(self) -> None:
-        """Let go of topics."""
-        if self._bench is not None:
-            self._bench.shelf.release(self)  # of a bundle that failed
-            self._bench.close()
-            self._bench = None
+        """Close topics."""
+        if self._resources is not None:
+            self._resources.shelf.release(self)  # after a failed bundle
+            self._resources.close()
+            self._resources = None
 
-    def _ready(self) -> _Bench:
-        assert self._bench is not None
-        return self._bench
+    def _ready(self) -> _Resources:
+        assert self._resources is not None
+        return self._resources
 
-
-def _count(found: Mapping[str, int]) -> None:
-    count_joined(found)
-    for name, count in found.items():
-        if count:
-            Metrics.counter(METRICS, name).inc(count)  # type: ignore[no-untyped-call]
+    def _claim(self, lot: int, head: Any, bags: tuple[Any, ...], timer: Any) -> tuple[_Resources, _BeamState]:
+        ROUNDS.note()
+        resources = self._ready()
+        resources.shelf.claim(lot, self)
+        return resources, _ProcessState(resources.shelf.heads, lot, timer) if self._in_process else _BeamState(
+            head, bags, timer
+        )
 
 
 def _keeper_of(folder: AppFolder, plan: ReadPlan, maker_of: MakerOf) -> ProgressKeeper:
-    # A maker is for one thread, and this one is another's.
+    # A maker serves one thread, and the keeper has its own.
     codec, maker = SampleCodec(folder.app, folder.settings.samples), maker_of(folder, plan)
 
     def open_writer(stack: ExitStack) -> tuple[Writer, int]:
@@ -256,7 +244,7 @@ def _keeper_of(folder: AppFolder, plan: ReadPlan, maker_of: MakerOf) -> Progress
         return stack.enter_context(topic.writer(folder.writer_settings)), topic.partitions
 
     return ProgressKeeper(
-        lambda: ProgressLog.open(plan.progress_url, plan.access),
+        lambda: ProgressLog.open(plan.progress_url, plan.access, folder.writer_settings),
         open_writer,
         lambda lot, watermark_ms: codec.encode(maker.empty(lot, watermark_ms)),
         run=plan.run,

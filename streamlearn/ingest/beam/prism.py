@@ -1,7 +1,7 @@
-"""Prism: the embedded runner's process: started for one job, seen to while it goes on, and gone when its job is.
+"""Prism: the embedded runner's process, started for one job, watched while the job runs, and ended with it.
 
-It knows nothing of what runs on it. Beam starts Prism as well, but in our process group, where the Ctrl-C that is to
-stop a run ends its runner first; and leaves it running where whoever started it is killed.
+It knows nothing of the job. Beam can start Prism too, but in our process group, where the Ctrl-C that stops a run would
+end its runner first; and Beam leaves it running if its parent process is killed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from streamlearn.errors import PipelineFailed
 __all__ = ["Prism"]
 
 _LOG = logging.getLogger(__name__)
-_STARTS_MAX, _START_S_MAX, _LOOK_S, _END_S_MAX = 3, 60.0, 0.1, 5.0
-# It waits for a line that never comes; where its input ends instead, whoever held the other end of it is gone.
+_STARTS_MAX, _START_S_MAX, _POLL_S, _END_S_MAX = 3, 60.0, 0.1, 5.0
+# The guard reads one line, which `stop` writes. If its input ends instead, our process is gone, and it kills Prism.
 _GUARD = 'read -r word || kill -9 "$1"'
 _FATAL = ("panic: ", "fatal error: ", "runtime: ")
 _CHANNEL = (
@@ -41,14 +41,10 @@ _CHANNEL = (
 
 
 class Prism(JobServer):
-    """Prism's process, and the runner of Beam's that uses it.
+    """Prism's process, and Beam's runner that uses it.
 
-    Guaranteed: once this process is gone, however it ended, so is Prism; a signal that a terminal sends does not
-    reach it; `failure` says when it ended by itself.
-
-    Args:
-        options: Beam's; they say where its binary is, and what it logs.
-        clock: How long it takes to start.
+    Guaranteed: once this process is gone, however it ended, so is Prism; a terminal's signals do not reach it;
+    `failure` reports if it ended by itself. `options` are Beam's; they name the binary and what it logs.
     """
 
     def __init__(self, options: PipelineOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -61,20 +57,16 @@ class Prism(JobServer):
 
     @classmethod
     def of(cls, options: PipelineOptions) -> Prism | None:
-        """That of a job with these options; None where they name another runner."""
+        """Return the Prism of a job with these options; None if they name another runner."""
         runner = options.view_as(StandardOptions).runner
         return cls(options) if runner == "PrismRunner" else None
 
     def pipeline(self) -> beam.Pipeline:
-        """A new pipeline that runs here."""
+        """Return a new pipeline that runs here."""
         return beam.Pipeline(runner=_Runner(self), options=self._options)
 
     def start(self) -> Any:
-        """Start it, and connect to its job service; of one that was started, the same again.
-
-        Raises:
-            PipelineFailed: It ended at once, or does not answer.
-        """
+        """Start it unless it runs; return a stub of its job service. Raises `PipelineFailed` if it does not answer."""
         for number in range(1, _STARTS_MAX + 1):
             if self._channel is None:
                 try:
@@ -83,15 +75,14 @@ class Prism(JobServer):
                     self.stop()
                     if number == _STARTS_MAX:
                         raise
-                    # Its port was free when it was chosen; somebody else may have it now.
+                    # Its port was free when it was chosen; another process may have taken it.
                     _LOG.warning("prism did not start; trying again")
         return beam_job_api_pb2_grpc.JobServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def failure(self, error: Exception | None = None) -> PipelineFailed | None:
-        """What there is to say when it ended by itself; None while it runs, and where it was stopped.
+        """Return the failure if it ended by itself; None while it runs, and after `stop`.
 
-        Args:
-            error: What its job raised. A connection that has ended may be heard of sooner than the process's end.
+        `error` is what its job raised: a lost connection may be noticed before the end of the process.
         """
         if self._process is None:
             return None
@@ -100,17 +91,15 @@ class Prism(JobServer):
         except subprocess.TimeoutExpired:
             return None
         how = f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
-        said = f": {self._fatal}" if self._fatal else ""
-        return PipelineFailed(
-            f"prism, the runner (pid {self._process.pid}), ended {how}{said}",
-            help=(
-                "start it again: nothing is learned twice. If the machine killed it because memory ran out, "
-                "lower ingest.read_ahead_bytes, or ingest.stretch_s for a backfill"
-            ),
+        detail = f": {self._fatal}" if self._fatal else ""
+        hint = (
+            "start it again: nothing is learned twice. If the machine killed it because memory ran out, "
+            "lower ingest.read_ahead_bytes, or ingest.stretch_s for a backfill"
         )
+        return PipelineFailed(f"prism, the runner (pid {self._process.pid}), ended {how}{detail}", help=hint)
 
     def stop(self) -> None:
-        """End it. Its state is in its memory alone: there is nothing to be written."""
+        """End it. Its state is in memory only, so there is nothing to write."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -118,7 +107,7 @@ class Prism(JobServer):
             self._process.kill()
             self._process.wait()
             if self._log is not None:
-                self._log.join()  # it ends with what there is to be read
+                self._log.join()  # it ends at the end of Prism's output
                 self._log = None
             if self._process.stdout is not None:
                 self._process.stdout.close()
@@ -131,8 +120,8 @@ class Prism(JobServer):
             self._guard = None
 
     def _start(self) -> None:
-        found: Any = PrismJobServer(self._options)  # type: ignore[no-untyped-call]
-        command, endpoint = found.subprocess_cmd_and_endpoint()
+        server: Any = PrismJobServer(self._options)  # type: ignore[no-untyped-call]
+        command, endpoint = server.subprocess_cmd_and_endpoint()
         self._process = subprocess.Popen(
             [str(part) for part in command],
             stdin=subprocess.DEVNULL,
@@ -146,15 +135,15 @@ class Prism(JobServer):
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._listen(self._process)
-        self._channel = self._connected(endpoint, self._process)
+        self._log_output(self._process)
+        self._channel = self._connect(endpoint, self._process)
 
-    def _connected(self, endpoint: str, process: subprocess.Popen[bytes]) -> Any:
+    def _connect(self, endpoint: str, process: subprocess.Popen[bytes]) -> Any:
         channel = grpc.insecure_channel(endpoint, options=_CHANNEL)
         ready, begun_s = grpc.channel_ready_future(channel), self._clock.monotonic_s()
         while self._clock.monotonic_s() - begun_s < _START_S_MAX:
             with suppress(grpc.FutureTimeoutError):
-                ready.result(timeout=_LOOK_S)
+                ready.result(timeout=_POLL_S)
                 return channel
             if process.poll() is not None:
                 message = f"{process.args!r} ended with status {process.returncode}: {self._fatal or 'see the log'}"
@@ -162,14 +151,14 @@ class Prism(JobServer):
         message = f"prism does not answer at {endpoint} after {_START_S_MAX:g} s"
         raise PipelineFailed(message)
 
-    def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Log what it says; what it says when it dies is kept."""
+    def _log_output(self, process: subprocess.Popen[bytes]) -> None:
+        """Log its output, and keep the first line of a crash."""
         logger = logging.getLogger("PrismJobServer")
-        if not any(isinstance(one, PrismRunnerLogFilter) for one in logger.filters):
+        if not any(isinstance(known, PrismRunnerLogFilter) for known in logger.filters):
             logger.addFilter(PrismRunnerLogFilter())
-        logger.setLevel(logging.INFO)  # or the filter, which knows each line's own level, sees none
+        logger.setLevel(logging.INFO)  # the filter applies the level of each line
 
-        def log_stdout() -> None:  # by this name the filter knows what comes from Prism
+        def log_stdout() -> None:  # the filter recognizes Prism's lines by this function's name
             for line in process.stdout or ():
                 text = line.decode(errors="backslashreplace").rstrip()
                 if text.startswith(_FATAL) and not self._fatal:

@@ -1,4 +1,4 @@
-"""Rounds: whether the steps of this process are called, by a runner that runs all of a job in it."""
+"""Rounds: whether a runner in this process still calls the steps of its job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["ROUNDS", "Rounds"]
 
 
 class Rounds:
-    """Counts calls of a runner; who looks is one thread, who counts are many.
+    """Whether a step was called since the last look. Many threads note calls, one looks.
 
     Examples:
         >>> rounds = Rounds()
@@ -21,11 +21,11 @@ class Rounds:
         self._is_new = False
 
     def note(self) -> None:
-        """A runner has called a step."""
+        """Note a call of a step."""
         self._is_new = True
 
     def have_gone_on(self) -> bool:
-        """Whether it has since this was last asked."""
+        """Whether a step was called since this was last called."""
         was_new, self._is_new = self._is_new, False
         return was_new
 

@@ -1,7 +1,7 @@
-"""The source: Beam's view of reading. A split is some partitions of both event topics, each read by one `PairReader`.
+"""EventSource: Beam's view of reading. A split has some partitions of both event topics, a `PairReader` for each.
 
-It decides nothing: `PairReader` reads, and this says so in Beam's words. Finalizing commits nothing, since on some
-runners it comes long before anything was joined: a run goes on from what was acknowledged.
+`PairReader` decides; this module translates. Finalizing commits nothing, since some runners finalize long before events
+are joined: a run continues from acknowledged progress.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL
 
 __all__ = ["EventMark", "EventMarkCoder", "EventReader", "EventSource", "blob_handing", "read_events", "timestamp_of"]
 
-
-# An end that is never said is a time so long before the last there is: after all that is due, before windows end.
+# The latest time of an endless split, before the end of time: after everything that is due, before windows end.
 _SHORT_OF_END_S = 2 * 86_400
 
 
 def timestamp_of(time_ms: int) -> Timestamp:
-    """An event time as Beam has it.
+    """Return an event time as Beam's timestamp.
 
     Examples:
         >>> timestamp_of(1_500)
@@ -46,20 +45,16 @@ def timestamp_of(time_ms: int) -> Timestamp:
 
 @dataclass(frozen=True)
 class EventMark(CheckpointMark):
-    """The `PairMark`s of a split as Beam carries them.
-
-    Attributes:
-        marks: Where the reader stood, in the order of its partitions.
-    """
+    """The marks of a split's readers, in the order of its partitions."""
 
     marks: tuple[PairMark, ...]
 
     def finalize_checkpoint(self) -> None:
-        """Nothing: what counts is what was acknowledged, and the sink says so."""
+        """Do nothing: acknowledged progress counts, and the sink writes it."""
 
 
 class EventMarkCoder(coders.Coder):
-    """Marks as bytes: equal marks have equal bytes, by which Beam finds a reader again."""
+    """Encodes marks. Equal marks have equal bytes, by which Beam finds a reader again."""
 
     def encode(self, value: EventMark) -> bytes:
         """See Beam."""
@@ -75,53 +70,47 @@ class EventMarkCoder(coders.Coder):
 
 
 class EventReader(UnboundedReader):
-    """Reads one split: its partitions take turns.
-
-    Args:
-        readers: What reads each of them.
-        handing: How blobs are given.
-        endless: Whether it never says that it has ended.
-    """
+    """Reads the partitions of one split in turn. If `endless`, its watermark never reaches the end of time."""
 
     def __init__(self, readers: Sequence[PairReader], handing: Handing[Blob], *, endless: bool = False) -> None:
         self._readers, self._handing = tuple(readers), handing
         self._latest = MAX_TIMESTAMP - _SHORT_OF_END_S if endless else MAX_TIMESTAMP
         self._next = 0
-        self._given, self._time_ms = b"", BEFORE_ALL
+        self._current, self._time_ms = b"", BEFORE_ALL
 
     def start(self) -> bool:
-        """The first element, when there is one."""
+        """Take the first element; whether there is one."""
         return self.advance()
 
     def advance(self) -> bool:
-        """The next element, when there is one; it never waits for a topic."""
+        """Take the next element; whether there is one. Never waits for a topic."""
         for _ in self._readers:
             reader = self._readers[self._next]
             self._next = (self._next + 1) % len(self._readers)
             taken = reader.take()
             if taken is not None:
-                self._given, self._time_ms = self._handing.give(taken.blob), taken.time_ms
+                self._current, self._time_ms = self._handing.give(taken.blob), taken.time_ms
                 return True
         return False
 
     def get_current(self) -> bytes:
-        """The blob, as it is handed on."""
-        return self._given
+        """Return the blob, as bytes or as a ticket."""
+        return self._current
 
     def get_current_timestamp(self) -> Timestamp:
-        """The watermark of its partition before it, so that it is never late."""
+        """Return the watermark of the blob's partition before it, so that it is never late."""
         return timestamp_of(self._time_ms)
 
     def get_watermark(self) -> Timestamp:
-        """Up to which event time everything was given."""
+        """Return the event time up to which everything was emitted."""
         return min(self._latest, timestamp_of(min(reader.watermark_ms for reader in self._readers)))
 
     def get_checkpoint_mark(self) -> EventMark:
-        """Where to go on."""
+        """Return the position to continue from."""
         return EventMark(tuple(reader.mark() for reader in self._readers))
 
     def close(self) -> None:
-        """Let go of topics and threads."""
+        """Close topics and threads."""
         with ExitStack() as stack:
             for reader in self._readers:
                 stack.callback(reader.close)
@@ -133,13 +122,12 @@ class EventSource(UnboundedSource):
     """Both event topics.
 
     Attributes:
-        plan: What is read.
-        partitions: Of a split; none before it is split: all.
-        whole: Whether it is one split. Prism takes for the time of all splits that of those whose bundle ended last,
-            so that what others read comes late; and here all of them are read by one process anyway.
-        endless: Whether a split never says that it has ended. Flink now and then does not hand on the time of a split's
-            end; one that goes on is looked at again, and its time with it. The run cancels the job.
-        in_process: Whether blobs stay in the process, and tickets are given for them.
+        partitions: Of a split; empty before the split: all.
+        whole: Whether there is one split only. Prism takes as the time of all splits that of those whose bundle ended
+            last, so elements of the others would be late; and there one process reads all of them anyway.
+        endless: Whether a split never ends. Flink sometimes does not pass on the time of a split's end; it keeps
+            polling an endless one, and passes on its time. The run cancels the job.
+        in_process: Whether blobs stay in the process, and tickets go through the runner.
     """
 
     plan: ReadPlan
@@ -149,7 +137,7 @@ class EventSource(UnboundedSource):
     in_process: bool = False
 
     def split(self, desired_num_splits: int, options: Any = None) -> list[EventSource]:
-        """One for each partition, or one in all, whatever number is desired."""
+        """Return a split for each partition, or a single one; the desired number has no effect."""
         if self.partitions:
             return [self]
         every = range(self.plan.partitions)
@@ -157,18 +145,16 @@ class EventSource(UnboundedSource):
         return [replace(self, partitions=share) for share in shares]
 
     def create_reader(self, options: Any, checkpoint_mark: CheckpointMark | None) -> EventReader:
-        """A reader, from a mark or from where the run begins.
+        """Return a reader, from a mark or from where the run begins.
 
         Raises:
-            TopicReplaced: A topic is another one than the run, or the mark, is of.
-            PositionLost: What is wanted was deleted.
+            TopicReplaced: A topic is not the one that the run, or the mark, began with.
+            PositionLost: Records that are needed were deleted.
         """
         use_byte_sizes()
         partitions = self.partitions or tuple(range(self.plan.partitions))
-        marks: Sequence[PairMark | None] = [None] * len(partitions)
-        if checkpoint_mark is not None:
-            assert isinstance(checkpoint_mark, EventMark)
-            marks = checkpoint_mark.marks
+        assert checkpoint_mark is None or isinstance(checkpoint_mark, EventMark)
+        marks = checkpoint_mark.marks if checkpoint_mark else (None,) * len(partitions)
         with ExitStack() as stack:
             readers = []
             for partition, mark in zip(partitions, marks, strict=True):
@@ -178,19 +164,15 @@ class EventSource(UnboundedSource):
         return EventReader(readers, blob_handing(self.plan, in_process=self.in_process), endless=self.endless)
 
     def renewed(self, kept: EventSource) -> EventSource:
-        """A split that a runner has kept, to be read by this run: by an earlier one where a job began at its savepoint.
+        """Return a split that a runner kept, with this run's plan: a job may begin at an earlier run's savepoint.
 
-        Args:
-            kept: The split.
-
-        Raises:
-            ConfigError: The savepoint is of other topics, lots, features or windows.
+        Raises `ConfigError` if the savepoint has other topics, lots, features or windows.
         """
         if kept.plan.run == self.plan.run:
             return kept
         if kept.plan.lineage != self.plan.lineage:
             message = f"the savepoint is from run {kept.plan.run}, which had other topics, lots, features or windows"
-            raise ConfigError(message, help="start without the savepoint: a run continues from what was acknowledged")
+            raise ConfigError(message, help="start without the savepoint: the run continues from acknowledged progress")
         return replace(kept, plan=self.plan)
 
     def get_checkpoint_mark_coder(self) -> EventMarkCoder:
@@ -203,24 +185,17 @@ class EventSource(UnboundedSource):
 
 
 def blob_handing(plan: ReadPlan, *, in_process: bool) -> Handing[Blob]:
-    """How blobs are handed on: as bytes, or by tickets."""
+    """Return how blobs are handed on: as bytes, or by tickets."""
     return Handing(encode_blob, decode_blob, open_tickets(plan.progress_url, plan.run) if in_process else None)
 
 
 def read_events(plan: ReadPlan, *, whole: bool, endless: bool = False, in_process: bool = False) -> ReadSource:
-    """The step that reads; what it gives are blobs, as bytes or as tickets for them.
-
-    Args:
-        plan: What is read.
-        whole: Whether all partitions are one split, as they are to be on Prism.
-        endless: Whether no split says that it has ended, as on Flink.
-        in_process: Whether blobs stay in the process; for runners that run all in one, and give no element twice.
-    """
-    limits, source = plan.limits, EventSource(plan, whole=whole, endless=endless, in_process=in_process)
+    """Return the step that reads; its elements are blobs, as bytes or as tickets. See `EventSource` for the options."""
+    settings, source = plan.settings, EventSource(plan, whole=whole, endless=endless, in_process=in_process)
     return ReadSource(
         source,
         source.renewed,
-        poll_s=limits.poll_s,
-        elements_max=limits.bundle_blobs_max,
-        seconds_max=limits.bundle_s_max,
+        poll_s=settings.poll_s,
+        elements_max=settings.bundle_blobs_max,
+        seconds_max=settings.bundle_s_max,
     )

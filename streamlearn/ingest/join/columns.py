@@ -1,4 +1,4 @@
-"""What goes into a join and what comes out, as columns. It knows no schema and no topic."""
+"""Columns: the input and output of a join. They know no schema and no topic."""
 
 from __future__ import annotations
 
@@ -23,18 +23,10 @@ Uint64s: TypeAlias = npt.NDArray[np.uint64]
 class ImpressionColumns:
     """n impressions that show m items.
 
-    Attributes:
-        request_ids: The bytes of their request ids, end to end.
-        request_at: int64[n+1]. Where each begins.
-        event_time_ms: When each was shown, event time.
-        partition: Origin: the partition.
-        offset: Origin: the offset of the record.
-        first_item: Origin: the index, within the record, of the first item.
-        items: uint64[m]. The items, as keys that actions name them by.
-        items_at: int64[n+1]. Where each impression's items begin.
-        payload: The bytes of each event, end to end, given back with its rows. An event without bytes is read back
-            by its origin.
-        payload_at: int64[n+1]. Where each begins.
+    Values of varying length are concatenated; int64[n+1] offsets (`..._at`) say where each begins. The origin is the
+    partition, the offset of the record, and the index of the first item within the record. `items` are the keys that
+    actions name them by. `payload` has the bytes of the events, which are returned with their rows; an event without
+    bytes is read back by its origin.
     """
 
     request_ids: Uint8s
@@ -54,18 +46,10 @@ class ImpressionColumns:
 
 @dataclass(frozen=True, eq=False)
 class ActionColumns:
-    """n actions.
+    """n actions, with the index of the event within the record as `event_index`.
 
-    Attributes:
-        request_ids: The bytes of their request ids, end to end.
-        request_at: int64[n+1]. Where each begins.
-        event_time_ms: When each was done, event time.
-        partition: Origin: the partition.
-        offset: Origin: the offset of the record.
-        event_index: Origin: which event of the record.
-        items: uint64[n]. The item of each.
-        codes: uint8[n]. What was done, as `JoinPlan.codes` numbers it.
-        weights: float32[n]. How much the positives it makes weigh: finite, and not below 0.
+    `codes` are the actions, as `JoinPlan.codes` numbers them. `weights` are those of the positives that an action
+    makes: finite, and not below 0.
     """
 
     request_ids: Uint8s
@@ -84,16 +68,9 @@ class ActionColumns:
 
 @dataclass(frozen=True, eq=False)
 class JoinedRequests:
-    """The U impressions that rows are of. One impression may be here several times.
+    """The U impressions of rows, with their identity and bytes. An impression may occur several times.
 
-    Attributes:
-        partition: Identity: the partition.
-        offset: Identity: the offset of the record.
-        first_item: The index, within the record, of the first item.
-        event_time_ms: When it was shown.
-        reads_back: uint8[U]. 1: its bytes were let go of, and are to be read back by origin.
-        payload: The bytes of each event, end to end.
-        payload_at: int64[U+1]. Where each begins.
+    `reads_back` is 1 where the join has dropped the bytes: they are read back by the origin.
     """
 
     partition: Int32s
@@ -110,18 +87,15 @@ class JoinedRequests:
 
 @dataclass(frozen=True, eq=False)
 class JoinedRows:
-    """N rows: an item of an impression, and labels of one group that it settles. A bit for every label.
+    """N rows: an item of an impression, and labels of one group that it settles, as bit masks.
 
     Attributes:
         request_index: The impression.
-        position: Which of the impression's items.
-        item_index: Identity: the item's index within the record.
-        item: The item as it was handed in.
-        group: The label group.
+        position: The index of the item in the impression; `item_index` is that in the record.
         settles: uint32[N]. Labels the row settles.
         labels: uint32[N]. Those of them that are positive.
         settle_time_ms: Event time at which they were settled.
-        weights: float32[N, labels]. Of each label the row makes positive, the weight of the action that did; else 1.
+        weights: float32[N, labels]. For each label the row makes positive, the weight of its action; else 1.
     """
 
     request_index: Int32s
@@ -149,22 +123,11 @@ class LetterKind(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Letters:
-    """Events that could not be joined, for the dead-letter topic.
+    """n events that could not be joined, for the dead-letter topic; `kind` is a `LetterKind`.
 
-    Attributes:
-        kind: uint8[n]. Why, as `LetterKind` numbers it.
-        groups: uint32[n]. Of an impression: the groups it was too late for. For the others it was joined.
-        code: Of an action: what was done.
-        partition: Origin: the partition.
-        offset: Origin: the offset of the record.
-        index: Origin: the index of the first item, or of the action, in the record.
-        event_time_ms: When it happened.
-        item: Of an action: the item.
-        weight: Of an action: how much it weighs.
-        request_ids: The bytes of their request ids, end to end.
-        request_at: int64[n+1]. Where each begins.
-        payload: The bytes of impressions, end to end; of actions none.
-        payload_at: int64[n+1]. Where each begins.
+    `groups` are, for an impression, the groups it was too late for; it was joined for the others. `code`, `item` and
+    `weight` are those of an action. `index` is that of the first item, or of the action, in the record. `payload` has
+    the bytes of impressions, and none of actions.
     """
 
     kind: Uint8s
@@ -187,13 +150,10 @@ class Letters:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """What was taken out of a join.
+    """The output of a join.
 
     Attributes:
-        requests: The impressions that rows are of.
-        rows: Rows.
-        letters: Events that could not be joined.
-        complete_ms: Event time before which every row that is due was taken, with these rows.
+        complete_ms: Event time before which every due row was taken, including these.
     """
 
     requests: JoinedRequests

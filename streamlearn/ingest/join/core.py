@@ -1,4 +1,4 @@
-"""The join of one lot's impressions and actions. It knows no runner, no topic and no clock: time is a watermark."""
+"""JoinCore: the join of one lot's impressions and actions. It knows no runner, topic or clock: time is a watermark."""
 
 from __future__ import annotations
 
@@ -24,17 +24,13 @@ _BEFORE_ALL = -(1 << 55)
 class JoinCore:
     """Impressions and actions in, rows that settle labels out.
 
-    What is guaranteed: the same calls give the same rows in the same order; and events in any order give the same
-    rows, as long as none is older than a watermark that was reached before it came. An event that comes twice
-    changes nothing. A row that makes a label positive never comes before the row that made it negative.
+    Guaranteed: the same calls give the same rows in the same order; events in any order give the same rows, as long as
+    none is older than a watermark that was reached before it came; a repeated event changes nothing; a row that makes a
+    label positive never comes before the row that made it negative. Not guaranteed: that a row comes once: a new core
+    repeats rows, and `streamlearn.marks` drops them.
 
-    What is not: rows of a core that starts anew come again. `streamlearn.marks` drops those.
-
-    Not for two threads at once. Arrays must be C-contiguous, of the types `ImpressionColumns` and `ActionColumns`
-    state; nothing is converted in silence.
-
-    Args:
-        plan: Windows, labels and bounds.
+    Not for two threads at once. Arrays must be C-contiguous and have the types of `ImpressionColumns` and
+    `ActionColumns`; they are not converted.
 
     Examples:
         >>> import numpy as np
@@ -66,88 +62,80 @@ class JoinCore:
 
     @classmethod
     def restore(cls, plan: JoinPlan, snapshot: bytes | memoryview) -> Self:
-        """The core a snapshot was made of; from when on it makes rows is the snapshot's.
+        """Return the core of a snapshot, which also keeps its own `from_ms`.
 
-        Raises:
-            BadRecord: It is no snapshot, was damaged, or is of other windows, labels or rates.
+        Raises `BadRecord` if it is not a snapshot, is damaged, or has other windows, labels or rates.
         """
-        made = cls.__new__(cls)
-        made.plan = plan
-        made._core = native.JoinCore(*plan.native_arguments(), snapshot=snapshot)
-        return made
+        core = cls.__new__(cls)
+        core.plan = plan
+        core._core = native.JoinCore(*plan.native_arguments(), snapshot=snapshot)
+        return core
 
-    def add_impressions(self, given: ImpressionColumns) -> None:
+    def add_impressions(self, columns: ImpressionColumns) -> None:
         """Add impressions, all or none.
 
         Raises:
-            JoinFull: More would be held than `join.pending_bytes_max`. The caller stops reading: it takes rows and
+            JoinFull: The core would hold more than `join.pending_bytes_max`. The caller stops reading, takes rows and
                 advances the watermark before it tries again, and gives up if that changes nothing.
-            TypeError: A column is of another type.
+            TypeError: A column has another type.
             ValueError: The columns contradict each other.
         """
         self._core.add_impressions(
-            (given.request_ids, given.request_at),
-            given.event_time_ms,
-            (given.partition, given.offset, given.first_item),
-            (given.items, given.items_at),
-            (given.payload, given.payload_at),
+            (columns.request_ids, columns.request_at),
+            columns.event_time_ms,
+            (columns.partition, columns.offset, columns.first_item),
+            (columns.items, columns.items_at),
+            (columns.payload, columns.payload_at),
         )
 
-    def add_actions(self, given: ActionColumns) -> None:
-        """Add actions, all or none.
-
-        Raises:
-            JoinFull: As for impressions.
-            TypeError: A column is of another type.
-            ValueError: The columns contradict each other.
-        """
+    def add_actions(self, columns: ActionColumns) -> None:
+        """Add actions, all or none; raises as for impressions."""
         self._core.add_actions(
-            (given.request_ids, given.request_at),
-            given.event_time_ms,
-            (given.partition, given.offset, given.event_index),
-            given.items,
-            (given.codes, given.weights),
+            (columns.request_ids, columns.request_at),
+            columns.event_time_ms,
+            (columns.partition, columns.offset, columns.event_index),
+            columns.items,
+            (columns.codes, columns.weights),
         )
 
     def advance(self, watermark_ms: int) -> None:
-        """No event before this time is to come: make the rows that are due. A lower watermark does nothing."""
+        """Make the rows that are due: no event before this time will come. A lower watermark does nothing."""
         self._core.advance(watermark_ms)
 
     def take(self, rows_max: int) -> Joined:
-        """Take at most so many rows, and as many letters, out."""
+        """Take out at most `rows_max` rows, and as many letters."""
         requests, rows, letters = self._core.take(rows_max)
-        # Rows are taken in the order in which they fell due, which is not that of their times.
-        times_ms = [one for one in (self._core.ready_from_ms, self.watermark_ms) if one is not None]
+        # Rows come in the order in which they fell due, not in the order of their times.
+        times_ms = [time_ms for time_ms in (self._core.ready_from_ms, self.watermark_ms) if time_ms is not None]
         complete_ms = min(times_ms, default=_BEFORE_ALL)
         return Joined(JoinedRequests(**requests), JoinedRows(**rows), Letters(**letters), complete_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """A watermark no later than the lowest at which `advance` does anything; None while nothing is held.
+        """Return a watermark no later than the lowest at which `advance` does anything; None while the core is empty.
 
-        It lies ahead of the watermark, so that a timer that is set to it again and again comes to an end.
+        It is above the watermark, so that a timer which follows it comes to an end.
         """
-        found: int | None = self._core.next_deadline_ms()
-        return found
+        deadline_ms: int | None = self._core.next_deadline_ms()
+        return deadline_ms
 
     def snapshot(self) -> bytes:
-        """Everything that is held, rows that wait to be taken included."""
-        made: bytes = self._core.snapshot()
-        return made
+        """Return the whole state, including rows that wait to be taken."""
+        return bytes(self._core.snapshot())
 
     @property
     def watermark_ms(self) -> int | None:
         """The watermark; None before the first."""
-        found: int | None = self._core.watermark_ms
-        return found
+        watermark_ms: int | None = self._core.watermark_ms
+        return watermark_ms
 
     @property
     def bytes(self) -> int:
-        """Bytes that are held, room that is kept included."""
+        """Bytes held, including reserved space."""
         return int(self._core.bytes)
 
     @property
     def pending(self) -> int:
-        """Impressions that are held."""
+        """Impressions held."""
         return int(self._core.pending)
 
     @property
@@ -167,5 +155,5 @@ class JoinCore:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What was counted since the core was made, its snapshots included."""
+        """Counts since the core was made, including those of its snapshot."""
         return dict(self._core.counters())

@@ -1,4 +1,4 @@
-"""Letters of a join as failures with their origin: what the dead-letter topic is told. It decides nothing."""
+"""Letters: events that a join could not use, as failures with their origins."""
 
 from __future__ import annotations
 
@@ -19,15 +19,10 @@ _REASONS = {
 
 
 def letters_of(app: App, topics: Sequence[tuple[str, str]], letters: Letters) -> list[tuple[Failure, Origin]]:
-    """What `LetterBox.give` takes of a join's letters.
+    """Return a join's letters for `LetterBox.give`; `topics` has name and id of the impressions and the actions topic.
 
-    An impression comes with its bytes. Of an action a join keeps no bytes: what it was is said in words, and its
-    origin has the record.
-
-    Args:
-        app: The application.
-        topics: Name and id of the impressions topic, then of the actions topic.
-        letters: Events that could not be joined.
+    An impression comes with its bytes. A join keeps no bytes of actions: the detail describes the action, and the
+    origin names its record.
     """
     return [_letter(app, topics, letters, row) for row in range(len(letters))]
 
@@ -41,24 +36,24 @@ def _letter(app: App, topics: Sequence[tuple[str, str]], letters: Letters, row: 
     if is_impression:
         detail = _impression_detail(app, kind, int(letters.groups[row]), index, time_ms)
     else:
-        said = f"{app.actions[int(letters.code[row])]!r} of weight {float(letters.weight[row]):g}"
+        action = f"{app.actions[int(letters.code[row])]!r} of weight {float(letters.weight[row]):g}"
         item = f"the item of key {int(letters.item[row]):016x}"
         why = (
             "it came after its windows"
             if kind is LetterKind.ACTION_LATE
             else "no impression of its request shows the item"
         )
-        detail = f"{said} on {item} at {time_ms} ms: {why}"
+        detail = f"{action} on {item} at {time_ms} ms: {why}"
     topic, topic_id = topics[0 if is_impression else 1]
     origin = Origin(topic, topic_id, int(letters.partition[row]), int(letters.offset[row]), time_ms, request_id)
-    # A join knows an action by its place in the record, and an impression by its first item's.
+    # The index is that of an action in its record; an impression's is that of its first item.
     return Failure(row, -1 if is_impression else index, _REASONS[kind], detail, payload), origin
 
 
 def _impression_detail(app: App, kind: LetterKind, groups: int, first_item: int, time_ms: int) -> str:
-    where = f"shown at {time_ms} ms, from item {first_item} of the record on"
+    shown = f"shown at {time_ms} ms, from item {first_item} of the record on"
     if kind is LetterKind.IMPRESSION_EXCESS:
-        return f"{where}: its request already has the largest number of impressions"
-    over = [group.name for place, group in enumerate(app.groups) if groups >> place & 1]
-    joined = "" if len(over) == len(app.groups) else "; it was joined for the other labels"
-    return f"{where}: too late for {', '.join(over)}{joined}"
+        return f"{shown}: its request already has the largest number of impressions"
+    late = [group.name for bit, group in enumerate(app.groups) if groups >> bit & 1]
+    joined = "" if len(late) == len(app.groups) else "; it was joined for the other labels"
+    return f"{shown}: too late for {', '.join(late)}{joined}"

@@ -1,4 +1,4 @@
-"""LotEvents: the events of one lot out of one blob, as columns that a join takes as they are, and as bytes.
+"""LotEvents: the events of one lot out of one blob, as columns for a join, and as bytes.
 
 It does not know how events become samples.
 """
@@ -22,16 +22,12 @@ __all__ = ["DTYPES", "LotEvents", "decode_lot", "encode_lot"]
 
 @dataclass(frozen=True, eq=False)
 class LotEvents:
-    """What one blob has for one lot.
+    """The events of one blob for one lot.
 
     Attributes:
-        lot: Which lot.
-        partition: The partition they came from.
-        closes: Whether nothing follows from that partition.
-        watermark_ms: Event time: nothing that follows from this partition's reader is before it, but for what is late.
-        impressions: Of the lot.
-        actions: Of the lot.
-        after_ms: The reader's watermark behind these events; `AFTER_ALL` once both topics have ended.
+        closes: Whether nothing more comes from that partition.
+        watermark_ms: Event time: later events of this partition's reader are not before it, unless they are late.
+        after_ms: The reader's watermark after these events; `AFTER_ALL` once both topics have ended.
     """
 
     lot: int
@@ -48,12 +44,11 @@ class LotEvents:
     @property
     def bytes(self) -> int:
         """Bytes of the columns."""
-        columns = (*vars(self.impressions).values(), *vars(self.actions).values())
-        return sum(one.nbytes for one in columns)
+        return sum(column.nbytes for part in (self.impressions, self.actions) for column in vars(part).values())
 
 
-class _WholeLot(msgspec.Struct, array_like=True, frozen=True):
-    """Columns as little-endian bytes, in the order of the fields above."""
+class _PackedLot(msgspec.Struct, array_like=True, frozen=True):
+    """Columns as little-endian bytes, in the order of the fields of `LotEvents`."""
 
     lot: int
     partition: int
@@ -64,39 +59,35 @@ class _WholeLot(msgspec.Struct, array_like=True, frozen=True):
     after_ms: int
 
 
-# In the order of the fields above.
+# In the order of the columns' fields.
 DTYPES = {
     ImpressionColumns: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "<i8", "u1", "<i8"),
     ActionColumns: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "u1", "<f4"),
 }
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER: Decoder[_WholeLot] = packed_decoder_of(_WholeLot)
+_DECODER: Decoder[_PackedLot] = packed_decoder_of(_PackedLot)
 
 
 def encode_lot(events: LotEvents) -> bytes:
-    """A lot's events as bytes."""
-    impressions, actions = (list(_bytes_of(one)) for one in (events.impressions, events.actions))
+    """Encode a lot's events."""
+    columns = list(_bytes_of(events.impressions)), list(_bytes_of(events.actions))
     return _ENCODER.encode(
-        _WholeLot(
-            events.lot, events.partition, events.closes, events.watermark_ms, impressions, actions, events.after_ms
-        )
+        _PackedLot(events.lot, events.partition, events.closes, events.watermark_ms, *columns, events.after_ms)
     )
 
 
 def decode_lot(data: bytes) -> LotEvents:
-    """A lot's events from bytes, as views of them.
-
-    Raises:
-        BadRecord: They are none.
-    """
+    """Decode a lot's events as views of the bytes. Raises `BadRecord` for other bytes."""
     try:
-        whole = _DECODER.decode(data)
-        impressions = ImpressionColumns(*_views(ImpressionColumns, whole.impressions))
-        actions = ActionColumns(*_views(ActionColumns, whole.actions))
+        packed = _DECODER.decode(data)
+        impressions = ImpressionColumns(*_views(ImpressionColumns, packed.impressions))
+        actions = ActionColumns(*_views(ActionColumns, packed.actions))
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         message = f"cannot decode the events of a lot ({len(data)} bytes): {error}"
         raise BadRecord(message, help="workers run different releases; run the same one everywhere") from error
-    return LotEvents(whole.lot, whole.partition, whole.closes, whole.watermark_ms, impressions, actions, whole.after_ms)
+    return LotEvents(
+        packed.lot, packed.partition, packed.closes, packed.watermark_ms, impressions, actions, packed.after_ms
+    )
 
 
 def _bytes_of(columns: ImpressionColumns | ActionColumns) -> Iterator[bytes]:

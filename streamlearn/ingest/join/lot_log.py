@@ -1,9 +1,8 @@
-"""The log of a lot: what a runner keeps of it, so that its join can be made again. Pure; it knows no runner.
+"""The log of a lot: the state that a runner keeps so that the lot's join can be rebuilt. Pure; it knows no runner.
 
-A join lives in a worker's memory. What a runner keeps is a head, small and written with every change, and bags of
-entries, each the events of one lot out of one blob as they came. Bags are filled one after another, as a ring, and
-cleared whole once nothing in them can matter any more. The bytes of impressions have a ring of their own, where they
-matter for much less long than the rest.
+A join lives in a worker's memory. The runner keeps a head, small and written with every change, and bags of entries,
+each with the events of one lot out of one blob. Bags are filled in turn, as a ring, and cleared as a whole once their
+entries no longer matter. The bytes of impressions have a ring of their own: they matter for a much shorter time.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ __all__ = [
     "without_passed",
 ]
 
-# Bags of the ring of events, then of that of payloads. They are declared to a runner before anything is known of an
-# application, so they are no settings.
+# Bags of the ring of events, then of the ring of payloads. A runner must know them before it loads an application, so
+# they cannot be settings.
 _EVENT_BAGS, _PAYLOAD_BAGS = 6, 4
 BAGS = _EVENT_BAGS + _PAYLOAD_BAGS
 _ENTRY = struct.Struct("<qq")
-# From how many times the shortest window on the longest has payloads kept apart.
+# Payloads are kept apart if the longest window is at least this multiple of the shortest.
 _APART_FROM = 2
 
 
 class PartitionTime(msgspec.Struct, array_like=True, frozen=True):
-    """What a lot knows of the reader of one partition.
+    """The times that a lot knows of one partition's reader.
 
     Attributes:
-        before_ms: The reader's watermark before the latest blob that came; `AFTER_ALL` where it had none.
-        after_ms: And behind it.
-        closed: Whether that was its last.
+        before_ms: The reader's watermark before its latest blob; `AFTER_ALL` if it had ended.
+        after_ms: Its watermark after that blob.
+        closed: Whether that blob was its last.
     """
 
     before_ms: int
@@ -65,10 +64,10 @@ class Bag(msgspec.Struct, array_like=True, frozen=True):
     """One bag of the ring.
 
     Attributes:
-        entries: How many are in it.
-        begin_ms: What the join had reached when the first went in.
-        latest_ms: The latest event time in it; once `settled`, that of all events which may have met one in it.
-        settled: Whether nothing that comes can meet an action in it any more, but on impressions that are there.
+        entries: Number of entries.
+        begin_ms: The join's watermark at the first entry.
+        latest_ms: The latest event time in it; once `settled`, that of all events that may have met one in it.
+        settled: Whether later events can no longer meet an action in it, except on impressions that are in the bag.
     """
 
     entries: int = 0
@@ -78,31 +77,17 @@ class Bag(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Ring(msgspec.Struct, array_like=True, frozen=True):
-    """Bags that are filled one after another.
-
-    Attributes:
-        current: The bag that is being filled.
-        bags: All of them.
-    """
+    """Bags that are filled in turn; `current` is the one being filled."""
 
     current: int
     bags: tuple[Bag, ...]
 
-    @classmethod
-    def empty(cls, bags: int) -> Ring:
-        """One of so many empty bags."""
-        return cls(0, (Bag(),) * bags)
-
     def put(self, at_ms: int, latest_ms: int, bag_ms: int) -> Ring:
-        """After an entry went into its `current` bag.
+        """Return the ring after an entry went into its `current` bag.
 
-        The next bag is taken once the current one was filled for as long as it is to be, if the next one is empty: a
-        bag that is needed for longer is never mixed with newer entries, and the current one grows instead.
-
-        Args:
-            at_ms: What the join has reached.
-            latest_ms: The latest event time of the entry.
-            bag_ms: What one bag is filled for.
+        The current bag changes once it was filled for `bag_ms` and the next one is empty: a bag that is needed for
+        longer is never mixed with newer entries, and the current one grows instead. `at_ms` is the join's watermark,
+        `latest_ms` the latest event time of the entry.
         """
         bags, current = list(self.bags), self.current
         following = (current + 1) % len(bags)
@@ -114,17 +99,15 @@ class Ring(msgspec.Struct, array_like=True, frozen=True):
         return Ring(current, tuple(bags))
 
     def pass_to(self, watermark_ms: int, latest_ms: int, spans: tuple[int, int]) -> tuple[Ring, list[int]]:
-        """After its watermark has moved, and the bags to be cleared.
+        """Return the ring after the watermark moved, and the bags to clear.
 
-        Args:
-            watermark_ms: Where it is.
-            latest_ms: The latest event time that ever came.
-            spans: For how long something that comes may meet what is in a bag; and for how long that matters then.
+        `latest_ms` is the latest event time of the lot. `spans` has how long later events may meet those in a bag, and
+        how long that matters then.
         """
         bags, cleared = list(self.bags), []
         for at, bag in enumerate(self.bags):
             if bag.entries and not bag.settled and watermark_ms > bag.latest_ms + spans[0]:
-                # An action may wait for an impression that is later than it: the windows of that one count.
+                # An action may wait for a later impression, whose windows count.
                 until_ms = latest_ms if spans[0] else bag.latest_ms
                 bag = bags[at] = Bag(bag.entries, bag.begin_ms, until_ms, settled=True)
             if bag.settled and watermark_ms > bag.latest_ms + spans[1]:
@@ -134,19 +117,18 @@ class Ring(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LotHead(msgspec.Struct, array_like=True, frozen=True):
-    """What is kept of a lot beside its events.
+    """The state of a lot, except its events.
 
     Attributes:
-        generation: A number that the join in memory was given when it was made, and no other has.
-        count: How often it was changed since.
-        entries: Entries there ever were: the number of the next.
-        given: Entries the join had taken in when rows were last given out. Those behind it had come and waited.
-        watermark_ms: Up to where rows were given out.
-        armed_ms: When the lot is looked at next; None: its timer is not set.
-        latest_ms: The latest event time that ever came.
-        partitions: By partition.
+        generation: The unique number of the join in memory.
+        count: How often the join was changed.
+        entries: Entries so far: the number of the next one.
+        given: Entries that the join had added when rows were last emitted. Later ones were waiting.
+        watermark_ms: The event time up to which rows were emitted.
+        armed_ms: The time of the next look; None: the timer is not set.
+        latest_ms: The latest event time so far.
         events: The ring of events.
-        payloads: The ring of impressions' bytes, where they are kept apart.
+        payloads: The ring of impressions' bytes, if they are kept apart.
     """
 
     generation: int = 0
@@ -157,8 +139,8 @@ class LotHead(msgspec.Struct, array_like=True, frozen=True):
     armed_ms: int | None = None
     latest_ms: int = BEFORE_ALL
     partitions: dict[int, PartitionTime] = {}
-    events: Ring = Ring.empty(_EVENT_BAGS)
-    payloads: Ring = Ring.empty(_PAYLOAD_BAGS)
+    events: Ring = Ring(0, (Bag(),) * _EVENT_BAGS)
+    payloads: Ring = Ring(0, (Bag(),) * _PAYLOAD_BAGS)
 
     @property
     def filled(self) -> list[int]:
@@ -170,9 +152,9 @@ class Logged(NamedTuple):
     """One entry of the log.
 
     Attributes:
-        number: In the order in which they came.
-        watermark_ms: What the join had reached when it came.
-        events: The events; impressions without bytes where those were let go of.
+        number: Its place in the order of arrival.
+        watermark_ms: The join's watermark on arrival.
+        events: The events; impressions whose bytes were dropped have none.
         size_bytes: Of the entry.
     """
 
@@ -186,9 +168,9 @@ class LogSpans(msgspec.Struct, frozen=True):
     """How long entries matter.
 
     Attributes:
-        meet_ms: Beyond its time, how long an action may wait for its impression.
-        window_ms: Beyond that, how long an impression matters.
-        payload_ms: How long the bytes of an impression matter; None: as long as it does.
+        meet_ms: How long an action may wait for its impression.
+        window_ms: How long after that an impression matters.
+        payload_ms: How long the bytes of an impression matter; None: as long as the impression.
     """
 
     meet_ms: int
@@ -197,7 +179,7 @@ class LogSpans(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, plan: JoinPlan) -> LogSpans:
-        """Those of a join: what it forgets by is slices, so a slice goes on top of each."""
+        """Return the spans of a join, each plus a slice, since a join forgets by slices."""
         is_apart = plan.longest_window_ms >= _APART_FROM * plan.shortest_window_ms
         return cls(
             round(1_000 * plan.settings.orphan_wait_s) + plan.slice_ms,
@@ -205,15 +187,14 @@ class LogSpans(msgspec.Struct, frozen=True):
             plan.shortest_window_ms + plan.slice_ms if is_apart else None,
         )
 
-    # One bag is being filled and one is passing; the others hold the time in between.
     @property
     def event_bag_ms(self) -> int:
-        """What a bag of events is filled for."""
+        """How long a bag of events is filled. One is being filled and one expires; the others hold the time between."""
         return max(1, (self.meet_ms + self.window_ms) // (_EVENT_BAGS - 2))
 
     @property
     def payload_bag_ms(self) -> int:
-        """What a bag of payloads is filled for."""
+        """How long a bag of payloads is filled."""
         return max(1, (self.payload_ms or 0) // (_PAYLOAD_BAGS - 2))
 
 
@@ -222,36 +203,28 @@ _DECODER: Decoder[LotHead] = packed_decoder_of(LotHead)
 
 
 def encode_head(head: LotHead) -> bytes:
-    """A head as bytes."""
+    """Encode a head."""
     return _ENCODER.encode(head)
 
 
 def decode_head(data: bytes | None) -> LotHead:
-    """A head from bytes; of none, that of a lot nothing came to.
-
-    Raises:
-        BadRecord: They are no head.
-    """
+    """Decode a head; None is the head of a lot without events. Raises `BadRecord` for other bytes."""
     if data is None:
         return LotHead()
     try:
         return _DECODER.decode(data)
     except msgspec.DecodeError as error:
         message = f"cannot decode the head of a lot's log ({len(data)} bytes): {error}"
-        raise BadRecord(
-            message, help="the checkpoint is from another release; start without it, from what is acknowledged"
-        ) from error
+        hint = "the checkpoint is from another release; start without it: the run continues from acknowledged progress"
+        raise BadRecord(message, help=hint) from error
 
 
 def with_events(head: LotHead, events: LotEvents, spans: LogSpans) -> LotHead:
-    """A head after events came; `entries_of` are what its bags were given."""
-    known = head.partitions.get(events.partition, PartitionTime(BEFORE_ALL, BEFORE_ALL, False))
-    told = PartitionTime(
-        max(known.before_ms, events.watermark_ms),
-        max(known.after_ms, events.after_ms),
-        known.closed or events.closes,
-    )
-    head = msgspec.structs.replace(head, partitions={**head.partitions, events.partition: told})
+    """Return a head after events came; `entries_of` returns the entries of its bags."""
+    old = head.partitions.get(events.partition, PartitionTime(BEFORE_ALL, BEFORE_ALL, False))
+    before_ms, after_ms = max(old.before_ms, events.watermark_ms), max(old.after_ms, events.after_ms)
+    time = PartitionTime(before_ms, after_ms, old.closed or events.closes)
+    head = msgspec.structs.replace(head, partitions={**head.partitions, events.partition: time})
     if not len(events):
         return head
     shown_ms = int(events.impressions.event_time_ms.max(initial=BEFORE_ALL))
@@ -271,15 +244,7 @@ def with_events(head: LotHead, events: LotEvents, spans: LogSpans) -> LotHead:
 def entries_of(
     before: LotHead, after: LotHead, events: LotEvents, data: bytes, spans: LogSpans
 ) -> list[tuple[int, bytes]]:
-    """What goes into which bag when events come.
-
-    Args:
-        before: The head before they came.
-        after: And after it.
-        events: The events.
-        data: They as they came, of `encode_lot`.
-        spans: How long they matter.
-    """
+    """Return the entries for new events, each with its bag; `data` are the events, encoded by `encode_lot`."""
     if not len(events):
         return []
     head = _ENTRY.pack(before.entries, before.watermark_ms)
@@ -295,30 +260,23 @@ def entries_of(
 
 
 def logged_of(bags: Mapping[int, Iterable[bytes]]) -> list[Logged]:
-    """Entries in the order in which they came.
-
-    Args:
-        bags: What is in bags, in any order.
-
-    Raises:
-        BadRecord: It is of another release.
-    """
+    """Return the entries of all bags in the order of arrival. Raises `BadRecord` if they are from another release."""
     payloads = {
-        _ENTRY.unpack_from(data)[0]: data for bag, found in bags.items() if bag >= _EVENT_BAGS for data in found
+        _ENTRY.unpack_from(data)[0]: data for bag, entries in bags.items() if bag >= _EVENT_BAGS for data in entries
     }
     logged = []
-    for bag, found in bags.items():
-        for data in found if bag < _EVENT_BAGS else ():
+    for bag, entries in bags.items():
+        for data in entries if bag < _EVENT_BAGS else ():
             number, watermark_ms = _ENTRY.unpack_from(data)
             events, size_bytes = decode_lot(data[_ENTRY.size :]), len(data)
             if (payload := payloads.get(number)) is not None:
                 events, size_bytes = _with_payload(events, payload), size_bytes + len(payload)
             logged.append(Logged(number, watermark_ms, events, size_bytes))
-    return sorted(logged, key=lambda one: one.number)
+    return sorted(logged, key=lambda entry: entry.number)
 
 
 def without_passed(head: LotHead, spans: LogSpans) -> tuple[LotHead, list[int]]:
-    """A head once its watermark has moved, and the bags to be cleared."""
+    """Return a head after its watermark moved, and the bags to clear."""
     events, cleared = head.events.pass_to(head.watermark_ms, head.latest_ms, (spans.meet_ms, spans.window_ms))
     payloads, passed = head.payloads.pass_to(head.watermark_ms, head.latest_ms, (0, spans.payload_ms or 0))
     after = msgspec.structs.replace(head, events=events, payloads=payloads)

@@ -1,8 +1,8 @@
-"""LotStep: what is done when events of a lot come, and when it is looked at. It knows no runner, only what one keeps.
+"""LotStep: the work when events of a lot come, and when its timer fires. It knows a runner only by the state it keeps.
 
-A runner keeps a lot's state and undoes what a failed bundle wrote; memory it does not undo. So the head names the join
-that it is of, and any other join in memory is made again from the log. A runner that keeps nothing beyond its process
-is spared the log: it gives no bundle twice, and the next run begins from what was acknowledged.
+A runner keeps a lot's state, and undoes the writes of a failed bundle; it does not undo memory. So the head names the
+join that it belongs to, and any other join in memory is rebuilt from the log. A runner that keeps nothing beyond its
+process needs no log: it delivers no bundle twice, and the next run begins from acknowledged progress.
 """
 
 from __future__ import annotations
@@ -37,40 +37,34 @@ __all__ = ["Kept", "Looked", "LotStep"]
 
 
 class Kept(Protocol):
-    """What a runner keeps of one lot, and its timer."""
+    """The state that a runner keeps of one lot, and its timer."""
 
     def read_head(self) -> bytes | None:
-        """The head; None: nothing came yet."""
-        ...
+        """Return the head; None before the first events."""
 
     def write_head(self, head: bytes) -> None:
         """Replace the head."""
-        ...
 
     def read_bag(self, bag: int) -> Iterable[bytes]:
-        """The entries of a bag, in any order."""
-        ...
+        """Return the entries of a bag, in any order."""
 
     def add_to_bag(self, bag: int, entry: bytes) -> None:
         """Add an entry to a bag."""
-        ...
 
     def clear_bag(self, bag: int) -> None:
-        """Forget a bag's entries."""
-        ...
+        """Remove a bag's entries."""
 
     def set_timer(self, time_ms: int) -> None:
-        """Have the lot looked at once the watermark has come there, and not at what was set before."""
-        ...
+        """Set the lot's timer to a watermark, instead of the time before."""
 
 
 class Looked(NamedTuple):
-    """What a look has found.
+    """The result of a look at a lot.
 
     Attributes:
-        reached_ms: The event time before which every sample due was given out; `BEFORE_ALL`: none is known.
+        reached_ms: The event time before which every due sample was emitted; `BEFORE_ALL` if unknown.
         is_last: Whether nothing more comes to the lot in this run.
-        counts: What was counted since the look before.
+        counts: Counts since the look before.
     """
 
     reached_ms: int
@@ -79,15 +73,10 @@ class Looked(NamedTuple):
 
 
 class LotStep:
-    """Takes events in and gives rows out, for any lot.
+    """Takes events in and emits at most `rows_max` rows at once, for any lot. The shelf holds joins between calls.
 
-    Args:
-        plan: Windows, labels and bounds of joins.
-        rules: When lots are looked at.
-        shelf: Where joins are between two calls.
-        rows_max: Rows that are given out at once.
-        keeps_log: Whether events are logged, so that a join can be made again.
-        clock: How fast event time goes by.
+    With `keeps_log` it logs events, so that a join can be rebuilt. Without a log it raises `PipelineFailed` if a lot's
+    join is not in this process. The clock measures how fast event time advances.
     """
 
     def __init__(
@@ -103,79 +92,55 @@ class LotStep:
         self._plan, self._rules, self._shelf, self._rows_max, self._clock = plan, rules, shelf, rows_max, clock
         self._spans, self._keeps_log = LogSpans.of(plan), keeps_log
 
-    def take_in(self, lot: int, events: LotEvents, kept: Kept, data: bytes | None = None) -> None:
-        """Take in events of a lot.
-
-        Args:
-            lot: The lot.
-            events: Of it.
-            kept: Its state.
-            data: They as they came, where they came as bytes, for the log.
-
-        Raises:
-            PipelineFailed: The lot's join is not in this process, and there is no log to make it again from.
-        """
-        before = decode_head(kept.read_head())
-        join = self._join_of(lot, before, kept)
+    def take_in(self, lot: int, events: LotEvents, state: Kept, data: bytes | None = None) -> None:
+        """Take in events of a lot. `data` are the same events as bytes, for the log, if they came as bytes."""
+        before = decode_head(state.read_head())
+        join = self._join_of(lot, before, state)
         after = with_events(before, events, self._spans)
         if len(events):
             if self._keeps_log:
-                logged = encode_lot(events) if data is None else data
-                for bag, entry in entries_of(before, after, events, logged, self._spans):
-                    kept.add_to_bag(bag, entry)
+                encoded = encode_lot(events) if data is None else data
+                for bag, entry in entries_of(before, after, events, encoded, self._spans):
+                    state.add_to_bag(bag, entry)
             join.add(events, events.bytes)
             join.quiet = 0
             if join.waiting:
                 count_waiting(1)
-        wanted_ms = next_look_ms(after, join.next_deadline_ms(), self._rules)
-        if wanted_ms is not None and (after.armed_ms is None or wanted_ms < after.armed_ms):
-            kept.set_timer(wanted_ms)
-            after = msgspec.structs.replace(after, armed_ms=wanted_ms)
-        self._keep(lot, join, kept, after)
+        next_ms = next_look_ms(after, join.next_deadline_ms(), self._rules)
+        if next_ms is not None and (after.armed_ms is None or next_ms < after.armed_ms):
+            after = _with_timer(after, next_ms, state)
+        self._keep(lot, join, state, after)
 
-    def look(self, lot: int, at_ms: int, kept: Kept, give: Callable[[int, Joined, int], None]) -> Looked:
-        """Give out what is due, once the timer has fired.
+    def look(self, lot: int, at_ms: int, state: Kept, give: Callable[[int, Joined, int], None]) -> Looked:
+        """Emit what is due once the timer has fired at `at_ms`. Raises `JoinFull` if waiting events can never be added.
 
-        Args:
-            lot: The lot.
-            at_ms: What the timer was set to.
-            kept: Its state.
-            give: Takes the lot, what its join gave out, and the event time that it has reached.
-
-        Raises:
-            JoinFull: Events wait for room that there will never be.
-            PipelineFailed: The lot's join is not in this process, and there is no log to make it again from.
+        `give` takes the lot, its join's output, and the event time that it has reached.
         """
-        before = decode_head(kept.read_head())
-        join = self._join_of(lot, before, kept)
-        found = look_at(before.partitions, at_ms, self._rules)
-        reached_ms = found.limit_ms if found.limit_ms < AFTER_ALL else self._end_ms(before)
-        for joined in join.advance(found.limit_ms, self._rows_max):
+        before = decode_head(state.read_head())
+        join = self._join_of(lot, before, state)
+        timer = look_at(before.partitions, at_ms, self._rules)
+        reached_ms = timer.limit_ms if timer.limit_ms < AFTER_ALL else self._end_ms(before)
+        for joined in join.advance(timer.limit_ms, self._rows_max):
             give(lot, joined, reached_ms)
         self._note_pace(join)
-        after = msgspec.structs.replace(
-            before,
-            watermark_ms=max(before.watermark_ms, found.limit_ms),
-            given=before.entries - join.waiting,
-            armed_ms=None,
-        )
+        watermark_ms, given = max(before.watermark_ms, timer.limit_ms), before.entries - join.waiting
+        after = msgspec.structs.replace(before, watermark_ms=watermark_ms, given=given, armed_ms=None)
         after, cleared = without_passed(after, self._spans)
         for bag in cleared if self._keeps_log else ():
-            kept.clear_bag(bag)
-        wanted_ms = None if found.is_last else next_look_ms(after, join.next_deadline_ms(), self._rules, join.quiet)
-        if wanted_ms is not None:
-            kept.set_timer(wanted_ms)
-            after = msgspec.structs.replace(after, armed_ms=wanted_ms)
+            state.clear_bag(bag)
+        next_ms = None if timer.is_last else next_look_ms(after, join.next_deadline_ms(), self._rules, join.quiet)
+        if next_ms is not None:
+            after = _with_timer(after, next_ms, state)
         counts = join.advanced()
-        self._keep(lot, join, kept, after)
-        return Looked(reached_ms, found.is_last, counts)
+        self._keep(lot, join, state, after)
+        return Looked(reached_ms, timer.is_last, counts)
 
-    def _join_of(self, lot: int, head: LotHead, kept: Kept) -> LotJoin:
-        """The join in memory when it is what the head says; otherwise the one that the log is of."""
-        found, share_bytes = self._shelf.take(lot, head.generation, head.count), self._shelf.share_bytes
-        if found is not None:
-            found.share_bytes = share_bytes
-            return found
+    def _join_of(self, lot: int, head: LotHead, state: Kept) -> LotJoin:
+        """Return the join in memory if it is the one that the head names; otherwise the log's."""
+        join, share_bytes = self._shelf.take(lot, head.generation, head.count), self._shelf.share_bytes
+        if join is not None:
+            join.share_bytes = share_bytes
+            return join
         if not head.count:
             return LotJoin(self._plan, share_bytes)
         if not self._keeps_log:
@@ -186,22 +151,27 @@ class LotStep:
             )
             raise PipelineFailed(message, help=hint)
         count_rebuilt()
-        logged = logged_of({bag: list(kept.read_bag(bag)) for bag in head.filled})
+        logged = logged_of({bag: list(state.read_bag(bag)) for bag in head.filled})
         return LotJoin.rebuild(self._plan, head, logged, share_bytes)
 
-    def _keep(self, lot: int, join: LotJoin, kept: Kept, after: LotHead) -> None:
+    def _keep(self, lot: int, join: LotJoin, state: Kept, after: LotHead) -> None:
         join.count += 1
-        kept.write_head(encode_head(msgspec.structs.replace(after, generation=join.generation, count=join.count)))
+        state.write_head(encode_head(msgspec.structs.replace(after, generation=join.generation, count=join.count)))
         self._shelf.put(lot, join)
 
     def _end_ms(self, head: LotHead) -> int:
-        """Where a lot is when nothing follows, ever: behind all that was due. Later events may still be appended."""
-        known_ms = [one.before_ms for one in head.partitions.values() if one.before_ms < AFTER_ALL]
+        """Return a lot's time when nothing more comes: after everything due. Later runs may still add events."""
+        known_ms = [time.before_ms for time in head.partitions.values() if time.before_ms < AFTER_ALL]
         last_ms = BEFORE_ALL if head.latest_ms == BEFORE_ALL else head.latest_ms + self._plan.longest_window_ms + 1
         return max([last_ms, *known_ms, *([head.watermark_ms] if head.watermark_ms < AFTER_ALL else [])])
 
     def _note_pace(self, join: LotJoin) -> None:
-        """Count looks that come sooner than progress is to be told: event time goes by faster than the wall."""
+        """Count looks that come sooner than progress is due: event time is faster than the wall."""
         now_s = self._clock.monotonic_s()
         join.quiet = join.quiet + 1 if now_s - join.looked_s < self._rules.progress_ms / 4_000 else 0
         join.looked_s = now_s
+
+
+def _with_timer(head: LotHead, time_ms: int, state: Kept) -> LotHead:
+    state.set_timer(time_ms)
+    return msgspec.structs.replace(head, armed_ms=time_ms)

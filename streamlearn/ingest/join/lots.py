@@ -1,11 +1,11 @@
-"""LotCutter: a blob's records decoded once and cut into the events of each lot, in arrays.
+"""LotCutter: decodes a blob's records once and cuts them into the events of each lot, in arrays.
 
-What cannot be used is set aside with its origin and the reason. It knows neither topics nor runners.
+Unusable records and events become failures with their origins. It knows neither topics nor runners.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
@@ -35,13 +35,13 @@ _TIME_MS_MAX = (1 << 52) - 1  # the latest that a join takes
 
 @dataclass(frozen=True)
 class Cut:
-    """A blob cut up.
+    """The events of a blob.
 
     Attributes:
-        lots: The events of each lot that has some; of every lot, when the blob opens or closes a reader.
-        failures: What could not be used, with where it came from.
-        before_start: Impressions before T0, whose samples are acknowledged already.
-        of_no_label: Actions that no label is made of.
+        lots: The events of each lot that has some; of every lot if the blob opens or closes a reader.
+        failures: Unusable records and events, with their origins.
+        before_start: Impressions before T0, whose samples are acknowledged.
+        of_no_label: Actions without a label.
     """
 
     lots: tuple[LotEvents, ...]
@@ -56,12 +56,7 @@ class Cut:
 
 
 def lots_of(offsets: npt.NDArray[np.int32], ids: npt.NDArray[np.uint8], lots_count: int) -> Int64s:
-    """The lot of each request.
-
-    Args:
-        offsets: int32[n+1]. Where each request id begins.
-        ids: uint8. All of them, end to end.
-        lots_count: How many lots there are.
+    """Return the lot of each request; int32[n+1] `offsets` say where each request id begins in `ids`.
 
     Examples:
         >>> lots_of(np.array([0, 2, 4, 6], np.int32), np.frombuffer(b"q1q2q1", np.uint8), 16).tolist()
@@ -71,21 +66,13 @@ def lots_of(offsets: npt.NDArray[np.int32], ids: npt.NDArray[np.uint8], lots_cou
 
 
 class LotCutter:
-    """Cuts blobs of one application.
+    """Cuts blobs of one application, without impressions before T0 (`start_ms`).
 
-    Args:
-        folder: The application.
-        lots_count: How many lots there are.
-        topics: Name and id of the impressions topic, then of the actions topic: where dead letters come from.
-        start_ms: T0: impressions before it are left out. None: none are.
+    `topics` has name and id of the impressions and the actions topic, the origins of dead letters.
     """
 
     def __init__(
-        self,
-        folder: AppFolder,
-        lots_count: int,
-        topics: Sequence[tuple[str, str]],
-        start_ms: int | None,
+        self, folder: AppFolder, lots_count: int, topics: Sequence[tuple[str, str]], start_ms: int | None
     ) -> None:
         self._decoder = EventDecoder.of(folder)
         self._lots_count, self._topics = lots_count, tuple(topics)
@@ -93,69 +80,59 @@ class LotCutter:
         self._item_slot = folder.app.features.slot(folder.app.features.item_id)
         self._codes = {action.encode(): code for code, action in enumerate(folder.app.actions)}
         schemas = (impression_schema(folder.app), action_schema(folder.app))
-        self._todays = np.uint64(schemas[_IMPRESSION].fingerprint)
+        self._current = np.uint64(schemas[_IMPRESSION].fingerprint)
         path = f"items.{self._item_slot.name}"
-        # All else of an impression goes on within its bytes.
+        # The other columns of an impression travel in its bytes.
         self._needed = {"request_id", "request_id$", "event_time_ms", "items[]", path, f"{path}$"}
-        self._writers = [(native.AvroPlan(one.text, one.text), one.prefix) for one in schemas]
+        self._writers = [(native.AvroPlan(schema.text, schema.text), schema.prefix) for schema in schemas]
 
     def cut(self, blob: Blob) -> Cut:
         """Cut one blob."""
-        spans, untold = self._decoder.tell_apart(blob.impressions.values)
+        spans, unreadable = self._decoder.tell_apart(blob.impressions.values)
         shown, done = self._decoder.decode_spans(spans), self._decoder.decode(blob.actions.values)
-        failures = [(0, one) for one in untold]
-        failures += [(0, one) for one in shown.failures] + [(1, one) for one in done.failures]
-        failures += [(0, one) for one in self._misplaced(_ACTION, shown.actions)]
-        failures += [(1, one) for one in self._misplaced(_IMPRESSION, done.impressions)]
-        impressions, future = self._possible(_IMPRESSION, blob.impressions, shown.impressions)
-        failures += [(0, one) for one in future]
-        actions, future = self._possible(_ACTION, blob.actions, done.actions)
-        failures += [(1, one) for one in future]
+        impressions, impossible_impressions = self._possible(_IMPRESSION, blob.impressions, shown.impressions)
+        actions, impossible_actions = self._possible(_ACTION, blob.actions, done.actions)
+        misplaced = self._misplaced(_ACTION, shown.actions), self._misplaced(_IMPRESSION, done.impressions)
+        failures = [(_IMPRESSION, failure) for failure in (*unreadable, *shown.failures)]
+        failures += [(_ACTION, failure) for failure in done.failures]
+        failures += [(topic, failure) for topic in (_IMPRESSION, _ACTION) for failure in misplaced[topic]]
+        failures += [(_IMPRESSION, failure) for failure in impossible_impressions]
+        failures += [(_ACTION, failure) for failure in impossible_actions]
         impressions, before_start = self._after_start(impressions)
         codes = self._codes_of(actions)
         known = np.flatnonzero(codes != _NO_CODE)
         of_no_label = len(actions) - len(known)
         if of_no_label:
             actions, codes = _take(actions, known), codes[known]
-        found_impressions = self._impressions(blob, impressions, spans)
-        found_actions = self._actions(blob, actions, codes)
-        lots = (
-            range(self._lots_count)
-            if blob.opens or blob.closes
-            else sorted(found_impressions.keys() | found_actions.keys())
-        )
-        cut = tuple(
-            LotEvents(
-                lot,
-                blob.partition,
-                blob.closes,
-                blob.watermark_ms,
-                found_impressions.get(lot, _NO_IMPRESSIONS),
-                found_actions.get(lot, _NO_ACTIONS),
-                blob.after_ms,
-            )
-            for lot in lots
-        )
-        letters = tuple((one, self._origin(blob, topic, one.record_index)) for topic, one in failures)
-        return Cut(cut, letters, before_start, of_no_label)
+        impressions_of = self._impressions(blob, impressions, spans)
+        actions_of = self._actions(blob, actions, codes)
+        is_edge = blob.opens or blob.closes
+        lots = range(self._lots_count) if is_edge else sorted(impressions_of.keys() | actions_of.keys())
+        times = (blob.partition, blob.closes, blob.watermark_ms)
+        events = []
+        for lot in lots:
+            columns = impressions_of.get(lot, _NO_IMPRESSIONS), actions_of.get(lot, _NO_ACTIONS)
+            events.append(LotEvents(lot, *times, *columns, blob.after_ms))
+        letters = tuple((failure, self._origin(blob, topic, failure.record_index)) for topic, failure in failures)
+        return Cut(tuple(events), letters, before_start, of_no_label)
 
     def _possible(self, kind: int, section: Section, events: EventColumns) -> tuple[EventColumns, list[Failure]]:
-        """Events that are not from a future, and the others as failures."""
+        """Return events with a possible time, and the others as failures."""
         if not len(events):
             return events, []
         times = events.columns["event_time_ms"]
-        # The first record of a partition may have any time: a topic whose time is its events' has no other clock yet.
+        # In event time, a partition's first record may have any time: there is no other clock yet.
         limits = np.minimum(section.limits_ms[events.record_index], _TIME_MS_MAX)
-        impossible = times > limits
-        if not impossible.any():
+        is_impossible = times > limits
+        if not is_impossible.any():
             return events, []
-        rows = np.flatnonzero(impossible)
+        rows = np.flatnonzero(is_impossible)
         details = [
             f"event time {time_ms} ms, above the highest possible time of {limit_ms} ms"
             for time_ms, limit_ms in zip(times[rows].tolist(), limits[rows].tolist(), strict=True)
         ]
         failures = self._failures(kind, _take(events, rows), "impossible_time", details)
-        return _take(events, np.flatnonzero(~impossible)), failures
+        return _take(events, np.flatnonzero(~is_impossible)), failures
 
     def _misplaced(self, kind: int, events: EventColumns) -> list[Failure]:
         if not len(events):
@@ -164,17 +141,12 @@ class LotCutter:
         return self._failures(kind, events, "other", [what] * len(events))
 
     def _failures(self, kind: int, events: EventColumns, reason: str, details: Sequence[str]) -> list[Failure]:
-        """Events as failures, each with its own bytes and not with those of its record."""
+        """Return events as failures, each with its own bytes, not those of its record."""
         data, at = self._encode(kind, events)
+        indexes = zip(events.record_index.tolist(), events.event_index.tolist(), details, strict=True)
         return [
-            Failure(
-                int(events.record_index[row]),
-                int(events.event_index[row]),
-                reason,
-                detail,
-                data[at[row] : at[row + 1]].tobytes(),
-            )
-            for row, detail in enumerate(details)
+            Failure(record, event, reason, detail, data[at[row] : at[row + 1]].tobytes())
+            for row, (record, event, detail) in enumerate(indexes)
         ]
 
     def _encode(self, kind: int, events: EventColumns) -> tuple[npt.NDArray[np.uint8], Int64s]:
@@ -190,21 +162,15 @@ class LotCutter:
         return (_take(impressions, needed) if left_out else impressions), left_out
 
     def _codes_of(self, actions: EventColumns) -> npt.NDArray[np.uint8]:
-        """The code of each action; of few distinct names each is looked up once."""
+        """Return the code of each action; each distinct name is looked up once."""
         names, offsets = actions.columns["action"], actions.columns["action$"]
-        codes = np.full(len(actions), _NO_CODE, np.uint8)
         hashes = native.hash_strings(offsets, names, _SALT)
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        table = np.array(
-            [self._codes.get(names[offsets[row] : offsets[row + 1]].tobytes(), _NO_CODE) for row in first.tolist()],
-            np.uint8,
-        )
-        if len(actions):
-            codes = table[inverse]
-        return codes
+        distinct = (names[offsets[row] : offsets[row + 1]].tobytes() for row in first.tolist())
+        return np.array([self._codes.get(name, _NO_CODE) for name in distinct], np.uint8)[inverse]
 
     def _by_lot(self, events: EventColumns) -> tuple[Int64s, list[tuple[int, int, int]]]:
-        """The order of events by their lots, and (lot, first, behind the last) of each lot in that order."""
+        """Return the order of events by lot, and each lot's (lot, begin, end) in that order."""
         lots = lots_of(events.columns["request_id$"], events.columns["request_id"], self._lots_count)
         order = np.argsort(lots, kind="stable")
         lots = lots[order]
@@ -214,14 +180,16 @@ class LotCutter:
     def _payloads(
         self, events: EventColumns, order: Int64s, spans: Sequence[Spans]
     ) -> tuple[npt.NDArray[np.uint8], Int64s]:
-        """Impressions in an order, as bytes of today's schema: as they came, where all were written by it."""
-        whole = joined_spans(spans)
-        at = whole.places(events.record_index[order], events.event_index[order])
-        is_todays = (whole.fingerprints[at] == self._todays) & (whole.starts[at] - whole.begins[at] == PREFIX_BYTES)
-        if not is_todays.all():
+        """Return impressions in some order as bytes of the current schema: unchanged if all were written by it."""
+        joined = joined_spans(spans)
+        at = joined.places(events.record_index[order], events.event_index[order])
+        is_current = (joined.fingerprints[at] == self._current) & (
+            joined.starts[at] - joined.begins[at] == PREFIX_BYTES
+        )
+        if not is_current.all():
             return self._encode(_IMPRESSION, _take(events, order))
-        edges = np.stack((whole.begins, whole.ends), axis=1).reshape(-1)
-        data, offsets = native.take_spans(whole.buffer, edges, 2 * at)
+        edges = np.stack((joined.begins, joined.ends), axis=1).reshape(-1)
+        data, offsets = native.take_spans(joined.buffer, edges, 2 * at)
         return data, offsets.astype(np.int64)
 
     def _impressions(self, blob: Blob, events: EventColumns, spans: Sequence[Spans]) -> dict[int, ImpressionColumns]:
@@ -233,49 +201,30 @@ class LotCutter:
         events = _take(replace(events, columns=needed), order)
         columns = events.columns
         items = self._item_keys(columns, f"items.{self._item_slot.name}")
-        ids_at, items_at = columns["request_id$"].astype(np.int64), columns["items[]"].astype(np.int64)
-        offsets = blob.impressions.offsets[events.record_index]
-        found = {}
-        for lot, begin, stop in bounds:
-            rows, cut = slice(begin, stop), slice(begin, stop + 1)
-            found[lot] = ImpressionColumns(
-                request_ids=columns["request_id"][ids_at[begin] : ids_at[stop]],
-                request_at=ids_at[cut] - ids_at[begin],
-                event_time_ms=columns["event_time_ms"][rows],
-                partition=np.full(stop - begin, blob.partition, np.int32),
-                offset=offsets[rows],
-                first_item=events.item_base[rows],
+        items_at, impressions = columns["items[]"].astype(np.int64), {}
+        for lot, begin, stop, shared in _shared_columns(events, blob.partition, blob.impressions, bounds):
+            cut = slice(begin, stop + 1)
+            impressions[lot] = ImpressionColumns(
+                *shared,
+                first_item=events.item_base[begin:stop],
                 items=items[items_at[begin] : items_at[stop]],
                 items_at=items_at[cut] - items_at[begin],
                 payload=payloads[payloads_at[begin] : payloads_at[stop]],
                 payload_at=payloads_at[cut] - payloads_at[begin],
             )
-        return found
+        return impressions
 
     def _actions(self, blob: Blob, events: EventColumns, codes: npt.NDArray[np.uint8]) -> dict[int, ActionColumns]:
         if not len(events):
             return {}
         order, bounds = self._by_lot(events)
         events, codes = _take(events, order), codes[order]
-        columns = events.columns
-        items = self._item_keys(columns, "item_id")
-        ids_at = columns["request_id$"].astype(np.int64)
-        offsets = blob.actions.offsets[events.record_index]
-        found = {}
-        for lot, begin, stop in bounds:
+        indexes, items = events.event_index, self._item_keys(events.columns, "item_id")
+        weights, actions = events.columns["weight"], {}
+        for lot, begin, stop, shared in _shared_columns(events, blob.partition, blob.actions, bounds):
             rows = slice(begin, stop)
-            found[lot] = ActionColumns(
-                request_ids=columns["request_id"][ids_at[begin] : ids_at[stop]],
-                request_at=ids_at[begin : stop + 1] - ids_at[begin],
-                event_time_ms=columns["event_time_ms"][rows],
-                partition=np.full(stop - begin, blob.partition, np.int32),
-                offset=offsets[rows],
-                event_index=events.event_index[rows],
-                items=items[rows],
-                codes=codes[rows],
-                weights=columns["weight"][rows],
-            )
-        return found
+            actions[lot] = ActionColumns(*shared, indexes[rows], items[rows], codes[rows], weights[rows])
+        return actions
 
     def _item_keys(self, columns: Any, path: str) -> npt.NDArray[np.uint64]:
         return keys_of(self._item_slot, columns[path], offsets=columns.get(f"{path}$"))
@@ -287,6 +236,18 @@ class LotCutter:
         return Origin(name, topic_id, blob.partition, offset, timestamp_ms, section.keys[record])
 
 
+def _shared_columns(
+    events: EventColumns, partition: int, section: Section, bounds: Sequence[tuple[int, int, int]]
+) -> Iterator[tuple[int, int, int, tuple[Any, Any, Any, Any, Any]]]:
+    """Yield each lot's bounds, and the columns of its events that impressions and actions both begin with."""
+    columns, offsets = events.columns, section.offsets[events.record_index]
+    ids_at = columns["request_id$"].astype(np.int64)
+    for lot, begin, stop in bounds:
+        ids = columns["request_id"][ids_at[begin] : ids_at[stop]], ids_at[begin : stop + 1] - ids_at[begin]
+        partitions = np.full(stop - begin, partition, np.int32)
+        yield lot, begin, stop, (*ids, columns["event_time_ms"][begin:stop], partitions, offsets[begin:stop])
+
+
 def _take(events: EventColumns, rows: Int64s) -> EventColumns:
     return EventColumns(
         take_rows(events.columns, rows), events.record_index[rows], events.event_index[rows], events.item_base[rows]
@@ -294,7 +255,7 @@ def _take(events: EventColumns, rows: Int64s) -> EventColumns:
 
 
 def _empty(kind: type, offsets: Sequence[str]) -> Any:
-    """Columns of no events: offsets begin with their one 0."""
+    """Return columns of no events; offsets have a single 0."""
     names = [field.name for field in fields(kind)]
     return kind(*(np.zeros(int(name in offsets), dtype) for name, dtype in zip(names, DTYPES[kind], strict=True)))
 

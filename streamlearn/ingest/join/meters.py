@@ -1,4 +1,4 @@
-"""Metrics of joining: what became of events, what is held, and how soon samples are acknowledged."""
+"""Metrics of joining: outcomes of events, held impressions, and how soon samples are acknowledged."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["count_joined", "count_rebuilt", "count_waiting", "note_held", "obser
 _BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5, 10, 30, 60, 300)
 
 
-def count_joined(found: Mapping[str, int]) -> None:
-    """Count what joins have counted since the last time."""
+def count_joined(counts: Mapping[str, int]) -> None:
+    """Add the joins' counts since the last call."""
     joined = counter(
         "ingest", "joined", "Events and rows of the joins, by outcome; the join's page lists the outcomes.", ["what"]
     )
-    for what, count in found.items():
+    for what, count in counts.items():
         if count:
             joined.labels(what).inc(count)
 
 
 def count_rebuilt() -> None:
-    """Count a join that was made again from its log."""
+    """Count a join that was rebuilt from its log."""
     counter("ingest", "joins_rebuilt", "Joins rebuilt from their logs; new joins are not counted.").inc()
 
 
@@ -32,7 +32,7 @@ def count_waiting(entries: int) -> None:
 
 
 def note_held(pending: int, held_bytes: int, fullness: float) -> None:
-    """Say what this process's joins hold."""
+    """Set how much this process's joins hold."""
     gauge("ingest", "pending", "requests", "Impressions whose windows are open, in this process.").set(pending)
     gauge("ingest", "pending", "bytes", "Bytes held by the joins of this process.").set(held_bytes)
     help = "Fullest join of this process, as a share of its byte limit; at 1 further events wait for room."
@@ -40,14 +40,11 @@ def note_held(pending: int, held_bytes: int, fullness: float) -> None:
 
 
 def observe_emitted(late_by_ms: Iterable[int]) -> None:
-    """Observe how long after they were due the first rows of messages were acknowledged."""
-    emitted = histogram(
-        "ingest",
-        "emit_latency",
-        "seconds",
+    """Observe the time from when the first rows of messages were due to their acknowledgement."""
+    help = (
         "Time from when the first row of a message was due (settle time plus out_of_orderness_s) to its "
-        "acknowledgement.",
-        _BUCKETS_S,
+        "acknowledgement."
     )
-    for one in late_by_ms:
-        emitted.observe(max(0, one) / 1000)
+    emitted = histogram("ingest", "emit_latency", "seconds", help, _BUCKETS_S)
+    for late_ms in late_by_ms:
+        emitted.observe(max(0, late_ms) / 1000)

@@ -1,4 +1,4 @@
-"""What a join is told: an application's label groups and labels as numbers, and its bounds."""
+"""JoinPlan: an application's label groups and labels as numbers, and the limits of a join."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ LABELS_MAX, ACTIONS_MAX = 32, 255
 
 @dataclass(frozen=True)
 class JoinPlan:
-    """Everything that decides which rows events become.
+    """The rules by which events become rows.
 
     Attributes:
-        groups: The application's label groups.
-        labels: Its labels: a label's place is its bit in masks.
+        labels: A label's index is its bit in masks.
         events_topic_id: The id of the impressions topic: a part of every identity.
-        settings: Bounds.
-        from_ms: Impressions before this make no rows; None: all do.
+        from_ms: Earlier impressions make no rows; None: all do.
     """
 
     groups: tuple[LabelGroup, ...]
@@ -38,8 +36,7 @@ class JoinPlan:
     settings: JoinSettings = field(default_factory=JoinSettings)
     from_ms: int | None = None
 
-    # The number of an action that no label asks for.
-    NO_LABEL = ACTIONS_MAX
+    NO_LABEL = ACTIONS_MAX  # the number of an action without a label
 
     def __post_init__(self) -> None:
         if len(self.labels) > LABELS_MAX or len(self.codes) > ACTIONS_MAX:
@@ -48,7 +45,7 @@ class JoinPlan:
 
     @classmethod
     def of(cls, app: App, events_topic_id: str, settings: JoinSettings, from_ms: int | None = None) -> Self:
-        """The plan of an application."""
+        """Return the plan of an application."""
         return cls(tuple(app.groups), tuple(app.labels), events_topic_id, settings, from_ms)
 
     @property
@@ -58,36 +55,31 @@ class JoinPlan:
         return {action: number for number, action in enumerate(actions)}
 
     def codes_of(self, actions: Sequence[str]) -> npt.NDArray[np.uint8]:
-        """Actions by number; `NO_LABEL` for those that no label asks for."""
+        """Return the numbers of actions; `NO_LABEL` for those without a label."""
         codes = self.codes
         return np.fromiter((codes.get(action, self.NO_LABEL) for action in actions), np.uint8, len(actions))
 
     @property
-    def rates(self) -> npt.NDArray[np.float32]:
-        """The share of negatives kept, by label."""
-        return np.array([label.sample_rate for label in self.labels], np.float32)
-
-    @property
     def longest_window_ms(self) -> int:
-        """After this an impression is forgotten."""
+        """The join forgets an impression after this time."""
         return 1_000 * max(group.window_s for group in self.groups)
 
     @property
     def shortest_window_ms(self) -> int:
-        """After this the bytes of an impression are let go of."""
+        """The join drops the bytes of an impression after this time."""
         return 1_000 * min(group.window_s for group in self.groups)
 
     @property
     def slice_ms(self) -> int:
-        """Event time that memory is let go of by."""
+        """The step of event time by which the join forgets."""
         return max(1, self.shortest_window_ms // self.settings.window_slices)
 
     def salt(self, label: Label) -> int:
-        """The seed of the hash that chooses which of a label's negatives are kept."""
+        """Return the seed of the hash that chooses which of a label's negatives are kept."""
         return int(native.slot_salt(f"{self.events_topic_id}/{label.name}"))
 
     def native_arguments(self) -> tuple[Any, Any, Any]:
-        """Groups, labels and numbers, as the native core takes them."""
+        """Return groups, labels and numbers for the native core."""
         names = [group.name for group in self.groups]
         codes, settings = self.codes, self.settings
         labels = [

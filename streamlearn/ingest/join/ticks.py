@@ -1,7 +1,7 @@
 """Ticks: when a lot is looked at next, how far it may go then, and when it is done. Pure; it knows no runner.
 
-A lot has one timer in event time. It is set to the earliest time at which there is something to do, rounded to ticks
-so that the rows of an instant go together, and never moved later.
+A lot has one timer in event time. It is set to the earliest time with work, rounded to ticks so that the rows of an
+instant go together, and never moved later.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class TickRules(msgspec.Struct, frozen=True):
     """How often lots are looked at.
 
     Attributes:
-        partitions: Of both event topics.
-        tick_ms: Event time. Rows that are due are given out at multiples of it.
-        progress_ms: Event time. A lot is looked at as often as this when nothing is due, for its progress.
-        lag_ms: Event time. So far beyond a timer time has to be for a runner to fire it: where nothing more comes, a
-            timer that is set to where readers are would never fire, and all that is due by then would wait with it.
+        partitions: Of each event topic.
+        tick_ms: Event time. Due rows are emitted at multiples of it.
+        progress_ms: Event time. The interval of looks while nothing is due, for the lot's progress.
+        lag_ms: Event time. A runner fires a timer once its time is this far beyond it: if nothing more came, a timer
+            set to the readers' time would never fire, and everything due by then would wait.
     """
 
     partitions: int
@@ -34,10 +34,10 @@ class TickRules(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What a timer that has fired means.
+    """The meaning of a fired timer.
 
     Attributes:
-        limit_ms: Up to which event time everything has come; `AFTER_ALL` when nothing follows, ever.
+        limit_ms: The event time up to which all events have come; `AFTER_ALL` if no more ever come.
         is_last: Whether nothing more comes to the lot in this run.
     """
 
@@ -46,10 +46,10 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def look_at(partitions: Mapping[int, PartitionTime], at_ms: int, rules: TickRules) -> Look:
-    """What a timer says that was set to `at_ms` and has fired.
+    """Return the meaning of a timer that was set to `at_ms` and has fired.
 
-    Everything of an event time before `at_ms` has come then, but where a reader was stopped: a runner lets all timers
-    fire when its sources are at their end, and time has gone on no further than that reader.
+    All events before `at_ms` have come, unless a reader was stopped: at the end of its sources a runner fires all
+    timers, but time has advanced no further than that reader.
 
     Examples:
         >>> rules = TickRules(partitions=2, tick_ms=500, progress_ms=2_000)
@@ -59,39 +59,30 @@ def look_at(partitions: Mapping[int, PartitionTime], at_ms: int, rules: TickRule
         >>> look_at({0: going, 1: stopped}, 8_000, rules)
         Look(limit_ms=7300, is_last=False)
     """
-    closed = [one for one in partitions.values() if one.closed]
+    closed = [time for time in partitions.values() if time.closed]
     cap_ms = _cap_ms(closed)
-    # What was given with the last blobs of its readers has come too.
+    # The events of the readers' last blobs have come too.
     if len(closed) == rules.partitions and at_ms > _latest_before(closed):
         return Look(cap_ms, is_last=True)
     return Look(min(at_ms, cap_ms), is_last=False)
 
 
 def next_look_ms(head: LotHead, deadline_ms: int | None, rules: TickRules, quiet: int = 0) -> int | None:
-    """When to look at a lot next, after it was looked at, or after events came.
+    """Return the event time of a lot's next look; None without a known time, or while it waits for readers to stop.
 
-    Where readers are known to be further than the lot was looked at, that is soon: a history that is replayed goes
-    from one blob's time to the next, with no timers in between. Otherwise it is when the first row is due, or
-    when progress is to be told again.
+    If the readers are further than the lot, that is soon: a replayed history goes from one blob's time to the next,
+    without timers in between. Otherwise it is when the first row is due (`deadline_ms`), or the next progress. Each of
+    `quiet` looks in a row that came too soon doubles the time to the next.
 
-    A lot that is as far as a reader that was stopped goes no further before all have stopped, and each says so. Until
-    then it is not looked at: a runner whose sources are at their end fires a timer ahead of what is of a later time,
-    and one that is set again each time would fire for ever.
-
-    Args:
-        head: What is known; its `watermark_ms` is what the lot has reached.
-        deadline_ms: When its join has something to do; None: never, as things are.
-        rules: How often.
-        quiet: How many looks in a row found nothing new; each of them doubles the time to the next.
-
-    Returns:
-        Event time; None while no time is known, and while only the stop of other readers is waited for.
+    A lot that is as far as a stopped reader goes no further until all have stopped, and each reports that. Until then
+    it is not looked at: at the end of its sources a runner fires timers before later elements, and would fire a
+    repeated timer forever.
     """
     tick_ms, times = rules.tick_ms, list(head.partitions.values())
     is_known = len(times) == rules.partitions
-    known_ms = min(one.after_ms for one in times) if is_known else BEFORE_ALL
-    if is_known and all(one.closed for one in times):
-        # What came before any time was known has the time of its events.
+    known_ms = min(time.after_ms for time in times) if is_known else BEFORE_ALL
+    if is_known and all(time.closed for time in times):
+        # Elements that came before any watermark have the time of their events.
         end_ms = max(head.watermark_ms, _latest_before(times), head.latest_ms)
         return None if end_ms == BEFORE_ALL else _above(end_ms, tick_ms)
     if head.watermark_ms >= _cap_ms(times):
@@ -101,7 +92,7 @@ def next_look_ms(head: LotHead, deadline_ms: int | None, rules: TickRules, quiet
         return floor_ms
     from_ms = head.watermark_ms
     if from_ms == BEFORE_ALL:
-        from_ms = min((one.before_ms for one in times if one.before_ms > BEFORE_ALL), default=BEFORE_ALL)
+        from_ms = min((time.before_ms for time in times if time.before_ms > BEFORE_ALL), default=BEFORE_ALL)
         if from_ms == BEFORE_ALL:
             return None
     latest_ms = _above(from_ms + (rules.progress_ms << min(quiet, 16)), tick_ms)
@@ -115,9 +106,9 @@ def _above(time_ms: int, tick_ms: int) -> int:
 
 
 def _cap_ms(times: Iterable[PartitionTime]) -> int:
-    """How far a lot may go at most: as far as any reader that has ended or was stopped."""
-    return min((one.after_ms for one in times if one.closed), default=AFTER_ALL)
+    """Return how far a lot may go at most: as far as any reader that has ended or was stopped."""
+    return min((time.after_ms for time in times if time.closed), default=AFTER_ALL)
 
 
 def _latest_before(times: Iterable[PartitionTime]) -> int:
-    return max((one.before_ms for one in times if one.before_ms < AFTER_ALL), default=BEFORE_ALL)
+    return max((time.before_ms for time in times if time.before_ms < AFTER_ALL), default=BEFORE_ALL)

@@ -1,4 +1,4 @@
-"""Alike: that samples added to a topic have the features and labels of those that it has. It writes nothing."""
+"""Fingerprint check: samples added to a topic must have the features and labels of those in it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,9 @@ _LOOK_MS = 10_000
 
 
 def require_alike(folder: AppFolder) -> None:
-    """See that the newest samples of each partition have the application's features and labels.
+    """Check that each partition's newest samples have the application's features and labels: a model learns no others.
 
-    A model learns no others.
-
-    Args:
-        folder: The application.
-
-    Raises:
-        ConfigError: They are of others.
-        TopicError: The topic is missing, or cannot be reached.
+    Raises `ConfigError` if they have others, `TopicError` if the topic is missing or cannot be reached.
     """
     codec = SampleCodec(folder.app, folder.settings.samples)
     with folder.open_topic("samples") as topic, topic.reader() as reader:
@@ -44,11 +37,11 @@ def require_alike(folder: AppFolder) -> None:
                 )
                 raise ConfigError(message, help=help) from error
             except (BadRecord, Oversize):
-                continue  # the trainer says what is wrong with it
+                continue  # the trainer reports it
 
 
 def _newest(reader: Reader, partition: int) -> bytes | None:
-    """The newest message of a partition; None where there is none."""
+    """Return the newest message of a partition; None if it is empty."""
     begin, end = reader.earliest(partition), reader.end(partition)
     if begin == end:
         return None

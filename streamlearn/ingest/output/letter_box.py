@@ -1,19 +1,17 @@
-"""LetterBox: what could not be used, to the dead-letter topic, counted by where it came from.
-
-It does not judge: it is told why.
-"""
+"""LetterBox: writes unusable records and events to the dead-letter topic, and counts them by origin."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.events import Failure, Origin
 from streamlearn.events.dead_letter import dead_letter
 from streamlearn.ingest.output.sink_counts import count_letters
 from streamlearn.ingest.reading.meters import count_dead_letters
-from streamlearn.topics import AccessSettings, Topic, Writer, open_topic
+from streamlearn.topics import AccessSettings, Topic, Writer, WriterSettings, open_topic
 
 __all__ = ["LetterBox"]
 
@@ -21,60 +19,45 @@ __all__ = ["LetterBox"]
 class LetterBox:
     """Writes dead letters.
 
-    Guaranteed: what was given is acknowledged when `flush` returns. Not guaranteed: that a letter is there once: what
-    is read again after a crash is set aside again, with the same origin.
-    The classic mistake is to let a runner commit before `flush`.
-
-    Args:
-        url: The dead-letter topic.
-        access: How it is reached.
-        clock: When a letter is written.
+    Guaranteed: everything given is acknowledged when `flush` returns; `give` and `flush` raise `NotDelivered` if
+    letters could not be written. Not guaranteed: that a letter comes once: records that are read again after a crash
+    make the same letters again, with the same origin. The classic mistake is to let a runner commit before `flush`.
     """
 
-    def __init__(self, url: str, access: AccessSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._url, self._access, self._clock = url, access, clock
+    def __init__(
+        self, url: str, access: AccessSettings, writing: WriterSettings | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._url, self._access, self._writing, self._clock = url, access, writing, clock
+        self._opened = ExitStack()
         self._topic: Topic | None = None
         self._writer: Writer | None = None
 
     def give(self, failures: Iterable[tuple[Failure, Origin]]) -> None:
-        """Set records and events aside; the topic is opened by the first.
-
-        Raises:
-            NotDelivered: What was given before could not be written.
-        """
+        """Write records and events as dead letters. The first one opens the topic."""
         counts: Counter[tuple[str, int, str]] = Counter()
         for failure, origin in failures:
             writer, topic = self._open()
             letter = dead_letter(failure, origin, self._clock.wall_ms())
             writer.send(origin.partition % topic.partitions, letter)
             counts[origin.topic, origin.partition, failure.reason] += 1
-        for where, count in counts.items():
-            count_dead_letters(*where, count)
-            count_letters(where[2], count)
+        for (topic_name, partition, reason), count in counts.items():
+            count_dead_letters(topic_name, partition, reason, count)
+            count_letters(reason, count)
 
     def flush(self) -> None:
-        """Wait until all that was given is acknowledged.
-
-        Raises:
-            NotDelivered: Some of it is not.
-        """
+        """Wait until all letters are acknowledged."""
         if self._writer is not None:
             self._writer.flush()
 
     def close(self) -> None:
-        """Flush, and let go of the topic."""
-        writer, topic = self._writer, self._topic
+        """Flush, and close the topic."""
         self._writer = self._topic = None
-        try:
-            if writer is not None:
-                writer.close()
-        finally:
-            if topic is not None:
-                topic.close()
+        self._opened.close()
 
     def _open(self) -> tuple[Writer, Topic]:
         if self._topic is None:
-            self._topic = open_topic(self._url, self._access, clock=self._clock)
+            self._topic = self._opened.enter_context(open_topic(self._url, self._access, clock=self._clock))
         if self._writer is None:
-            self._writer = self._topic.writer()
+            self._writer = self._topic.writer(self._writing)
+            self._opened.callback(self._writer.close)
         return self._writer, self._topic

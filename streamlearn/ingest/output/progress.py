@@ -1,7 +1,7 @@
 """Progress: up to which event time each lot's samples are acknowledged, as records of a compacted topic.
 
-What is written here is true whatever happens to a run: it is written after the broker has acknowledged the samples.
-It does not know how samples are made, nor from where a run starts.
+A record stays true whatever happens to a run: it is written after the broker has acknowledged the samples. This module
+does not know how samples are made, nor where a run begins.
 """
 
 from __future__ import annotations
@@ -15,39 +15,31 @@ from streamlearn.schemas import PROGRESS
 from streamlearn.schemas.record_prefix import read_framing
 from streamlearn.topics import Records
 
-__all__ = [
-    "Lineage",
-    "LotProgress",
-    "Standing",
-    "claim_record",
-    "dead_record",
-    "encode_progress",
-    "end_record",
-    "fold",
-    "stop_record",
-]
+__all__ = ["SHARE_PARTS", "ControlLot", "Lineage", "LotProgress", "Standing", "encode_progress", "fold"]
 
-# The lot of the record by which a run begins: its number is that record's offset plus one, which nobody else can
-# have and which only grows.
-_CLAIM = -1
-# The lot of the record by which a run is told to stop reading.
-_STOP = -2
-# Of the record by which a run says that nothing more follows of lot 0; one less for each further lot.
-_END = -3
-# Of the record by which a run says which share of its events become dead letters: below those of all lots' ends.
-_DEAD = -(1 << 20)
-_PARTS = 1_000_000
+SHARE_PARTS = 1_000_000
+
+
+class ControlLot:
+    """The lots of control records.
+
+    Attributes:
+        CLAIM: Begins a run. The run's number is the record's offset plus one, which is unique and grows.
+        STOP: Tells a run to stop reading.
+        END: Says that a run has finished lot 0; one less for each further lot.
+        DEAD: Has the share of events that become dead letters as its watermark, in parts of `SHARE_PARTS`.
+    """
+
+    CLAIM, STOP, END, DEAD = -1, -2, -3, -(1 << 20)
 
 
 class Lineage(msgspec.Struct, frozen=True):
-    """What samples were joined by; progress of another lineage says nothing of this one.
+    """How samples were joined; progress with another lineage does not apply.
 
     Attributes:
-        lots_count: How many lots there are.
         window_settings: The id of the label windows.
         feature_fingerprint: The fingerprint of samples.
         events_topic_id: The id of the impressions topic.
-        actions_topic_id: The id of the actions topic.
     """
 
     lots_count: int
@@ -58,14 +50,13 @@ class Lineage(msgspec.Struct, frozen=True):
 
 
 class LotProgress(msgspec.Struct, frozen=True):
-    """How far one lot is.
+    """The progress of one lot; or with a negative `lot` a control record.
 
     Attributes:
-        lot: Which.
+        lot: The lot, or a `ControlLot`.
         ingest_run: The run that wrote it.
-        watermark_ms: Every sample due before this event time is acknowledged, by whichever run.
-        reached_ms: What that run alone has acknowledged.
-        lineage: What its samples were joined by.
+        watermark_ms: Every sample due before this event time is acknowledged, by any run.
+        reached_ms: The same for this run alone.
         wall_ms: When it was written.
     """
 
@@ -78,13 +69,13 @@ class LotProgress(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What a progress topic says.
+    """The content of a progress topic.
 
     Attributes:
-        run: The newest run; 0 when there was none.
-        lots: The last word about each lot.
-        stopped: The newest run that was told to stop reading; 0 when none was.
-        ended: For each lot the newest run of which nothing more follows.
+        run: The newest run; 0 if there was none.
+        lots: The last record of each lot.
+        stopped: The newest run with a stop record; 0 without one.
+        ended: For each lot the newest run that has finished it.
         dead_share: The share of the newest run's recent events that became dead letters.
     """
 
@@ -95,49 +86,26 @@ class Standing(msgspec.Struct, frozen=True):
     dead_share: float = 0.0
 
     def reached_ms(self, run: int, lots_count: int) -> int | None:
-        """The event time up to which one run has acknowledged all lots; None while it has not written of each."""
-        own = [one.reached_ms for one in self.lots.values() if one.ingest_run == run and one.lot < lots_count]
+        """Return the event time up to which a run has acknowledged all lots; None until it has written each."""
+        own = [lot.reached_ms for lot in self.lots.values() if lot.ingest_run == run and lot.lot < lots_count]
         return min(own) if len(own) == lots_count else None
 
     def has_ended(self, run: int, lots_count: int) -> bool:
-        """Whether nothing more follows of a run: all that was due in each lot is acknowledged."""
+        """Whether a run has finished all lots: everything due is acknowledged."""
         return all(self.ended.get(lot) == run for lot in range(lots_count))
 
 
-def claim_record(lineage: Lineage, wall_ms: int) -> tuple[bytes, bytes]:
-    """Key and value of the record by which a run begins."""
-    return encode_progress(LotProgress(_CLAIM, 0, 0, 0, lineage, wall_ms))
-
-
-def stop_record(run: int, lineage: Lineage, wall_ms: int) -> tuple[bytes, bytes]:
-    """Key and value of the record by which a run is told to stop reading."""
-    return encode_progress(LotProgress(_STOP, run, 0, 0, lineage, wall_ms))
-
-
-def end_record(run: int, lot: int, lineage: Lineage, wall_ms: int) -> tuple[bytes, bytes]:
-    """Key and value of the record by which a run says that nothing more follows of a lot."""
-    return encode_progress(LotProgress(_END - lot, run, 0, 0, lineage, wall_ms))
-
-
-def dead_record(run: int, share: float, lineage: Lineage, wall_ms: int) -> tuple[bytes, bytes]:
-    """Key and value of the record by which a run says which share of its events become dead letters."""
-    return encode_progress(LotProgress(_DEAD, run, round(share * _PARTS), 0, lineage, wall_ms))
-
-
 def encode_progress(progress: LotProgress) -> tuple[bytes, bytes]:
-    """Key and value of a record."""
+    """Return key and value of a record."""
     fields = msgspec.structs.asdict(progress)
     lineage = msgspec.structs.asdict(fields.pop("lineage"))
     return str(progress.lot).encode(), PROGRESS.write({**fields, **lineage})
 
 
 def fold(standing: Standing, records: Records) -> Standing:
-    """What a progress topic says after more of its records.
+    """Return the content of a progress topic after more of its records. Raises `BadRecord` for other records.
 
-    Progress that a run wrote after a newer one had begun is left out.
-
-    Raises:
-        BadRecord: A record is no progress.
+    Records that a run wrote after a newer run began are left out.
     """
     run, lots, stopped = standing.run, dict(standing.lots), standing.stopped
     ended, dead_share = dict(standing.ended), standing.dead_share
@@ -145,14 +113,14 @@ def fold(standing: Standing, records: Records) -> Standing:
         if value is None:
             continue
         progress = _decode(value)
-        if progress.lot == _CLAIM:
+        if progress.lot == ControlLot.CLAIM:
             run, dead_share = offset + 1, 0.0
-        elif progress.lot == _STOP:
+        elif progress.lot == ControlLot.STOP:
             stopped = max(stopped, progress.ingest_run)
-        elif progress.lot == _DEAD:
-            dead_share = progress.watermark_ms / _PARTS if progress.ingest_run >= run else dead_share
-        elif progress.lot <= _END:
-            ended[_END - progress.lot] = progress.ingest_run
+        elif progress.lot == ControlLot.DEAD:
+            dead_share = progress.watermark_ms / SHARE_PARTS if progress.ingest_run >= run else dead_share
+        elif progress.lot <= ControlLot.END:
+            ended[ControlLot.END - progress.lot] = progress.ingest_run
         elif progress.ingest_run >= run:
             lots[progress.lot] = progress
     return Standing(run, lots, stopped, ended, dead_share)
@@ -162,9 +130,8 @@ def _decode(value: bytes) -> LotProgress:
     framing = read_framing(value)
     if framing.fingerprint != PROGRESS.fingerprint:
         message = "a record in the progress topic has another schema"
-        raise BadRecord(
-            message, help="another program or release writes to it; give ingest a progress topic of its own"
-        )
+        hint = "another program or release writes to it; give ingest a progress topic of its own"
+        raise BadRecord(message, help=hint)
     fields = PROGRESS.read(value[framing.body_at :])
     lineage = Lineage(**{name: fields.pop(name) for name in Lineage.__struct_fields__})
     return LotProgress(lineage=lineage, **fields)

@@ -1,4 +1,4 @@
-"""Cutting rows into messages that keep their bounds: how many bytes rows cost, and where a message ends. Pure."""
+"""Sample cuts: how many bytes rows cost, and where messages end. Pure."""
 
 from __future__ import annotations
 
@@ -13,35 +13,26 @@ Int64s = npt.NDArray[np.int64]
 
 
 def feature_bytes(features: FeatureColumns, rows: int) -> Int64s:
-    """The bytes that each row of one side's features has in a message."""
+    """Return the bytes that each row of one side's features has in a message."""
     fixed = sum(4 * numbers.shape[1] for numbers in features.dense.values())
-    found = np.zeros(rows, np.int64)
+    sizes = np.zeros(rows, np.int64)
     for slot in features.slots.values():
         if slot.offsets is None:
             fixed += 8
         else:
             fixed += 4
-            found += np.diff(slot.offsets) * (8 if slot.weights is None else 12)
-    found += fixed
-    return found
+            sizes += np.diff(slot.offsets) * (8 if slot.weights is None else 12)
+    sizes += fixed
+    return sizes
 
 
 def cut_rows(
     request_index: npt.NDArray[np.int32], row_bytes: Int64s, request_bytes: Int64s, limits: tuple[int, int]
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Where to cut rows so that no message has more rows or bytes than it may.
+    """Return where to cut rows into messages within `limits` (rows and bytes), and the rows too large for any message.
 
-    A request costs its bytes in every message that has rows of it, as often as rows of others lie between them: a
-    message may be smaller than it might, and is never larger.
-
-    Args:
-        request_index: The request of each row.
-        row_bytes: Of each row.
-        request_bytes: Of each request.
-        limits: Rows and bytes of one message.
-
-    Returns:
-        First row and row behind the last of each message; and rows that no message can hold.
+    A request costs its bytes in every message that has rows of it, once for each run of its rows: a message may be
+    smaller than possible, and is never larger. Each cut is a first row and an end, exclusive.
 
     Examples:
         >>> index, rows, requests = np.array([0, 0, 1, 1], np.int32), np.full(4, 10), np.array([5, 50])

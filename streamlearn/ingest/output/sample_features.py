@@ -1,4 +1,4 @@
-"""Features of samples: the columns of decoded impressions as keys, dense numbers and segments.
+"""Sample features: the columns of decoded impressions as keys, dense numbers and segments.
 
 It knows neither labels nor messages.
 """
@@ -17,7 +17,7 @@ from streamlearn.features import FeatureSpec, Slot, keys_of
 from streamlearn.native import native
 from streamlearn.samples import FeatureColumns, SlotColumns
 
-__all__ = ["TextCodes", "features_of", "take_features", "text_codes"]
+__all__ = ["TextCodes", "features_of", "renumbered", "take_features", "text_codes"]
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Int64s = npt.NDArray[np.int64]
@@ -25,34 +25,28 @@ _SALT = native.slot_salt("streamlearn.segment")
 
 
 def features_of(spec: FeatureSpec, side: Any, columns: Columns) -> FeatureColumns:
-    """One side's features: of every impression, or of every item of all impressions one after another.
+    """Return one side's features: of every impression ("user"), or of every item of all impressions ("item").
 
-    Of a sequence only the newest `length` values are kept: no model sees more.
-
-    Args:
-        spec: What the features are.
-        side: "user" or "item".
-        columns: Of decoded impressions, as `EventColumns` names them.
+    `columns` are those of `EventColumns`. Of a sequence only the newest `length` values are kept: no model sees more.
     """
     prefix = "user" if side == "user" else "items"
     slots = {slot.name: _slot(slot, columns, f"{prefix}.{slot.name}") for slot in spec.slots_of(side)}
-    dense = {one.name: columns[f"{prefix}.{one.name}"].reshape(-1, one.width) for one in spec.dense_of(side)}
+    dense = {part.name: columns[f"{prefix}.{part.name}"].reshape(-1, part.width) for part in spec.dense_of(side)}
     return FeatureColumns(slots, dense)
 
 
 def take_features(features: FeatureColumns, rows: Int64s) -> FeatureColumns:
-    """The features of some rows, in the order given; a row may be taken more than once."""
+    """Return the features of some rows, in the given order; rows may repeat."""
     slots = {name: _take_slot(slot, rows) for name, slot in features.slots.items()}
     return FeatureColumns(slots, {name: numbers[rows] for name, numbers in features.dense.items()})
 
 
 @dataclass(frozen=True, eq=False)
 class TextCodes:
-    """A text column as few distinct texts.
+    """A text column as codes of its distinct texts.
 
     Attributes:
-        texts: The distinct texts.
-        codes: int32[n]. Which text each row has.
+        codes: int32[n]. The index of each row's text.
         size_bytes: int64[n]. The bytes of each row's text.
     """
 
@@ -61,16 +55,13 @@ class TextCodes:
     size_bytes: Int64s
 
     def take(self, rows: Int64s) -> TextCodes:
-        """The codes of some rows, with only the texts they have."""
-        codes = self.codes[rows]
-        used = np.flatnonzero(np.bincount(codes, minlength=len(self.texts)))
-        number = np.zeros(len(self.texts), np.int32)
-        number[used] = np.arange(len(used), dtype=np.int32)
-        return TextCodes(tuple(self.texts[code] for code in used.tolist()), number[codes], self.size_bytes[rows])
+        """Return the codes of some rows, with only their texts."""
+        codes, used = renumbered(self.codes[rows], len(self.texts))
+        return TextCodes(tuple(self.texts[code] for code in used.tolist()), codes, self.size_bytes[rows])
 
 
 def text_codes(columns: Columns, path: str) -> TextCodes:
-    """A text column by its distinct texts."""
+    """Return the codes of a text column."""
     offsets = columns[f"{path}$"]
     hashes = native.hash_strings(offsets, columns[path], _SALT)
     _, first, codes = np.unique(hashes, return_index=True, return_inverse=True)
@@ -78,23 +69,31 @@ def text_codes(columns: Columns, path: str) -> TextCodes:
     return TextCodes(texts, codes.astype(np.int32), np.diff(offsets).astype(np.int64))
 
 
+def renumbered(indexes: npt.NDArray[np.int32], count: int) -> tuple[npt.NDArray[np.int32], Int64s]:
+    """Return indexes below `count` as indexes into those that occur, and which those are."""
+    used = np.flatnonzero(np.bincount(indexes, minlength=count))
+    number = np.zeros(count, np.int32)
+    number[used] = np.arange(len(used), dtype=np.int32)
+    return number[indexes], used
+
+
 def _slot(slot: Slot, columns: Columns, path: str) -> SlotColumns:
     values, texts_at = columns[path], columns.get(f"{path}$")
     keys = keys_of(slot, values, offsets=texts_at)
     if not slot.multi:
         return SlotColumns(keys)
-    whole = SlotColumns(keys, columns[f"{path}[]"], columns[f"{path}_weights"] if slot.pooling == "weighted" else None)
-    return _newest(whole, slot.length) if slot.pooling == "sequence" else whole
+    full = SlotColumns(keys, columns[f"{path}[]"], columns[f"{path}_weights"] if slot.pooling == "weighted" else None)
+    return _newest(full, slot.length) if slot.pooling == "sequence" else full
 
 
 def _newest(slot: SlotColumns, length: int) -> SlotColumns:
-    """The last `length` keys of each row."""
+    """Return the last `length` keys of each row."""
     assert slot.offsets is not None
     begins, ends = slot.offsets[:-1], slot.offsets[1:]
-    kept = np.minimum(ends - begins, length)
-    if int(kept.sum()) == len(slot.keys):
+    lengths = np.minimum(ends - begins, length)
+    if int(lengths.sum()) == len(slot.keys):
         return slot
-    at, offsets = _spans(ends - kept, kept)
+    at, offsets = _spans(ends - lengths, lengths)
     return SlotColumns(slot.keys[at], offsets)
 
 
@@ -107,7 +106,7 @@ def _take_slot(slot: SlotColumns, rows: Int64s) -> SlotColumns:
 
 
 def _spans(begins: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]) -> tuple[Int64s, npt.NDArray[np.int32]]:
-    """The places of values in some spans, and the offsets that cut them."""
+    """Return the indexes of values in some spans, and the offsets that cut them."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     at = np.arange(int(offsets[-1])) + np.repeat(begins - offsets[:-1], counts)

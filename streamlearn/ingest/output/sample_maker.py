@@ -1,6 +1,6 @@
-"""SampleMaker: rows that a join gave, with the bytes of their impressions, become samples.
+"""SampleMaker: makes samples of joined rows and the bytes of their impressions.
 
-It knows neither runners nor where samples go.
+It knows neither runners nor the topics of samples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamlearn.ingest.join.letters import letters_of
 from streamlearn.ingest.output.progress import Lineage
 from streamlearn.ingest.output.read_back import ReadBack, ReadBackLimits
 from streamlearn.ingest.output.sample_cuts import cut_rows, feature_bytes
-from streamlearn.ingest.output.sample_features import TextCodes, features_of, take_features, text_codes
+from streamlearn.ingest.output.sample_features import TextCodes, features_of, renumbered, take_features, text_codes
 from streamlearn.samples import (
     FeatureColumns,
     LabelColumns,
@@ -40,7 +40,7 @@ __all__ = ["SampleMaker"]
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-# What a message's key and the lengths of its columns may cost beside an empty message.
+# Upper bounds for a message's key and the lengths of its columns, besides an empty message.
 _SPARE_BYTES, _COLUMN_BYTES, _TEXT_BYTES = 64, 8, 5
 _REQUEST_BYTES, _ROW_BYTES, _LABEL_BYTES = 36, 16, 14
 
@@ -49,16 +49,15 @@ Letter = tuple[Failure, Origin]
 
 @dataclass(frozen=True, eq=False)
 class _WholeRequests:
-    """Everything a take gives, before it is cut into messages; U requests, N rows.
+    """Everything of one join output, before it is cut into messages; U requests, N rows.
 
     Attributes:
         requests: Of each request.
         user: Of each request.
         request_index: int32[N].
         item: Of each row.
-        rows: The rows of the join.
-        scores: What serving answered, by label; float32[N].
-        segments: By name, of each row.
+        scores: The served score of each row, by label; float32[N].
+        segments: Of each row, by name.
     """
 
     requests: RequestColumns
@@ -71,31 +70,22 @@ class _WholeRequests:
 
 
 class SampleMaker:
-    """Makes the samples of one worker, of all its lots.
+    """Makes the samples of one worker, for all its lots.
 
     Guaranteed: every row becomes a row of a sample, or is set aside with its origin and the reason; no batch is larger
-    than a message may be; the same rows make the same samples. Not guaranteed: that a row whose bytes are read again
-    finds them, for topics let go of old records.
-    The classic mistake is to take the batches and to forget `set_aside`.
-
-    Args:
-        folder: The application.
-        lineage: What the rows were joined by.
-        run: The run of ingest.
-        clock: For how long a broker has given nothing.
+    than a message may be; the same rows make the same samples. Not guaranteed: that bytes that are read again are
+    found: topics delete old records. The classic mistake is to take the batches and to forget `set_aside`.
 
     Raises:
-        ConfigError: The rows were joined for other features or windows than the application has; a message holds none.
+        ConfigError: The rows were joined for other features or windows; or a message cannot hold a row.
     """
 
     def __init__(self, folder: AppFolder, lineage: Lineage, run: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
         app, settings = folder.app, folder.settings
-        found = (app.samples_fingerprint, app.window_settings)
-        if found != (lineage.feature_fingerprint, lineage.window_settings):
+        if (app.samples_fingerprint, app.window_settings) != (lineage.feature_fingerprint, lineage.window_settings):
             message = f"app {app.name!r} has other features or windows than the app that joined its events"
-            raise ConfigError(
-                message, help="workers run different versions of the application; run the same one everywhere"
-            )
+            hint = "workers run different versions of the application; run the same one everywhere"
+            raise ConfigError(message, help=hint)
         self._app, self._lineage, self._run = app, lineage, run
         self._decoder = EventDecoder.of(folder)
         limits = ReadBackLimits(
@@ -111,50 +101,45 @@ class SampleMaker:
         self._set_aside: list[Letter] = []
 
     def make(self, lot: int, joined: Joined, watermark_ms: int) -> list[SampleBatch]:
-        """Samples of rows, in the order of the rows; none of no rows.
+        """Return the samples of a lot's rows, in the order of the rows.
 
-        A batch says no later watermark than the times of rows that follow it: who reads it refuses rows that are long
-        before the watermark.
-
-        Args:
-            lot: The lot of the join.
-            joined: What was taken out of it.
-            watermark_ms: Ingest's watermark once all rows of the join are written, event time.
+        `watermark_ms` is ingest's watermark once all rows are written. A batch carries no later watermark than the
+        times of the rows after it: consumers refuse rows long before the watermark.
 
         Raises:
-            TopicReplaced: Rows are to be read again, and the impressions topic was deleted and created again.
-            TopicUnreachable: Rows are to be read again, and the topic gave nothing for too long.
+            TopicReplaced: Impressions have to be read again, and their topic was deleted and created again.
+            TopicUnreachable: Impressions have to be read again, and the topic returned nothing for too long.
         """
         if not len(joined.rows):
             return []
         whole = self._whole(joined)
         cuts, too_large = cut_rows(whole.request_index, *self._costs(whole), self._limits)
         if too_large:
-            why = f"larger than the message limit ({self._app.name!r} has no message for it)"
-            self._refuse(whole.rows, np.array(too_large), _origins(whole), ("oversize", why))
+            why = ("oversize", f"larger than the message limit ({self._app.name!r} has no message for it)")
+            self._refuse(whole.rows, np.array(too_large), _origins(whole.requests, whole.request_index), why)
         settled_ms = np.append(whole.rows.settle_time_ms, min(watermark_ms, joined.complete_ms))
         follow_ms = np.minimum.accumulate(settled_ms[::-1])[::-1]
         return [self._batch(self._header(lot, int(follow_ms[end])), whole, begin, end) for begin, end in cuts]
 
     def empty(self, lot: int, watermark_ms: int) -> SampleBatch:
-        """A batch of no samples, which says how far a lot is."""
+        """Return a batch without samples, which carries a lot's watermark."""
         return self._batch(self._header(lot, watermark_ms), self._whole(_nothing(len(self._app.labels))), 0, 0)
 
     def letters_of(self, letters: Letters) -> list[Letter]:
-        """What `LetterBox.give` takes of a join's letters."""
+        """Return a join's letters for `LetterBox.give`."""
         return letters_of(self._app, self._topics, letters)
 
     def set_aside(self) -> list[Letter]:
-        """What `LetterBox.give` takes of rows that became no samples since this was last asked."""
-        found, self._set_aside = self._set_aside, []
-        return found
+        """Return the rows that became no samples since the last call, for `LetterBox.give`."""
+        letters, self._set_aside = self._set_aside, []
+        return letters
 
     def close(self) -> None:
-        """Let go of the impressions topic."""
+        """Close the impressions topic."""
         self._read_back.close()
 
     def _limits_of(self, settings: SampleSettings) -> tuple[int, int]:
-        """Rows of a message, and bytes of all of them."""
+        """Return the most rows of a message, and the most bytes of its rows and requests."""
         features, labels = self._app.features, len(self._app.labels)
         empty = len(SampleCodec(self._app, SampleSettings()).encode(self.empty(0, 0)))
         columns = 16 + 8 * labels + 4 * (len(features.slots) + len(features.dense) + len(features.segments))
@@ -183,16 +168,13 @@ class SampleMaker:
         items, items_at = features_of(spec, "item", columns), columns["items[]"].astype(np.int64)
         request = place_of[rows.request_index]
         at = items_at[request] + rows.position
-        there = (request >= 0) & (at < items_at[request + 1])
-        # What was joined is what is there: what is read again is held against its key.
-        there[there] = items.slots[spec.item_id].keys[at[there]] == rows.item[there]
-        if not there.all():
-            lost = np.flatnonzero(~there)
-            origins = tuple(getattr(requests, name)[rows.request_index] for name in _ORIGIN)
-            self._refuse(
-                rows, lost, origins, ("gone", "its impression could not be read again: the topic no longer has it")
-            )
-            kept = np.flatnonzero(there)
+        is_there = (request >= 0) & (at < items_at[request + 1])
+        # An impression that was read again must have the joined item's key.
+        is_there[is_there] = items.slots[spec.item_id].keys[at[is_there]] == rows.item[is_there]
+        if not is_there.all():
+            why = ("gone", "its impression could not be read again: the topic no longer has it")
+            self._refuse(rows, np.flatnonzero(~is_there), _origins(requests, rows.request_index), why)
+            kept = np.flatnonzero(is_there)
             rows, request, at = _rows_at(rows, kept), request[kept], at[kept]
         source = events.record_index
         version, is_served = columns["served_version"], columns["served_version?"]
@@ -213,26 +195,27 @@ class SampleMaker:
         )
 
     def _impressions(self, requests: JoinedRequests) -> tuple[EventColumns, Int64s]:
-        """Each impression decoded once, and for each request which of them it is; -1: it is not there any more.
+        """Decode each impression once; return them, and the impression of each request, -1 if it is gone.
 
-        The impressions' `record_index` is a request that brought it.
+        The impressions' `record_index` is a request that has them.
         """
         first, number = _distinct(requests)
-        brought = requests.reads_back[first] == 0
-        spans = [spans_of_events(requests.payload, requests.payload_at).take(first[brought])]
-        asked = first[~brought]
-        if len(asked):
-            origins = (requests.partition[asked], requests.offset[asked], requests.first_item[asked])
-            found = self._read_back.find(*origins)
-            spans += [replace(one, record_index=asked[one.record_index].astype(np.int32)) for one in found]
-        # Whoever cut them into lots has judged them.
+        has_bytes = requests.reads_back[first] == 0
+        spans = [spans_of_events(requests.payload, requests.payload_at).take(first[has_bytes])]
+        unread = first[~has_bytes]
+        if len(unread):
+            found = self._read_back.find(
+                requests.partition[unread], requests.offset[unread], requests.first_item[unread]
+            )
+            spans += [replace(part, record_index=unread[part.record_index].astype(np.int32)) for part in found]
+        # `LotCutter` has validated them.
         events = self._decoder.decode_spans(spans, is_judged=True).impressions
         place = np.full(len(requests), -1, np.int64)
         place[events.record_index] = np.arange(len(events))
         return events, place[first[number]]
 
     def _costs(self, whole: _WholeRequests) -> tuple[Int64s, Int64s]:
-        """Bytes of each row and of each request in a message, if anything too many."""
+        """Return upper bounds of the bytes of each row and of each request in a message."""
         rows = feature_bytes(whole.item, len(whole.rows)) + _ROW_BYTES + _LABEL_BYTES * len(self._app.labels)
         for segment in whole.segments.values():
             rows += segment.size_bytes + _TEXT_BYTES + 4
@@ -240,7 +223,7 @@ class SampleMaker:
 
     def _batch(self, header: SampleHeader, whole: _WholeRequests, begin: int, end: int) -> SampleBatch:
         part = np.arange(begin, end)
-        index, used = _renumbered(whole.request_index[begin:end], len(whole.requests))
+        index, used = renumbered(whole.request_index[begin:end], len(whole.requests))
         rows = _rows_at(whole.rows, slice(begin, end))
         requests, user = whole.requests, whole.user
         if len(used) < len(requests):
@@ -258,16 +241,18 @@ class SampleMaker:
             for bit, label in enumerate(self._app.labels)
         )
         segments = [(name, codes.take(part)) for name, codes in whole.segments.items()]
+        item = whole.item if end - begin == len(whole.rows) else take_features(whole.item, part)
+        texts = tuple(SegmentColumns(name, codes.texts, codes.codes) for name, codes in segments)
         return SampleBatch(
-            header=header,
-            requests=requests,
-            user=user,
-            request_index=index,
-            item_index=rows.item_index,
-            settle_time_ms=rows.settle_time_ms,
-            item=whole.item if end - begin == len(whole.rows) else take_features(whole.item, part),
+            header,
+            requests,
+            user,
+            index,
+            rows.item_index,
+            rows.settle_time_ms,
+            item=item,
             labels=labels,
-            segments=tuple(SegmentColumns(name, codes.texts, codes.codes) for name, codes in segments),
+            segments=texts,
         )
 
     def _refuse(
@@ -275,38 +260,32 @@ class SampleMaker:
     ) -> None:
         """Set rows aside.
 
-        Args:
-            rows: All of them.
-            places: Which.
-            origins: Of each row: the partition, the offset and the event time of its impression.
-            why: The reason, and what exactly was found.
+        `origins` has for each row the partition, offset and event time of its impression; `why` the reason and the
+        details.
         """
         reason, what = why
         name, topic_id = self._topics[0]
         for row in places.tolist():
             partition, offset, time_ms = (int(column[row]) for column in origins)
             settles, labels = int(rows.settles[row]), int(rows.labels[row])
-            said = [
+            outcomes = [
                 f"{label.name} {'positive' if labels >> bit & 1 else 'negative'}"
                 for bit, label in enumerate(self._app.labels)
                 if settles >> bit & 1
             ]
-            settled = f"settled {', '.join(said)} at {int(rows.settle_time_ms[row])} ms"
+            settled = f"settled {', '.join(outcomes)} at {int(rows.settle_time_ms[row])} ms"
             detail = f"item {int(rows.item_index[row])} of the record, {settled}: {what}"
             origin = Origin(name, topic_id, partition, offset, time_ms, None)
             self._set_aside.append((Failure(row, -1, reason, detail, b""), origin))
 
 
-_ORIGIN = ("partition", "offset", "event_time_ms")
-
-
-def _origins(whole: _WholeRequests) -> tuple[npt.NDArray[Any], ...]:
-    """The origin of each row's impression."""
-    return tuple(getattr(whole.requests, name)[whole.request_index] for name in _ORIGIN)
+def _origins(requests: JoinedRequests | RequestColumns, index: Int32s) -> tuple[npt.NDArray[Any], ...]:
+    """Return the origin of each row's impression."""
+    return requests.partition[index], requests.offset[index], requests.event_time_ms[index]
 
 
 def _distinct(requests: JoinedRequests) -> tuple[Int64s, Int64s]:
-    """For each distinct impression a request of it, with its bytes if one has them; and the impression of each."""
+    """Return for each distinct impression a request, with its bytes if one has them; and each request's impression."""
     keys = (requests.reads_back, requests.first_item, requests.offset, requests.partition)
     order = np.lexsort(keys)
     begins = np.ones(len(order), bool)
@@ -316,14 +295,6 @@ def _distinct(requests: JoinedRequests) -> tuple[Int64s, Int64s]:
     number = np.empty(len(order), np.int64)
     number[order] = np.cumsum(begins) - 1
     return order[begins], number
-
-
-def _renumbered(request_index: Int32s, requests: int) -> tuple[Int32s, Int64s]:
-    """The requests of some rows by their place among those that have any, and which those are."""
-    used = np.flatnonzero(np.bincount(request_index, minlength=requests))
-    number = np.zeros(requests, np.int32)
-    number[used] = np.arange(len(used), dtype=np.int32)
-    return number[request_index], used
 
 
 def _rows_at(rows: JoinedRows, places: Int64s | slice) -> JoinedRows:
@@ -342,17 +313,17 @@ def _scores(columns: Mapping[str, npt.NDArray[Any]], label: str, at: Int64s) -> 
 def _segments(
     spec: FeatureSpec, columns: Mapping[str, npt.NDArray[Any]], request: Int64s, at: Int64s
 ) -> dict[str, TextCodes]:
-    found = {}
+    codes = {}
     for segment in spec.segments:
         if segment.side == "user":
-            found[segment.name] = text_codes(columns, f"segments.{segment.name}").take(request)
+            codes[segment.name] = text_codes(columns, f"segments.{segment.name}").take(request)
         else:
-            found[segment.name] = text_codes(columns, f"items.segment_{segment.name}").take(at)
-    return found
+            codes[segment.name] = text_codes(columns, f"items.segment_{segment.name}").take(at)
+    return codes
 
 
 def _nothing(labels: int) -> Joined:
-    """What is taken out of a join that has nothing."""
+    """Return an empty join output."""
     i4, i8, one = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(1, np.int64)
     u1, u4, u8 = np.zeros(0, np.uint8), np.zeros(0, np.uint32), np.zeros(0, np.uint64)
     f4, weights = np.zeros(0, np.float32), np.zeros((0, labels), np.float32)

@@ -1,6 +1,6 @@
-"""Courier: brings messages to a topic in a thread of its own, so that whoever makes them does not wait for a broker.
+"""Courier: sends messages to a topic in a thread of its own, so that their maker does not wait for a broker.
 
-It holds a bounded number of bytes. It does not know what messages are.
+It holds a bounded number of bytes. It does not know the messages' content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CLOSE_S_MAX = 5.0
 
 @dataclass(slots=True, eq=False)
 class _Errand:
-    """A message; or, without one, a flush that somebody waits for."""
+    """A message; or without a value, a flush that a caller waits for."""
 
     partition: int
     value: bytes | None
@@ -27,14 +27,11 @@ class _Errand:
 
 
 class Courier:
-    """Sends by a writer.
+    """Sends through a writer, which it owns. For one caller at a time.
 
-    Guaranteed: messages of a partition stay in their order; what was given is acknowledged when `flush` returns.
-    The writer is the courier's from then on, for one thread at a time gives errands.
-
-    Args:
-        writer: What sends.
-        held_bytes_max: Of messages that wait; at the bound `send` waits.
+    Guaranteed: messages of a partition keep their order; everything given is acknowledged when `flush` returns. With
+    `held_bytes_max` bytes of waiting messages `send` waits. Both raise a `StreamlearnError` if the topic cannot take an
+    earlier message, and `flush` raises `NotDelivered` if messages are not acknowledged.
     """
 
     def __init__(self, writer: Writer, held_bytes_max: int) -> None:
@@ -48,11 +45,7 @@ class Courier:
         self._thread.start()
 
     def send(self, partition: int, value: bytes) -> None:
-        """Have a message sent; `flush` says what became of it.
-
-        Raises:
-            StreamlearnError: A message before it is none that the topic can take.
-        """
+        """Send a message; `flush` reports the outcome."""
         with self._changed:
             self._changed.wait_for(lambda: not self._errands or self._held_bytes + len(value) <= self._held_bytes_max)
             self._raise()
@@ -61,12 +54,7 @@ class Courier:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until all that was given is acknowledged.
-
-        Raises:
-            NotDelivered: Some of it is not.
-            StreamlearnError: A message is none that the topic can take.
-        """
+        """Wait until everything given is acknowledged."""
         errand = _Errand(-1, None)
         with self._changed:
             self._errands.append(errand)
@@ -78,14 +66,14 @@ class Courier:
             self._raise()
 
     def close(self) -> None:
-        """End the thread; what was not flushed is forgotten."""
+        """End the thread; messages that were not flushed are dropped."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(_CLOSE_S_MAX)
 
     def _raise(self) -> None:
-        """What failed since this was last asked."""
+        """Raise the error since the last call."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -97,7 +85,7 @@ class Courier:
                     self._writer.flush()
                 else:
                     self._writer.send(errand.partition, errand.value)
-            except BaseException as error:  # whatever it is, whoever gives errands is told
+            except BaseException as error:  # the caller raises it
                 with self._changed:
                     if errand.value is None:
                         errand.error = error
@@ -110,12 +98,12 @@ class Courier:
                 self._changed.notify_all()
 
     def _next(self) -> _Errand | None:
-        """The errand that comes next; it stays where it is until it is done."""
+        """Return the next errand, which stays in the queue until it is done."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or bool(self._errands))
             if not self._closing:
                 return self._errands[0]
-            for errand in self._errands:  # nobody is to wait for ever
+            for errand in self._errands:  # or their callers would wait forever
                 errand.error = RuntimeError("the sender was closed before all samples were acknowledged")
                 errand.done.set()
             return None

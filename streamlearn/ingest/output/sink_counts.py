@@ -1,9 +1,10 @@
-"""Written: what became of a job's events, as its runner counted it: samples, and dead letters by reason."""
+"""Written: samples and dead letters of a job, as its runner counted them."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,18 +21,18 @@ __all__ = ["RECENT", "RecentLetters", "Written", "count_letters", "count_read", 
 _LOG = logging.getLogger(__name__)
 _METRICS = "streamlearn.written"
 _LETTERS = "letters_"
-# Events that could be read, and that the join could not use.
+# Reasons of the join: these events could be read.
 _OF_JOIN = ("late", "excess", "orphan")
 
 
 @dataclass(frozen=True)
 class Written:
-    """What became of events.
+    """Outcomes of events.
 
     Attributes:
-        events: Events that could be read, those included that no sample needs.
-        samples: Rows in the messages that were written.
-        letters: Dead letters that were written, by reason.
+        events: Events that could be read, including those that no sample needs.
+        samples: Rows in the written messages.
+        letters: Written dead letters by reason.
     """
 
     events: int
@@ -40,34 +41,23 @@ class Written:
 
     @classmethod
     def of(cls, result: Any) -> Written:
-        """What a job has counted.
-
-        Args:
-            result: Of the job.
-        """
-        found = counters_of(result, _METRICS)
-        letters = {
-            name.removeprefix(_LETTERS): count
-            for name, count in sorted(found.items())
-            if name.startswith(_LETTERS) and count
-        }
-        return cls(found.get("events", 0), found.get("samples", 0), letters)
+        """Return the counts of a job's result."""
+        counts = counters_of(result, _METRICS)
+        names = sorted(name for name, count in counts.items() if name.startswith(_LETTERS) and count)
+        letters = {name.removeprefix(_LETTERS): counts[name] for name in names}
+        return cls(counts.get("events", 0), counts.get("samples", 0), letters)
 
     @classmethod
     def sum(cls, parts: Iterable[Written]) -> Written:
-        """What became of the events of several jobs."""
-        events, samples, letters = 0, 0, dict[str, int]()
-        for one in parts:
-            events, samples = events + one.events, samples + one.samples
-            for reason, count in one.letters.items():
-                letters[reason] = letters.get(reason, 0) + count
-        return cls(events, samples, letters)
+        """Return the sum of several jobs."""
+        events, samples, letters = 0, 0, Counter[str]()
+        for part in parts:
+            events, samples = events + part.events, samples + part.samples
+            letters.update(part.letters)
+        return cls(events, samples, dict(letters))
 
     def warning(self, app: str) -> str:
-        """What people have to know of the dead letters, and what to do; empty where there are none.
-
-        Args:
-            app: The application, as commands name it.
+        """Return a warning about dead letters, with help; empty if there are none. Commands in it name `app`.
 
         Examples:
             >>> print(Written(5, 4, {"garbage": 1}).warning("shop"))
@@ -76,7 +66,7 @@ class Written:
             >>> Written(5, 4, {}).warning("shop")
             ''
         """
-        return f"{self._said()}\nhelp: {self._help(app)}" if self.letters else ""
+        return f"{self._letters_text()}\nhelp: {self._help(app)}" if self.letters else ""
 
     @property
     def dead_share(self) -> float:
@@ -85,26 +75,18 @@ class Written:
         return dead / max(1, self.events + dead - of_join)
 
     def check(self, app: str, share_max: float) -> None:
-        """That no more events became dead letters than may.
-
-        Args:
-            app: The application, as commands name it.
-            share_max: The share of events that may. Where there is no sample at all, no more than half of them may.
-
-        Raises:
-            PartlyDone: More of them did.
-        """
+        """Raise `PartlyDone` if the dead share is above `share_max`; or above half without any sample."""
         if not self.samples and self.dead_share > 0.5:
-            message = f"no event became a sample: {self._said()}"
+            message = f"no event became a sample: {self._letters_text()}"
             raise PartlyDone(message, help=self._help(app))
         if self.dead_share > share_max:
-            message = f"{self.dead_share:.1%} of the events became dead letters: {self._said()}"
+            message = f"{self.dead_share:.1%} of the events became dead letters: {self._letters_text()}"
             help = f"{self._help(app)}; raise ingest.dead_share_max, now {share_max:g}, if this share is expected"
             raise PartlyDone(message, help=help)
 
-    def _said(self) -> str:
+    def _letters_text(self) -> str:
         count = sum(self.letters.values())
-        reasons = ", ".join(f"{one:,} {reason}" for reason, one in self.letters.items())
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in self.letters.items())
         return f"{count:,} dead letter{'' if count == 1 else 's'}: {reasons}"
 
     def _help(self, app: str) -> str:
@@ -121,11 +103,7 @@ class Written:
 
 
 class RecentLetters:
-    """The dead letters of this process among its recent events: what is ten minutes old counts half.
-
-    Args:
-        clock: When they were counted.
-    """
+    """The dead letters among this process's recent events: a ten-minute-old event counts half."""
 
     _HALF_S, _EVENTS_MIN = 600.0, 100
 
@@ -135,19 +113,15 @@ class RecentLetters:
         self._is_over = False
 
     def add(self, events: int, letters: int) -> None:
-        """Count events, and those of them that became dead letters."""
+        """Count events, and how many of them became dead letters."""
         with self._lock:
             now_s = self._clock.monotonic_s()
-            kept = 0.5 ** ((now_s - self._at_s) / self._HALF_S)
-            self._events, self._letters = kept * self._events + events, kept * self._letters + letters
+            decay = 0.5 ** ((now_s - self._at_s) / self._HALF_S)
+            self._events, self._letters = decay * self._events + events, decay * self._letters + letters
             self._at_s = now_s
 
     def share(self, share_max: float) -> float:
-        """The share of events that became dead letters; 0 while there are few events.
-
-        Args:
-            share_max: Beyond it the log says so, once.
-        """
+        """Return the share of dead letters, 0 while there are few events; beyond `share_max`, log it once."""
         self.add(0, 0)
         with self._lock:
             share = self._letters / self._events if self._events >= self._EVENTS_MIN else 0.0
@@ -160,21 +134,21 @@ class RecentLetters:
 
 
 RECENT = RecentLetters()
-"""Of the run of ingest in this process."""
+"""The letters of the run of ingest in this process."""
 
 
 def count_read(events: int) -> None:
-    """Count events that could be read; by a step of a job."""
+    """Count readable events, in a step of a job."""
     RECENT.add(events, 0)
     Metrics.counter(_METRICS, "events").inc(events)  # type: ignore[no-untyped-call]
 
 
 def count_samples(rows: int) -> None:
-    """Count rows of samples; by a step of a job."""
+    """Count rows of samples, in a step of a job."""
     Metrics.counter(_METRICS, "samples").inc(rows)  # type: ignore[no-untyped-call]
 
 
 def count_letters(reason: str, count: int) -> None:
-    """Count dead letters; by a step of a job."""
+    """Count dead letters, in a step of a job."""
     RECENT.add(0 if reason in _OF_JOIN else count, count)
     Metrics.counter(_METRICS, f"{_LETTERS}{reason}").inc(count)  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
-"""Blob: many records of one partition of both topics, with where each came from: the element of the pipeline.
+"""Blob: many records of one partition of both topics, with their origins: the element of the pipeline.
 
-One event an element would cost a runner as much as joining it. It does not know what the records hold.
+One event per element would cost a runner more than joining it. This module does not know what the records hold.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Section:
 
     Attributes:
         offsets: int64[n].
-        timestamps_ms: int64[n]. Their event times.
-        limits_ms: int64[n]. The event time beyond which what a record holds is impossible.
+        timestamps_ms: int64[n], event time.
+        limits_ms: int64[n]. Events of a record with a later event time are impossible.
         keys: n keys, None where a record has none.
         values: n values.
     """
@@ -49,16 +49,13 @@ class Blob:
     """Records of both topics.
 
     Attributes:
-        partition: Of both.
-        opens: Whether it is a reader's first, perhaps without records: every lot is told of it, so that lots without
-            events report their progress as well.
-        closes: Whether it is a reader's last, perhaps without records: every lot is told of it, so that what
-            waits for time to move on may know that it will not.
-        watermark_ms: The reader's before these records.
-        impressions: Records of the impressions topic.
-        actions: Records of the actions topic.
-        after_ms: The reader's watermark after these records; `AFTER_ALL` once both topics have ended. A blob that
-            closes with less is the last of a reader that was told to stop.
+        opens: Whether this is a reader's first blob, which may be empty. Every lot receives it, so that lots without
+            events report their progress too.
+        closes: Whether this is a reader's last blob, which may be empty. Every lot receives it, and so learns that
+            event time will not advance further.
+        watermark_ms: The reader's watermark before these records.
+        after_ms: The reader's watermark after these records; `AFTER_ALL` once both topics have ended. A closing blob
+            with a lower value comes from a reader that was stopped.
     """
 
     partition: int
@@ -85,7 +82,7 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True):
     values: bytes
 
 
-class _Whole(msgspec.Struct, array_like=True, frozen=True):
+class _PackedBlob(msgspec.Struct, array_like=True, frozen=True):
     partition: int
     opens: bool
     closes: bool
@@ -96,73 +93,70 @@ class _Whole(msgspec.Struct, array_like=True, frozen=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER: Decoder[_Whole] = packed_decoder_of(_Whole)
+_DECODER: Decoder[_PackedBlob] = packed_decoder_of(_PackedBlob)
 
 
 def lengths_of(texts: Bytes) -> Int64s:
-    """How long each is; -1 where there is none.
+    """Return the length of each text, -1 for None.
 
     Examples:
         >>> lengths_of([b"abc", None, b""]).tolist()
         [3, -1, 0]
     """
     try:
-        return np.fromiter(map(len, texts), np.int64, len(texts))  # type: ignore[arg-type]  # most often none is None
+        return np.fromiter(map(len, texts), np.int64, len(texts))  # type: ignore[arg-type]  # usually no text is None
     except TypeError:
         return np.fromiter((_NONE if text is None else len(text) for text in texts), np.int64, len(texts))
 
 
 def encode_blob(blob: Blob) -> bytes:
-    """A blob as bytes."""
-    sections = (_packed(blob.impressions), _packed(blob.actions))
-    return _ENCODER.encode(_Whole(blob.partition, blob.opens, blob.closes, blob.watermark_ms, *sections, blob.after_ms))
+    """Encode a blob."""
+    sections = (_packed_section(blob.impressions), _packed_section(blob.actions))
+    return _ENCODER.encode(
+        _PackedBlob(blob.partition, blob.opens, blob.closes, blob.watermark_ms, *sections, blob.after_ms)
+    )
 
 
 def decode_blob(data: bytes) -> Blob:
-    """A blob from bytes.
-
-    Raises:
-        BadRecord: They are no blob.
-    """
+    """Decode a blob. Raises `BadRecord` for other bytes."""
     try:
-        whole = _DECODER.decode(data)
-        sections = (_unpacked(whole.impressions), _unpacked(whole.actions))
+        packed = _DECODER.decode(data)
+        sections = (_unpacked_section(packed.impressions), _unpacked_section(packed.actions))
     except (msgspec.DecodeError, ValueError) as error:
         message = f"cannot decode a blob of events ({len(data)} bytes): {error}"
-        raise BadRecord(
-            message, help="the runner and its workers run different releases; run the same one everywhere"
-        ) from error
-    return Blob(whole.partition, whole.opens, whole.closes, whole.watermark_ms, *sections, whole.after_ms)
+        hint = "the runner and its workers run different releases; run the same one everywhere"
+        raise BadRecord(message, help=hint) from error
+    return Blob(packed.partition, packed.opens, packed.closes, packed.watermark_ms, *sections, packed.after_ms)
 
 
-def _packed(section: Section) -> _Packed:
+def _packed_section(section: Section) -> _Packed:
     return _Packed(
         section.offsets.astype("<i8").tobytes(),
         section.timestamps_ms.astype("<i8").tobytes(),
         section.limits_ms.astype("<i8").tobytes(),
-        *_joined(section.keys),
-        *_joined(section.values),
+        *_joined_texts(section.keys),
+        *_joined_texts(section.values),
     )
 
 
-def _joined(texts: Bytes) -> tuple[bytes, bytes]:
+def _joined_texts(texts: Bytes) -> tuple[bytes, bytes]:
     lengths = lengths_of(texts)
-    whole = texts if (lengths >= 0).all() else [text for text in texts if text is not None]
-    return lengths.astype("<i4").tobytes(), b"".join(whole)  # type: ignore[arg-type]  # none of them is None
+    present = texts if (lengths >= 0).all() else [text for text in texts if text is not None]
+    return lengths.astype("<i4").tobytes(), b"".join(present)  # type: ignore[arg-type]  # None is filtered out
 
 
-def _unpacked(packed: _Packed) -> Section:
+def _unpacked_section(packed: _Packed) -> Section:
     offsets, times, limits = (
         np.frombuffer(column, "<i8") for column in (packed.offsets, packed.timestamps_ms, packed.limits_ms)
     )
-    keys, values = _cut(packed.key_lengths, packed.keys), _cut(packed.value_lengths, packed.values)
+    keys, values = _split_texts(packed.key_lengths, packed.keys), _split_texts(packed.value_lengths, packed.values)
     if {len(times), len(limits), len(keys), len(values)} != {len(offsets)}:
         message = f"columns of {len(offsets)}, {len(times)}, {len(limits)}, {len(keys)}, {len(values)} values"
         raise ValueError(message)
     return Section(offsets, times, limits, keys, values)
 
 
-def _cut(lengths: bytes, data: bytes) -> list[bytes | None]:
+def _split_texts(lengths: bytes, data: bytes) -> list[bytes | None]:
     sizes = np.frombuffer(lengths, "<i4")
     ends = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0

@@ -8,14 +8,11 @@ __all__ = ["Ledger"]
 
 
 class Ledger:
-    """What one reader has given away and nobody has finished.
+    """Blobs that one reader has emitted and that are not finished, up to `bound_bytes`.
 
-    A blob is finished once every lot's progress has reached the watermark that was given with it: a runner lets a
-    watermark pass only behind what came before it. Guaranteed: with nothing unfinished there is room, however large
-    a blob; so reading never stops for good over its own bound.
-
-    Args:
-        bound_bytes: From how many unfinished bytes on there is no room.
+    A blob is finished once the progress of every lot has reached the watermark emitted with it: a runner passes a
+    watermark on only behind the elements before it. Guaranteed: with nothing unfinished there is room for a blob of any
+    size, so the bound never stops reading for good. `unacknowledged_bytes` is as of the last `has_room`.
 
     Examples:
         >>> ledger = Ledger(bound_bytes=100)
@@ -28,24 +25,15 @@ class Ledger:
     def __init__(self, bound_bytes: int) -> None:
         self._bound_bytes = bound_bytes
         self._entries: deque[tuple[int, int]] = deque()
-        self._bytes = 0
-
-    @property
-    def unacknowledged_bytes(self) -> int:
-        """Bytes that are not finished, as of the last `has_room`."""
-        return self._bytes
+        self.unacknowledged_bytes = 0
 
     def add(self, watermark_ms: int, size_bytes: int) -> None:
-        """A blob was given away, and with it a watermark."""
+        """Record a blob, and the watermark emitted with it."""
         self._entries.append((watermark_ms, size_bytes))
-        self._bytes += size_bytes
+        self.unacknowledged_bytes += size_bytes
 
     def has_room(self, acknowledged_ms: int) -> bool:
-        """Whether another blob may be given away.
-
-        Args:
-            acknowledged_ms: The least watermark of all lots whose samples are acknowledged.
-        """
+        """Whether another blob may be emitted, given the least watermark that all lots have acknowledged."""
         while self._entries and self._entries[0][0] <= acknowledged_ms:
-            self._bytes -= self._entries.popleft()[1]
-        return self._bytes < self._bound_bytes
+            self.unacknowledged_bytes -= self._entries.popleft()[1]
+        return self.unacknowledged_bytes < self._bound_bytes

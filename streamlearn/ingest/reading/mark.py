@@ -1,4 +1,4 @@
-"""Mark: where a reader of both topics of a partition stands, as plain data and as bytes."""
+"""Mark: the position of a reader of both topics of a partition, as plain data and as bytes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ __all__ = ["PairMark", "decode_marks", "encode_marks"]
 
 
 class PairMark(msgspec.Struct, frozen=True):
-    """From where two topics of one partition are read on, and what time it is there.
+    """The position from which a reader of both topics of one partition continues.
 
     Attributes:
-        impressions: The first offset that was not given away.
-        actions: The same of the other topic.
-        clocks: Of both.
-        watermark_ms: What was said last.
-        opened: Whether the opening blob was given away.
-        closed: Whether the closing blob was.
+        impressions: The first offset that was not emitted.
+        actions: The first offset that was not emitted.
+        watermark_ms: The last emitted watermark.
+        opened: Whether the opening blob was emitted.
+        closed: Whether the closing blob was emitted.
     """
 
     impressions: Position
@@ -37,20 +36,15 @@ _DECODER: Decoder[tuple[PairMark, ...]] = packed_decoder_of(tuple[PairMark, ...]
 
 
 def encode_marks(marks: tuple[PairMark, ...]) -> bytes:
-    """Marks of several partitions as bytes, equal for equal marks."""
+    """Encode the marks of several partitions. Equal marks have equal bytes."""
     return _ENCODER.encode(marks)
 
 
 def decode_marks(data: bytes) -> tuple[PairMark, ...]:
-    """Marks from bytes.
-
-    Raises:
-        BadRecord: They are none.
-    """
+    """Decode marks. Raises `BadRecord` for other bytes."""
     try:
         return _DECODER.decode(data)
     except msgspec.DecodeError as error:
         message = f"cannot decode the marks of a reader ({len(data)} bytes): {error}"
-        raise BadRecord(
-            message, help="the checkpoint is from another release; start without it, from what is acknowledged"
-        ) from error
+        hint = "the checkpoint is from another release; start without it: the run continues from acknowledged progress"
+        raise BadRecord(message, help=hint) from error

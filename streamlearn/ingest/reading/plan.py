@@ -1,4 +1,4 @@
-"""ReadPlan: all that a worker needs to read a run's events, as plain data that travels to it."""
+"""ReadPlan: everything that a worker needs to read a run's events, as plain data."""
 
 from __future__ import annotations
 
@@ -6,60 +6,25 @@ from dataclasses import dataclass
 
 from streamlearn.ingest.output.progress import Lineage
 from streamlearn.ingest.reading.watermark import TimeRules
+from streamlearn.settings.ingest import IngestSettings
 from streamlearn.topics import AccessSettings
 
-__all__ = ["ReadLimits", "ReadPlan"]
-
-
-@dataclass(frozen=True)
-class ReadLimits:
-    """The bounds of reading; see the settings of the same names.
-
-    Attributes:
-        blob_bytes: Of the records of one element.
-        prefetch_bytes: Of each topic of a partition.
-        fetch_wait_ms: Of one read without records.
-        idle_s: Without records for so long, a partition's end is looked at.
-        lead_ms: Event time that one topic may be ahead of the other.
-        lead_bytes: Bytes that it may be.
-        read_ahead_bytes: Unacknowledged, of one partition.
-        poll_s: How often a partition without records is looked at.
-        bundle_blobs_max: Elements of one bundle.
-        bundle_s_max: Seconds of one bundle.
-        acknowledged_every_s: How often the progress topic is looked at.
-    """
-
-    blob_bytes: int
-    prefetch_bytes: int
-    fetch_wait_ms: int
-    idle_s: float
-    lead_ms: int
-    lead_bytes: int
-    read_ahead_bytes: int
-    poll_s: float
-    bundle_blobs_max: int
-    bundle_s_max: float
-    acknowledged_every_s: float
+__all__ = ["ReadPlan"]
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What a run reads, and from where.
+    """The topics, position and limits of a run.
 
     Attributes:
-        impressions_url: Of the impressions topic.
-        actions_url: Of the actions topic.
-        progress_url: Of the progress topic; empty: what is read is not bounded by what is acknowledged.
-        partitions: Of both event topics.
-        access: How topics are reached.
+        progress_url: Empty: reading is not bounded by acknowledgements.
+        partitions: Of each event topic.
         run: The run's number.
-        lineage: What its samples are joined by; it has the ids of both topics.
-        start_ms: T0: nothing older is needed. None: everything there is.
-        accept_lost: Whether to begin where records from `start_ms` on may have been deleted.
-        rules: What time is.
-        limits: Bounds.
-        app: The application's folder, on the workers; empty: records are judged by their stamps alone.
-        changes: What `--set` says.
+        lineage: How samples are joined; it has the ids of both topics.
+        start_ms: T0: older events are not needed. None: read everything.
+        accept_lost: Whether to begin even if records from `start_ms` on may have been deleted.
+        app: The application's folder on the workers. Empty: only the timestamps of records are checked.
+        changes: The values of `--set`.
     """
 
     impressions_url: str
@@ -72,6 +37,21 @@ class ReadPlan:
     start_ms: int | None
     accept_lost: bool
     rules: TimeRules
-    limits: ReadLimits
+    settings: IngestSettings
     app: str = ""
     changes: tuple[str, ...] = ()
+
+    @property
+    def lead_ms(self) -> int:
+        """Event time that one topic may be ahead of the other."""
+        return round(self.settings.lead_s * 1000)
+
+    @property
+    def fetch_wait_ms(self) -> int:
+        """The longest wait of one read without records."""
+        return max(1, round(self.settings.fetch_wait_s * 1000))
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        """The most unacknowledged bytes of one partition."""
+        return max(1, self.settings.read_ahead_bytes // self.partitions)

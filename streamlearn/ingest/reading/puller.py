@@ -1,6 +1,6 @@
-"""Puller: fetches one partition of one topic in a thread of its own, so that whoever takes from it never waits.
+"""Puller: fetches one partition of one topic in a thread of its own, so that the caller of `take` never waits.
 
-It holds a bounded number of bytes and says when the partition was proven empty. It knows nothing of the other topic,
+It holds a bounded number of bytes and reports when the partition was proven empty. It does not know the other topic,
 nor what the records hold.
 """
 
@@ -21,13 +21,13 @@ _CLOSE_S_MAX = 1.0
 
 @dataclass(frozen=True)
 class PullLimits:
-    """How much is fetched ahead, and how long a broker is waited for.
+    """How much is fetched ahead, and how long the puller waits for a broker.
 
     Attributes:
-        held_bytes: At the bound fetching waits.
+        held_bytes: At this bound fetching waits.
         read_bytes: Of one read.
         wait_ms: Of one read without records.
-        idle_s: Without records for so long, the end is looked at.
+        idle_s: Time without records after which the partition's end is checked.
     """
 
     held_bytes: int
@@ -37,17 +37,10 @@ class PullLimits:
 
 
 class Puller:
-    """Reads on and on from an offset.
+    """Reads continuously from an offset.
 
-    Guaranteed: `take` and `empty_ms` return at once; records come once, in order, and with none left out; an error of
-    the topic is raised by `take` behind the records that came before it.
-
-    Args:
-        reader: Of that partition; closed by the puller's thread when it ends.
-        partition: Which.
-        offset: Where to begin.
-        limits: How much, and how long.
-        clock: For how long nothing came, and when that was proven.
+    Guaranteed: `take` and `empty_ms` return at once; records come once, in order and without gaps; `take` raises an
+    error of the topic after the records that came before it. The puller's thread closes the reader when it ends.
     """
 
     def __init__(self, reader: Reader, partition: int, offset: int, *, limits: PullLimits, clock: Clock) -> None:
@@ -65,11 +58,7 @@ class Puller:
         self._thread.start()
 
     def take(self) -> Records | None:
-        """The next records, None when there are none now.
-
-        Raises:
-            StreamlearnError: What the topic's reader raised.
-        """
+        """Return the next records, None when there are none now. Raises the errors of the topic's reader."""
         with self._changed:
             if self._held:
                 records, size = self._held.popleft()
@@ -81,7 +70,7 @@ class Puller:
             return None
 
     def has_some(self) -> bool:
-        """Whether `take` would give records now, or raise."""
+        """Whether `take` would return records now, or raise."""
         with self._changed:
             return bool(self._held) or self._error is not None
 
@@ -91,18 +80,18 @@ class Puller:
             return self._has_looked
 
     def empty_ms(self) -> int | None:
-        """The wall time at which the partition was last proven empty; None where it was not, or records came since."""
+        """Return the wall time at which the partition was proven empty; None if it was not, or has records since."""
         with self._changed:
             return self._empty_ms
 
     def end(self) -> None:
-        """Have the thread end, once its broker has answered."""
+        """Tell the thread to end once its broker has answered."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Have the thread end; it is waited for briefly, since a broker may be silent."""
+        """End the thread. Waits briefly, since a broker may be silent."""
         self.end()
         self._thread.join(_CLOSE_S_MAX)
 
@@ -111,7 +100,7 @@ class Puller:
             with self._reader:
                 while self._has_room():
                     self._pull()
-        except Exception as error:  # whatever it is, whoever takes is told
+        except Exception as error:  # `take` raises it
             with self._changed:
                 self._error, self._has_looked = error, True
 
@@ -122,13 +111,8 @@ class Puller:
 
     def _pull(self) -> None:
         limits = self._limits
-        records = self._reader.read(
-            self._partition,
-            self._offset,
-            max_records=_RECORDS_MAX,
-            max_bytes=limits.read_bytes,
-            wait_ms=limits.wait_ms,
-        )
+        bounds = {"max_records": _RECORDS_MAX, "max_bytes": limits.read_bytes, "wait_ms": limits.wait_ms}
+        records = self._reader.read(self._partition, self._offset, **bounds)
         now_s = self._clock.monotonic_s()
         if len(records) or records.next_offset > self._offset:
             self._offset, self._quiet_since_s, self._looked_s = records.next_offset, now_s, now_s
@@ -144,7 +128,7 @@ class Puller:
             self._has_looked = True
 
     def _look_at_end(self) -> None:
-        """Nothing came for long: that is idleness only where nothing is there. Proven is the time of asking."""
+        """Silence means empty only at the partition's end. The proof has the time before the check."""
         wall_ms = self._clock.wall_ms()
         is_empty = self._reader.end(self._partition) == self._offset
         with self._changed:

@@ -1,4 +1,4 @@
-"""Records of one topic as a section of a blob: its clock is moved over them, and what only moves clocks ends here."""
+"""Sections: records of one topic as a section of a blob, without the heartbeats and end marks that move its clock."""
 
 from __future__ import annotations
 
@@ -25,28 +25,23 @@ Int64s = npt.NDArray[np.int64]
 
 
 class EventTimes:
-    """Reads the event times in a record. It loads the application when it is first asked: few records need it.
-
-    Args:
-        app: The application's folder, on the worker.
-        changes: What `--set` says.
-    """
+    """Reads the event times of a record. It loads the application on the first call: few records need it."""
 
     def __init__(self, app: str, changes: Sequence[str] = ()) -> None:
         self._app, self._changes = app, changes
         self._decoder: EventDecoder | None = None
 
     def __call__(self, value: bytes | None) -> Int64s:
-        """The times of all events of a record that can be read."""
+        """Return the times of all readable events of a record."""
         if self._decoder is None:
             self._decoder = EventDecoder.of(load_app(Path(self._app), list(self._changes)))
         events = self._decoder.decode([value])
-        parts = [one.columns["event_time_ms"] for one in (events.impressions, events.actions) if len(one)]
+        parts = [kind.columns["event_time_ms"] for kind in (events.impressions, events.actions) if len(kind)]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
     @classmethod
     def of(cls, plan: ReadPlan) -> EventTimes | None:
-        """What a run's plan says; None where it names no application."""
+        """Return the reader of a plan's application; None if the plan names none."""
         return cls(plan.app, plan.changes) if plan.app else None
 
 
@@ -57,14 +52,9 @@ def section_of(
     wall_ms: int,
     times_of: Callable[[bytes | None], Int64s] | None = None,
 ) -> tuple[Section, TopicClock]:
-    """Records as a section, and the topic's clock behind them.
+    """Return records of one partition as a section, and the topic's clock after them.
 
-    Args:
-        records: Of one partition of one topic.
-        clock: Of that partition, before them.
-        rules: What time is.
-        wall_ms: When they were read.
-        times_of: Gives the times of the events in a record; None: a record is judged by its stamp alone.
+    `times_of` returns the event times of a record. Without it, only the timestamps of records are checked.
     """
     times, limits = records.timestamps_ms, np.empty(len(records), np.int64)
     controls, begin = _controls(records.values), 0
@@ -86,18 +76,17 @@ def section_of(
 
 
 def _controls(values: Sequence[bytes | None]) -> list[tuple[int, dict[str, Any]]]:
-    """Heartbeats and end marks, by place; damaged ones are left to whoever decodes them and says what is wrong."""
-    prefix, found = CONTROL.prefix, []
+    """Return heartbeats and end marks by index. Damaged ones stay: decoding them fails with the reason."""
+    prefix, controls = CONTROL.prefix, []
     for at in [at for at, value in enumerate(values) if value is not None and value[:PREFIX_BYTES] == prefix]:
         try:
-            found.append((at, CONTROL.read((values[at] or b"")[PREFIX_BYTES:])))
+            controls.append((at, CONTROL.read((values[at] or b"")[PREFIX_BYTES:])))
         except BadRecord:
             continue
-    return found
+    return controls
 
 
-def _without(section: Section, left_out: list[int]) -> Section:
-    rows = np.delete(np.arange(len(section)), left_out)
-    chosen = rows.tolist()
-    keys, values = [section.keys[row] for row in chosen], [section.values[row] for row in chosen]
+def _without(section: Section, excluded: list[int]) -> Section:
+    rows = np.delete(np.arange(len(section)), excluded)
+    keys, values = ([column[row] for row in rows.tolist()] for column in (section.keys, section.values))
     return Section(section.offsets[rows], section.timestamps_ms[rows], section.limits_ms[rows], keys, values)

@@ -1,4 +1,4 @@
-"""Opening a topic's partition where a run begins or goes on, and refusing where that would leave events out."""
+"""Opening a topic's partition where a run begins or continues; refused where that would lose events."""
 
 from __future__ import annotations
 
@@ -13,16 +13,10 @@ __all__ = ["open_at"]
 
 
 def open_at(plan: ReadPlan, url: str, position: Position | int, topic_id: str) -> tuple[Topic, Reader, Position]:
-    """Open one topic's partition.
-
-    Args:
-        plan: What is read.
-        url: Of the topic.
-        position: Where a reader stood before; or a partition, which is then begun at T0.
-        topic_id: The topic that the run was begun with.
+    """Open one topic's partition at a position, or at T0 if only its number is given.
 
     Returns:
-        The topic, its reader, and where to read from.
+        The topic, its reader, and the position to read from.
 
     Raises:
         TopicReplaced: The topic was deleted and created again.
@@ -33,8 +27,8 @@ def open_at(plan: ReadPlan, url: str, position: Position | int, topic_id: str) -
         if topic.topic_id != topic_id:
             raise replaced(topic.url, topic_id, topic.topic_id)
         partition = position if isinstance(position, int) else position.partition
-        kept = () if isinstance(position, int) else (position,)
-        reader = stack.enter_context(topic.reader([partition], kept))
+        positions = () if isinstance(position, int) else (position,)
+        reader = stack.enter_context(topic.reader([partition], positions))
         if isinstance(position, int):
             position = Position(topic_id, partition, _begin(plan, reader, partition))
         stack.pop_all()
