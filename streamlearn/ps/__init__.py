@@ -1,11 +1,10 @@
-"""The parameter server: the tables of a model on one or several shards, and versions cut from them."""
+"""The parameter server: the tables of a model on one or several shards, and the versions cut from them."""
 
 from streamlearn.ps.client import PsClient
-from streamlearn.ps.door import Door
 from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.place import Place
 from streamlearn.ps.server import ShardServer, read_token
 from streamlearn.ps.shelf import Shelf
-from streamlearn.ps.survey import survey
+from streamlearn.ps.survey import Door, survey
 
 __all__ = ["Door", "Epoch", "Place", "PsClient", "ShardServer", "Shelf", "read_token", "survey"]

@@ -1,4 +1,4 @@
-"""Epoch: which recovery of which run a message belongs to. What belongs to an older one is refused."""
+"""Epoch: the run and recovery that a message belongs to. Messages of an older epoch are refused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ __all__ = ["Epoch"]
 
 
 class Epoch(Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A trainer's run, and how often it has recovered.
-
-    Attributes:
-        run: The fencing number of the trainer's start.
-        recovery: How often all shards were put back to a committed version since then.
+    """A trainer's run (its fencing number), and how often it has put all shards back to a committed version.
 
     Examples:
         >>> Epoch(3, 1) < Epoch(3, 2) < Epoch(4, 0)

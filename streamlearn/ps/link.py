@@ -1,15 +1,24 @@
-"""Link: how a client reaches shards. It carries; what is asked of whom is the client's to decide."""
+"""Link: how a client reaches shards. It transports calls; the client decides what to call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.orders import Answer, Order
 from streamlearn.table import Pushed
 
-__all__ = ["Link"]
+__all__ = ["Link", "PushOptions"]
+
+
+class PushOptions(NamedTuple):
+    """The arguments of `Table.push` beside keys and gradients."""
+
+    counts: Any
+    admit: Sequence[tuple[int, int]]
+    now_ms: int
+    rate_scale: float
 
 
 class Link(Protocol):
@@ -17,22 +26,20 @@ class Link(Protocol):
 
     @property
     def dims(self) -> Mapping[str, int]:
-        """Length of a row by table, in the order the tables are numbered."""
+        """The row length of each table, in the order of the tables' numbers."""
 
     @property
     def shards(self) -> int:
-        """How many shards there are."""
+        """The number of shards."""
 
     def begin(self, epoch: Epoch) -> None:
-        """What is asked from here on belongs to this epoch."""
+        """Send all further calls in this epoch."""
 
     def pull(self, table: str, keys: Any, at: int | None, is_distinct: bool, out: Any) -> None:
-        """Rows into `out`; None reads what was written last."""
+        """Read rows into `out`; None reads the newest rows."""
 
-    def push(
-        self, table: str, keys: Any, gradients: Any, rest: tuple[Any, Sequence[tuple[int, int]], int, float]
-    ) -> Pushed:
-        """Let rows learn, once; `rest` is counts, admit, now_ms and rate_scale."""
+    def push(self, table: str, keys: Any, gradients: Any, options: PushOptions) -> Pushed:
+        """Apply gradients once."""
 
     def pack_flat(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
         """Write a flat matrix."""
@@ -41,10 +48,10 @@ class Link(Protocol):
         """Write a sequence block."""
 
     def order_all(self, orders: Sequence[Order], wait_s: float) -> list[Answer | BaseException]:
-        """Order i for shard i, at once; of each the answer, or what went wrong."""
+        """Send order i to shard i, all at once; returns each shard's answer or error."""
 
     def stats(self) -> list[dict[str, float]]:
-        """Of each shard what was asked of it."""
+        """The counts of calls to each shard."""
 
     def close(self) -> None:
-        """Let go of the shards."""
+        """Disconnect from the shards."""

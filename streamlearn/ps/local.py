@@ -1,4 +1,4 @@
-"""LocalLink: one shard in this process, reached without a network."""
+"""LocalLink: the only shard of a model, in this process, reached without a network."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from streamlearn.errors import EpochOver, StreamlearnError, TableBusy
 from streamlearn.ps.epoch import Epoch
+from streamlearn.ps.link import PushOptions
 from streamlearn.ps.orders import Answer, Export, Order
 from streamlearn.ps.place import Place
 from streamlearn.ps.shard import Shard
@@ -22,16 +23,10 @@ __all__ = ["LocalLink"]
 
 
 class LocalLink:
-    """The only shard of a model, and its door.
-
-    Args:
-        options: Of its tables.
-        shelf: Where its versions are.
-        settings: How many threads a call may use, and limits.
-    """
+    """The only shard of a model, and the `ShardDoor` to its tables."""
 
     def __init__(self, options: Sequence[TableOptions], shelf: Shelf, settings: PsSettings) -> None:
-        self.dims = {one.spec.name: one.spec.dim for one in options}
+        self.dims = {table.spec.name: table.spec.dim for table in options}
         self.shards = 1
         self._threads = settings.threads
         self._epoch: Epoch | None = None
@@ -41,38 +36,27 @@ class LocalLink:
         self._shard = Shard(Place(), options, shelf, self, settings)
 
     def open(self, tables: TableSet, epoch: Epoch) -> None:
-        """The shard's tables may be read and written."""
+        """Let calls of this epoch read and write the tables."""
         with self._changed:
             self._open = (tables, epoch)
 
     def served(self) -> Mapping[str, float]:
-        """Nothing goes over a network."""
+        """Nothing: no call goes over a network."""
         return {}
 
     def begin(self, epoch: Epoch) -> None:
-        """Calls belong to this epoch from here on."""
+        """Send all further calls in this epoch."""
         self._epoch = epoch
 
     def pull(self, table: str, keys: Any, at: int | None, is_distinct: bool, out: Any) -> None:
-        """Read the table."""
+        """Read from the table."""
         with self._tables() as tables:
             tables[table].lookup(keys, at=_at(at), out=out, threads=self._threads)
 
-    def push(
-        self, table: str, keys: Any, gradients: Any, rest: tuple[Any, Sequence[tuple[int, int]], int, float]
-    ) -> Pushed:
+    def push(self, table: str, keys: Any, gradients: Any, options: PushOptions) -> Pushed:
         """Push to the table."""
-        counts, admit, now_ms, rate_scale = rest
         with self._tables() as tables:
-            return tables[table].push(
-                keys,
-                gradients,
-                now_ms=now_ms,
-                counts=counts,
-                admit=admit,
-                rate_scale=rate_scale,
-                threads=self._threads,
-            )
+            return tables[table].push(keys, gradients, threads=self._threads, **options._asdict())
 
     def pack_flat(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
         """Pack from the tables."""
@@ -85,7 +69,7 @@ class LocalLink:
             tables.pack_sequences(_at(at), columns, shape, out)
 
     def order_all(self, orders: Sequence[Order], wait_s: float) -> list[Answer | BaseException]:
-        """Have the shard obey, in the caller's thread; an export in its own, for its store may hang."""
+        """Have the shard obey in the caller's thread; an export runs in its own, because its store may hang."""
         (order,) = orders
         try:
             return [self._export(order, wait_s) if isinstance(order, Export) else self._shard.obey(order)]
@@ -93,11 +77,11 @@ class LocalLink:
             return [error]
 
     def stats(self) -> list[dict[str, float]]:
-        """Nothing goes over a network."""
+        """Nothing: no call goes over a network."""
         return [{}]
 
     def close(self) -> None:
-        """Nobody reads or writes from here on; whoever does ends first."""
+        """Refuse new calls, and wait for those under way."""
         with self._changed:
             self._open = None
             self._changed.wait_for(lambda: self._users == 0)
@@ -124,8 +108,8 @@ class LocalLink:
     def _tables(self) -> Iterator[TableSet]:
         with self._changed:
             if self._open is None or self._open[1] != self._epoch:
-                stands = "in none" if self._open is None else f"in {self._open[1]}"
-                message = f"the call is of epoch {self._epoch}, the shard stands {stands}"
+                shard_epoch = "none" if self._open is None else str(self._open[1])
+                message = f"the call is of epoch {self._epoch}, but the shard's epoch is {shard_epoch}"
                 raise EpochOver(message, help="restore under a higher epoch")
             tables = self._open[0]
             self._users += 1

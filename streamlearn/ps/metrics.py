@@ -1,4 +1,4 @@
-"""Metrics of a shard: what its server and its tables say of themselves when they are asked."""
+"""Metrics of a shard, read from its server and tables at each scrape."""
 
 from __future__ import annotations
 
@@ -20,30 +20,26 @@ _VERBS = ("hello", "pull", "push", "order", "ping")
 
 
 class ShardCollector:
-    """Gives prometheus the figures of one shard as they are.
-
-    Args:
-        server: The shard's.
-    """
+    """Passes the figures of one shard to Prometheus."""
 
     def __init__(self, server: ShardServer) -> None:
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
         """All metrics."""
-        said = self._server.shard.obey(Stats())
-        assert isinstance(said, ShardStats)
-        yield from _by_verb(said.served)
+        stats = self._server.shard.obey(Stats())
+        assert isinstance(stats, ShardStats)
+        yield from _by_verb(stats.served)
         refused = counter_family("ps", "refused_requests", "Requests refused, by code", ["code"])
-        for name, value in said.served.items():
+        for name, value in stats.served.items():
             if name.startswith("refused_"):
                 refused.add_metric([name.removeprefix("refused_")], value)
         yield refused
         duplicates = counter_family("ps", "duplicate_requests", "Pushes received again and not applied twice")
-        duplicates.add_metric([], said.served["duplicates"])
+        duplicates.add_metric([], stats.served["duplicates"])
         yield duplicates
-        yield from _bounds(said)
-        yield from _tables(said)
+        yield from _bounds(stats)
+        yield from _tables(stats)
 
 
 def _by_verb(served: Mapping[str, float]) -> Iterator[Metric]:
@@ -61,9 +57,9 @@ def _by_verb(served: Mapping[str, float]) -> Iterator[Metric]:
     yield from families.values()
 
 
-def _bounds(said: ShardStats) -> Iterator[Metric]:
-    """How close each bound is."""
-    served = said.served
+def _bounds(stats: ShardStats) -> Iterator[Metric]:
+    """The use of each bound, and the bound."""
+    served, left, left_max = stats.served, stats.exports_left, stats.exports_left_max
     for family, value in (
         (gauge_family("ps", "connections", "requests", "Open connections"), served["connections"]),
         (gauge_family("ps", "connections_max", "requests", "Limit of open connections"), served["connections_max"]),
@@ -73,31 +69,31 @@ def _bounds(said: ShardStats) -> Iterator[Metric]:
         (gauge_family("ps", "orders_max", "requests", "Limit of waiting orders"), served["orders_max"]),
         (gauge_family("ps", "in_flight", "bytes", "Bytes of requests under way"), served["in_flight_bytes"]),
         (gauge_family("ps", "in_flight_max", "bytes", "Limit of the bytes under way"), served["in_flight_bytes_max"]),
-        (gauge_family("ps", "exports_left", "requests", "Abandoned exports that are still running"), said.exports_left),
-        (gauge_family("ps", "exports_left_max", "requests", "Limit of abandoned exports"), said.exports_left_max),
+        (gauge_family("ps", "exports_left", "requests", "Abandoned exports that are still running"), left),
+        (gauge_family("ps", "exports_left_max", "requests", "Limit of abandoned exports"), left_max),
     ):
         family.add_metric([], value)
         yield family
 
 
-def _tables(said: ShardStats) -> Iterator[Metric]:
+def _tables(stats: ShardStats) -> Iterator[Metric]:
     families = {
         "keys": gauge_family("ps", "table", "rows", "Keys that have a row", ["table"]),
         "images": gauge_family("ps", "table_images", "rows", "Copies of rows held for versions", ["table"]),
         "bytes": gauge_family("ps", "table", "bytes", "Memory", ["table"]),
     }
-    for name, table in said.tables.items():
+    for name, table in stats.tables.items():
         for count, family in families.items():
             family.add_metric([name], getattr(table, count))
     yield from families.values()
     committed = gauge_family("ps", "committed", "version", "The newest committed version")
-    committed.add_metric([], said.retained[-1] if said.retained else 0)
+    committed.add_metric([], stats.retained[-1] if stats.retained else 0)
     yield committed
 
 
 @contextmanager
 def serve_shard_metrics(server: ShardServer, settings: TelemetrySettings) -> Iterator[None]:
-    """Serve a shard's metrics while the context lasts, where the settings name a port."""
+    """Serve a shard's metrics inside the context, if the settings name a port."""
     if not settings.metrics_port:
         yield
         return

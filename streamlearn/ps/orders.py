@@ -1,10 +1,11 @@
-"""Orders: what a trainer asks of every shard now and then, and what shards answer; JSON on its way.
+"""Orders: a trainer's control messages to every shard, and the shards' answers, as JSON.
 
-Rows and gradients have frames of their own; this is for what comes once a version.
+Rows and gradients have frames of their own; orders come about once a version.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
@@ -19,42 +20,26 @@ from streamlearn.versions import Head
 from streamlearn.versions.format.manifest import FileEntry
 
 __all__ = [
-    "Abandon",
-    "Answer",
-    "Commit",
-    "Done",
-    "Expire",
-    "ExpiredKeys",
-    "Export",
-    "Exported",
-    "Failed",
-    "Order",
-    "Restore",
-    "Restored",
-    "Seal",
-    "ShardStats",
-    "Stats",
-    "TableCount",
-    "decode_answer",
-    "decode_order",
+    "Abandon", "Answer", "Commit", "Done", "Expire", "ExpiredKeys", "Export", "Exported", "Failed", "Order", "Restore",
+    "Restored", "Seal", "ShardStats", "Stats", "TableCount", "cut_failed", "decode_answer", "decode_order",
     "encode",
-]
+]  # fmt: skip
 
 _Version: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class _Order(Struct, frozen=True, forbid_unknown_fields=True, tag_field="order"):
-    """What is asked."""
+    """A control message of a trainer, sent in its epoch."""
 
 
 class Restore(_Order, frozen=True, tag="restore"):
-    """Stand at a committed version, and at nothing else, in a new epoch.
+    """Hold a committed version, without later changes, in a new epoch.
 
     Attributes:
-        epoch: The new one; higher than any the shard has stood in.
+        epoch: Must be higher than any epoch of the shard before.
         version: The version; None for empty tables.
         sha256: The digest of its manifest, so that no shard takes another version of the same number.
-        number: Chosen by the client: an order that comes again is answered, another one of its epoch refused.
+        number: Chosen by the client: a shard answers an order that is repeated, and refuses another of its epoch.
     """
 
     epoch: Epoch
@@ -64,12 +49,9 @@ class Restore(_Order, frozen=True, tag="restore"):
 
 
 class Seal(_Order, frozen=True, tag="seal"):
-    """Close the version that is open.
+    """Close the open version and give it this number.
 
-    Attributes:
-        epoch: The trainer's.
-        version: Its number.
-        committed: The newest version that is committed in the store; a shard that was not told keeps it now.
+    `committed` is the newest version with a manifest in the store; a shard that missed its commit commits it now.
     """
 
     epoch: Epoch
@@ -78,25 +60,16 @@ class Seal(_Order, frozen=True, tag="seal"):
 
 
 class Export(_Order, frozen=True, tag="export"):
-    """Write the files of the sealed version.
-
-    Attributes:
-        epoch: The trainer's.
-        head: What is known of the version; its parent is what the files are written against.
-    """
+    """Write the files of the sealed version, as changes since the head's parent."""
 
     epoch: Epoch
     head: Head
 
 
 class Commit(_Order, frozen=True, tag="commit"):
-    """The sealed version has a manifest.
+    """The sealed version has a manifest, with the digest `sha256`.
 
-    Attributes:
-        epoch: The trainer's.
-        version: The version.
-        sha256: The digest of its manifest.
-        keep: Versions whose images are kept beside it; those of all others go.
+    The shard also keeps the images of the versions in `keep`, and drops those of all others.
     """
 
     epoch: Epoch
@@ -106,26 +79,20 @@ class Commit(_Order, frozen=True, tag="commit"):
 
 
 class Abandon(_Order, frozen=True, tag="abandon"):
-    """The sealed version will have no manifest: what it wrote belongs to the next.
-
-    Attributes:
-        epoch: The trainer's.
-        version: The version.
-    """
+    """The sealed version gets no manifest: its changes go into the next one."""
 
     epoch: Epoch
     version: _Version
 
 
 class Expire(_Order, frozen=True, tag="expire"):
-    """Look at some keys, and let those leave that are to.
+    """Scan some keys, and remove those that expired.
 
     Attributes:
-        epoch: The trainer's.
-        number: Counts these orders of an epoch: one that comes again is answered and not done again.
-        expiries: By table.
+        number: Counts these orders in an epoch: a shard answers a repeated one without scanning again.
+        expiries: The rules, by table.
         now_ms: Table time.
-        budget_keys: How many keys of each table a shard looks at.
+        budget_keys: How many keys of each table a shard scans.
     """
 
     epoch: Epoch
@@ -136,26 +103,21 @@ class Expire(_Order, frozen=True, tag="expire"):
 
 
 class Stats(_Order, frozen=True, tag="stats"):
-    """Say how it is; of any epoch and of none."""
+    """Report the shard's state; allowed in any epoch and without one."""
 
 
 class _Answer(Struct, frozen=True, tag_field="answer"):
-    """What is answered."""
+    """The answer of a shard to an order."""
 
 
 class Done(_Answer, frozen=True, tag="done"):
-    """It is done, or was before."""
+    """The shard has obeyed, now or before."""
 
 
 class Failed(_Answer, frozen=True, tag="failed"):
-    """It could not be done.
+    """The order failed with this error; `kind` is its name in `streamlearn.errors`.
 
-    Attributes:
-        kind: The name of the error in `streamlearn.errors`.
-        message: What happened.
-        help: What to do.
-        defect: Of a `VersionDefect`, what is wrong.
-        path: Of a `VersionDefect`, where.
+    Only a `VersionDefect` sets `defect` and `path`.
     """
 
     kind: str
@@ -166,28 +128,22 @@ class Failed(_Answer, frozen=True, tag="failed"):
 
     @classmethod
     def of(cls, error: StreamlearnError, place: str) -> Failed:
-        """What a shard says of an error."""
+        """The answer of the shard at a position to an order that raised an error."""
         defect, path = (error.defect, error.path) if isinstance(error, VersionDefect) else ("", "")
         return cls(type(error).__name__, f"shard {place}: {error.message}", error.help, defect, path)
 
     def error(self) -> StreamlearnError:
-        """The error as it was."""
+        """The error that the shard raised."""
         kind = getattr(errors, self.kind, errors.PsError)
         if kind is VersionDefect:
             return VersionDefect(self.message, help=self.help, defect=self.defect, path=self.path)
         is_plain = isinstance(kind, type) and issubclass(kind, StreamlearnError) and kind is not errors.NotDelivered
-        made: StreamlearnError = (kind if is_plain else errors.PsError)(self.message, help=self.help)
-        return made
+        error: StreamlearnError = (kind if is_plain else errors.PsError)(self.message, help=self.help)
+        return error
 
 
 class Restored(_Answer, frozen=True, tag="restored"):
-    """The shard stands at the version.
-
-    Attributes:
-        rows: Rows that were read from files; none where the version was still in memory.
-        bytes: Bytes of those files.
-        seconds: How long it took.
-    """
+    """The shard holds the version: rows and bytes read from files (0 if it was still in memory), and seconds taken."""
 
     rows: int
     bytes: int
@@ -195,13 +151,7 @@ class Restored(_Answer, frozen=True, tag="restored"):
 
 
 class Exported(_Answer, frozen=True, tag="exported"):
-    """Files that are whole in the store.
-
-    Attributes:
-        files: As they are to stand in the manifest.
-        rows: Rows in them.
-        seconds: How long it took.
-    """
+    """Files that are complete in the store, as the manifest must list them; their rows, and seconds taken."""
 
     files: tuple[FileEntry, ...]
     rows: int
@@ -209,20 +159,13 @@ class Exported(_Answer, frozen=True, tag="exported"):
 
 
 class ExpiredKeys(_Answer, frozen=True, tag="expired"):
-    """Keys looked at, and those that left, by table: scanned, idle, rare, over."""
+    """Counts of keys by table: scanned, and removed as idle, rare and over the limit."""
 
     counts: dict[str, tuple[int, int, int, int]]
 
 
 class TableCount(Struct, frozen=True):
-    """What a table of a shard holds.
-
-    Attributes:
-        keys: Keys there are.
-        rows: Rows in use, those of older images among them.
-        images: Images that not every reader sees.
-        bytes: Memory.
-    """
+    """The size of one table of a shard. `rows` includes those of older images; not every reader sees `images`."""
 
     keys: int
     rows: int
@@ -231,17 +174,17 @@ class TableCount(Struct, frozen=True):
 
 
 class ShardStats(_Answer, frozen=True, tag="stats"):
-    """How a shard is.
+    """The state of a shard.
 
     Attributes:
-        place: Such as `0/2`.
-        epoch: The epoch it stands in; None before the first restore.
+        place: Its position, such as `0/2`.
+        epoch: Its epoch; None before the first restore.
         sealed: The version that is sealed and not committed.
-        retained: Committed versions it has images of.
+        retained: Committed versions whose images it has.
         tables: By name.
         served: Requests, errors, rows, bytes and seconds by verb, connections and refusals; empty in process.
-        exports_left: Exports that were given up and have not ended, for their store does not answer.
-        exports_left_max: How many of those there may be.
+        exports_left: Abandoned exports that still run because their store does not answer.
+        exports_left_max: The limit of those.
     """
 
     place: str
@@ -257,38 +200,40 @@ class ShardStats(_Answer, frozen=True, tag="stats"):
 Order: TypeAlias = Restore | Seal | Export | Commit | Abandon | Expire | Stats
 Answer: TypeAlias = Done | Failed | Restored | Exported | ExpiredKeys | ShardStats
 
-Said = TypeVar("Said")
+Message = TypeVar("Message")
 
 _orders: Decoder[Order] = decoder_of(Order)
 _answers: Decoder[Answer] = decoder_of(Answer)
 
 
-def encode(said: Order | Answer) -> bytes:
+def encode(message: Order | Answer) -> bytes:
     """The bytes of an order or an answer."""
-    return msgspec.json.encode(said)
+    return msgspec.json.encode(message)
 
 
 def decode_order(data: bytes) -> Order:
-    """The order of some bytes.
-
-    Raises:
-        BadRecord: They are none.
-    """
+    """The order in some bytes; raises `BadRecord` if they hold none."""
     return _decoded(_orders, data, "order")
 
 
 def decode_answer(data: bytes) -> Answer:
-    """The answer of some bytes.
-
-    Raises:
-        BadRecord: They are none.
-    """
+    """The answer in some bytes; raises `BadRecord` if they hold none."""
     return _decoded(_answers, data, "answer")
 
 
-def _decoded(decoder: Decoder[Said], data: bytes, what: str) -> Said:
+def _decoded(decoder: Decoder[Message], data: bytes, kind: str) -> Message:
     try:
         return decoder.decode(data)
     except msgspec.DecodeError as error:
-        message = f"cannot decode {what} ({len(data)} bytes): {error}"
+        message = f"cannot decode {kind} ({len(data)} bytes): {error}"
         raise BadRecord(message, help="trainer and shards must run the same release") from None
+
+
+def cut_failed(version: int, failures: Sequence[BaseException]) -> BaseException:
+    """The error of a failed cut: `CutFailed`, or the error of a shard that cannot continue."""
+    for error in failures:
+        if isinstance(error, errors.EpochOver | errors.ShardNotReady | errors.PushUnsure | errors.UsageError):
+            return error
+    reasons = "; ".join(error.message if isinstance(error, StreamlearnError) else str(error) for error in failures)
+    message = f"version {version} could not be sealed: {reasons}"
+    return errors.CutFailed(message, help="training continues; the next version includes these changes")

@@ -1,4 +1,4 @@
-"""Place: which of how many shards one is, and the parts of every table it owns."""
+"""Place: the position of a shard among all shards, and the parts of every table that it owns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ __all__ = ["Place"]
 
 
 class Place(Struct, frozen=True, forbid_unknown_fields=True):
-    """A shard's number among its fellows.
-
-    Attributes:
-        number: From 0.
-        count: How many there are.
+    """A shard's number, from 0, and the count of all shards.
 
     Examples:
         >>> Place.parse("1/3").parts
@@ -29,24 +25,19 @@ class Place(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """A place as it is written: `0/2` is the first of two.
-
-        Raises:
-            UsageError: It is none.
-        """
+        """The position in a text: `0/2` is the first of two shards. Raises `UsageError` for any other text."""
         number, slash, count = text.partition("/")
         if slash and number.isascii() and count.isascii() and number.isdigit() and count.isdigit():
             place = cls(int(number), int(count))
             if place.number < place.count <= native.TABLE_PARTS:
                 return place
         message = f"invalid shard position {text!r}"
-        raise UsageError(
-            message, help=f"write NUMBER/COUNT, such as 0/2 and 1/2; COUNT is at most {native.TABLE_PARTS}"
-        )
+        help = f"write NUMBER/COUNT, such as 0/2 and 1/2; COUNT is at most {native.TABLE_PARTS}"
+        raise UsageError(message, help=help)
 
     @property
     def parts(self) -> tuple[int, int]:
-        """The first of its parts, and the one after its last."""
+        """Its first part, and the one after its last."""
         parts = native.TABLE_PARTS
         return parts * self.number // self.count, parts * (self.number + 1) // self.count
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from streamlearn.errors import ShardRefused, StreamlearnError
 from streamlearn.native import native
 from streamlearn.ps.epoch import Epoch
+from streamlearn.ps.link import PushOptions
 from streamlearn.ps.orders import Answer, Failed, Order, decode_answer, encode
 from streamlearn.ps.specification import difference, fingerprint_of
 from streamlearn.settings import PsSettings
@@ -20,32 +21,20 @@ __all__ = ["RemoteLink", "Role"]
 Role = Literal["trains", "reads", "asks"]
 
 _LIMITS = (
-    "connect_wait_ms_max",
-    "reply_wait_ms_max",
-    "retry_wait_ms_max",
-    "backoff_first_ms",
-    "backoff_ms_max",
-    "calls_max",
-    "pull_block_keys",
-    "push_block_keys",
-    "frame_bytes_max",
-)
+    "connect_wait_ms_max", "reply_wait_ms_max", "retry_wait_ms_max", "backoff_first_ms", "backoff_ms_max", "calls_max",
+    "pull_block_keys", "push_block_keys", "frame_bytes_max",
+)  # fmt: skip
 
 
 class RemoteLink:
-    """The shards at some addresses.
+    """The shards at the settings' addresses.
 
-    Args:
-        model: The application's name.
-        options: Of the tables; the shards' must be the same.
-        settings: Addresses, TLS and limits.
-        token: What shards are told to be let in; in no message.
-        role: Whether it `trains`; or only `reads`, in whatever epoch the shards stand at; or only `asks` how shards
-            are, and waits for none of them to be there.
+    The options must be those of the shards. The token never appears in a message. The role is `trains`; or `reads`,
+    to read in whatever epoch the shards are; or `asks`, to query the state of shards without waiting for absent ones.
 
     Raises:
         ShardUnreachable: A shard does not answer.
-        ShardRefused: A shard is of another model, other tables or another release, or refuses the token.
+        ShardRefused: A shard has another model, other tables or another release, or refuses the token.
     """
 
     def __init__(
@@ -58,86 +47,78 @@ class RemoteLink:
         role: Role = "trains",
     ) -> None:
         self._options = tuple(options)
-        self.dims = {one.spec.name: one.spec.dim for one in options}
+        self.dims = {table.spec.name: table.spec.dim for table in options}
         self.shards = len(settings.addresses)
         self._numbers = {name: number for number, name in enumerate(self.dims)}
         tls = (settings.tls_ca, settings.tls_server_name) if settings.tls_ca else None
-        who = (
-            list(settings.addresses),
-            role,
-            secrets.randbits(128),
-            model,
-            fingerprint_of(options),
-            list(self.dims.values()),
-            settings.encoding,
-            secrets.randbits(64),
-        )
+        identity = (
+            list(settings.addresses), role, secrets.randbits(128), model, fingerprint_of(options),
+            list(self.dims.values()), settings.encoding, secrets.randbits(64),
+        )  # fmt: skip
         limits = [(name, getattr(settings, name)) for name in _LIMITS]
         limits.append(("in_flight_max", settings.in_flight_blocks_max))
-        with self._named():
-            self._client = native.PsClient(who, token, tls, limits)
+        with self._explained():
+            self._client = native.PsClient(identity, token, tls, limits)
 
     def begin(self, epoch: Epoch) -> None:
-        """Calls belong to this epoch from here on; those of the one before fail."""
+        """Send all further calls in this epoch; calls of the previous one fail."""
         self._client.set_epoch((epoch.run, epoch.recovery))
 
     def pull(self, table: str, keys: Any, at: int | None, is_distinct: bool, out: Any) -> None:
-        """Ask the shards that have the keys."""
-        with self._named():
+        """Read from the shards that own the keys."""
+        with self._explained():
             self._client.pull((self._numbers[table], self.dims[table]), keys, at, is_distinct, out.reshape(-1))
 
-    def push(
-        self, table: str, keys: Any, gradients: Any, rest: tuple[Any, Sequence[tuple[int, int]], int, float]
-    ) -> Pushed:
-        """Tell the shards that have the keys."""
-        counts, admit, now_ms, rate_scale = rest
+    def push(self, table: str, keys: Any, gradients: Any, options: PushOptions) -> Pushed:
+        """Push to the shards that own the keys."""
+        counts, admit, now_ms, rate_scale = options
         number = self._numbers[table]
-        with self._named():
-            done = self._client.push(number, keys, gradients.reshape(-1), counts, list(admit), (now_ms, rate_scale))
-        return Pushed(*done)
+        with self._explained():
+            pushed = self._client.push(number, keys, gradients.reshape(-1), counts, list(admit), (now_ms, rate_scale))
+        return Pushed(*pushed)
 
     def pack_flat(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
-        """Fetch distinct rows, and pack from those."""
-        with self._named():
+        """Fetch the distinct rows and pack them."""
+        with self._explained():
             native.pack_flat((self._client, len(self.dims), at), columns, shape, out)
 
     def pack_sequences(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
-        """Fetch distinct rows, and pack from those."""
-        with self._named():
+        """Fetch the distinct rows and pack them."""
+        with self._explained():
             native.pack_sequences((self._client, len(self.dims), at), columns, shape, out)
 
     def order_all(self, orders: Sequence[Order], wait_s: float) -> list[Answer | BaseException]:
         """Send each shard its order."""
         answers = self._client.order_all([encode(order) for order in orders], round(wait_s * 1e3))
-        return [self._answer(one) for one in answers]
+        return [self._decoded(answer) for answer in answers]
 
     def stats(self) -> list[dict[str, float]]:
-        """Of each shard what was asked of it."""
-        found: list[dict[str, float]] = self._client.stats()
-        return found
+        """The counts of calls to each shard."""
+        stats: list[dict[str, float]] = self._client.stats()
+        return stats
 
     def close(self) -> None:
         """Close all connections."""
         self._client.close()
 
-    def _answer(self, found: bytes | BaseException) -> Answer | BaseException:
-        if isinstance(found, BaseException):
-            return self._naming(found) if isinstance(found, ShardRefused) else found
+    def _decoded(self, data: bytes | BaseException) -> Answer | BaseException:
+        if isinstance(data, BaseException):
+            return self._with_difference(data) if isinstance(data, ShardRefused) else data
         try:
-            answer = decode_answer(found)
+            answer = decode_answer(data)
         except StreamlearnError as error:
             return error
         return answer.error() if isinstance(answer, Failed) else answer
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         try:
             yield
         except ShardRefused as error:
-            raise self._naming(error) from None
+            raise self._with_difference(error) from None
 
-    def _naming(self, error: ShardRefused) -> ShardRefused:
-        """The refusal of other tables, saying in what they differ; any other as it is."""
+    def _with_difference(self, error: ShardRefused) -> ShardRefused:
+        """Add the first difference to a refusal of other tables; any other error stays as it is."""
         differs = difference(self._options, getattr(error, "detail", b""))
         if not differs:
             return error

@@ -1,4 +1,4 @@
-"""ShardServer: a shard behind sockets. The native server carries rows; orders come to the shard here, one by one."""
+"""ShardServer: a shard behind sockets. The native server transports rows; this module passes orders to the shard."""
 
 from __future__ import annotations
 
@@ -25,43 +25,28 @@ from streamlearn.table import TableOptions, TableSet
 __all__ = ["ShardServer", "limits_of", "read_token"]
 
 _LIMITS = (
-    "frame_bytes_max",
-    "connections_max",
-    "hello_wait_ms_max",
-    "idle_ms_max",
-    "frame_wait_ms_max",
-    "write_wait_ms_max",
-    "token_wait_ms",
-    "in_flight_bytes_max",
-    "in_flight_wait_ms_max",
-    "clients_max",
-    "orders_max",
-)
+    "frame_bytes_max", "connections_max", "hello_wait_ms_max", "idle_ms_max", "frame_wait_ms_max", "write_wait_ms_max",
+    "token_wait_ms", "in_flight_bytes_max", "in_flight_wait_ms_max", "clients_max", "orders_max",
+)  # fmt: skip
 _POLL_MS = 200
 _TOKEN_BYTES_MAX = 1024
-# How much less an export's thread is worth to the system's scheduler than one that answers.
+# Niceness of the threads that export, so that threads that answer requests go first.
 _EXPORT_NICE = 19
 _log = logging.getLogger("streamlearn.ps")
 
 
 class ShardServer:
-    """A shard that listens.
+    """A shard that listens at the settings' addresses.
 
-    Args:
-        place: Which shard.
-        options: Of its tables.
-        shelf: Where its versions are.
-        settings: Where it listens, and limits.
-        token: What callers must say; None lets everyone of this machine in.
-        tls: Paths of its certificates and key.
+    Without a token it lets in every process of this machine. `tls` has the paths of its certificates and key.
 
     Raises:
-        ServiceError: An address cannot be listened at.
+        ServiceError: It cannot listen at an address.
         UsageError: Settings contradict each other, or an address that other machines reach has no token.
 
     Attributes:
         shard: The shard.
-        addresses: Where it listens.
+        addresses: The addresses it listens at.
     """
 
     def __init__(
@@ -77,93 +62,94 @@ class ShardServer:
         tables = (fingerprint_of(options), specification_of(options))
         shard = (place.number, place.count, *place.parts, shelf.model, *tables)
         paths = None if tls is None else (str(tls[0]), str(tls[1]))
-        limits = limits_of(settings)
         allow_connections(settings.connections_max)
-        self._server = native.PsServer(list(settings.listen), shard, token, paths, settings.threads, limits)
+        self._server = native.PsServer(
+            list(settings.listen), shard, token, paths, settings.threads, limits_of(settings)
+        )
         self.addresses: list[str] = self._server.addresses
         self.shard = Shard(place, options, shelf, self, settings)
         self._drain_ms, self._restore_s_max = settings.drain_ms_max, settings.restore_wait_s_max
         self._stopped = threading.Event()
-        self._aside: list[threading.Thread] = []
-        self._obeying = threading.Thread(target=self._obey_all, name="ps-orders", daemon=True)
-        self._noting = threading.Thread(target=self._log_refused, name="ps-notes", daemon=True)
-        self._obeying.start()
-        self._noting.start()
+        self._side_threads: list[threading.Thread] = []
+        self._order_thread = threading.Thread(target=self._obey_all, name="ps-orders", daemon=True)
+        self._log_thread = threading.Thread(target=self._log_refused, name="ps-notes", daemon=True)
+        self._order_thread.start()
+        self._log_thread.start()
         begin, end = place.parts
-        known = {"model": shelf.model, "parts": f"[{begin}, {end})", "tables": len(options)}
-        _log.info("shard %s listens on %s", place, " ".join(self.addresses), extra=known)
+        fields = {"model": shelf.model, "parts": f"[{begin}, {end})", "tables": len(options)}
+        _log.info("shard %s listens on %s", place, " ".join(self.addresses), extra=fields)
 
     def open(self, tables: TableSet, epoch: Epoch) -> None:
-        """The shard's tables may be read and written."""
+        """Let clients of this epoch read and write the tables."""
         self._server.install(tables.native, (epoch.run, epoch.recovery))
 
     def close(self) -> None:
-        """Nobody reads or writes from here on."""
+        """Stop reads and writes of the tables."""
         self._server.uninstall()
 
     def served(self) -> Mapping[str, float]:
-        """What went through the server."""
-        found: dict[str, float] = self._server.stats()
-        return found
+        """The counts of the native server."""
+        counts: dict[str, float] = self._server.stats()
+        return counts
 
     def stop(self) -> None:
-        """Finish what was begun, and close everything; doing it again changes nothing."""
+        """Finish the work that was begun, and close everything; further calls do nothing."""
         if self._stopped.is_set():
             return
         self._stopped.set()
         place, begin = self.shard.place, time.monotonic()
         _log.info("shard %s stops after its current work", place, extra={"drain_ms_max": self._drain_ms})
-        # No order comes after this, and the last one that came is obeyed meanwhile.
+        # No order arrives after this; the last one is obeyed meanwhile.
         self._server.stop(self._drain_ms)
-        self._obeying.join()
-        self._noting.join()
+        self._order_thread.join()
+        self._log_thread.join()
         self.shard.close()
-        # An export that a store keeps waiting is left to end with the process.
-        for thread in self._aside:
+        # An export whose store does not answer ends with the process.
+        for thread in self._side_threads:
             thread.join(self._drain_ms / 1e3)
-        left = sum(thread.is_alive() for thread in self._aside)
-        known = {"seconds": round(time.monotonic() - begin, 3), "exports_left": left}
-        _log.info("shard %s has stopped", place, extra=known)
+        left = sum(thread.is_alive() for thread in self._side_threads)
+        fields = {"seconds": round(time.monotonic() - begin, 3), "exports_left": left}
+        _log.info("shard %s has stopped", place, extra=fields)
 
     def __enter__(self) -> ShardServer:
         return self
 
-    def __exit__(self, *ended: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def _obey_all(self) -> None:
         while True:
-            is_last, found = self._stopped.is_set(), self._server.next_order(_POLL_MS)
-            if found is None:
+            is_last, request = self._stopped.is_set(), self._server.next_order(_POLL_MS)
+            if request is None:
                 if is_last:
                     return
                 continue
             try:
-                self._take(*found)
+                self._dispatch(*request)
             except Exception as error:
-                # This order fails; the thread goes on, or no later order would ever be answered.
+                # Only this order fails: if the thread ended, no later order would be answered.
                 _log.exception("shard %s failed to obey an order", self.shard.place)
-                self._server.refuse(found[0], "internal", f"{type(error).__name__}: {error}")
+                self._server.refuse(request[0], "internal", f"{type(error).__name__}: {error}")
 
-    def _take(self, number: int, reads_only: bool, body: bytes) -> None:
+    def _dispatch(self, number: int, reads_only: bool, body: bytes) -> None:
         try:
             order = decode_order(body)
         except StreamlearnError as error:
             self._server.refuse(number, "bad_request", str(error))
             return
         if reads_only and not isinstance(order, Stats):
-            why = f"the client declared itself read-only, but asks to {_name(order)}"
-            self._server.refuse(number, "reads_only", why)
+            reason = f"the client declared itself read-only, but asks to {_name(order)}"
+            self._server.refuse(number, "reads_only", reason)
         elif isinstance(order, Restore):
             with PULSE.patience(self._restore_s_max):
                 self._obey(number, order)
         elif isinstance(order, Export | Stats):
-            # Others need not wait for what takes long, nor who asks how a shard is for anybody.
-            self._aside = [thread for thread in self._aside if thread.is_alive()]
+            # Other orders do not wait for a long export, and a state query waits for no order.
+            self._side_threads = [thread for thread in self._side_threads if thread.is_alive()]
             work = self._export if isinstance(order, Export) else self._obey
-            aside = threading.Thread(target=work, args=(number, order), name="ps-aside", daemon=True)
-            self._aside.append(aside)
-            aside.start()
+            thread = threading.Thread(target=work, args=(number, order), name="ps-aside", daemon=True)
+            self._side_threads.append(thread)
+            thread.start()
         else:
             self._obey(number, order)
 
@@ -185,20 +171,20 @@ class ShardServer:
         is_last = False
         while not is_last:
             is_last = self._stopped.is_set()
-            # In the end there is nothing to wait for: whoever was refused was so before.
-            found, left_out = self._server.refused(0 if is_last else _POLL_MS)
-            for peer, why in found:
-                _log.warning("shard %s refused a connection from %s: %s", self.shard.place, peer, why)
+            # The last look does not wait: every refusal is recorded by then.
+            refusals, left_out = self._server.refused(0 if is_last else _POLL_MS)
+            for peer, reason in refusals:
+                _log.warning("shard %s refused a connection from %s: %s", self.shard.place, peer, reason)
             if left_out:
                 _log.warning("shard %s refused %d more connections meanwhile", self.shard.place, left_out)
-            if found:
-                # Whoever tries again and again fills no log: there are a few lines each time.
+            if refusals:
+                # A pause, so that a client in a retry loop does not fill the log.
                 self._stopped.wait(_POLL_MS / 1e3)
 
 
 def limits_of(settings: PsSettings) -> list[tuple[str, int]]:
     """The limits of a native server."""
-    # As many sequences at least as one client may have under way.
+    # At least as many sequence numbers as one client may have in flight.
     window = max(settings.window_pushes_max, settings.calls_max * settings.in_flight_blocks_max)
     return [*((name, getattr(settings, name)) for name in _LIMITS), ("window_max", window)]
 
@@ -208,11 +194,7 @@ def _name(order: Order) -> str:
 
 
 def read_token(path: Path) -> bytes:
-    """The token of a file, without the spaces and newlines around it.
-
-    Raises:
-        UsageError: There is none in it, or the file cannot be read.
-    """
+    """The token in a file, without surrounding white space; raises `UsageError` if it has none or is unreadable."""
     try:
         with path.open("rb") as file:
             token = file.read(_TOKEN_BYTES_MAX + 2).strip()

@@ -1,4 +1,4 @@
-"""Exporting: one export of a shard, from its beginning to its answer. It knows nothing of files."""
+"""ShardExport: one export of a shard, from its begin to its answer. It knows nothing of files."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from streamlearn.errors import TableBusy
 from streamlearn.ps.orders import Exported
 from streamlearn.table import Changes
 
-__all__ = ["Exporting"]
+__all__ = ["ShardExport"]
 
 
-class Exporting:
-    """What writes a version, who waits for that, and who ends it before its time.
+class ShardExport:
+    """Coordinates the thread that writes a version, those that wait for it, and its cancellation.
 
-    Args:
-        version: The version.
-        changes: What there is to write; it holds the version until it is closed.
+    The generator of changes pins the version until it is closed.
     """
 
     def __init__(self, version: int, changes: Generator[Changes, None, None]) -> None:
@@ -33,48 +31,40 @@ class Exporting:
         return self._ended.is_set() and self._answer is None
 
     @property
-    def is_going(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it has not ended yet."""
         return not self._ended.is_set()
 
-    def going(self) -> Iterator[Changes]:
-        """The changes, until someone cancels.
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it was cancelled and still runs, because its thread waits for the store."""
+        return self._is_cancelled and self.is_running
 
-        Raises:
-            TableBusy: It was cancelled.
-        """
-        for one in self._changes:
+    def changes(self) -> Iterator[Changes]:
+        """Yield the changes; raises `TableBusy` once the export is cancelled."""
+        for changes in self._changes:
             if self._is_cancelled:
-                raise self._given_up()
-            yield one
+                raise self._error()
+            yield changes
 
     def end(self, answer: Exported | None) -> None:
-        """It is written, or failed; the version is let go of."""
+        """Record the answer, or the failure, and release the version."""
         self._changes.close()
         self._answer = answer
         self._ended.set()
 
     def wait(self) -> Exported:
-        """The answer, once whoever writes it has ended.
-
-        Raises:
-            TableBusy: It failed, or was cancelled.
-        """
+        """Return the answer once the writing thread has ended; raises `TableBusy` if it failed or was cancelled."""
         self._ended.wait()
         if self._answer is None:
-            raise self._given_up()
+            raise self._error()
         return self._answer
 
-    @property
-    def is_left(self) -> bool:
-        """Whether it was given up and has not ended: whoever writes it waits for the store."""
-        return self._is_cancelled and self.is_going
-
     def cancel(self, wait_s_max: float) -> bool:
-        """Have it end between two pieces. Gives whether it has ended within some time."""
+        """Stop it between two pieces; returns whether it ended in time."""
         self._is_cancelled = True
         return self._ended.wait(wait_s_max)
 
-    def _given_up(self) -> TableBusy:
+    def _error(self) -> TableBusy:
         message = f"the export of version {self.version} failed or was given up"
         return TableBusy(message, help="order the export again, or give the version up")

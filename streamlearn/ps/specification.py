@@ -1,4 +1,4 @@
-"""Specification: what trainer and shards must have in common of their tables, and the first thing that differs."""
+"""Specification: the table options that trainer and shards must share, and the first difference between two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VALUE_CHARS_MAX = 80
 
 
 def specification_of(options: Sequence[TableOptions]) -> bytes:
-    """Everything tables are made of, as JSON."""
+    """All options of tables, as JSON."""
     return msgspec.json.encode(list(options))
 
 
@@ -27,12 +27,10 @@ def fingerprint_of(options: Sequence[TableOptions]) -> bytes:
     return hashlib.sha256(specification_of(options)).digest()
 
 
-def difference(mine: Sequence[TableOptions], theirs: bytes) -> str:
-    """The table and the field in which tables differ from a specification; empty where that is none, or the same.
+def difference(local: Sequence[TableOptions], remote: bytes) -> str:
+    """The first field in which tables here differ from a specification of the other side, which may be any bytes.
 
-    Args:
-        mine: The tables here.
-        theirs: What the other side sent; it may be anything.
+    Empty if the two are equal, or if the bytes are not a specification.
 
     Examples:
         >>> from streamlearn.features import TableSpec
@@ -41,11 +39,10 @@ def difference(mine: Sequence[TableOptions], theirs: bytes) -> str:
         "table 'videos': dim is 16 here, but 8 there"
     """
     try:
-        found = from_json(theirs, list[dict[str, Any]])
-        there = {str(one["spec"]["name"]): one for one in found}
+        there = {str(table["spec"]["name"]): table for table in from_json(remote, list[dict[str, Any]])}
     except (msgspec.DecodeError, KeyError, TypeError):
         return ""
-    here: dict[str, Any] = {one.spec.name: msgspec.to_builtins(one) for one in mine}
+    here: dict[str, Any] = {table.spec.name: msgspec.to_builtins(table) for table in local}
     if list(here) != list(there):
         return f"tables are {_names(here)} here, but {_names(there)} there"
     for name, table in here.items():
@@ -56,7 +53,7 @@ def difference(mine: Sequence[TableOptions], theirs: bytes) -> str:
 
 
 def _fields(here: Any, there: Any, path: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Fields of both, down to plain values, with what each says."""
+    """Yield the path and both values of every plain field."""
     if not (isinstance(here, Mapping) and isinstance(there, Mapping)):
         yield path.removeprefix("spec."), (here, there)
         return
@@ -67,7 +64,7 @@ def _fields(here: Any, there: Any, path: str = "") -> Iterator[tuple[str, tuple[
 def _shown(value: object) -> str:
     try:
         return repr(value)[:_VALUE_CHARS_MAX]
-    except RecursionError:  # what the other side sent may nest as deep as it could be decoded
+    except RecursionError:  # bytes of the other side may decode to very deep nesting
         return "nested too deeply"
 
 

@@ -1,22 +1,10 @@
-"""The publisher: versions cut from a trainer while it goes on, judged, and promoted."""
+"""The publisher: versions cut from a trainer while it keeps training, judged, and promoted."""
 
 from streamlearn.publisher.base_process import compact_apart
-from streamlearn.publisher.case import Case, Samples
-from streamlearn.publisher.checks import Scores
+from streamlearn.publisher.case import Case
 from streamlearn.publisher.cut_state import Noted, Resumed
 from streamlearn.publisher.judge import DEFAULT_CHECKS, Judge
 from streamlearn.publisher.lineage import Lineage
 from streamlearn.publisher.publisher import Publisher
 
-__all__ = [
-    "DEFAULT_CHECKS",
-    "Case",
-    "Judge",
-    "Lineage",
-    "Noted",
-    "Publisher",
-    "Resumed",
-    "Samples",
-    "Scores",
-    "compact_apart",
-]
+__all__ = ["DEFAULT_CHECKS", "Case", "Judge", "Lineage", "Noted", "Publisher", "Resumed", "compact_apart"]

@@ -1,4 +1,4 @@
-"""Bases: asks for a whole form of a version when the chain has become long. It writes none itself."""
+"""Bases: requests a base of a version when the chain of deltas has become long. It writes none itself."""
 
 from __future__ import annotations
 
@@ -21,12 +21,9 @@ _log = logging.getLogger(__name__)
 
 
 class Bases:
-    """Counts deltas, and has a base written after so many of them, one at a time, in a thread of low priority.
+    """Has a base written after every `deltas_max` deltas, one at a time, in a thread of low priority.
 
-    Args:
-        compact: Writes the base of a version; None never asks.
-        deltas_max: After how many deltas.
-        meters: Where outcomes are counted.
+    Without `compact` it writes none.
     """
 
     def __init__(self, compact: Compact | None, deltas_max: int, meters: Meters) -> None:
@@ -37,22 +34,22 @@ class Bases:
 
     @property
     def deltas(self) -> int:
-        """Deltas since the newest base that is known of."""
+        """The number of deltas since the newest known base."""
         with self._lock:
             return len(self._deltas)
 
     def stand_at(self, chain: Chain | None) -> None:
-        """Begin to count from a chain."""
+        """Count from the deltas of a chain."""
         with self._lock:
             links = () if chain is None else chain.links
-            self._deltas = [one.manifest.version for one in links if one.manifest.kind != "base"]
+            self._deltas = [link.manifest.version for link in links if link.manifest.kind != "base"]
 
     def committed(self, version: int, *, is_base: bool) -> None:
-        """A version was committed; a base may be due."""
+        """Count a committed version, and begin a base if one is due."""
         with self._lock:
             self._deltas = [] if is_base else [*self._deltas, version]
-            is_going = self._thread is not None and self._thread.is_alive()
-            if self._compact is None or is_going or len(self._deltas) < self._deltas_max:
+            is_running = self._thread is not None and self._thread.is_alive()
+            if self._compact is None or is_running or len(self._deltas) < self._deltas_max:
                 return
             self._thread = threading.Thread(
                 target=self._run, args=(self._compact, version), name="streamlearn-compact", daemon=True
@@ -61,21 +58,20 @@ class Bases:
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for a base that is being written."""
-        thread = self._thread
-        if thread is not None:
-            thread.join(timeout_s)
+        if self._thread is not None:
+            self._thread.join(timeout_s)
 
     def _run(self, compact: Compact, version: int) -> None:
         give_way(_NICE)
         try:
             compact(version)
-        # Nothing waits for it: the chain stays longer, and it is asked for again after the next version.
+        # Nothing waits for the base: the chain stays longer, and the next version requests it again.
         except Exception as error:
-            said = error.message if isinstance(error, StreamlearnError) else repr(error)
+            reason = error.message if isinstance(error, StreamlearnError) else repr(error)
             self._meters.compactions.labels("failed").inc()
-            _log.warning("cannot write a base of version %d: %s", version, said)
+            _log.warning("cannot write a base of version %d: %s", version, reason)
             return
         self._meters.compactions.labels("done").inc()
         with self._lock:
-            self._deltas = [one for one in self._deltas if one > version]
+            self._deltas = [delta for delta in self._deltas if delta > version]
         _log.info("version %d now has a base", version)

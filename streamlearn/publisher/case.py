@@ -1,4 +1,4 @@
-"""Case: what a check is given to judge a version by, and what a check is. It decides nothing."""
+"""Case: the evidence that a check judges a version by, and the protocol of a check. It decides nothing."""
 
 from __future__ import annotations
 
@@ -13,21 +13,16 @@ from streamlearn.versions.format.scorer import Scorer
 
 __all__ = ["Case", "Check", "Samples"]
 
-# The most recent samples whose windows are closed, newest last.
+# Returns the most recent samples whose windows are closed, newest last.
 Samples = Callable[[], Iterable[SampleBatch]]
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A version that is judged.
+    """A version to judge.
 
-    Attributes:
-        version: The version, with the metrics of its manifest.
-        earlier: The versions that passed before it up to the active one, newest last; what it is compared with.
-        settings: Limits.
-        active: The version that is served; None before the first.
-        scorer: Who scores samples by a version; None when nobody can.
-        samples: Gives recent samples; None when there are none.
+    `earlier` has the versions that passed before it up to the active one, newest last. `active` is None before the
+    first version, `scorer` if scoring is impossible, `samples` if there are none.
     """
 
     version: Known
@@ -39,28 +34,26 @@ class Case:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Those of the version."""
+        """The metrics of the version."""
         return self.version.metrics
 
     def before(self, metric: str) -> tuple[int, float] | None:
-        """A metric of the active version, or of the newest that passed before it and has it; and which that is."""
-        found = ((one.version, one.metrics[metric]) for one in reversed(self.earlier) if metric in one.metrics)
-        return next(found, None)
+        """The number and the metric of the active version, or of the newest earlier one that has the metric."""
+        values = ((known.version, known.metrics[metric]) for known in reversed(self.earlier) if metric in known.metrics)
+        return next(values, None)
 
 
 class Check(Protocol):
     """One reason why a version might not be promoted.
 
-    Guaranteed to a check: it is asked in a thread of its own, one version at a time. Asked of it: it says what it saw
-    in figures, also when it is content, and lets a version pass that it can say nothing of. One that raises, or takes
-    too long, rejects the version.
+    Guaranteed: calls come from a thread of the judge, one version at a time. Required: a check reports the figures it
+    saw, also when it passes a version, and it passes a version that it cannot assess. A check that raises or takes too
+    long rejects the version.
     """
 
     @property
     def name(self) -> str:
-        """What it is called in verdicts."""
-        ...
+        """Its name in verdicts."""
 
     def judge(self, case: Case) -> Finding:
-        """What it finds."""
-        ...
+        """Return its finding."""

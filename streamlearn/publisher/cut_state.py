@@ -1,4 +1,4 @@
-"""Noted: what a trainer gives at a step boundary, beside the rows, which its shards have; and what it is given."""
+"""Noted: the trainer's state at a step boundary, without the rows, which its shards have; and where a run resumes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ __all__ = ["Noted", "Resumed"]
 
 @dataclass(frozen=True, eq=False)
 class Noted:
-    """A step boundary, as the trainer noted it.
-
-    What is given here is written later, while training goes on: arrays must be copies.
+    """The trainer's state at a step boundary. It is written later, while training continues: arrays must be copies.
 
     Attributes:
-        cut: Positions, watermark, skips, graph and metrics. The metric `requests_obeyed` says up to which request were
-            obeyed; a version says what its parent said where the trainer says nothing.
+        cut: Positions, watermark, skips, graph and metrics. The metric `requests_obeyed` is the number of the last
+            request that was obeyed; if the trainer omits it, the version repeats its parent's.
         learned_rows: Rows learned from since `Publisher.start` or the last `Publisher.resume`; it only grows.
         dense: The dense weights, by name.
         dense_optimizer: The state of their optimizer, by name.
-        marks: What has been learned, by name.
+        marks: The marks on what was learned, by name.
         golden: Golden requests and their scores, by name.
     """
 
@@ -39,7 +37,7 @@ class Noted:
     golden: Mapping[str, bytes | memoryview] = field(default_factory=dict)
 
     def obeying(self, obeyed: float) -> Noted:
-        """The same, saying of no fewer requests that they were obeyed."""
+        """The same state with `requests_obeyed` raised to at least this number."""
         metrics = dict(self.cut.metrics)
         if metrics.get(OBEYED, 0.0) >= obeyed:
             return self
@@ -48,12 +46,10 @@ class Noted:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where training goes on.
+    """Where training resumes.
 
-    Attributes:
-        run: The number of this run, for the epoch all shards are restored in.
-        chain: The newest committed version; None before the first.
-        requests: What operators have asked of training and it has not obeyed yet, in order.
+    All shards are restored in an epoch of `run`, to the newest version's `chain`, None before the first. `requests` are
+    those of operators that training has not obeyed yet, in order.
     """
 
     run: int
@@ -62,5 +58,5 @@ class Resumed:
 
     @property
     def ref(self) -> VersionRef | None:
-        """The version all shards are restored to; None for empty tables."""
+        """The version to restore all shards to; None for empty tables."""
         return None if self.chain is None else self.chain.ref

@@ -1,4 +1,4 @@
-"""Lineage: what all versions of a model have in common. It knows no version."""
+"""Lineage: the part of a manifest that all versions of a model share. It knows no version."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ from streamlearn.errors import UsageError
 from streamlearn.features import labels_differ
 from streamlearn.table import RowType, TableOptions
 from streamlearn.versions import Head, VersionRef, record_of
-from streamlearn.versions.format.manifest import Kind, TableRecord
+from streamlearn.versions.format.manifest import TableRecord
 
-__all__ = ["Lineage", "check_row_type"]
+__all__ = ["Lineage"]
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """What every manifest of a model says alike.
+    """The part of a manifest that all versions of a model share.
 
-    Attributes:
-        model: Its name.
-        fingerprint: Of the model.
-        windows: Id of the window settings.
-        tables: Its tables.
-        labels: The names of its labels, in order; None where versions name none.
-        features: The fingerprint of its features, which versions that name no labels have.
+    `labels` is None if versions name none. Those versions have as `fingerprint` that of the `features` alone.
 
     Raises:
         UsageError: Two tables have one name.
@@ -47,38 +41,38 @@ class Lineage:
 
     @classmethod
     def of(cls, app: App, options: Sequence[TableOptions], row_type: RowType = "float32") -> Lineage:
-        """That of an application.
+        """The lineage of an application with the parameter server's tables.
 
-        Args:
-            app: The application.
-            options: Of its tables, as the parameter server has them.
-            row_type: How versions store rows for serving; training reads float32 beside them.
+        Versions store rows for serving as `row_type`; training reads float32 from a second file.
         """
-        tables = tuple(record_of(one, row_type=row_type) for one in options)
+        tables = tuple(record_of(table, row_type=row_type) for table in options)
         labels, features = app.label_names, app.features.fingerprint
         return cls(app.name, app.model_fingerprint, app.window_settings, tables, labels, features)
 
     def head(self, run: int, version: int, parent: VersionRef | None) -> Head:
-        """What is known of the next version before its files are written; the first one is a base."""
+        """The head of the next version, before its files are written; without a parent it is a base."""
         return Head(
-            model=self.model, run=run, version=version, kind=_kind(parent), parent=parent,
+            model=self.model, run=run, version=version, kind="base" if parent is None else "delta", parent=parent,
             fingerprint=self.fingerprint, labels=self.labels, windows=self.windows, tables=self.tables,
         )  # fmt: skip
 
     def check(self, head: Head) -> None:
-        """That versions which follow one may be of this lineage; one that names no labels is trusted to have these.
+        """Check that a version of this lineage may follow another; one that names no labels counts as having these.
 
         Raises:
-            UsageError: Features, labels or tables have changed since.
+            UsageError: Features, labels or tables have changed.
         """
-        of = f"version {head.version} of {self.model!r}"
-        mine, message = self.fingerprint, ""
+        version = f"version {head.version} of {self.model!r}"
+        fingerprint, message = self.fingerprint, ""
         if self.labels is not None and head.labels is not None:
-            message = labels_differ(of, head.labels, self.labels)
+            message = labels_differ(version, head.labels, self.labels)
         elif self.labels is not None:
-            mine = self.features
-        if not message and mine != head.fingerprint:
-            message = f"{of} was learned with features of fingerprint {head.fingerprint}; the application has {mine}"
+            fingerprint = self.features
+        if not message and fingerprint != head.fingerprint:
+            message = (
+                f"{version} was learned with features of fingerprint {head.fingerprint}; the application has "
+                f"{fingerprint}"
+            )
         if message:
             help = (
                 "the features and labels of a model never change: give the changed application a new name "
@@ -87,33 +81,27 @@ class Lineage:
             )
             raise UsageError(message, help=help)
         if differs := _difference(self.tables, head.tables):
-            message = f"{of} was learned with other tables: {differs}"
+            message = f"{version} was learned with other tables: {differs}"
             help = "the tables and row_type of a model never change: set them back, or give the application a new name"
             raise UsageError(message, help=help)
 
+    def check_row_type(self, row_type: RowType) -> None:
+        """Raise `UsageError` if `publisher.row_type` is not how the versions of this lineage store rows."""
+        stored = {table.row_type for table in self.tables}
+        if stored - {row_type}:
+            types = ", ".join(sorted(stored))
+            message = f"publisher.row_type is {row_type}, but the tables of this model are stored as {types}"
+            raise UsageError(message, help="make it with Lineage.of(app, options, settings.publisher.row_type)")
 
-def _difference(mine: Sequence[TableRecord], theirs: Sequence[TableRecord]) -> str:
-    """The first thing in which tables differ, with both values; empty where nothing does."""
-    here, there = ({one.name: one for one in tables} for tables in (mine, theirs))
+
+def _difference(now: Sequence[TableRecord], then: Sequence[TableRecord]) -> str:
+    """The first difference of an application's tables from a version's, with both values; empty if there is none."""
+    here, there = ({table.name: table for table in tables} for tables in (now, then))
     for name in sorted(here.keys() | there.keys()):
         if name not in there or name not in here:
             return f"{name!r} is only in {'the application' if name in here else 'the version'}"
         for field in TableRecord.__struct_fields__:
-            now, then = (getattr(tables[name], field) for tables in (here, there))
-            if now != then:
-                return f"{field} of {name!r} was {then} and is now {now}"
-    return "" if tuple(mine) == tuple(theirs) else f"the order was {', '.join(there)} and is now {', '.join(here)}"
-
-
-def _kind(parent: VersionRef | None) -> Kind:
-    return "base" if parent is None else "delta"
-
-
-def check_row_type(lineage: Lineage, row_type: RowType) -> None:
-    """A setting that says how rows are stored, and is not what versions say, would be a setting nobody heeds."""
-    stored = {table.row_type for table in lineage.tables}
-    if stored - {row_type}:
-        message = (
-            f"publisher.row_type is {row_type}, but the tables of this model are stored as {', '.join(sorted(stored))}"
-        )
-        raise UsageError(message, help="make it with Lineage.of(app, options, settings.publisher.row_type)")
+            is_now, was = (getattr(tables[name], field) for tables in (here, there))
+            if is_now != was:
+                return f"{field} of {name!r} was {was} and is now {is_now}"
+    return "" if tuple(now) == tuple(then) else f"the order was {', '.join(there)} and is now {', '.join(here)}"

@@ -1,4 +1,4 @@
-"""Scoring: how well logits fit labels, as pure functions of weighted arrays. It knows no version and no sample."""
+"""Scores of logits: how well they fit labels, as pure functions of weighted arrays. They know no version or sample."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Fit:
     """How well scores fit one label.
 
     Attributes:
-        rows: How many rows settle the label.
+        rows: Rows that settle the label.
         auc: The chance that a positive scores above a negative, a tie counted half.
-        log_loss: The mean of -ln of the probability given to what happened.
+        log_loss: The mean of -ln of the probability given to the actual label.
         calibration: The sum of probabilities over the sum of positives; 1 is right.
     """
 
@@ -30,12 +30,9 @@ class Fit:
 
 
 def fit_of(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> Fit | None:
-    """The fit of logits to labels; None without a positive or without a negative.
+    """The fit of logits[n] to labels[n]; None without a positive or without a negative.
 
-    Args:
-        logits: float64[n].
-        labels: bool[n].
-        weights: float64[n]. A negative that stands for others weighs as many.
+    A negative that stands for several others has their number as weight.
 
     Examples:
         >>> fit_of(np.array([2.0, -1.0, 0.0]), np.array([True, False, False]), np.ones(3)).auc
@@ -53,26 +50,23 @@ def fit_of(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> Fit 
 
 
 def losses_of(logits: Array, labels: npt.NDArray[np.bool_]) -> Array:
-    """-ln of the chance that each logit gave to what happened, without overflow."""
+    """-ln of the probability that each logit gives to the actual label, without overflow."""
     losses: Array = np.logaddexp(0.0, logits) - np.where(labels, logits, 0.0)
     return losses
 
 
 def chances_of(logits: Array) -> Array:
-    """The chance of a positive that each logit says."""
+    """The probability of a positive that each logit gives."""
     chances: Array = np.exp(-np.logaddexp(0.0, -logits))
     return chances
 
 
 def auc_of(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> float:
-    """Exact: ties are groups, and every pair counts by the product of its weights. Both kinds must be there.
+    """The exact AUC of logits[n]: ties are groups, and every pair counts by the product of its weights.
 
-    Args:
-        logits: float64[n].
-        labels: bool[n]. Some positive and some negative, with a weight above 0.
-        weights: float64[n].
+    Some positive and some negative must have a weight above 0.
     """
-    order = np.argsort(logits)  # ties are groups, in whatever order
+    order = np.argsort(logits)  # the order within a tie does not matter
     ranked = logits[order]
     begins = np.concatenate(([0], np.flatnonzero(np.diff(ranked)) + 1))
     positive = np.add.reduceat(np.where(labels, weights, 0.0)[order], begins)

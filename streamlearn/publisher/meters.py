@@ -1,4 +1,4 @@
-"""Meters: what a publisher says of itself to prometheus. It decides nothing."""
+"""Meters: the metrics of a publisher. It decides nothing."""
 
 from __future__ import annotations
 
@@ -14,26 +14,18 @@ _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300
 
 
 class Meters:
-    """The metrics of the publisher of this process.
-
-    Args:
-        clock: What time is taken by.
-    """
+    """The metrics of the publisher of this process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._committed_s = clock.monotonic_s()
         self.seconds = histogram(
-            "publisher",
-            "stage",
-            "seconds",
-            "Seconds that a version spent in each stage",
-            buckets=_SECONDS,
-            labels=["stage"],
-        )
+            "publisher", "stage", "seconds", "Seconds that a version spent in each stage",
+            buckets=_SECONDS, labels=["stage"],
+        )  # fmt: skip
         self.versions = counter("publisher", "versions", "Versions by outcome", labels=["outcome"])
         for outcome in ("committed", "passed", "rejected"):
-            self.versions.labels(outcome)  # there from the start: a rise from nothing is none to Prometheus
+            self.versions.labels(outcome)  # present from the start: Prometheus sees no rise in a new series
         self.failures = counter("publisher", "failures", "Cuts that failed; their changes go into the next version")
         self.skipped = counter(
             "publisher", "skipped_ticks", "Ticks skipped because the previous version was still being written"
@@ -50,7 +42,7 @@ class Meters:
         since.set_function(lambda: self._clock.monotonic_s() - self._committed_s)
 
     def committed(self, version: int, rows: int, size: int) -> None:
-        """A version was committed now."""
+        """Record that a version was committed now."""
         self._committed_s = self._clock.monotonic_s()
         self.version.set(version)
         self.rows.set(rows)
@@ -58,7 +50,7 @@ class Meters:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Take the time of a stage."""
+        """Measure the time of a stage."""
         begin_s = self._clock.monotonic_s()
         try:
             yield

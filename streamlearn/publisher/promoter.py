@@ -1,6 +1,6 @@
-"""Following: what is committed is judged, and what passed is promoted. Pointer log and verdicts are its only state.
+"""Promoter: judges what is committed and promotes what passed. The pointer log and verdicts are its only state.
 
-It begins anew from them each time, so that it makes no difference whether it was interrupted.
+It reads them again each time, so an interruption makes no difference.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamlearn.versions import History, Known, Pointer, PointerLog, Request, R
 from streamlearn.versions.pointer.fence import Fence
 from streamlearn.versions.pointer.moves import publish, taints_of
 
-__all__ = ["Following", "Step"]
+__all__ = ["Promoter", "Step"]
 
 _BY = "publisher of run {run}"
 _log = logging.getLogger(__name__)
@@ -27,13 +27,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Step:
-    """What following has come to.
+    """The history, the pointer and the pending requests after one round of judging and promoting.
 
-    Attributes:
-        known: The history.
-        pointer: Where it stands.
-        requests: Requests that training has not obeyed.
-        said: Why the newest version is not served; empty when it is.
+    `said` is why the newest version is not served; empty when it is.
     """
 
     known: tuple[Known, ...]
@@ -43,18 +39,13 @@ class Step:
 
 
 class _Served(Exception):
-    """The version is the active one already; nothing is to be moved."""
+    """The version is already active; the pointer stays."""
 
 
-class Following:
+class Promoter:
     """Judges and promotes the versions of a model.
 
-    Args:
-        store: Where they are.
-        model: Whose they are.
-        judge: Who judges.
-        teller: Who tells the registry.
-        settings: What is promoted, and what follows a rejection.
+    The settings say whether to promote, and what follows a rejection.
     """
 
     def __init__(
@@ -81,91 +72,89 @@ class Following:
         return None if active is None else active.version
 
     def requests(self, known: Sequence[Known] | None = None) -> tuple[Request, ...]:
-        """The requests after the last one that the newest version says was obeyed."""
+        """The requests after the last one that the newest version records as obeyed."""
         return tuple(self._requests.waiting(self._history.read() if known is None else known))
 
     def follow(self, run: int, *, can_score: bool) -> Step:
-        """Judge every version that has no verdict, oldest first, and promote the newest that is clean.
+        """Judge every version without a verdict, oldest first, and promote the newest clean one on behalf of a run.
 
-        Args:
-            run: On behalf of which run.
-            can_score: Whether the newest version's rows are there to score samples with.
+        `can_score` says whether the newest version's rows are there to score samples with.
 
         Raises:
             RunOver: A newer run has taken over.
-            StoreError: The store refuses; it can be called again.
+            StoreError: The store refuses; try again later.
         """
         known = self._history.read()
         with self._meters.stage("judge"):
-            known = self._judged(known, can_score=can_score)
+            known = self._judge_all(known, can_score=can_score)
         with self._meters.stage("promote"):
-            said, moved = self._promote(known, run)
+            reason, move = self._promote(known, run)
             if self._settings.on_reject == "rewind":
                 self._ask_rewind(known, run)
             pointer = self._log.newest()
-        self._teller.tell(known, moved)
-        return Step(known, pointer, self.requests(known), said)
+        self._teller.tell(known, move)
+        return Step(known, pointer, self.requests(known), reason)
 
-    def _judged(self, known: tuple[Known, ...], *, can_score: bool) -> tuple[Known, ...]:
-        unjudged = [at for at, one in enumerate(known) if one.outcome is None and one.is_whole]
+    def _judge_all(self, known: tuple[Known, ...], *, can_score: bool) -> tuple[Known, ...]:
+        unjudged = [at for at, version in enumerate(known) if version.outcome is None and version.is_whole]
         for at in unjudged:
-            one = known[at]
-            # A verdict has to be of one who may still give it; what is scored is the newest alone.
+            version = known[at]
             if (busy_with := self._judge.busy_with) is not None:
-                _log.warning("version %d waits for the judge, which is still at version %d", one.version, busy_with)
+                _log.warning("version %d waits for the judge, which is still at version %d", version.version, busy_with)
                 break
+            # Only the newest version can be scored.
             verdict = self._verdict(known, at, can_score=can_score and at == len(known) - 1)
-            written = write_verdict(self._store, self._history.folder(one.ref), verdict)
+            written = write_verdict(self._store, self._history.folder(version.ref), verdict)
             self._meters.versions.labels(written.outcome).inc()
             if written.outcome == "rejected":
-                said = "; ".join(f"{one.check}: {one.said}" for one in written.findings if not one.is_ok)
-                _log.warning("version %d is rejected: %s", one.version, said)
+                reasons = "; ".join(f"{bad.check}: {bad.said}" for bad in written.findings if not bad.is_ok)
+                _log.warning("version %d is rejected: %s", version.version, reasons)
             known = self._history.read()
         return known
 
     def _verdict(self, known: Sequence[Known], at: int, *, can_score: bool) -> Verdict:
         pointer = self._log.newest()
         number = 0 if pointer.active is None else pointer.active.version
-        active = next((one for one in known[:at] if one.version == number), None)
-        earlier = [one for one in known[:at] if one.version <= number and one.is_promotable(pointer.accepted)]
+        active = next((version for version in known[:at] if version.version == number), None)
+        earlier = [old for old in known[:at] if old.version <= number and old.is_promotable(pointer.accepted)]
         case = self._judge.case(known[at], active=active, earlier=earlier, can_score=can_score)
         return self._judge.judge(case)
 
     def _promote(self, known: Sequence[Known], run: int) -> tuple[str, Pointer | None]:
-        """Serve the newest clean version; gives why not, and the move."""
+        """Promote the newest clean version; returns why the newest version is not served, and the move if any."""
         if not self._settings.promote:
             return "promote is false", None
         pointer = self._log.newest()
         tainted = taints_of(pointer, known)
-        clean = [one for one in known if one.version not in tainted and one.is_promotable(pointer.accepted)]
+        clean = [old for old in known if old.version not in tainted and old.is_promotable(pointer.accepted)]
         if not clean:
             return "no version is clean", None
         newest = clean[-1]
-        active = next((one for one in known if one.ref == pointer.active), None)
+        not_clean = f"version {known[-1].version} is tainted or rejected"
+        active = next((version for version in known if version.ref == pointer.active), None)
         if active is not None and newest.version <= active.version:
-            is_active = active.version == known[-1].version
-            return ("" if is_active else f"version {known[-1].version} is tainted or rejected"), None
+            return ("" if active.version == known[-1].version else not_clean), None
         self._fence.check(run)
         try:
-            moved = self._log.move(lambda now: _followed(now, known, newest, run), by=_BY.format(run=run))
+            move = self._log.move(lambda now: _promoted(now, known, newest, run), by=_BY.format(run=run))
         except _Served:
             return "", None
         except MoveRefused as error:
             return error.message, None
-        _log.info("version %d is served, by move %d", newest.version, moved.seq)
-        return ("" if newest is known[-1] else f"version {known[-1].version} is tainted or rejected"), moved
+        _log.info("version %d is served, by move %d", newest.version, move.seq)
+        return ("" if newest is known[-1] else not_clean), move
 
     def _ask_rewind(self, known: Sequence[Known], run: int) -> None:
-        """Ask training to go back when a rejection has tainted the newest version, once."""
+        """Request a rewind of training, once, when a rejection has tainted the newest version."""
         tainted = taints_of(self._log.newest(), known)
         began = tainted.get(known[-1].version) if known else None
-        rejected = next((one for one in known if one.version == began and one.outcome == "rejected"), None)
+        rejected = next((old for old in known if old.version == began and old.outcome == "rejected"), None)
         if rejected is None or self.requests(known):
             return
-        # What training could not go back to once, it is not asked for again.
-        refused = {one.to for one in self._requests.refusals()}
-        clean = [one for one in known if one.version not in tainted and one.is_whole and one.outcome == "passed"]
-        clean = [one for one in clean if one.ref not in refused]
+        # A rewind that training refused is not requested again.
+        refused = {request.to for request in self._requests.refusals()}
+        clean = [old for old in known if old.version not in tainted and old.is_whole and old.outcome == "passed"]
+        clean = [version for version in clean if version.ref not in refused]
         if not clean:
             return
         reason = f"version {rejected.version} was rejected"
@@ -173,7 +162,7 @@ class Following:
         _log.warning("training is asked to go back to version %d: %s (request %d)", made.to.version, reason, made.seq)
 
 
-def _followed(now: Pointer, known: Sequence[Known], newest: Known, run: int) -> Pointer:
+def _promoted(now: Pointer, known: Sequence[Known], newest: Known, run: int) -> Pointer:
     if now.active == newest.ref:
         raise _Served
     return publish(now, known, newest.version, run)

@@ -1,6 +1,6 @@
-"""Publisher: when a version is cut from a trainer, and that nothing is lost on the way.
+"""Publisher: decides when to cut a version from a trainer, and loses nothing if a cut fails.
 
-How a version is written, judged and followed is others' to know.
+Other modules write, judge and promote versions.
 """
 
 from __future__ import annotations
@@ -13,27 +13,16 @@ import threading
 from collections.abc import Callable, Sequence
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import (
-    CutFailed,
-    EpochOver,
-    FileMissing,
-    PushUnsure,
-    RunOver,
-    ShardNotReady,
-    StoreError,
-    StreamlearnError,
-    UsageError,
-    VersionDefect,
-)
+from streamlearn.errors import CutFailed, FileMissing, RunOver, StoreError, StreamlearnError, UsageError, VersionDefect
 from streamlearn.ps import PsClient
 from streamlearn.publisher.bases import Bases, Compact
 from streamlearn.publisher.cut_state import Noted, Resumed
 from streamlearn.publisher.judge import Judge
-from streamlearn.publisher.lineage import Lineage, check_row_type
+from streamlearn.publisher.lineage import Lineage
 from streamlearn.publisher.meters import Meters
-from streamlearn.publisher.promoter import Following, Step
+from streamlearn.publisher.promoter import Promoter, Step
 from streamlearn.publisher.teller import Teller
-from streamlearn.publisher.version_files import Writing, cuts_failed, newest_chain, number_max
+from streamlearn.publisher.version_files import TRAINER_ERRORS, VersionFiles, newest_chain, number_max
 from streamlearn.settings import PublisherSettings
 from streamlearn.versions import Chain, Committed, Head, Registry, Request, Requests, Store, VersionRef, write_revert
 from streamlearn.versions.format.manifest import Position
@@ -45,38 +34,26 @@ from streamlearn.versions.store.settings import FileSettings
 __all__ = ["QUIET_S_MAX", "Publisher"]
 
 QUIET_S_MAX = 3_600.0
-"""How long, at most, positions may move on with nothing learned before a version says where they are."""
-
-# After these no cut can succeed before the trainer has done something about it.
-_ENDS = (RunOver, EpochOver, PushUnsure, ShardNotReady, UsageError)
+"""The longest time for which positions may advance, with nothing learned, before a version records them."""
 _log = logging.getLogger("streamlearn.publisher.Publisher")
 
 
 class Publisher:
-    """Publishes versions of what a trainer learns, from a thread of its own.
+    """Publishes versions of a trainer's model, from a thread of its own.
 
-    The trainer calls `boundary` at every step boundary, with no push under way; where a tick is due it seals, which
-    takes milliseconds, and everything else happens while training goes on. A cut that fails harms nothing: the next
-    one says what it would have said. What the trainer has to do something about is raised by `boundary`.
+    The trainer calls `boundary` at every step boundary, with no push under way. If a tick is due, `boundary` seals a
+    version, which takes milliseconds; the rest happens while training continues. A failed cut harms nothing: the next
+    version includes its changes. `boundary` raises the errors that the trainer must handle.
 
-    Args:
-        client: The parameter server.
-        store: Where versions are; the same one for its shards.
-        lineage: What all versions have in common.
-        settings: How often, and what becomes of versions.
-        judge: Who judges; by default one that scores no samples.
-        registry: Who is told of versions and moves.
-        compact: Writes the base that stands for a version, such as `compact_apart` gives; None asks for none.
-        files: Limits of files.
-        quiet_s_max: How long positions may move on with nothing learned before a version says where they are.
-        clock: What time is taken by.
-        by: Whose run it is, for people.
+    The store must also be the store of the client's shards. The default judge scores no samples. `compact` writes the
+    base that stands for a version, such as the result of `compact_apart`; without it no bases are written. `by` names
+    the owner of this run, for people.
 
     Attributes:
         run: The number of this run; 0 before `start`.
         committed: The newest committed version; None before the first.
-        requests: What operators have asked of training and no version says it obeyed, in order.
-        step: What following came to last; None before the first.
+        requests: Requests of operators that no version records as obeyed, in order.
+        step: The result of the last judging and promoting; None before the first.
     """
 
     def __init__(
@@ -94,34 +71,34 @@ class Publisher:
         clock: Clock = SYSTEM_CLOCK,
         by: str = "",
     ) -> None:
-        check_row_type(lineage, (settings or PublisherSettings()).row_type)
+        self._settings = settings or PublisherSettings()
+        lineage.check_row_type(self._settings.row_type)
         self.run = 0
         self.committed: VersionRef | None = None
         self.requests: tuple[Request, ...] = ()
         self.step: Step | None = None
-        self._settings = settings or PublisherSettings()
         self._client, self._store, self._lineage, self._clock = client, store, lineage, clock
         self._by = by or f"{socket.gethostname()}:{os.getpid()}"
         self._meters = Meters(clock)
         self._teller = Teller(registry, store, clock)
         self._fence = Fence(store, lineage.model, clock=clock)
         self._files, self._quiet_s_max = files or store.files, quiet_s_max
-        self._writing = Writing(client, store, self._files, meters=self._meters, clock=clock)
+        self._version_files = VersionFiles(client, store, self._files, meters=self._meters, clock=clock)
         self._bases = Bases(compact, self._settings.base_deltas_max, self._meters)
-        self._following = Following(
+        self._promoter = Promoter(
             store, lineage.model, judge or Judge(clock=clock), self._teller, self._settings,
             meters=self._meters, clock=clock,
         )  # fmt: skip
-        # Only the trainer's thread reads and writes these while nothing is under way, only the other one meanwhile.
+        # The publisher's thread alone uses these while it runs; otherwise the trainer's thread alone.
         self._thread: threading.Thread | None = None
-        self._numbered = 0  # the highest number of a version that was ever begun
+        self._numbered = 0  # the highest version number that was ever begun
         self._learned = 0  # rows learned up to the newest committed version
-        self._obeyed = 0.0  # the last request that the newest committed version says was obeyed
+        self._obeyed = 0.0  # the last request that the newest committed version records as obeyed
         self._positions: tuple[Position, ...] = ()  # those of the newest committed version
         self._positions_s = clock.monotonic_s()  # when it was written
-        self._unsure: tuple[Head, Noted] | None = None  # a version whose manifest may be there
+        self._unsure: tuple[Head, Noted] | None = None  # a version that may or may not have its manifest
         self._failures, self._last = 0, ""
-        self._over: BaseException | None = None
+        self._error: BaseException | None = None  # what `boundary` raises
         self._due_s = clock.monotonic_s() + self._settings.publish_interval_s
 
     @property
@@ -131,31 +108,31 @@ class Publisher:
 
     @property
     def learned_rows(self) -> int:
-        """Rows that the newest committed version says were learned from, since `start` or the last `resume`."""
+        """Rows learned from up to the newest committed version, since `start` or the last `resume`."""
         return self._learned
 
     def is_behind(self, positions: Sequence[Position]) -> bool:
-        """Whether positions moved on from those of the newest version too long ago for no version to say so.
+        """Whether positions have advanced beyond those of the newest version for `quiet_s_max`.
 
-        What nobody says is lost when training starts again after the topic has deleted it, be it empty messages.
+        Messages after the recorded positions, even empty ones, are lost if the topic deletes them before a restart.
         """
         age_s = self._clock.monotonic_s() - self._positions_s
         return age_s >= self._quiet_s_max and _offsets(positions) != _offsets(self._positions)
 
     @property
     def is_due(self) -> bool:
-        """Whether `boundary` would do something now; it costs nothing to ask."""
+        """Whether `boundary` would do something now; cheap to call."""
         has_to_tell = self._teller.is_due and not self.is_busy
-        return self._over is not None or has_to_tell or self._clock.monotonic_s() >= self._due_s
+        return self._error is not None or has_to_tell or self._clock.monotonic_s() >= self._due_s
 
     def start(self) -> Resumed:
-        """Begin a run: older runs may publish no more. What the last one left half done is done.
+        """Begin a run, which ends older runs, and complete the work that the last run left half done.
 
-        Then restore all shards to what this gives, in the epoch of its run, and go on from there.
+        Then restore all shards to the returned version, in the epoch of the returned run, and continue from there.
 
         Raises:
-            UsageError: Features, labels or tables are not those of the newest version.
-            ConfigError: Versions are to be signed, and there is no key for it.
+            UsageError: Features, labels or tables differ from those of the newest version.
+            ConfigError: Versions must be signed, and there is no key for it.
             VersionDefect: The newest version cannot be read.
         """
         self._store.signatures.check_can_sign()
@@ -163,12 +140,12 @@ class Publisher:
         return self.resume()
 
     def resume(self) -> Resumed:
-        """Find where to go on: after `start`, after a recovery, and after someone else wrote a version of this run.
+        """Find where to continue: after `start`, after a recovery, and after another writer added a version of the run.
 
         Raises:
             RunOver: A newer run has taken over.
             VersionDefect: The newest version cannot be read.
-            FileMissing: The newest version is not in the store any more.
+            FileMissing: The newest version has disappeared from the store.
         """
         self._join()
         self._fence.check(self.run)
@@ -176,8 +153,8 @@ class Publisher:
         if chain is not None:
             self._lineage.check(chain.manifest)
         if self.committed is not None and (chain is None or chain.version < self.committed.version):
-            left = "it is empty" if chain is None else f"the newest is {chain.version}"
-            message = f"version {self.committed.version} of {self._lineage.model!r} was in the store, but now {left}"
+            now = "it is empty" if chain is None else f"the newest is {chain.version}"
+            message = f"version {self.committed.version} of {self._lineage.model!r} was in the store, but now {now}"
             raise FileMissing(message, help="restore the contents of the store; training never starts over by itself")
         self.committed = None if chain is None else chain.ref
         self._obeyed = 0.0 if chain is None else chain.manifest.metrics.get(OBEYED, 0.0)
@@ -186,57 +163,51 @@ class Publisher:
             self._positions, self._positions_s = chain.manifest.positions, self._clock.monotonic_s() - max(0.0, age_s)
         self._numbered = max(self._numbered, number_max(self._store, self._lineage.model))
         self._bases.stand_at(chain)
-        self._learned, self._failures, self._unsure, self._over = 0, 0, None, None
+        self._learned, self._failures, self._unsure, self._error = 0, 0, None, None
         self._due_s = self._clock.monotonic_s() + self._settings.publish_interval_s
         try:
-            # Rows of versions before the restored one are gone, and nobody has samples yet.
-            self._take(self._following.follow(self.run, can_score=False))
+            # No scoring: rows of versions before the restored one are gone, and there are no samples yet.
+            self._take(self._promoter.follow(self.run, can_score=False))
         except VersionDefect as error:
-            # A damaged move of the pointer keeps nobody from learning; a damaged request does.
+            # A damaged move of the pointer does not stop training; a damaged request does.
             self._not_served(error)
-            self.requests = self._following.requests()
+            self.requests = self._promoter.requests()
         return Resumed(self.run, chain, self.requests)
 
     def first(self, note: Callable[[], Noted]) -> VersionRef:
-        """Publish the first version, a base, before anything was learned; returns when it is committed and judged.
+        """Publish the first version, a base, before training begins; returns when it is committed and judged.
 
         Raises:
             CutFailed: A shard could not write it.
             StoreError: The store refuses.
-            UsageError: There is a version already; `resume` finds one of which the store did not tell.
+            UsageError: A version exists already. If the store did not answer about it, `resume` finds it.
         """
         if self.committed is not None:
             message = f"version {self.committed.version} exists already"
             raise UsageError(message, help="restore all shards to it and continue from it")
-        noted, version = note(), self.take_number()
-        with self._meters.stage("seal"):
-            self._client.seal(version)
-        head = self._lineage.head(self.run, version, None)
+        noted, head = note(), self._seal()
         try:
             ref = self._commit(head, noted)
         except Exception:
             if self._unsure is None:
-                self._leave(head)
+                self._abandon(head)
             raise
-        self._take(self._following.follow(self.run, can_score=False))
+        self._take(self._promoter.follow(self.run, can_score=False))
         return ref
 
     def boundary(self, note: Callable[[], Noted]) -> bool:
-        """A step boundary: cut a version if a tick is due. Nothing may be pushed meanwhile.
+        """Cut a version if a tick is due; call it at a step boundary, with no push under way.
 
-        Args:
-            note: Gives what belongs to this boundary; asked for only when a version might be cut.
-
-        Returns:
-            Whether a version was cut here.
+        `note` returns the trainer's state at this boundary; it is called only if a version may be cut. Returns whether
+        a version was cut.
 
         Raises:
             RunOver: A newer run has taken over: end.
             EpochOver, PushUnsure, ShardNotReady: Restore all shards, and call `resume`.
-            CutFailed: `failures_max` cuts failed one after the other; calling again goes on trying.
+            CutFailed: `failures_max` cuts failed in a row; further calls try again.
         """
-        if self._over is not None:
-            raise self._over
+        if self._error is not None:
+            raise self._error
         if self.committed is None:
             message = "the first version has not been written yet"
             raise UsageError(message, help="call `start`, restore all shards, then `first` if `start` gave no chain")
@@ -249,37 +220,41 @@ class Publisher:
         if self.is_busy:
             self._meters.skipped.inc()
             return False
-        self._check_failures()
+        if self._failures >= self._settings.failures_max:
+            failures, self._failures = self._failures, 0
+            message = f"{failures} cuts failed in a row; the last: {self._last}"
+            help = (
+                "see why the store or the shards refuse; nothing is lost: after a restart, training learns again from "
+                "the samples after the newest version"
+            )
+            raise CutFailed(message, help=help)
         if self._unsure is not None:
             self._begin(self._settle_unsure)
             return False
         return self._cut(note())
 
     def obey(self, request: Request) -> VersionRef:
-        """Put training back as a request asks: the revert it writes says itself that the request is obeyed.
+        """Put training back as the first of `requests` demands, with a revert that records the request as obeyed.
 
-        Nothing may be pushed meanwhile. Then restore all shards in the next epoch, to what `resume` gives; several
-        requests are obeyed in their order before that.
-
-        Args:
-            request: The first of `requests`.
+        Call it with no push under way. Then restore all shards in the next epoch, to the result of `resume`; obey
+        further requests in order before that.
 
         Raises:
-            UsageError: It is not the first one that is still to be obeyed.
+            UsageError: It is not the first pending request.
             RunOver: A newer run has taken over.
-            VersionDefect: The version it asks for is not there any more, or is another one of that number.
+            VersionDefect: The requested version is gone, or another version has its number.
             StoreError: The store refuses.
         """
         self._join()
         if not self.requests or request.seq != self.requests[0].seq:
-            asked = [one.seq for one in self.requests]
-            message = f"cannot obey request {request.seq}; the pending requests are {asked}"
+            pending = [waiting.seq for waiting in self.requests]
+            message = f"cannot obey request {request.seq}; the pending requests are {pending}"
             raise UsageError(message, help="obey each request once, in order")
         to = Chain.find(self._store, self._lineage.model, request.to.version)
         if to.ref != request.to:
             raise defective(to.head.folder, "foreign", f"request {request.seq} asks for {request.to}, not {to.ref}")
         self._fence.check(self.run)
-        # A run that is over may have committed a version since the numbers were looked at.
+        # A run that is over may have committed a version since `resume`.
         self._numbered = max(self._numbered, number_max(self._store, self._lineage.model))
         try:
             done = write_revert(
@@ -287,7 +262,7 @@ class Publisher:
                 skips=request.skips, metrics={OBEYED: float(request.seq)}, files=self._files, clock=self._clock,
             )  # fmt: skip
         except (StoreError, UsageError):
-            self._fence.check(self.run)  # a newer run that wrote meanwhile is why
+            self._fence.check(self.run)  # a newer run that wrote meanwhile is the cause
             raise
         _log.warning(
             "training goes back to version %d by version %d, as request %d of %s asks",
@@ -297,42 +272,34 @@ class Publisher:
         return done.ref
 
     def refuse(self, request: Request, reason: str) -> None:
-        """Go on without the first of `requests`, which cannot be obeyed; the next version says that it is done with.
-
-        Raises:
-            StoreError: The store refuses.
-        """
+        """Skip the first of `requests`, which cannot be obeyed; the next version records it as settled."""
         Requests(self._store, self._lineage.model, clock=self._clock).refuse(request, reason)
         self._obeyed, self.requests = float(request.seq), self.requests[1:]
 
     def take_number(self) -> int:
-        """The number of the next version, given once; for whoever else writes one, such as a revert."""
+        """Return the next version number, once; also for other writers of versions, such as a revert."""
         self._numbered += 1
         return self._numbered
 
     def make_due(self) -> None:
-        """Have the next `boundary` cut, whenever the next tick is: for the last of a run."""
+        """Make the next `boundary` cut a version, such as the last of a run."""
         self._due_s = self._clock.monotonic_s()
 
     def settle(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing is under way. Gives whether that is so within some time.
-
-        Raises:
-            StreamlearnError: What `boundary` would raise.
-        """
+        """Wait until no work is under way; returns whether that happened in time. Raises the errors of `boundary`."""
         self._join(timeout_s)
-        if self._over is not None:
-            raise self._over
+        if self._error is not None:
+            raise self._error
         return not self.is_busy
 
     def close(self) -> None:
-        """Wait for the version that is under way; no other is begun. A base that is being written goes on."""
+        """Wait for the version under way and begin no other. A base that is being written continues."""
         self._join()
 
     def __enter__(self) -> Publisher:
         return self
 
-    def __exit__(self, *ended: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _cut(self, noted: Noted) -> bool:
@@ -340,19 +307,22 @@ class Publisher:
         assert learned >= 0, (noted.learned_rows, self._learned)
         if not learned and not self._settings.empty_versions and not self.is_behind(noted.cut.positions):
             self._meters.empty.inc()
-            # Requests may have come, and something may still be to be promoted.
+            # There may be new requests, or an older version to promote.
             self._begin(self._follow)
             return False
-        version = self.take_number()
         try:
-            with self._meters.stage("seal"):
-                self._client.seal(version)
+            head = self._seal()
         except CutFailed as error:
-            self._failed(version, error)
+            self._failed(self._numbered, error)
             return False
-        head = self._lineage.head(self.run, version, self.committed)
         self._begin(lambda: self._publish(head, noted))
         return True
+
+    def _seal(self) -> Head:
+        version = self.take_number()
+        with self._meters.stage("seal"):
+            self._client.seal(version)
+        return self._lineage.head(self.run, version, self.committed)
 
     def _begin(self, work: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=self._run, args=(work,), name="streamlearn-publisher", daemon=True)
@@ -361,42 +331,42 @@ class Publisher:
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        # Whatever it is, the trainer hears of it at its next boundary; a thread has nobody else to tell.
+        # The next `boundary` raises it in the trainer's thread.
         except BaseException as error:
-            self._over = error
+            self._error = error
 
     def _publish(self, head: Head, noted: Noted) -> None:
         try:
             self._commit(head, noted)
-        except _ENDS:
-            self._leave(head)
+        except TRAINER_ERRORS:
+            self._abandon(head)
             raise
         except (StreamlearnError, OSError) as error:
             if self._unsure is None:
-                self._leave(head)
+                self._abandon(head)
             self._failed(head.version, error)
             return
         self._follow()
 
     def _commit(self, head: Head, noted: Noted) -> VersionRef:
-        """Write a sealed version; when this returns it is committed."""
+        """Write and commit a sealed version."""
         learned, begin_s = noted.learned_rows - self._learned, self._clock.monotonic_s()
         noted = noted.obeying(self._obeyed)
         try:
-            done = self._writing.write(head, noted, learned, self._fence)
+            done = self._version_files.write(head, noted, learned, self._fence)
         except (StoreError, OSError) as error:
             if isinstance(error, RunOver):
                 raise
-            # The manifest may be there, and only the answer lost: no other version may follow its parent then.
+            # Only the answer may be lost. If the manifest was written, no other version may follow its parent.
             self._unsure = (head, noted)
-            found = self._writing.found(head)
+            committed = self._version_files.find(head)
             self._unsure = None
-            if found is None:
+            if committed is None:
                 raise
-            done = found
+            done = committed
         self._committed(done, noted)
         files, took_s = done.manifest.files, self._clock.monotonic_s() - begin_s
-        rows, size = sum(one.rows for one in files if one.kind == "rows"), sum(one.bytes for one in files)
+        rows, size = sum(file.rows for file in files if file.kind == "rows"), sum(file.bytes for file in files)
         self._meters.committed(head.version, rows, size)
         self._meters.versions.labels("committed").inc()
         _log.info(
@@ -413,25 +383,25 @@ class Publisher:
         self._meters.failed_ratio.set(0)
         active = None
         with contextlib.suppress(StoreError):
-            active = self._following.active()
+            active = self._promoter.active()
         keep = () if active is None or active >= ref.version else (active,)
         try:
             self._client.commit(ref, keep=keep)
-        except _ENDS:
+        except TRAINER_ERRORS:
             raise
         except StreamlearnError as error:
-            # Committed it is; the next seal tells the shards again.
-            _log.warning("version %d is committed, but a shard was not told: %s", ref.version, error.message)
+            # It is committed; the next seal tells the shards again.
+            _log.warning("version %d is committed, but a shard does not know it yet: %s", ref.version, error.message)
         self._bases.committed(ref.version, is_base=done.manifest.kind == "base")
 
     def _follow(self) -> None:
         try:
             self._fence.check(self.run)
-            self._take(self._following.follow(self.run, can_score=True))
-        except _ENDS:
+            self._take(self._promoter.follow(self.run, can_score=True))
+        except TRAINER_ERRORS:
             raise
         except (StreamlearnError, OSError) as error:
-            # It stays committed; it is judged and promoted with the next one.
+            # The version stays committed; it is judged and promoted with the next one.
             self._not_served(error)
 
     def _not_served(self, error: Exception) -> None:
@@ -439,44 +409,38 @@ class Publisher:
         _log.warning("version %s is not served yet: %s", self.committed, error)
 
     def _settle_unsure(self) -> None:
-        """Find out whether the version is committed of which nobody could tell."""
+        """Find out whether the version with the lost answer is committed."""
         assert self._unsure is not None
         head, noted = self._unsure
         try:
-            found = self._writing.found(head)
+            committed = self._version_files.find(head)
         except (StoreError, OSError) as error:
             self._failed(head.version, error)
             return
         self._unsure = None
-        if found is None:
-            self._leave(head)
+        if committed is None:
+            self._abandon(head)
             return
-        self._committed(found, noted)
+        self._committed(committed, noted)
         self._follow()
 
-    def _leave(self, head: Head) -> None:
-        """Give a version up; what it wrote belongs to the next."""
+    def _abandon(self, head: Head) -> None:
+        """Give a version up; its changes go into the next one."""
         if self.committed is not None and self.committed.version == head.version:
-            return  # what failed came after its manifest
+            return  # the failure came after its manifest
         try:
             self._client.abandon(head.version)
-            self._writing.sweep(head)
+            self._version_files.sweep(head)
         except (StreamlearnError, OSError) as error:
-            # The next seal gives it up; files that stay are orphans.
+            # The next seal abandons it; remaining files are orphans.
             _log.debug("version %d could not be given up on all shards: %s", head.version, error)
 
     def _failed(self, version: int, error: BaseException) -> None:
         self._failures += 1
         self._meters.failures.inc()
         self._meters.failed_ratio.set(self._failures / self._settings.failures_max)
-        said = error.message if isinstance(error, StreamlearnError) else str(error)
-        self._last = said
-        _log.warning("version %d was not published; the next version includes its changes: %s", version, said)
-
-    def _check_failures(self) -> None:
-        if self._failures >= self._settings.failures_max:
-            failures, self._failures = self._failures, 0
-            raise cuts_failed(failures, self._last)
+        self._last = error.message if isinstance(error, StreamlearnError) else str(error)
+        _log.warning("version %d was not published; the next version includes its changes: %s", version, self._last)
 
     def _take(self, step: Step) -> None:
         self.step, self.requests = step, step.requests
@@ -487,4 +451,4 @@ class Publisher:
 
 
 def _offsets(positions: Sequence[Position]) -> list[tuple[int, int]]:
-    return [(one.partition, one.offset) for one in positions]
+    return [(position.partition, position.offset) for position in positions]

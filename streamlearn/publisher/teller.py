@@ -1,4 +1,7 @@
-"""Teller: tells the registry what a publisher did, and sees that what it missed is told. The store stays the truth."""
+"""Teller: reports a publisher's versions and moves to the registry, and repeats reports that the registry missed.
+
+The store stays the truth.
+"""
 
 from __future__ import annotations
 
@@ -13,36 +16,30 @@ __all__ = ["Teller"]
 
 
 class Teller:
-    """Tells a registry of versions and moves, when there is one.
-
-    Args:
-        registry: The registry; None tells nobody.
-        store: Where versions and the pointer are.
-        clock: What time is taken by.
-    """
+    """Reports versions and moves to a registry; without one it does nothing."""
 
     def __init__(self, registry: Registry | None, store: Store, clock: Clock) -> None:
         self._announcer = None if registry is None else Announcer(store, registry, clock=clock)
         self._pause_s = 0.0 if registry is None else registry.settings.reach_s
         self._clock, self._lock = clock, threading.Lock()
-        self._told: dict[int, Known] = {}
+        self._reported: dict[int, Known] = {}
         self._retry_s = 0.0
 
     @property
     def is_due(self) -> bool:
-        """Whether something was not told, and may be tried again now."""
+        """Whether the registry missed a report, and it is time to try again."""
         is_behind = self._announcer is not None and self._announcer.is_behind()
         return is_behind and self._clock.monotonic_s() >= self._retry_s
 
     def tell(self, known: Sequence[Known], moved: Pointer | None) -> None:
-        """Tell what is new of versions, and of a move; a registry that does not answer is told later."""
+        """Report new, changed and removed versions, and a move; if the registry does not answer, `tell_again` does."""
         if self._announcer is None:
             return
         with self._lock:
-            new = [one for one in known if self._told.get(one.version) != one]
-            now = {one.version: one for one in known}
-            gone = [version for version in self._told if version not in now]
-            self._told = now
+            now = {version.version: version for version in known}
+            new = [version for version in known if self._reported.get(version.version) != version]
+            gone = [version for version in self._reported if version not in now]
+            self._reported = now
             if new:
                 self._announcer.published(new)
             if gone:
@@ -54,7 +51,7 @@ class Teller:
             self._retry_s = self._clock.monotonic_s() + self._pause_s
 
     def tell_again(self) -> None:
-        """Tell what was missed."""
+        """Repeat the reports that the registry missed."""
         if self._announcer is not None:
             with self._lock:
                 self._announcer.keep_up()

@@ -1,4 +1,4 @@
-"""Writing: the files and the manifest of one version that is sealed. It does not know when, nor what comes of it."""
+"""VersionFiles: writes the files and the manifest of a sealed version. It does not decide when."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 from msgspec import structs
 
 from streamlearn.clock import Clock
-from streamlearn.errors import CutFailed, FileMissing, VersionDefect
+from streamlearn.errors import EpochOver, FileMissing, PushUnsure, RunOver, ShardNotReady, UsageError, VersionDefect
 from streamlearn.ps import PsClient
 from streamlearn.publisher.cut_state import Noted
 from streamlearn.publisher.figures import metric_figures, row_figures, tensor_figures
@@ -15,40 +15,30 @@ from streamlearn.publisher.meters import Meters
 from streamlearn.versions import Chain, Committed, Head, Store, VersionWriter
 from streamlearn.versions.format.manifest import decode_manifest
 from streamlearn.versions.pointer.fence import Fence
-from streamlearn.versions.store.layout import MANIFEST_NAME, SHAPES, parse_folder, shape_folder
+from streamlearn.versions.store.layout import MANIFEST_NAME, version_folders
 from streamlearn.versions.store.settings import FileSettings
 
-__all__ = ["Writing", "cuts_failed", "newest_chain", "number_max"]
+__all__ = ["TRAINER_ERRORS", "VersionFiles", "newest_chain", "number_max"]
 
+# After these errors no cut can succeed until the trainer restores its shards or ends.
+TRAINER_ERRORS = (RunOver, EpochOver, PushUnsure, ShardNotReady, UsageError)
 _MANIFEST_BYTES_MAX = 1 << 30
 
 
-class Writing:
-    """Writes versions.
-
-    Args:
-        client: Whose shards write the rows.
-        store: Where to; the same one for the shards.
-        files: Limits of files.
-        meters: Where stages are timed.
-        clock: When a version is written.
-    """
+class VersionFiles:
+    """Writes versions to the store that the client's shards write to."""
 
     def __init__(self, client: PsClient, store: Store, files: FileSettings, *, meters: Meters, clock: Clock) -> None:
         self._client, self._store, self._files, self._meters, self._clock = client, store, files, meters, clock
 
     def write(self, head: Head, noted: Noted, learned_rows: int, fence: Fence) -> Committed:
-        """Write a sealed version, its manifest last.
+        """Write a sealed version, its manifest last, after a check that its run is not over.
 
-        Args:
-            head: What the version is.
-            noted: What the trainer gave.
-            learned_rows: Rows learned from since its parent.
-            fence: Asked just before the manifest whether the run still may.
+        `learned_rows` is the number of rows learned from since its parent.
 
         Raises:
             CutFailed: A shard could not write.
-            StoreError: The store refuses; `found` tells whether the manifest is there all the same.
+            StoreError: The store refuses; `find` tells whether the manifest was written nevertheless.
             RunOver: A newer run has taken over.
         """
         with self._meters.stage("export"):
@@ -69,12 +59,8 @@ class Writing:
             fence.check(head.run)
             return writer.finish(structs.replace(noted.cut, metrics=metrics), files, clock=self._clock)
 
-    def found(self, head: Head) -> Committed | None:
-        """The version, if its manifest is there: an answer of the store may have been lost.
-
-        Raises:
-            StoreError: The store does not tell.
-        """
+    def find(self, head: Head) -> Committed | None:
+        """Return the version if its manifest is in the store, in case the store's answer to `write` was lost."""
         path = f"{head.folder}/{MANIFEST_NAME}"
         try:
             data = self._store.read(path, bytes_max=_MANIFEST_BYTES_MAX)
@@ -84,26 +70,22 @@ class Writing:
         self._store.signatures.check(data, path)
         return Committed(head.folder, manifest, hashlib.sha256(data).hexdigest())
 
-    def sweep(self, head: Head) -> int:
-        """Remove what was written of a version that was given up, so that a full disk does not stay full.
+    def sweep(self, head: Head) -> None:
+        """Remove the files of an abandoned version, so that a full disk does not stay full.
 
-        What a shard still writes stays, and is an orphan; a version that is committed stays whole. Gives how many files
-        went.
+        Files that a shard writes later stay as orphans. A committed version is not touched.
         """
         if self._store.exists(f"{head.folder}/{MANIFEST_NAME}"):
-            return 0
-        count = 0
+            return
         for entry in self._store.entries(head.folder):
             folder = f"{head.folder}/{entry.name}"
             if entry.is_folder:
                 for file in self._store.entries(folder):
                     self._store.remove(f"{folder}/{file.name}")
-                    count += 1
-        return count
 
 
 def newest_chain(store: Store, model: str) -> Chain | None:
-    """The newest version of a model; None before the first."""
+    """The chain of the newest version of a model; None before the first."""
     try:
         return Chain.find(store, model)
     except VersionDefect as error:
@@ -113,17 +95,5 @@ def newest_chain(store: Store, model: str) -> Chain | None:
 
 
 def number_max(store: Store, model: str) -> int:
-    """The highest number any folder of a version has, committed or not, of whatever run."""
-    listed = ((shape, entry) for shape in SHAPES for entry in store.entries(shape_folder(model, shape)))
-    found = (parse_folder(model, shape, entry.name) for shape, entry in listed)
-    return max((one.version for one in found if one is not None), default=0)
-
-
-def cuts_failed(failures: int, last: str) -> CutFailed:
-    """The error of cuts that failed one after the other; `last` is the message of the last one."""
-    message = f"{failures} cuts failed in a row; the last: {last}"
-    help = (
-        "see why the store or the shards refuse; nothing is lost: after a restart, training learns again from "
-        "the samples after the newest version"
-    )
-    return CutFailed(message, help=help)
+    """The highest version number of any folder, committed or not, of any run."""
+    return max((folder.version for folder in version_folders(store, model)), default=0)

@@ -61,7 +61,7 @@ def run_shard(place: str, port: int, store: str) -> None:
     settings = msgspec.structs.replace(_SETTINGS, listen=[f"127.0.0.1:{port}"])
     server_module._EXPORT_NICE = 0  # beside all else that runs here an export would be done when the tests are
     server = ShardServer(Place.parse(place), OPTIONS, Shelf(open_store(store), MODEL), settings)
-    server._obeying.join()
+    server._order_thread.join()
 
 
 def take_step(pusher: Any, number: int) -> None:

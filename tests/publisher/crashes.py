@@ -36,7 +36,7 @@ STAGES: dict[str, tuple[str, str, bool]] = {
     "before the manifest": ("fence", "check", True),
     "after the manifest": ("writing", "write", True),
     "after the commit": ("client", "commit", True),
-    "after the verdict": ("following", "_judged", True),
+    "after the verdict": ("following", "_judge_all", True),
     "after the move": ("following", "_promote", True),
     "after all": ("following", "follow", True),
 }
@@ -109,7 +109,7 @@ def run_shard(place: str, port: int, store: str) -> None:
     settings = msgspec.structs.replace(SETTINGS, listen=[f"127.0.0.1:{port}"])
     server_module._EXPORT_NICE = 0  # beside all else that runs here an export would be done when the tests are
     server = ShardServer(Place.parse(place), OPTIONS, Shelf(open_store(store), MODEL), settings)
-    server._obeying.join()
+    server._order_thread.join()
 
 
 def run_dying_shard(place: str, port: int, store: str, trap: str) -> None:
@@ -144,8 +144,8 @@ def _die_in(training: Training, stage: str) -> None:
     objects = {
         "client": training.client,
         "fence": publisher._fence,
-        "writing": publisher._writing,
-        "following": publisher._following,
+        "writing": publisher._version_files,
+        "following": publisher._promoter,
     }
     original = getattr(objects[name], method)
 

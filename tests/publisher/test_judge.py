@@ -211,7 +211,7 @@ def scored(store: Store, settings: PublisherSettings | None = None, limits: Judg
     """A trainer whose versions are scored on samples."""
     training = Training(store, settings, judge=Judge(limits, samples=lambda: [samples_of(2_000), samples_of(500, 2)]))
     scorer = RowScorer(training.client)
-    training.publisher._following._judge._scorer = scorer
+    training.publisher._promoter._judge._scorer = scorer
     training.scorer = scorer  # type: ignore[attr-defined]
     return training
 
@@ -310,7 +310,7 @@ def test_few_samples_are_said_and_passed(store: Store) -> None:
 def test_only_the_newest_samples_are_scored(store: Store) -> None:
     with scored(store, limits=JudgeSettings(scored_rows_min=100, scored_rows_max=700)).begin() as training:
         learn(training)
-        rows = [len(one) for one in training.publisher._following._judge._samples()]  # type: ignore[misc]
+        rows = [len(one) for one in training.publisher._promoter._judge._samples()]  # type: ignore[misc]
         assert rows[1] < 700 < sum(rows)
         assert training.scorer.asked == [2, 1]  # type: ignore[attr-defined]
 
@@ -354,12 +354,12 @@ def test_versions_are_left_to_people_where_the_setting_says_so(store: Store) -> 
 def test_what_was_committed_and_not_judged_is_judged_by_the_next_run_by_what_files_say(store: Store) -> None:
     with Training(store).begin() as training:
         training.publish()
-        follow = training.publisher._following.follow
+        follow = training.publisher._promoter.follow
 
         def dead(*given: Any, **named: Any) -> Any:
             raise SystemExit  # as if the process ended here
 
-        training.publisher._following.follow = dead  # type: ignore[method-assign]
+        training.publisher._promoter.follow = dead  # type: ignore[method-assign]
         training.step()
         training.clock.sleep(INTERVAL_S)
         training.publisher.boundary(training.note)
@@ -377,16 +377,16 @@ def test_a_verdict_that_could_not_be_written_is_given_with_the_next_version(stor
     from streamlearn.errors import StoreUnreachable
 
     with Training(store).begin() as training:
-        following = training.publisher._following
-        judged = following._judged
+        following = training.publisher._promoter
+        judged = following._judge_all
 
         def failing(*given: Any, **named: Any) -> Any:
             raise StoreUnreachable("no space")  # noqa: EM101
 
-        following._judged = failing  # type: ignore[method-assign]
+        following._judge_all = failing  # type: ignore[method-assign]
         training.publish()
         assert served(store) == 1
-        following._judged = judged  # type: ignore[method-assign]
+        following._judge_all = judged  # type: ignore[method-assign]
         training.publish()
     assert served(store) == 3
     assert [one.outcome for one in History(store, MODEL).read()] == ["passed"] * 3

@@ -100,9 +100,7 @@ def test_what_stands_beside_rows_is_read_by_anyone(local: Store, tmp_path: Path)
 
 def test_the_folder_says_what_keys_without_a_row_have(local: Store, tmp_path: Path) -> None:
     folder = exported(local, tmp_path)
-    program = textwrap.dedent(
-        (folder / "README.txt").read_text().partition("to the bit:\n")[2].partition("Optimizer")[0]
-    )
+    program = textwrap.dedent((folder / "README.txt").read_text().partition("the bit:\n")[2].partition("Optimizer")[0])
     given: dict[str, Any] = {}
     exec(program, given)
     node, chain = serving("float32"), Chain.find(local, MODEL)

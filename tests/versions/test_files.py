@@ -81,7 +81,7 @@ def test_a_tensor_of_a_type_that_there_is_not_is_a_defect(local: Store, dtype: s
     with pytest.raises(VersionDefect, match="corrupted"):
         read_tensors(files, "x")
     with pytest.raises(VersionDefect, match="corrupted"):
-        check_pieces(files, "x", see=lambda name, numbers: None)
+        check_pieces(files, "x", on_numbers=lambda name, numbers: None)
 
 
 def test_a_tensor_larger_than_a_file_lies_in_several(local: Store) -> None:

@@ -24,8 +24,8 @@ from streamlearn.versions.format.manifest import (
     Position,
     TableRecord,
     decode_manifest,
-    encode_manifest,
 )
+from streamlearn.versions.format.record import encode_record
 from streamlearn.versions.format.writer import assemble
 from streamlearn.versions.store.settings import FileSettings
 from tests.versions.history import Trainer
@@ -66,10 +66,10 @@ _MANIFESTS = st.builds(
 @hypothesis_settings(max_examples=100, derandomize=True, database=None)
 @given(manifest=_MANIFESTS)
 def test_a_manifest_is_read_as_it_was_written(manifest: Manifest) -> None:
-    raw = encode_manifest(manifest)
+    raw = encode_record(manifest)
     found = decode_manifest(raw, "manifest.json")
     assert msgspec.structs.replace(found, check=msgspec.UNSET) == manifest
-    assert encode_manifest(found) == raw
+    assert encode_record(found) == raw
     assert json.loads(raw)["check"] == hashlib.sha256(raw[: raw.rindex(b',"check"')]).hexdigest()
 
 
@@ -77,7 +77,7 @@ def test_a_manifest_of_before_is_read_and_names_no_labels() -> None:
     """It was written by the release before labels had names."""
     found = decode_manifest((Path(__file__).parent / "manifest_of_before.json").read_bytes(), "manifest.json")
     assert (found.version, found.fingerprint, found.labels) == (1, "features", None)
-    again = decode_manifest(encode_manifest(msgspec.structs.replace(found, labels=("click", "like"))), "manifest.json")
+    again = decode_manifest(encode_record(msgspec.structs.replace(found, labels=("click", "like"))), "manifest.json")
     assert again.labels == ("click", "like")
 
 
@@ -111,7 +111,7 @@ def test_bytes_that_are_no_manifest_are_refused(raw: bytes) -> None:
 )
 def test_a_manifest_with_its_own_check_is_held_to_its_schema(local: Store, changed: dict[str, Any]) -> None:
     manifest = Trainer(local).story([1])[0].manifest
-    said = json.loads(encode_manifest(manifest)) | changed
+    said = json.loads(encode_record(manifest)) | changed
     said.pop("check")
     body = json.dumps(said).encode()[:-1]
     raw = body + b',"check":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'

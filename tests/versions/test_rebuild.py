@@ -211,13 +211,13 @@ def test_a_registry_that_is_away_costs_a_publisher_less_and_less_tries(written: 
     tries: list[float] = []
     announcer = Announcer(written, registry, clock=clock)
     registry.is_away = True
-    there = registry._there
+    there = registry._open
 
     def counted() -> threading.Condition:
         tries.append(clock.monotonic_s())
         return there()
 
-    registry._there = counted  # type: ignore[method-assign]
+    registry._open = counted  # type: ignore[method-assign]
     for _ in range(100):
         assert not announcer.keep_up()
         clock.sleep(1)

@@ -301,9 +301,9 @@ def test_hooks_are_told_of_the_same_version_in_other_tables_and_nobody_is_acked(
     world.serve(1)
     node = world.node(hooks=hooks)
     node.step()
-    begun, current = len(hooks.told), node._seat.current
+    begun, current = len(hooks.told), node._position.current
     assert current is not None
-    moved = node._seat.switch(current)
+    moved = node._position.switch(current)
     assert moved is not None
     assert (moved.is_other, moved.is_done) == (True, False)
     node._after_move(moved)

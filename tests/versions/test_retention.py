@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streamlearn.settings import RetentionSettings
 from streamlearn.versions import VersionRef
 from streamlearn.versions.store.layout import Shape, VersionFolder
-from streamlearn.versions.upkeep.retention import CommittedFolder, LooseFolder, Retained, There, retain
+from streamlearn.versions.upkeep.retention import CommittedFolder, Inventory, LooseFolder, Retained, retain
 
 DAY_MS = 86_400_000
 NOW = 1_000 * DAY_MS
@@ -40,7 +40,7 @@ def names(found: Retained, reason: str | None = None) -> list[str]:
     return [f"{short[path[1]]}{int(path[2][:12])}" for path in paths]
 
 
-def loadable(there: There, gone: set[str]) -> set[int]:
+def loadable(there: Inventory, gone: set[str]) -> set[int]:
     """Versions that can be read, by a plain search: a base, or a delta on a parent that can be."""
     left = {one.folder: one for one in there.committed if one.folder.path not in gone}
     found: set[tuple[int, int]] = set()
@@ -52,7 +52,7 @@ def loadable(there: There, gone: set[str]) -> set[int]:
 
 
 def test_a_version_stays_with_its_newest_base_and_the_deltas_after_it() -> None:
-    there = There(tuple(line(list("bdd2dd2d"))))
+    there = Inventory(tuple(line(list("bdd2dd2d"))))
     found = retain(there, {6}, ONE, now_wall_ms=NOW)
     assert (found.floor, found.stays, found.unreadable) == (6, (6, 7, 8), ())
     assert names(found) == ["b1", "d2", "d3", "d4"]
@@ -60,7 +60,7 @@ def test_a_version_stays_with_its_newest_base_and_the_deltas_after_it() -> None:
 
 
 def test_of_bases_between_only_those_that_are_named_and_the_newest_stay() -> None:
-    there = There(tuple(line(list("b2d2d2d2d"))))
+    there = Inventory(tuple(line(list("b2d2d2d2d"))))
     found = retain(there, {1, 5}, ONE, now_wall_ms=NOW)
     assert found.stays == tuple(range(1, 10))
     assert (names(found, "shortened"), names(found, "old")) == (["b2", "b6"], [])
@@ -74,14 +74,14 @@ def test_the_newest_and_the_young_stay(count: int, age_s: int, floor: int) -> No
         for version in range(1, 11)
     ]  # fmt: skip
     rules = RetentionSettings(keep_versions_min=count, keep_s=age_s)
-    assert retain(There(tuple(folders)), (), rules, now_wall_ms=NOW).floor == floor
+    assert retain(Inventory(tuple(folders)), (), rules, now_wall_ms=NOW).floor == floor
 
 
 def test_nothing_of_the_history_goes_while_a_version_that_must_stay_cannot_be_read() -> None:
     lost = [one for one in line(list("bdddd2d")) if one.folder.version != 3]
-    found = retain(There(tuple(lost)), {4}, ONE, now_wall_ms=NOW)
+    found = retain(Inventory(tuple(lost)), {4}, ONE, now_wall_ms=NOW)
     assert (found.unreadable, found.goes) == ((4,), ())
-    assert retain(There(tuple(lost)), {99}, ONE, now_wall_ms=NOW).floor == 7
+    assert retain(Inventory(tuple(lost)), {99}, ONE, now_wall_ms=NOW).floor == 7
 
 
 def test_what_an_older_run_wrote_too_late_goes_first_and_while_it_stays_it_can_be_told() -> None:
@@ -89,10 +89,10 @@ def test_what_an_older_run_wrote_too_late_goes_first_and_while_it_stays_it_can_b
     history += [folder("deltas", 4, (3, 2), run=2), folder("bases", 4, (3, 2), run=2)]
     old = folder("deltas", 3, (2, 1), is_superseded=True)
     young = folder("deltas", 4, (3, 1), is_superseded=True, written_wall_ms=NOW)
-    found = retain(There((*history, old)), (), ONE, now_wall_ms=NOW)
+    found = retain(Inventory((*history, old)), (), ONE, now_wall_ms=NOW)
     assert [one.reason for one in found.goes] == ["superseded", "old", "old", "old"]
     assert found.goes[0].name == "ctr/deltas/000000000003-00000001"
-    kept = retain(There((*history, old, young)), (), ONE, now_wall_ms=NOW)
+    kept = retain(Inventory((*history, old, young)), (), ONE, now_wall_ms=NOW)
     runs = {one.name.rpartition("-")[2] for one in kept.goes}
     assert runs == {"00000001"}
     assert young.folder.path not in {one.name for one in kept.goes}
@@ -101,7 +101,7 @@ def test_what_an_older_run_wrote_too_late_goes_first_and_while_it_stays_it_can_b
 def test_what_writers_are_at_work_on_is_left_alone() -> None:
     loose = (LooseFolder("ctr/deltas/a", NOW - 1_000), LooseFolder("ctr/deltas/b", NOW - 3_601_000))
     graphs = (LooseFolder("a" * 64, NOW - 1_000), LooseFolder("b" * 64, 0), LooseFolder("c" * 64, 0))
-    there = There((folder("bases", 1, None, graph="c" * 64),), loose, graphs)
+    there = Inventory((folder("bases", 1, None, graph="c" * 64),), loose, graphs)
     found = retain(there, (), ONE, now_wall_ms=NOW)
     assert [(one.name, one.reason) for one in found.goes] == [("ctr/deltas/b", "uncommitted"), ("b" * 64, "unused")]
 
@@ -110,9 +110,9 @@ def test_a_graph_goes_with_the_last_version_that_names_it_and_stays_while_that_c
     graphs = (LooseFolder("a" * 64, 0),)
     gone = folder("bases", 1, None, graph="a" * 64)
     history = (gone, folder("deltas", 2, (1, 1)), folder("bases", 2, (1, 1)))
-    assert retain(There(history, (), graphs), (), ONE, now_wall_ms=NOW).goes[-1].reason == "unused"
+    assert retain(Inventory(history, (), graphs), (), ONE, now_wall_ms=NOW).goes[-1].reason == "unused"
     damaged = folder("deltas", 9, None, is_damaged=True, written_wall_ms=NOW)
-    found = retain(There((*history, damaged), (), graphs), (), ONE, now_wall_ms=NOW)
+    found = retain(Inventory((*history, damaged), (), graphs), (), ONE, now_wall_ms=NOW)
     assert "unused" not in {one.reason for one in found.goes}
 
 
@@ -121,13 +121,13 @@ def test_versions_that_lead_nowhere_go_when_they_are_old_and_before_all_that_sta
     stray, young, later = (
         folder("deltas", 3, (2, 1)), folder("bases", 2, (1, 1), written_wall_ms=NOW), folder("deltas", 6, (4, 0), run=0)
     )  # fmt: skip
-    found = retain(There((*history, stray, young, later)), (), ONE, now_wall_ms=NOW)
+    found = retain(Inventory((*history, stray, young, later)), (), ONE, now_wall_ms=NOW)
     assert names(found, "unreachable") == []
-    assert names(retain(There((*history, stray, later)), (), ONE, now_wall_ms=NOW), "unreachable") == ["d3"]
+    assert names(retain(Inventory((*history, stray, later)), (), ONE, now_wall_ms=NOW), "unreachable") == ["d3"]
 
 
 def test_a_store_without_versions_has_no_floor() -> None:
-    assert retain(There(), {3}, ONE, now_wall_ms=NOW) == Retained((), None, (), ())
+    assert retain(Inventory(), {3}, ONE, now_wall_ms=NOW) == Retained((), None, (), ())
 
 
 _SHAPES = st.lists(st.sampled_from("dddd2b"), min_size=1, max_size=14)
@@ -156,11 +156,11 @@ def test_what_stays_is_readable_and_nothing_that_is_needed_goes(
         folder("deltas", version, (version - 1, 0), run=0, is_superseded=True, written_wall_ms=NOW - ages[0] * DAY_MS)
         for version in superseded
     ]
-    there = There((*history, *late))
+    there = Inventory((*history, *late))
     rules = RetentionSettings(keep_versions_min=count, keep_s=keep_days * 86_400, orphan_s=86_400)
     found = retain(there, must, rules, now_wall_ms=NOW)
     gone = {one.name for one in found.goes}
-    before, after = loadable(There(tuple(history)), set()), loadable(There(tuple(history)), gone)
+    before, after = loadable(Inventory(tuple(history)), set()), loadable(Inventory(tuple(history)), gone)
     present = {one.folder.version for one in history}
     newest = max(present, default=None)
     assert set(found.stays) <= after
@@ -172,7 +172,7 @@ def test_what_stays_is_readable_and_nothing_that_is_needed_goes(
         young = {one.folder.version for one in history if one.written_wall_ms >= NOW - keep_days * DAY_MS}
         assert young & before <= after
     # Doing it again with what is left finds nothing more to do.
-    left = There(tuple(one for one in there.committed if one.folder.path not in gone))
+    left = Inventory(tuple(one for one in there.committed if one.folder.path not in gone))
     again = retain(left, must, rules, now_wall_ms=NOW)
     assert again.stays == found.stays
     assert not {one.reason for one in again.goes} & {"old", "superseded", "shortened"}

@@ -145,7 +145,7 @@ def test_a_damaged_move_is_mended_from_a_copy_of_it_alone(tmp_path: Any) -> None
     store = open_store(str(tmp_path))
     log = PointerLog(store, "ctr")
     first, second = (log.move(lambda now, at=at: Pointer(active=ref(at)), by="ada") for at in (1, 2))  # type: ignore[misc]
-    with pytest.raises(UsageError, match="move 2 is as it was written"):
+    with pytest.raises(UsageError, match="the record of move 2 is intact"):
         log.mend(second)
     file = tmp_path / "ctr" / "pointer" / f"{2:012d}.json"
     whole = file.read_bytes()
@@ -154,7 +154,7 @@ def test_a_damaged_move_is_mended_from_a_copy_of_it_alone(tmp_path: Any) -> None
     with pytest.raises(VersionDefect) as caught:
         PointerLog(store, "ctr").newest()
     assert "verify --mend-pointer" in caught.value.help
-    with pytest.raises(UsageError, match="of move 1, the newest in the store is 2"):
+    with pytest.raises(UsageError, match="of move 1, but the newest in the store is 2"):
         log.mend(first)
     log.mend(second)
     assert file.read_bytes() == whole

@@ -39,7 +39,8 @@ from streamlearn.versions import (
     write_revert,
 )
 from streamlearn.versions.format.log import read_manifest
-from streamlearn.versions.format.manifest import decode_manifest, encode_manifest
+from streamlearn.versions.format.manifest import decode_manifest
+from streamlearn.versions.format.record import encode_record
 from streamlearn.versions.format.signatures import Signatures
 from tests.versions.history import MODEL, Trainer
 from tests.versions.nodes import SpiedStore, World
@@ -157,7 +158,7 @@ def test_no_byte_of_a_signed_manifest_can_be_changed(opened: Any, tmp_path: Path
     before = file.read_bytes()
     said = json.loads(before)
     for change in ({"graph": "0" * 64}, {"written_wall_ms": 1}, {"signature": "0" * 128}):
-        made = encode_manifest(structs.replace(decode_manifest(before, "manifest"), **change))
+        made = encode_record(structs.replace(decode_manifest(before, "manifest"), **change))
         file.chmod(0o644)
         file.write_bytes(made)
         refused(opened(trusts=(1,)))
@@ -194,10 +195,10 @@ def test_the_signature_of_a_manifest_stays_the_same(keys: Keys, local: Store) ->
     committed = Trainer(local).cut(1)
     signed = Signatures(VersionSettings(signing_key=keys.private(7))).signed(committed.manifest)
 
-    raw = encode_manifest(signed)
+    raw = encode_record(signed)
     body = raw[: raw.index(b',"signature"')]
     key_of(7).public_key().verify(bytes.fromhex(str(signed.signature)), b"streamlearn manifest 1\n" + body)
-    assert encode_manifest(committed.manifest)[: len(body)] == body
+    assert encode_record(committed.manifest)[: len(body)] == body
 
 
 def base(store: Store) -> Any:

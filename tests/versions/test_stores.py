@@ -191,9 +191,9 @@ def test_an_option_a_library_does_not_know_is_refused_without_its_value() -> Non
     assert SECRET not in str(refused.value)
 
 
-def test_a_limit_out_of_its_bounds_is_refused() -> None:
+def test_a_limit_of_the_wrong_type_is_refused() -> None:
     with pytest.raises(ConfigError, match="attempts_max"):
-        open_store("memory://x", settings=VersionSettings(attempts_max=0))
+        open_store("memory://x", settings=VersionSettings(attempts_max="many"))  # type: ignore[arg-type]
 
 
 def test_nothing_of_a_file_system_is_imported_before_a_store_is_opened() -> None:

@@ -41,12 +41,12 @@ def good(**changed: Any) -> dict[str, bytes]:
     ("named", "said"),
     [
         (good(hands=b"\0" * 8), "it has 1 hands"),
-        (good(hands=b"\0" * 9), "'hands' of it has 9 bytes"),
+        (good(hands=b"\0" * 9), "its 'hands' has 9 bytes"),
         (good(ends=np.array([2], "<i8")), "its pages of parts"),
         (good(ends=np.array([2, 5], "<i8")), "its pages of parts"),
         (good(ends=np.array([5, 4], "<i8")), "its pages of parts"),
         (good(parts=np.array([3, 1024], "<u2")), "its pages of parts"),
-        ({"pages": b""}, "'hands' of it is missing"),
+        ({"pages": b""}, "its 'hands' is missing"),
         (good(), "upkeep of table 'main'"),
     ],
 )

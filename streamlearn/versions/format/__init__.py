@@ -1,3 +1,3 @@
-"""Format: the files of a version, how they are written, and how they become tables again."""
+"""Format: the files of a version, and how they are written and loaded into tables."""
 
 __all__: list[str] = []

@@ -1,6 +1,6 @@
-"""Arrow files: columns of plain numbers and bytes, written batch by batch, read as views, and checked before that.
+"""Arrow files: columns of plain numbers and bytes, written in batches, and checked before they are read as views.
 
-It does not know what the columns mean, nor where the bytes are kept.
+It does not know the meaning of the columns, nor where the bytes are stored.
 """
 
 from __future__ import annotations
@@ -20,98 +20,82 @@ __all__ = ["Batch", "column", "fixed_lists", "plain", "read_batches", "schema_of
 Array = npt.NDArray[Any]
 
 _MAGIC = b"ARROW1\0\0"
-# Where flatbuffers keep what is looked at: the header of a message, and the compression of a record batch.
+# Slots of the flatbuffers that are inspected: the header of a message, and the compression of a record batch.
 _HEADER, _COMPRESSION = 2, 3
 _DIGEST = b"keys_sha256"
 
 
 class Batch:
-    """Some records of a file.
+    """A batch of a file's records.
 
     Attributes:
-        rows: How many.
-        keys_sha256: The digest of their keys, where those are in another file; empty otherwise.
+        rows: Number of records.
+        keys_sha256: The digest of their keys, if those are in another file; empty otherwise.
     """
 
-    def __init__(self, found: pa.RecordBatch, keys_sha256: str) -> None:
-        self._found = found
-        self.rows: int = found.num_rows
+    def __init__(self, batch: pa.RecordBatch, keys_sha256: str) -> None:
+        self._batch = batch
+        self.rows: int = batch.num_rows
         self.keys_sha256 = keys_sha256
 
     def __contains__(self, name: str) -> bool:
-        return name in self._found.schema.names
+        return name in self._batch.schema.names
 
     def numbers(self, name: str) -> Array:
-        """A column as a view of the file's bytes: (rows,), or (rows, width) for lists."""
-        return values(self._found.column(name))
+        """Return a column as a view of the file's bytes: (rows,), or (rows, width) for lists."""
+        return values(self._batch.column(name))
 
     def texts(self, name: str) -> list[str]:
-        """A column of texts."""
-        found: list[str] = self._found.column(name).to_pylist()
-        return found
+        """Return a column of texts."""
+        texts: list[str] = self._batch.column(name).to_pylist()
+        return texts
 
     def spans(self, name: str) -> list[memoryview]:
-        """A column of bytes, as views."""
-        return [memoryview(one.as_buffer()) for one in self._found.column(name)]
+        """Return a column of bytes, as views."""
+        return [memoryview(value.as_buffer()) for value in self._batch.column(name)]
 
 
 def plain(name: str, kind: pa.DataType) -> pa.Field:
-    """A column of plain values, none of them missing."""
+    """Declare a column of plain values without nulls."""
     return pa.field(name, kind, nullable=False)
 
 
 def fixed_lists(name: str, kind: pa.DataType, width: int) -> pa.Field:
-    """A column of lists, all of one length."""
+    """Declare a column of lists of one length."""
     return pa.field(name, pa.list_(pa.field("item", kind, nullable=False), width), nullable=False)
 
 
-def schema_of(fields: Sequence[pa.Field], said: Mapping[str, str]) -> pa.Schema:
-    """The schema of a file.
-
-    Args:
-        fields: Its columns.
-        said: What the file says of itself.
-    """
-    return pa.schema(fields, metadata=dict(said))
+def schema_of(fields: Sequence[pa.Field], metadata: Mapping[str, str]) -> pa.Schema:
+    """Make the schema of a file from its columns and metadata."""
+    return pa.schema(fields, metadata=dict(metadata))
 
 
 def column(field: pa.Field, numbers: Array) -> pa.Array:
-    """Numbers as a column, without a copy where they lie end to end."""
+    """Make a column of numbers, without a copy if they are contiguous."""
     flat = pa.array(np.ascontiguousarray(numbers).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, type=field.type) if numbers.ndim > 1 else flat
 
 
-def values(found: pa.Array) -> Array:
-    """A column as a view."""
-    if not pa.types.is_fixed_size_list(found.type):
-        return np.asarray(found.to_numpy(zero_copy_only=True))
-    return np.asarray(found.flatten().to_numpy(zero_copy_only=True)).reshape(len(found), found.type.list_size)
+def values(array: pa.Array) -> Array:
+    """Return a column as a view."""
+    if not pa.types.is_fixed_size_list(array.type):
+        return np.asarray(array.to_numpy(zero_copy_only=True))
+    return np.asarray(array.flatten().to_numpy(zero_copy_only=True)).reshape(len(array), array.type.list_size)
 
 
 def write_batch(writer: Any, schema: pa.Schema, columns: Sequence[pa.Array], keys_sha256: str = "") -> None:
-    """Write some records.
-
-    Args:
-        writer: Of an Arrow file.
-        schema: Its schema.
-        columns: In the order of the schema.
-        keys_sha256: The digest of their keys, when those are in another file.
-    """
-    said = {_DIGEST: keys_sha256.encode()} if keys_sha256 else None
-    writer.write_batch(pa.record_batch(list(columns), schema=schema), custom_metadata=said)
+    """Write records with an Arrow file writer; the columns are in the order of the schema."""
+    metadata = {_DIGEST: keys_sha256.encode()} if keys_sha256 else None
+    writer.write_batch(pa.record_batch(list(columns), schema=schema), custom_metadata=metadata)
 
 
 def read_batches(data: memoryview, expected: pa.Schema, rows: int, path: str) -> list[Batch]:
-    """Read a file whose digest is right, and which may be wrong all the same.
+    """Read a file and check it, although its digest was right already.
 
-    Args:
-        data: Its bytes.
-        expected: Its schema, with what it says of itself.
-        rows: How many records it is to have.
-        path: Where it is from, for the error.
+    `expected` includes the metadata, `rows` is the count in the manifest, and `path` is for errors.
 
     Raises:
-        VersionDefect: "corrupted": it is not a file of that schema, is compressed, has nulls, or other records.
+        VersionDefect: "corrupted": its schema or row count differs, it is compressed, or it has nulls.
     """
     try:
         if bytes(data[: len(_MAGIC)]) != _MAGIC:
@@ -120,64 +104,60 @@ def read_batches(data: memoryview, expected: pa.Schema, rows: int, path: str) ->
         _refuse_compressed(stream, path)
         reader = pa.ipc.open_stream(stream)
         _check_schema(reader.schema, expected, path)
-        found = [_checked(batch, said, path) for batch, said in reader.iter_batches_with_custom_metadata()]
+        batches = [_checked(batch, metadata, path) for batch, metadata in reader.iter_batches_with_custom_metadata()]
     except (pa.ArrowException, OSError, MemoryError, struct.error, ValueError, UnicodeDecodeError) as error:
         raise defective(path, "corrupted", f"not an Arrow file: {error}") from None
-    total = sum(batch.rows for batch in found)
+    total = sum(batch.rows for batch in batches)
     if total != rows:
         raise defective(path, "corrupted", f"it has {total} records, but the manifest says {rows}")
-    return found
+    return batches
 
 
-def _check_schema(found: pa.Schema, expected: pa.Schema, path: str) -> None:
-    if not found.equals(expected, check_metadata=False):
-        said, wanted = (str(one.remove_metadata()).replace("\n", ", ")[:500] for one in (found, expected))
-        raise defective(path, "corrupted", f"its columns are {said}; expected {wanted}")
-    if found.metadata != expected.metadata:
-        raise defective(path, "corrupted", f"its metadata are {found.metadata}, expected {expected.metadata}")
+def _check_schema(schema: pa.Schema, expected: pa.Schema, path: str) -> None:
+    if not schema.equals(expected, check_metadata=False):
+        actual, wanted = (str(each.remove_metadata()).replace("\n", ", ")[:500] for each in (schema, expected))
+        raise defective(path, "corrupted", f"its columns are {actual}; expected {wanted}")
+    if schema.metadata != expected.metadata:
+        raise defective(path, "corrupted", f"its metadata are {schema.metadata}, expected {expected.metadata}")
 
 
-def _checked(found: pa.RecordBatch, said: Any, path: str) -> Batch:
-    found.validate(full=True)
-    for field, one in zip(found.schema, found.columns, strict=True):
-        inner = one.flatten() if pa.types.is_fixed_size_list(field.type) else one[:0]
-        if one.null_count or inner.null_count:
-            raise defective(path, "corrupted", f"column {field.name!r} has {one.null_count + inner.null_count} nulls")
-    digest = dict(said or {}).get(_DIGEST, b"")
-    return Batch(found, digest.decode())
+def _checked(batch: pa.RecordBatch, metadata: Any, path: str) -> Batch:
+    batch.validate(full=True)
+    for field, array in zip(batch.schema, batch.columns, strict=True):
+        inner = array.flatten() if pa.types.is_fixed_size_list(field.type) else array[:0]
+        nulls = array.null_count + inner.null_count
+        if nulls:
+            raise defective(path, "corrupted", f"column {field.name!r} has {nulls} nulls")
+    return Batch(batch, dict(metadata or {}).get(_DIGEST, b"").decode())
 
 
 def _refuse_compressed(stream: pa.Buffer, path: str) -> None:
-    """A compressed batch says itself how large it becomes, so it is refused before anything is made of it."""
+    """Refuse compressed batches before they are decoded: the batch itself states its uncompressed size."""
     reader = pa.ipc.MessageReader.open_stream(stream)
     while True:
         try:
             message = reader.read_next_message()
         except StopIteration:
             return
-        if message.type == "record batch" and _slot(message.metadata, _COMPRESSION):
+        if message.type == "record batch" and _has_slot(message.metadata, _COMPRESSION):
             raise defective(path, "corrupted", "it is compressed; files of versions must not be")
 
 
-def _slot(metadata: pa.Buffer, slot: int) -> bool:
-    """Whether the table that a message's header is has a field in this place of its flatbuffer."""
+def _has_slot(metadata: pa.Buffer, slot: int) -> bool:
+    """Return whether the header table of a message has a field in this slot."""
     raw = metadata.to_pybytes()
     root = struct.unpack_from("<I", raw, 0)[0]
-    at = root + _offset(raw, root, _HEADER)
-    header = at + struct.unpack_from("<I", raw, at)[0]
+    pointer = root + _offset(raw, root, _HEADER)
+    header = pointer + struct.unpack_from("<I", raw, pointer)[0]
     return bool(_offset(raw, header, slot))
 
 
 def _offset(raw: bytes, table: int, slot: int) -> int:
-    """Where a field of a flatbuffer's table is from the table on; 0 when it is not there."""
+    """Return the offset of a field within a flatbuffer's table; 0 if it is absent."""
     vtable = table - struct.unpack_from("<i", raw, table)[0]
-    place = 4 + 2 * slot
-    found: int = struct.unpack_from("<H", raw, vtable + place)[0] if place < _vtable_bytes(raw, vtable) else 0
-    return found
-
-
-def _vtable_bytes(raw: bytes, vtable: int) -> int:
     if vtable < 0:
-        message = "a table is placed before its buffer"
+        message = "the vtable lies before the buffer"
         raise ValueError(message)
-    return int(struct.unpack_from("<H", raw, vtable)[0])
+    position = 4 + 2 * slot
+    vtable_bytes: int = struct.unpack_from("<H", raw, vtable)[0]
+    return int(struct.unpack_from("<H", raw, vtable + position)[0]) if position < vtable_bytes else 0

@@ -1,4 +1,4 @@
-"""Copies: files of one version that are another's as they are, brought over one by one and verified."""
+"""Copies: files that one version takes over unchanged from another, verified while they are copied."""
 
 from __future__ import annotations
 
@@ -24,20 +24,12 @@ _CHUNK_BYTES = 1 << 20
 def copy_files(
     store: Store, version: Committed, folder: str, kinds: Sequence[FileKind], limits: LoadSettings
 ) -> list[FileEntry]:
-    """Copy files of a version into another's folder, bit by bit; one file is held in memory at a time.
+    """Copy files of a version into another version's folder, and return their entries for its manifest.
 
-    Args:
-        store: Where both are.
-        version: The version they are of.
-        folder: The folder they go to.
-        kinds: Which.
-        limits: Limits of reading.
-
-    Returns:
-        What the other version's manifest says of them.
+    One file is in memory at a time.
 
     Raises:
-        VersionDefect: A file is not what it is to be.
+        VersionDefect: A file is damaged or missing.
     """
     return [
         _copied(store, version, folder, entry, limits) for kind in kinds for entry in version.manifest.of_kind(kind)
@@ -46,7 +38,7 @@ def copy_files(
 
 def _copied(store: Store, version: Committed, folder: str, entry: FileEntry, limits: LoadSettings) -> FileEntry:
     data = fetch(store, version.folder, entry, bytes_max=limits.file_bytes_max)
-    # The name begins as that of any file of its kind does, and its digest is the same.
+    # The name begins like that of any file of its kind, and its digest is the same.
     stem = entry.path.removesuffix(_SUFFIX).removesuffix(f"-{entry.sha256[:DIGEST_CHARS]}")
     with store.writer(f"{folder}/{stem}", _SUFFIX) as file:
         for begin in range(0, len(data), _CHUNK_BYTES):

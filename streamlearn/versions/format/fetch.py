@@ -1,4 +1,4 @@
-"""Fetch: files of a version, several at once, verified, and named where they are not what the manifest says."""
+"""Fetch: files of a version, several at once and verified; a file that differs from its entry is a defect."""
 
 from __future__ import annotations
 
@@ -12,56 +12,55 @@ from streamlearn.versions.format.manifest import FileEntry
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 
-__all__ = ["fetch", "in_order"]
+__all__ = ["fetch", "fetch_exact", "in_order"]
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")
 
 
 def fetch(store: Store, folder: str, entry: FileEntry, *, bytes_max: int) -> memoryview:
-    """The bytes of a file of a version.
-
-    Args:
-        store: The store.
-        folder: The version's folder.
-        entry: The file.
-        bytes_max: A larger one is refused.
+    """Read and verify a file of the version in a folder.
 
     Raises:
-        VersionDefect: It is not there, is too short, holds something else, or is too large.
+        VersionDefect: The file is missing, too short, has other contents, or is larger than `bytes_max`.
         StoreUnreachable: The store did not answer.
     """
     path = f"{folder}/{entry.path}"
     if entry.bytes > bytes_max:
         raise defective(path, "corrupted", f"the manifest says {entry.bytes} bytes, but files have at most {bytes_max}")
+    return fetch_exact(store, path, entry.bytes, entry.sha256)
+
+
+def fetch_exact(store: Store, path: str, size: int, sha256: str) -> memoryview:
+    """Read a file of a known size and digest; raises like `fetch`."""
     try:
-        data = store.read(path, bytes_max=entry.bytes, sha256=entry.sha256)
+        data = store.read(path, bytes_max=size, sha256=sha256)
     except FileMissing:
-        raise defective(path, "missing_file", f"no file of {entry.bytes} bytes was found") from None
+        raise defective(path, "missing_file", f"no file of {size} bytes was found") from None
     except (BadRecord, Oversize) as error:
-        size = store.size(path)
-        if size is not None and size < entry.bytes:
-            raise defective(path, "truncated", f"it has {size} bytes, but the manifest says {entry.bytes}") from None
+        actual = store.size(path)
+        if actual is not None and actual < size:
+            raise defective(path, "truncated", f"it has {actual} bytes, expected {size}") from None
         raise defective(path, "corrupted", error.message) from None
-    if len(data) != entry.bytes:
-        raise defective(path, "corrupted", f"it has {len(data)} bytes, but the manifest says {entry.bytes}")
+    if len(data) != size:
+        raise defective(path, "corrupted", f"it has {len(data)} bytes, expected {size}")
     return data
 
 
 def in_order(jobs: Iterable[Job], work: Callable[[Job], Done], *, threads: int) -> Iterator[Done]:
-    """What work gives of each job, in order, while later ones are worked on; one more than threads are held.
+    """Yield the result of each job in order while threads work on later ones; threads + 1 results are held at most.
 
-    On an error, and when the iterator is let go of, work that has not begun is dropped and the rest waited for.
+    On an error, or when the iterator is closed, pending jobs are cancelled and running ones awaited.
     """
     with ThreadPoolExecutor(threads, thread_name_prefix="streamlearn-fetch") as pool:
-        waiting: deque[Future[Done]] = deque()
+        pending: deque[Future[Done]] = deque()
         try:
             for job in jobs:
-                waiting.append(pool.submit(work, job))
-                if len(waiting) > threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                pending.append(pool.submit(work, job))
+                if len(pending) > threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
-            for one in waiting:
-                one.cancel()
+            for future in pending:
+                future.cancel()

@@ -1,4 +1,4 @@
-"""Graphs: folders of files, stored once under the hash of what is in them, and shared by versions."""
+"""Graphs: folders of files, stored once under the hash of their contents, and shared by versions."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from streamlearn.errors import BadRecord, FileMissing, FileTaken, Oversize, UsageError, VersionDefect
+from streamlearn.errors import FileMissing, FileTaken, Oversize, UsageError, VersionDefect
 from streamlearn.struct_decoder import from_json
+from streamlearn.versions.format.fetch import fetch_exact
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store, Stored
 from streamlearn.versions.store.layout import graph_folder
@@ -24,19 +26,12 @@ _INDEX = "graph.json"
 _INDEX_BYTES_MAX = 16 << 20
 _FILE_BYTES_MAX = 4 << 30
 _CHUNK_BYTES = 1 << 20
-# Of a file's path in the folder, and of one step of it: what Linux takes, with room for the folder's own path.
-_NAME_BYTES_MAX, _STEP_BYTES_MAX = 1_000, 255
+# Bounds of a file's path in the folder and of each of its names: Linux's limits, with room for the folder's own path.
+_PATH_BYTES_MAX, _NAME_BYTES_MAX = 1_000, 255
 
 
 class _GraphFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of a graph.
-
-    Attributes:
-        name: Its path in the folder.
-        stored: Where it is in the graph's folder of the store.
-        bytes: Its size.
-        sha256: Its digest.
-    """
+    """A file of a graph: `name` is its path in the folder, `stored` its path in the graph's folder of the store."""
 
     name: Annotated[str, Meta(min_length=1, max_length=1_000)]
     stored: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=200)]
@@ -51,124 +46,95 @@ class _Index(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def graph_id_of(folder: Path) -> str:
-    """The id of a graph: a hash over names and contents of its files, in the order of names.
-
-    Args:
-        folder: The folder; empty folders within it do not count.
-
-    Raises:
-        UsageError: There is no file in it, or something that is no plain file.
-    """
+    """Return the id of a graph, a hash over names and contents of its files; raises `UsageError` like `put_graph`."""
     return _id({name: _digest(file) for name, file in _files(folder).items()})
 
 
 def put_graph(store: Store, model: str, folder: Path) -> str:
-    """Store a folder; one that is there already is not written again.
+    """Store a folder unless it is stored already, and return its id.
 
-    TensorFlow writes a random number into `fingerprint.pb` of each SavedModel; without that file, which nobody needs to
-    load it, the same functions made by the same steps are the same graph.
-
-    Args:
-        store: Where to.
-        model: Whose graph it is.
-        folder: The folder.
-
-    Returns:
-        Its id.
+    TensorFlow writes a random number into `fingerprint.pb` of each SavedModel. Without that file, which loading does
+    not need, the same functions made by the same steps are the same graph.
 
     Raises:
-        UsageError: There is no file in it, or something that is no plain file.
-        StoreError: The store refuses.
+        UsageError: The folder has no file, or something other than plain files.
+        StoreError: The store refused a file.
     """
     files = _files(folder)
     graph_id = _id({name: _digest(file) for name, file in files.items()})
-    place = graph_folder(model, graph_id)
-    if store.exists(f"{place}/{_INDEX}"):
+    root = graph_folder(model, graph_id)
+    if store.exists(f"{root}/{_INDEX}"):
         return graph_id
-    found = []
+    entries = []
     for name, file in files.items():
-        stored = _stored(store, place, file)
-        found.append(_GraphFile(name, stored.path.removeprefix(f"{place}/"), stored.bytes, stored.sha256))
-    if _id({one.name: one.sha256 for one in found}) != graph_id:
+        stored = _copy_in(store, root, file)
+        entries.append(_GraphFile(name, stored.path.removeprefix(f"{root}/"), stored.bytes, stored.sha256))
+    if _id({entry.name: entry.sha256 for entry in entries}) != graph_id:
         message = f"{folder} changed while it was being stored"
         raise UsageError(message, help="store it again when it is complete")
-    try:
-        store.create(f"{place}/{_INDEX}", msgspec.json.encode(_Index(tuple(found))))
-    except FileTaken:
-        # The same graph, by someone else: of the same id, so of the same files.
-        return graph_id
+    # If another process stored it meanwhile, it has the same id and so the same files.
+    with suppress(FileTaken):
+        store.create(f"{root}/{_INDEX}", msgspec.json.encode(_Index(tuple(entries))))
     return graph_id
 
 
 def get_graph(store: Store, model: str, graph_id: str, folder: Path) -> None:
-    """Bring a graph into a folder, which appears whole.
-
-    Args:
-        store: Where from.
-        model: Whose graph it is.
-        graph_id: Which.
-        folder: Where to; nothing may be there.
+    """Copy a graph into a folder that does not exist yet, and that appears whole.
 
     Raises:
-        VersionDefect: The graph is not there, or not what its id says.
-        UsageError: There is something in the place of the folder.
+        VersionDefect: The graph is missing, or does not match its id.
+        UsageError: The folder exists.
     """
-    place = graph_folder(model, graph_id)
-    index = _read_index(store, place, graph_id)
+    root = graph_folder(model, graph_id)
+    index = _read_index(store, root, graph_id)
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        for one in index.files:
-            target = scratch / one.name
+        for entry in index.files:
+            target = scratch / entry.name
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(_content(store, f"{place}/{one.stored}", one))
-        # A rename takes the place of an empty folder, and of nothing else.
+            target.write_bytes(_content(store, root, entry))
+        # A rename replaces an empty folder, and nothing else.
         scratch.rename(folder)
-    except FileExistsError:
-        raise _occupied(folder) from None
     except OSError as error:
-        if folder.exists():
-            raise _occupied(folder) from error
+        if isinstance(error, FileExistsError) or folder.exists():
+            message = f"{folder} exists already"
+            raise UsageError(message, help="give a path that does not exist") from error
         raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def check_graph(store: Store, model: str, graph_id: str) -> Iterator[tuple[str, int, VersionDefect | None]]:
-    """Read all files of a graph and keep none of them.
-
-    Returns:
-        Of its index, and then of each file: where it is, its bytes, and what is wrong with it.
-    """
-    place = graph_folder(model, graph_id)
-    path = f"{place}/{_INDEX}"
+    """Read all files of a graph without keeping them, and yield for its index and each file: path, bytes, defect."""
+    root = graph_folder(model, graph_id)
+    path = f"{root}/{_INDEX}"
     try:
-        index = _read_index(store, place, graph_id)
+        index = _read_index(store, root, graph_id)
     except VersionDefect as error:
         yield path, 0, error
         return
     yield path, store.size(path) or 0, None
-    for one in index.files:
-        stored = f"{place}/{one.stored}"
+    for entry in index.files:
+        defect = None
         try:
-            _content(store, stored, one)
+            _content(store, root, entry)
         except VersionDefect as error:
-            yield stored, one.bytes, error
-        else:
-            yield stored, one.bytes, None
+            defect = error
+        yield f"{root}/{entry.stored}", entry.bytes, defect
 
 
 def _files(folder: Path) -> Mapping[str, Path]:
-    found = {
+    files = {
         file.relative_to(folder).as_posix(): file
         for file in sorted(folder.rglob("*"))
         if file.is_symlink() or not file.is_dir()
     }
-    odd = [name for name, file in found.items() if file.is_symlink() or not file.is_file()]
-    if odd or not found:
+    odd = [name for name, file in files.items() if file.is_symlink() or not file.is_file()]
+    if odd or not files:
         message = f"{folder} has {f'{odd[0]}, which is not a plain file' if odd else 'no files'}"
         raise UsageError(message, help="give a folder of plain files, such as a SavedModel")
-    return found
+    return files
 
 
 def _id(digests: Mapping[str, str]) -> str:
@@ -183,50 +149,39 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _stored(store: Store, place: str, file: Path) -> Stored:
-    with file.open("rb") as opened, store.writer(f"{place}/file", ".bin") as writer:
+def _copy_in(store: Store, root: str, file: Path) -> Stored:
+    with file.open("rb") as opened, store.writer(f"{root}/file", ".bin") as writer:
         while chunk := opened.read(_CHUNK_BYTES):
             writer.write(chunk)
         return writer.finish()
 
 
-def _read_index(store: Store, place: str, graph_id: str) -> _Index:
-    path = f"{place}/{_INDEX}"
+def _read_index(store: Store, root: str, graph_id: str) -> _Index:
+    path = f"{root}/{_INDEX}"
     try:
         index = from_json(store.read(path, bytes_max=_INDEX_BYTES_MAX), _Index)
     except FileMissing:
         raise defective(path, "missing_file", "the graph does not exist") from None
     except (msgspec.DecodeError, Oversize) as error:
         raise defective(path, "corrupted", f"cannot decode the index of a graph: {error}") from None
-    found = _id({one.name: one.sha256 for one in index.files})
-    if found != graph_id:
-        raise defective(path, "corrupted", f"its files make graph {found}, not {graph_id}")
-    before = [""]
-    # Sorted by their steps, so that a file is followed by one that takes it for a folder.
-    for steps in sorted(one.name.split("/") for one in index.files):
-        if steps[: len(before)] == before or not _is_file(steps):
-            raise defective(path, "corrupted", f"a file is named {'/'.join(steps)!r:.200}")
-        before = steps
+    actual_id = _id({entry.name: entry.sha256 for entry in index.files})
+    if actual_id != graph_id:
+        raise defective(path, "corrupted", f"its files make graph {actual_id}, not {graph_id}")
+    previous = [""]
+    # In sorted order, a path that uses an earlier file as a folder comes right after that file.
+    for names in sorted(entry.name.split("/") for entry in index.files):
+        if names[: len(previous)] == previous or not _is_path(names):
+            raise defective(path, "corrupted", f"a file is named {'/'.join(names)!r:.200}")
+        previous = names
     return index
 
 
-def _is_file(steps: list[str]) -> bool:
-    """Whether any file system can hold a file of this path."""
-    sizes = [len(step.encode()) for step in steps]
-    is_short = max(sizes) <= _STEP_BYTES_MAX and sum(sizes) + len(sizes) <= _NAME_BYTES_MAX
-    return is_short and not {"", ".", ".."} & set(steps) and not any("\0" in step for step in steps)
+def _is_path(names: list[str]) -> bool:
+    """Return whether every file system can hold a file at this path."""
+    sizes = [len(name.encode()) for name in names]
+    is_short = max(sizes) <= _NAME_BYTES_MAX and sum(sizes) + len(sizes) <= _PATH_BYTES_MAX
+    return is_short and not {"", ".", ".."} & set(names) and not any("\0" in name for name in names)
 
 
-def _content(store: Store, path: str, one: _GraphFile) -> memoryview:
-    try:
-        return store.read(path, bytes_max=one.bytes, sha256=one.sha256)
-    except FileMissing:
-        raise defective(path, "missing_file", f"no file of {one.bytes} bytes was found") from None
-    except (BadRecord, Oversize) as error:
-        size = store.size(path)
-        is_short = size is not None and size < one.bytes
-        raise defective(path, "truncated" if is_short else "corrupted", error.message) from None
-
-
-def _occupied(folder: Path) -> UsageError:
-    return UsageError(f"{folder} exists already", help="give a path that does not exist")
+def _content(store: Store, root: str, entry: _GraphFile) -> memoryview:
+    return fetch_exact(store, f"{root}/{entry.stored}", entry.bytes, entry.sha256)

@@ -1,13 +1,13 @@
-"""History: the versions of a model that were published, from the newest back, with what the judge said of each.
+"""History: the published versions of a model, from the newest back, with the verdict on each.
 
-It reads heads of manifests and no other file, each once.
+It reads manifests and verdicts, each once, and no other file.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
@@ -17,10 +17,13 @@ from streamlearn.versions.format.verdict import read_verdict
 from streamlearn.versions.format.version_summary import Known, Outcome
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
-from streamlearn.versions.store.layout import SHAPES, VersionFolder, parse_folder, shape_folder, version_folder
+from streamlearn.versions.store.layout import SHAPES, VersionFolder, version_folder, version_folders
 from streamlearn.versions.store.settings import LoadSettings, checked
 
 __all__ = ["History"]
+
+_Key: TypeAlias = tuple[int, int]
+"""Run and version."""
 
 
 class _File(Struct):
@@ -30,7 +33,7 @@ class _File(Struct):
 
 
 class _Manifest(Struct):
-    """What is kept of a manifest."""
+    """The fields of a manifest that a summary needs."""
 
     model: str
     run: int
@@ -49,110 +52,92 @@ class _Manifest(Struct):
 
 
 class History:
-    """The published versions of a model; reading it again costs what is new.
+    """The published versions of a model. A later `read` reads only new versions.
 
-    Args:
-        store: Where they are.
-        model: Whose they are.
-        known: What is known of some already, such as what the registry keeps.
-        limits: Limits of reading.
+    `known` are summaries from elsewhere, such as the registry. One is used only if its child confirms it.
     """
 
     def __init__(
         self, store: Store, model: str, known: Iterable[Known] = (), *, limits: LoadSettings | None = None
     ) -> None:
         self._store, self._model, self._limits = store, model, checked(limits or store.loading)
-        # What a version lacks depends on what else is there now.
-        self._known = {
-            (one.ref.run, one.version): structs.replace(one, lacks="") for one in known if one.outcome is not None
+        # Whether a version is complete depends on what else exists now.
+        self._known: dict[_Key, Known] = {
+            _key(entry.ref): structs.replace(entry, lacks="") for entry in known if entry.outcome is not None
         }
-        self._given = set(self._known)
+        self._unconfirmed = set(self._known)
 
     def read(self) -> tuple[Known, ...]:
-        """All versions of the history, oldest first.
+        """Read all versions of the history, oldest first.
 
-        A damaged manifest or verdict makes its version, and those that need it, not whole: `Known.lacks` names it, and
-        `verify` says what to do. A verdict that cannot be read may have been a rejection.
+        A damaged manifest or verdict makes its version, and those that need it, incomplete: `Known.lacks` names it, and
+        `verify` advises. An unreadable verdict counts as none, for it may have been a rejection.
 
         Raises:
             StoreUnreachable: The store did not answer.
         """
-        folders = self._folders()
-        found: list[Known] = []
-        there = {(one.run, one.version) for one in folders}
-        places = sorted(there, reverse=True)
-        at = next((place for place in places if self._is_committed(folders, place)), None)
+        folders = frozenset(version_folders(self._store, self._model))
+        keys = sorted({(folder.run, folder.version) for folder in folders}, reverse=True)
+        present = set(keys)
+        key = next((each for each in keys if self._is_committed(folders, each)), None)
+        entries: list[Known] = []
         parent: VersionRef | None = None
-        while at is not None:
-            self._doubt(at, parent)
-            one = self._one(folders, at)
-            parent = None if one is None else one.parent
-            if one is not None:
-                found.append(one)
+        while key is not None:
+            self._confirm(key, parent)
+            entry = self._entry(folders, key)
+            parent = None if entry is None else entry.parent
+            if entry is not None:
+                entries.append(entry)
             if parent is not None:
-                place = (parent.run, parent.version)
-                at = place if place in there else _before(places, place)
-                parent = parent if at == place else None
+                is_present = _key(parent) in present
+                key = _key(parent) if is_present else _before(keys, _key(parent))
+                parent = parent if is_present else None
             else:
-                at = None if one is not None and one.kind == "base" else _before(places, at)
-        return tuple(_with_lacks(found[::-1], folders, self._model))
+                key = None if entry is not None and entry.kind == "base" else _before(keys, key)
+        return tuple(_with_lacks(entries[::-1], folders, self._model))
 
     def folder(self, ref: VersionRef) -> str:
-        """Where a version is: its delta, or the base that stands for it.
-
-        Raises:
-            VersionDefect: It is in neither place.
-        """
+        """Return the folder of a version's delta, or of its base; raises `VersionDefect` if it has neither."""
         for shape in ("deltas", "bases"):
             folder = version_folder(self._model, shape, ref.version, ref.run)
             if self._store.exists(f"{folder}/manifest.json"):
                 return folder
         raise defective(self._model, "missing", f"version {ref} does not exist")
 
-    def _folders(self) -> frozenset[VersionFolder]:
-        listed = (
-            parse_folder(self._model, shape, entry.name)
-            for shape in SHAPES
-            for entry in self._store.entries(shape_folder(self._model, shape))
-            if entry.is_folder
-        )
-        return frozenset(one for one in listed if one is not None)
+    def _confirm(self, key: _Key, child_says: VersionRef | None) -> None:
+        """Drop a given summary of a version unless its child refers to the same version."""
+        if key in self._unconfirmed and (child_says is None or self._known[key].ref != child_says):
+            self._unconfirmed.discard(key)
+            del self._known[key]
 
-    def _doubt(self, place: tuple[int, int], said: VersionRef | None) -> None:
-        """Forget what was given of a version, unless the one that follows it says the same."""
-        if place in self._given and (said is None or self._known[place].ref != said):
-            self._given.discard(place)
-            del self._known[place]
-
-    def _is_committed(self, folders: frozenset[VersionFolder], place: tuple[int, int]) -> bool:
-        if place in self._known:
+    def _is_committed(self, folders: frozenset[VersionFolder], key: _Key) -> bool:
+        if key in self._known:
             return True
-        mine = (VersionFolder(*place, shape, self._model) for shape in SHAPES)
-        return any(one in folders and self._store.exists(one.manifest) for one in mine)
+        shapes = (VersionFolder(*key, shape, self._model) for shape in SHAPES)
+        return any(folder in folders and self._store.exists(folder.manifest) for folder in shapes)
 
-    def _one(self, folders: frozenset[VersionFolder], place: tuple[int, int]) -> Known | None:
-        """What is known of a version; None when it is not committed."""
-        if place in self._known:
-            return self._known[place]
-        damaged: VersionDefect | None = None
+    def _entry(self, folders: frozenset[VersionFolder], key: _Key) -> Known | None:
+        """Return the summary of a version; None if it is not committed."""
+        if key in self._known:
+            return self._known[key]
+        damage: VersionDefect | None = None
         for shape in SHAPES:
-            folder = VersionFolder(*place, shape, self._model)
+            folder = VersionFolder(*key, shape, self._model)
             if folder not in folders:
                 continue
             try:
-                found = self._read(folder)
+                entry = self._read(folder)
             except VersionDefect as error:
-                damaged = error
+                damage = error
                 continue
-            if found is not None:
-                if found.outcome is not None:
-                    self._known[place] = found
-                return found
-        if damaged is not None:
-            run, version = place
-            ref = VersionRef(version=version, run=run, sha256="0" * 64)
-            return Known(ref=ref, kind="delta", lacks=_damaged(damaged))
-        return None
+            if entry is not None:
+                if entry.outcome is not None:
+                    self._known[key] = entry
+                return entry
+        if damage is None:
+            return None
+        run, version = key
+        return Known(ref=VersionRef(version=version, run=run, sha256="0" * 64), kind="delta", lacks=_text(damage))
 
     def _read(self, folder: VersionFolder) -> Known | None:
         try:
@@ -161,34 +146,34 @@ class History:
             return None
         except Oversize as error:
             raise defective(folder.manifest, "corrupted", error.message) from None
-        said = decode_record(data, _Manifest, folder.manifest)
+        manifest = decode_record(data, _Manifest, folder.manifest)
         self._store.signatures.check(data, folder.manifest)
-        if (said.model, said.run, said.version) != (self._model, folder.run, folder.version):
-            what = f"its manifest is of version {said.version} of run {said.run} of {said.model!r}"
+        if (manifest.model, manifest.run, manifest.version) != (self._model, folder.run, folder.version):
+            what = f"its manifest is of version {manifest.version} of run {manifest.run} of {manifest.model!r}"
             raise defective(folder.path, "reordered", what)
-        mine = VersionRef(version=said.version, run=said.run, sha256=hashlib.sha256(data).hexdigest())
+        own = VersionRef(version=manifest.version, run=manifest.run, sha256=hashlib.sha256(data).hexdigest())
         try:
             outcome, lacks = self._outcome(folder), ""
         except VersionDefect as error:
-            outcome, lacks = None, _damaged(error)
+            outcome, lacks = None, _text(error)
         return Known(
-            ref=said.stands_for or mine,
-            kind=said.kind,
-            parent=said.parent,
-            content_of=said.content_of,
-            graph=said.graph,
-            written_wall_ms=said.written_wall_ms,
-            watermark_ms=said.watermark_ms,
-            rows=sum(file.rows for file in said.files if file.kind == "rows"),
-            gone=sum(file.rows for file in said.files if file.kind == "gone"),
-            bytes=sum(file.bytes for file in said.files),
-            metrics=said.metrics,
+            ref=manifest.stands_for or own,
+            kind=manifest.kind,
+            parent=manifest.parent,
+            content_of=manifest.content_of,
+            graph=manifest.graph,
+            written_wall_ms=manifest.written_wall_ms,
+            watermark_ms=manifest.watermark_ms,
+            rows=sum(file.rows for file in manifest.files if file.kind == "rows"),
+            gone=sum(file.rows for file in manifest.files if file.kind == "gone"),
+            bytes=sum(file.bytes for file in manifest.files),
+            metrics=manifest.metrics,
             outcome=outcome,
             lacks=lacks,
         )
 
     def _outcome(self, folder: VersionFolder) -> Outcome | None:
-        """What the judge said, wherever the version lay when it was judged."""
+        """Return the judge's outcome, from the shape the version had when it was judged."""
         for shape in SHAPES:
             verdict = read_verdict(self._store, version_folder(self._model, shape, folder.version, folder.run))
             if verdict is not None:
@@ -196,32 +181,36 @@ class History:
         return None
 
 
-def _before(places: list[tuple[int, int]], at: tuple[int, int]) -> tuple[int, int] | None:
-    """Where the history goes on when a parent is gone: before it in its run, else in the run before."""
-    return next((one for one in places if one < at and one[1] < at[1]), None)
+def _key(ref: VersionRef) -> _Key:
+    return ref.run, ref.version
 
 
-def _with_lacks(known: list[Known], folders: frozenset[VersionFolder], model: str) -> Iterable[Known]:
-    """The same, each saying what it lacks to be read."""
-    lacks: dict[tuple[int, int], tuple[VersionRef, str]] = {}
-    for one in known:
-        place = one.ref.run, one.version
-        has_delta, has_base = (VersionFolder(*place, shape, model) in folders for shape in SHAPES)
-        lacking = one.lacks
-        if not lacking and not has_base:
-            lacking = _lacking(one, lacks) if has_delta else f"version {one.version} is gone"
-        lacks[place] = one.ref, lacking
-        yield structs.replace(one, lacks=lacking)
+def _before(keys: list[_Key], key: _Key) -> _Key | None:
+    """Return where the history continues if a parent is missing: earlier in its run, else in the run before."""
+    return next((each for each in keys if each < key and each[1] < key[1]), None)
 
 
-def _lacking(one: Known, lacks: dict[tuple[int, int], tuple[VersionRef, str]]) -> str:
-    parent = one.parent
+def _with_lacks(entries: list[Known], folders: frozenset[VersionFolder], model: str) -> Iterable[Known]:
+    """Add to each version what is missing to read it."""
+    lacks: dict[_Key, tuple[VersionRef, str]] = {}
+    for entry in entries:
+        key = _key(entry.ref)
+        has_delta, has_base = (VersionFolder(*key, shape, model) in folders for shape in SHAPES)
+        missing = entry.lacks
+        if not missing and not has_base:
+            missing = _missing_parent(entry, lacks) if has_delta else f"version {entry.version} is gone"
+        lacks[key] = entry.ref, missing
+        yield structs.replace(entry, lacks=missing)
+
+
+def _missing_parent(entry: Known, lacks: dict[_Key, tuple[VersionRef, str]]) -> str:
+    parent = entry.parent
     if parent is None:
         return ""
-    there, lacking = lacks.get((parent.run, parent.version), (None, ""))
-    # Of one whose manifest is damaged nobody knows whether it is that parent.
-    return lacking if lacking or there == parent else f"version {parent.version}, which it follows, is missing"
+    present, missing = lacks.get(_key(parent), (None, ""))
+    # With a damaged manifest, it is unknown whether that version is the parent.
+    return missing if missing or present == parent else f"version {parent.version}, which it follows, is missing"
 
 
-def _damaged(error: VersionDefect) -> str:
-    return f"{error.path} ({error.defect})"
+def _text(defect: VersionDefect) -> str:
+    return f"{defect.path} ({defect.defect})"

@@ -1,4 +1,4 @@
-"""Load: a chain of versions into tables, version by version, each whole or not at all."""
+"""Load: the versions of a chain into tables, one by one, each whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import TableBusy, UsageError
 from streamlearn.native import native
 from streamlearn.struct_decoder import from_plain
-from streamlearn.table import Changes, TableOptions, TableSet, Upkeep
+from streamlearn.table import Changes, TableOptions, TableSet
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.fetch import fetch, in_order
 from streamlearn.versions.format.manifest import PARTS, FileEntry, FileKind, Manifest, TableRecord, VersionRef
@@ -28,15 +28,8 @@ from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.settings import LoadSettings, checked
 
 __all__ = [
-    "Loaded",
-    "LoadedVersion",
-    "load",
-    "load_bytes",
-    "load_tensors",
-    "record_of",
-    "stage_version",
-    "table_record",
-]
+    "Loaded", "LoadedVersion", "load", "load_bytes", "load_tensors", "record_of", "stage_version", "table_record",
+]  # fmt: skip
 
 _Parts: TypeAlias = tuple[int, int]
 _Array: TypeAlias = npt.NDArray[Any]
@@ -45,15 +38,7 @@ _WHOLE: _Parts = (0, PARTS)
 
 @dataclass(frozen=True)
 class LoadedVersion:
-    """What was loaded of one version.
-
-    Attributes:
-        version: Its number.
-        rows: Rows that were set.
-        gone: Keys that were taken away, or were not there.
-        bytes: Bytes of files that were read.
-        wall_s: How long it took.
-    """
+    """Counts of one loaded version: rows set, keys removed (or absent already), bytes read, and the time it took."""
 
     version: int
     rows: int
@@ -64,12 +49,11 @@ class LoadedVersion:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was loaded.
+    """The result of `load`.
 
     Attributes:
-        manifest: Of the version the tables stand at now.
-        ref: What names it; what `Chain.find` takes as `since` when the next ones are to be loaded.
-        versions: Each version that was staged, oldest first.
+        manifest: The manifest of the version that the tables now have.
+        ref: Its reference, which `Chain.find` takes as `since` for the next load.
     """
 
     manifest: Manifest
@@ -79,11 +63,11 @@ class Loaded:
 
 @dataclass(frozen=True)
 class _Job:
-    """A file of rows or of keys that are gone, and the optimizer's beside it when it is wanted."""
+    """A file of rows or of removed keys, and the matching optimizer file if it is needed."""
 
     table: TableRecord
     entry: FileEntry
-    beside: FileEntry | None
+    optimizer: FileEntry | None
 
 
 def load(
@@ -96,27 +80,21 @@ def load(
     settings: LoadSettings | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Loaded:
-    """Stage the versions of a chain, one after the other; the last one is kept, and not active yet.
+    """Stage the versions of a chain one after the other; only the last one is kept, and it is not activated.
 
-    A version that is passed over is retired when the next is staged, so that memory stays near that of one. On an
-    error the tables stand at the last version that was whole; what they had before the call is as it was.
+    An intermediate version is retired when the next one is staged, so memory stays near that of one version. On an
+    error the tables keep the last whole version.
 
-    Args:
-        chain: As `Chain.find` gave it; with `since` for tables that stand at that version.
-        tables: Where to. Rows are stored in its own row types, which must be those of the files, or float32 on one
-            of the two sides.
-        training: Load the optimizer's state, use and upkeep too, and the float32 rows that training goes on from.
-        parts: Load the keys of these parts alone: the first, and the one after the last.
-        rows_only: Load the tables that are given alone, which may be some of the version's, and no upkeep: for who
-            looks at rows, and neither serves nor goes on with training.
-        settings: Limits.
-        clock: What time is taken by.
+    The tables must have the version `chain.since`, or be empty. Their row types must be those of the files, or float32
+    on one of the two sides. `training` also loads optimizer state, use and upkeep, and the float32 rows that training
+    continues from. `parts` (the first, and the one after the last) selects keys. `rows_only` loads only the given
+    tables, which may be some of the version's, without upkeep.
 
     Raises:
-        UsageError: The tables do not stand where the chain begins, or parts are none.
-        VersionDefect: Something is not what it is to be, or not of such tables; `defect` says what.
-        VersionRefused: A key is there twice in one version.
-        TableFull: All rows are taken.
+        UsageError: The tables are not at the version where the chain begins, or `parts` are invalid.
+        VersionDefect: A file is damaged or does not match the tables; `defect` names the problem.
+        VersionRefused: One version contains a key twice.
+        TableFull: A table has no room.
     """
     limits = checked(settings or chain.store.loading)
     _check_standing(chain, tables)
@@ -124,20 +102,21 @@ def load(
         message = f"parts are {parts}"
         raise UsageError(message, help=f"give the first part and the one after the last, from 0 to {PARTS}")
     _check_tables(chain.head, tables, training=training, rows_only=rows_only)
-    loading = _Loading(chain.store, tables, (training, training and not rows_only), parts, limits)
-    found: list[LoadedVersion] = []
-    before: VersionRef | None = None
+    has_upkeep = training and not rows_only
+    loading = _Loading(chain.store, tables, limits, training=training, has_upkeep=has_upkeep, parts=parts)
+    versions: list[LoadedVersion] = []
+    parent = chain.since
     for link in chain.links:
         begin_s = clock.monotonic_s()
-        rows, gone, size = loading.stage(link, chain.since if before is None else before)
-        if found:
-            # Whoever has pinned it meanwhile keeps it, and retires it.
+        rows, gone, size = loading.stage(link, parent)
+        if versions:
+            # A version that another thread has pinned meanwhile is retired by that thread.
             with suppress(TableBusy):
-                tables.retire(found[-1].version, wait_ms_max=limits.retire_wait_ms_max)
-        found.append(LoadedVersion(link.manifest.version, rows, gone, size, clock.monotonic_s() - begin_s))
-        before = link.ref
+                tables.retire(versions[-1].version, wait_ms_max=limits.retire_wait_ms_max)
+        versions.append(LoadedVersion(link.manifest.version, rows, gone, size, clock.monotonic_s() - begin_s))
+        parent = link.ref
     loading.restore(chain.head)
-    return Loaded(chain.manifest, chain.ref, tuple(found))
+    return Loaded(chain.manifest, chain.ref, tuple(versions))
 
 
 def stage_version(
@@ -150,26 +129,19 @@ def stage_version(
     between: Callable[[], None] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> LoadedVersion:
-    """Stage one link of a chain for serving; it is kept, and not active yet. On an error nothing of it is.
+    """Stage one link of a chain for serving, without activating it. After an error, nothing of it is kept.
 
-    Args:
-        link: The version.
-        tables: Where to.
-        parent: The version they stand at; None for a base and empty tables.
-        store: Where its files are.
-        settings: Limits.
-        between: Called before each file is staged; what it raises gives the version up.
-        clock: What time is taken by.
+    `parent` is the version the tables have; None for a base and empty tables. `between` is called before each file is
+    staged; an exception from it cancels the version.
 
     Raises:
-        VersionDefect: Something is not what it is to be, or not of such tables; `defect` says what.
-        VersionRefused: A key is there twice in one version, or the tables do not stand at its parent.
-        TableFull: All rows are taken.
+        VersionDefect: A file is damaged or does not match the tables; `defect` names the problem.
+        VersionRefused: The version contains a key twice, or the tables do not have its parent.
+        TableFull: A table has no room.
     """
     _check_tables(link, tables, training=False, rows_only=False)
     begin_s = clock.monotonic_s()
-    loading = _Loading(store, tables, (False, False), _WHOLE, checked(settings or store.loading))
-    loading.between = between or loading.between
+    loading = _Loading(store, tables, checked(settings or store.loading), between=between)
     rows, gone, size = loading.stage(link, parent)
     return LoadedVersion(link.manifest.version, rows, gone, size, clock.monotonic_s() - begin_s)
 
@@ -177,39 +149,25 @@ def stage_version(
 def load_tensors(
     store: Store, version: Committed, kind: FileKind = "dense", *, settings: LoadSettings | None = None
 ) -> dict[str, _Array]:
-    """The tensors of a version: `dense`, or `dense_optimizer`; none when it has no such file.
-
-    Raises:
-        VersionDefect: A file is not what it is to be.
-    """
+    """Return the tensors of a version (`dense` or `dense_optimizer`), if any; raises `VersionDefect` for a bad file."""
     return read_tensors(_fetched(store, version, version.manifest.of_kind(kind), settings), version.folder)
 
 
 def load_bytes(
     store: Store, version: Committed, kind: FileKind, *, settings: LoadSettings | None = None
 ) -> dict[str, memoryview]:
-    """The named bytes of a version: `marks` or `golden`; none when it has no such file.
-
-    Raises:
-        VersionDefect: A file is not what it is to be.
-    """
+    """Return the named bytes of a version (`marks` or `golden`), if any; raises `VersionDefect` for a bad file."""
     return read_bytes(_fetched(store, version, version.manifest.of_kind(kind), settings), version.folder)
 
 
 def table_record(tables: TableSet, name: str, *, row_type: str | None = None) -> TableRecord:
-    """What a manifest says of a table.
-
-    Args:
-        tables: The tables.
-        name: Which.
-        row_type: How versions store its rows; as the table does by default.
-    """
+    """Make the manifest's record of a table; versions store its rows as `row_type`, by default as the table does."""
     return record_of(tables[name].options, row_type=row_type)
 
 
 def record_of(options: TableOptions, *, row_type: str | None = None) -> TableRecord:
-    """What a manifest says of a table of such options; see `table_record`."""
-    said = {
+    """Make the manifest's record of a table with these options; see `table_record`."""
+    fields = {
         "name": options.spec.name,
         "dim": options.spec.dim,
         "initial_range": options.spec.initial_range,
@@ -218,38 +176,41 @@ def record_of(options: TableOptions, *, row_type: str | None = None) -> TableRec
         "optimizer": msgspec.to_builtins(options.optimizer),
         "tick_ms": options.tick_ms,
     }
-    return from_plain(said, TableRecord)
+    return from_plain(fields, TableRecord)
 
 
 class _Loading:
-    """One call of `load`."""
+    """One call of `load` or `stage_version`."""
 
     def __init__(
-        self, store: Store, tables: TableSet, wanted: tuple[bool, bool], parts: _Parts, limits: LoadSettings
+        self,
+        store: Store,
+        tables: TableSet,
+        limits: LoadSettings,
+        *,
+        training: bool = False,
+        has_upkeep: bool = False,
+        parts: _Parts = _WHOLE,
+        between: Callable[[], None] | None = None,
     ) -> None:
-        self._store, self._tables = store, tables
-        self._training, self._has_upkeep = wanted
-        self._parts, self._limits = parts, limits
-        self._counts = [0, 0, 0]
+        self._store, self._tables, self._limits = store, tables, limits
+        self._training, self._has_upkeep, self._parts = training, has_upkeep, parts
+        self._between = between
+        self._rows, self._gone, self._bytes = 0, 0, 0
         self._upkeep: dict[str, UpkeepGathered] = {}
-        self.between: Callable[[], None] = lambda: None
 
     def stage(self, link: Committed, parent: VersionRef | None) -> tuple[int, int, int]:
-        """Stage one version, or nothing of it; gives rows, keys that are gone, and bytes."""
-        self._counts = [0, 0, 0]
+        """Stage one version or nothing of it, and return its rows, removed keys and bytes."""
+        self._rows, self._gone, self._bytes = 0, 0, 0
         if self._has_upkeep:
-            self._gather(link)
-        self._tables.stage(
-            link.manifest.version,
-            None if parent is None else parent.version,
-            self._changes(link),
-            threads=self._limits.stage_threads,
-        )
-        rows, gone, size = self._counts
-        return rows, gone, size
+            self._gather_upkeep(link)
+        parent_version = None if parent is None else parent.version
+        changes = self._changes(link)
+        self._tables.stage(link.manifest.version, parent_version, changes, threads=self._limits.stage_threads)
+        return self._rows, self._gone, self._bytes
 
     def restore(self, head: Committed) -> None:
-        """Let the tables go on with what they knew beside their rows."""
+        """Set the gathered upkeep in the tables."""
         for name, gathered in self._upkeep.items():
             try:
                 self._tables[name].restore(gathered.upkeep())
@@ -258,56 +219,56 @@ class _Loading:
 
     def _changes(self, link: Committed) -> Iterator[Changes]:
         jobs = self._jobs(link.manifest)
-        self._counts[2] += sum(job.entry.bytes + (job.beside.bytes if job.beside else 0) for job in jobs)
-        for changes in in_order(jobs, lambda job: self._read(link, job), threads=self._limits.fetch_threads):
-            self.between()
-            for one in changes:
-                self._counts[0] += len(one)
-                self._counts[1] += 0 if one.gone is None else len(one.gone)
-                yield one
+        self._bytes += sum(job.entry.bytes + (job.optimizer.bytes if job.optimizer else 0) for job in jobs)
+        for batches in in_order(jobs, lambda job: self._read(link, job), threads=self._limits.fetch_threads):
+            if self._between is not None:
+                self._between()
+            for changes in batches:
+                self._rows += len(changes)
+                self._gone += 0 if changes.gone is None else len(changes.gone)
+                yield changes
 
     def _jobs(self, manifest: Manifest) -> list[_Job]:
         tables = {table.name: table for table in manifest.tables}
-        beside = {(one.table, one.shard, one.number): one for one in manifest.of_kind("optimizer")}
+        optimizers = {(entry.table, entry.shard, entry.number): entry for entry in manifest.of_kind("optimizer")}
         jobs = []
         for entry in (*manifest.of_kind("rows"), *manifest.of_kind("gone")):
-            if entry.table in self._tables and entry.rows and _overlap(entry.parts, self._parts):
+            overlaps = entry.parts[0] < self._parts[1] and self._parts[0] < entry.parts[1]
+            if entry.table in self._tables and entry.rows and overlaps:
                 assert entry.table is not None
                 is_learning = self._training and entry.kind == "rows"
-                other = beside.get((entry.table, entry.shard, entry.number)) if is_learning else None
-                jobs.append(_Job(tables[entry.table], entry, other))
+                optimizer = optimizers.get((entry.table, entry.shard, entry.number)) if is_learning else None
+                jobs.append(_Job(tables[entry.table], entry, optimizer))
         return jobs
 
     def _read(self, link: Committed, job: _Job) -> list[Changes]:
-        """Runs in a thread of its own: everything that can be wrong with a file is found here."""
-        data = self._fetched(link, job.entry)
+        """Read and check a file completely; runs in a fetch thread."""
+        data = self._fetch(link, job.entry)
         if job.entry.kind == "gone":
-            found = read_gone(job.table, job.entry, data, link.folder)
+            batches = read_gone(job.table, job.entry, data, link.folder)
         else:
-            beside = None if job.beside is None else (job.beside, self._fetched(link, job.beside))
-            found = read_rows(job.table, job.entry, data, beside, link.folder)
+            optimizer = None if job.optimizer is None else (job.optimizer, self._fetch(link, job.optimizer))
+            batches = read_rows(job.table, job.entry, data, optimizer, link.folder)
         is_whole = self._parts[0] <= job.entry.parts[0] and job.entry.parts[1] <= self._parts[1]
-        target = self._tables[job.table.name].options.row_type
-        stored = [_as_target(one, target) for one in found]
-        return stored if is_whole else [_of_parts(one, self._parts) for one in stored]
+        row_type = self._tables[job.table.name].options.row_type
+        converted = [_as_row_type(changes, row_type) for changes in batches]
+        return converted if is_whole else [_in_parts(changes, self._parts) for changes in converted]
 
-    def _fetched(self, link: Committed, entry: FileEntry) -> memoryview:
+    def _fetch(self, link: Committed, entry: FileEntry) -> memoryview:
         return fetch(self._store, link.folder, entry, bytes_max=self._limits.file_bytes_max)
 
-    def _gather(self, link: Committed) -> None:
-        """Take the upkeep of a version, all of it before any of its rows."""
+    def _gather_upkeep(self, link: Committed) -> None:
+        """Merge the upkeep of a version, all of it before any of its rows."""
         for table in self._tables:
             shards = shards_of(link.manifest, table, self._parts)
             if not shards:
                 continue
             if table not in self._upkeep or link.manifest.kind == "revert":
-                self._upkeep[table] = UpkeepGathered(self._parts, self._before(link, table))
-            self._counts[2] += sum(entry.bytes for shard in shards for entry in shard)
-            files = [(one[0], [(entry, self._fetched(link, entry)) for entry in one]) for one in shards]
+                before = self._tables[table].upkeep() if link.manifest.kind == "delta" else no_upkeep()
+                self._upkeep[table] = UpkeepGathered(self._parts, before)
+            self._bytes += sum(entry.bytes for shard in shards for entry in shard)
+            files = [(shard[0], [(entry, self._fetch(link, entry)) for entry in shard]) for shard in shards]
             self._upkeep[table].add(files, link.folder)
-
-    def _before(self, link: Committed, table: str) -> Upkeep:
-        return self._tables[table].upkeep() if link.manifest.kind == "delta" else no_upkeep()
 
 
 def _fetched(
@@ -315,10 +276,10 @@ def _fetched(
 ) -> Iterator[tuple[FileEntry, memoryview]]:
     limits = checked(settings or store.loading)
 
-    def one(entry: FileEntry) -> tuple[FileEntry, memoryview]:
+    def read(entry: FileEntry) -> tuple[FileEntry, memoryview]:
         return entry, fetch(store, version.folder, entry, bytes_max=limits.file_bytes_max)
 
-    return in_order(entries, one, threads=limits.fetch_threads)
+    return in_order(entries, read, threads=limits.fetch_threads)
 
 
 def _check_standing(chain: Chain, tables: TableSet) -> None:
@@ -326,54 +287,50 @@ def _check_standing(chain: Chain, tables: TableSet) -> None:
     begin = chain.since.version if chain.since is not None else None
     if newest != begin:
         message = f"the tables are at version {newest}, but the chain of version {chain.version} follows {begin}"
-        raise UsageError(
-            message, help="build the chain with `since`, the `ref` of the last load; or load into empty tables"
-        )
+        help = "build the chain with `since`, the `ref` of the last load; or load into empty tables"
+        raise UsageError(message, help=help)
 
 
 def _check_tables(head: Committed, tables: TableSet, *, training: bool, rows_only: bool) -> None:
-    """The tables are those that wrote the version, as far as that matters."""
+    """Check that the tables match those that wrote the version, as far as it matters."""
     records = {table.name: table for table in head.manifest.tables if not rows_only or table.name in tables}
     if set(records) != set(tables.tables):
-        raise _other(head, f"its tables are {sorted(records)}, not {sorted(tables.tables)}")
+        raise _incompatible(head, f"its tables are {sorted(records)}, not {sorted(tables.tables)}")
     for name, record in records.items():
-        mine = table_record(tables, name)
-        names = ["dim", "initial_range", "seed", *(["tick_ms"] if training else [])]
-        for field in names:
-            if getattr(mine, field) != getattr(record, field):
-                raise _other(head, f"{field} of table {name!r} is {getattr(record, field)}, not {getattr(mine, field)}")
-        if training and type(mine.optimizer) is not type(record.optimizer):
-            raise _other(head, f"table {name!r} was learned by {record.optimizer}, not by {mine.optimizer}")
+        target = table_record(tables, name)
+        for field in ("dim", "initial_range", "seed", *(["tick_ms"] if training else [])):
+            written, expected = getattr(record, field), getattr(target, field)
+            if written != expected:
+                raise _incompatible(head, f"{field} of table {name!r} is {written}, not {expected}")
+        if training and type(target.optimizer) is not type(record.optimizer):
+            raise _incompatible(head, f"table {name!r} was learned by {record.optimizer}, not by {target.optimizer}")
         is_learning = training and record.optimizer is not None
-        written = "float32" if is_learning else record.row_type
-        if "float32" not in (written, mine.row_type) and written != mine.row_type:
-            raise _other(head, f"rows of table {name!r} are {written} and cannot be converted to {mine.row_type}")
+        row_type = "float32" if is_learning else record.row_type
+        if "float32" not in (row_type, target.row_type) and row_type != target.row_type:
+            what = f"rows of table {name!r} are {row_type} and cannot be converted to {target.row_type}"
+            raise _incompatible(head, what)
 
 
-def _other(head: Committed, what: str) -> Exception:
+def _incompatible(head: Committed, what: str) -> Exception:
     return defective(head.folder, "incompatible", what)
 
 
-def _overlap(one: _Parts, other: _Parts) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
-
-
-def _as_target(changes: Changes, row_type: str) -> Changes:
-    """Rows that a table of this row type takes as they are, or rounds itself."""
+def _as_row_type(changes: Changes, row_type: str) -> Changes:
+    """Convert rows for a float32 table; other tables take them as they are or round them."""
     if row_type == "float32" and changes.rows.dtype != np.float32:
         return replace(changes, rows=changes.floats(), scales=None)
     return changes
 
 
-def _of_parts(changes: Changes, parts: _Parts) -> Changes:
-    """Those of a shard's keys alone."""
-    kept = _kept(changes.keys, parts)
+def _in_parts(changes: Changes, parts: _Parts) -> Changes:
+    """Select the keys of some parts."""
+    kept = _is_in_parts(changes.keys, parts)
     arrays = {name: getattr(changes, name) for name in ("rows", "scales", "state", "ticks", "counts")}
-    found: dict[str, Any] = {name: None if array is None else array[kept] for name, array in arrays.items()}
-    gone = None if changes.gone is None else changes.gone[_kept(changes.gone, parts)]
-    return replace(changes, keys=changes.keys[kept], gone=gone, **found)
+    selected: dict[str, Any] = {name: None if array is None else array[kept] for name, array in arrays.items()}
+    gone = None if changes.gone is None else changes.gone[_is_in_parts(changes.gone, parts)]
+    return replace(changes, keys=changes.keys[kept], gone=gone, **selected)
 
 
-def _kept(keys: _Array, parts: _Parts) -> _Array:
-    found: _Array = native.parts_of(keys)
-    return (found >= parts[0]) & (found < parts[1])
+def _is_in_parts(keys: _Array, parts: _Parts) -> _Array:
+    part: _Array = native.parts_of(keys)
+    return (part >= parts[0]) & (part < parts[1])

@@ -1,4 +1,4 @@
-"""NotFinite: numbers of a version that are NaN or infinite, by table and tensor. It knows no files."""
+"""NotFinite: NaN or infinite numbers of a version, by table and tensor. It opens no files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ __all__ = ["NotFinite", "merged", "not_finite_rows", "not_finite_tensor"]
 
 @dataclass(frozen=True)
 class NotFinite:
-    """Numbers that are NaN or infinite, of one table or tensor in one version.
+    """NaN or infinite numbers in one table or tensor of one version.
 
     Attributes:
         path: The version's folder.
-        kind: In which kind of its files: `rows` are what serving reads, `optimizer` what training goes on from.
+        kind: The kind of file: serving reads `rows`, training continues from `optimizer`.
         name: The table or the tensor.
-        count: How many numbers.
         key: The smallest key of such a row; None for a tensor.
     """
 
@@ -35,40 +34,39 @@ class NotFinite:
 
     @property
     def said(self) -> str:
-        """The same in words."""
+        """A description in words."""
         where = "" if self.key is None else f", the first in the row of key {self.key}"
         return f"{self.count} of {self.kind} of {self.name!r} are NaN or infinite{where}"
 
 
 def not_finite_rows(path: str, kind: FileKind, changes: Changes) -> NotFinite | None:
-    """What is not finite in rows; None where everything is."""
-    count, bad = 0, np.zeros(len(changes), np.bool_)
+    """Find the numbers in rows that are not finite; None if all are finite."""
+    count, is_bad = 0, np.zeros(len(changes), np.bool_)
     for numbers in (changes.rows, changes.scales, changes.state):
         if numbers is None or numbers.dtype.kind != "f":
             continue
         finite = np.isfinite(numbers).reshape(len(changes), -1)
         if not finite.all():
             count += finite.size - int(np.count_nonzero(finite))
-            bad |= ~finite.all(axis=1)
-    return NotFinite(path, kind, changes.table, count, int(changes.keys[bad].min())) if count else None
+            is_bad |= ~finite.all(axis=1)
+    return NotFinite(path, kind, changes.table, count, int(changes.keys[is_bad].min())) if count else None
 
 
 def not_finite_tensor(path: str, kind: FileKind, name: str, numbers: npt.NDArray[Any]) -> NotFinite | None:
-    """What is not finite in a tensor, or a part of it; None where everything is."""
+    """Find the numbers in a tensor, or in a part of it, that are not finite; None if all are finite."""
     if numbers.dtype.kind not in "fc":
         return None
     count = len(numbers) - int(np.count_nonzero(np.isfinite(numbers)))
     return NotFinite(path, kind, name, count) if count else None
 
 
-def merged(found: Iterable[NotFinite]) -> tuple[NotFinite, ...]:
-    """One for each table and tensor of a version, in the order of their names."""
-    known: dict[tuple[str, str, str], NotFinite] = {}
-    for one in found:
-        place = (one.path, one.kind, one.name)
-        other = known.get(place)
-        if other is not None:
-            keys = [key for key in (one.key, other.key) if key is not None]
-            one = NotFinite(one.path, one.kind, one.name, one.count + other.count, min(keys, default=None))
-        known[place] = one
-    return tuple(known[place] for place in sorted(known))
+def merged(findings: Iterable[NotFinite]) -> tuple[NotFinite, ...]:
+    """Merge the findings of each table and tensor of a version, in the order of their names."""
+    by_name: dict[tuple[str, str, str], NotFinite] = {}
+    for finding in findings:
+        name = (finding.path, finding.kind, finding.name)
+        count, keys = finding.count, [finding.key]
+        if name in by_name:
+            count, keys = count + by_name[name].count, [*keys, by_name[name].key]
+        by_name[name] = NotFinite(*name, count, min((key for key in keys if key is not None), default=None))
+    return tuple(by_name[name] for name in sorted(by_name))

@@ -1,7 +1,7 @@
-"""Record: a JSON document in the store that checks itself. It does not know what is said in one.
+"""Record: a JSON document in the store that carries its own checksum. It does not know the content.
 
-The last field of its bytes, `check`, is the sha256 of all before it: nothing else names the newest record of a log, so
-that a flipped bit in one would be another truth.
+The last field of its bytes, `check`, is the sha256 of all bytes before it. No other file refers to the newest record of
+a log by its digest, so without the check a flipped bit would go unnoticed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,7 @@ _CHECK_BYTES = len(_CHECK) + 64 + len(b'"}')
 
 
 class VersionRef(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A version, so that no other can stand in its place.
-
-    Attributes:
-        version: Its number.
-        run: The run that wrote it.
-        sha256: Of its manifest.
-    """
+    """An unambiguous reference to a version: its number, its run and the sha256 of its manifest."""
 
     version: Annotated[int, Meta(ge=1, le=10**12 - 1)]
     run: Annotated[int, Meta(ge=0, le=10**8 - 1)]
@@ -41,19 +35,14 @@ class VersionRef(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every record has; its last field in the file is the check.
-
-    Attributes:
-        format: Of the record; another one is refused.
-        check: The sha256 of all bytes before this field.
-    """
+    """The fields of every record; records of another format are refused."""
 
     format: Annotated[int, Meta(ge=1, le=1)] = 1
     check: Digest | UnsetType = UNSET
 
 
 class _Format(Struct):
-    """All that is asked of a record before its format is known."""
+    """The only field read before the format is known."""
 
     format: int
 
@@ -62,40 +51,35 @@ Kind = TypeVar("Kind", bound=Struct)
 
 
 def encode_record(record: Struct) -> bytes:
-    """The bytes of a record, whose field `check` is not looked at."""
+    """Encode a record; its field `check` is ignored and computed."""
     body = msgspec.json.encode(msgspec.structs.replace(record, check=UNSET))[: -len(b"}")]
     return body + _CHECK + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
 def decode_record(data: bytes | memoryview, kind: type[Kind], path: str, *, format: int = 1, help: str = "") -> Kind:
-    """Read a record.
+    """Decode a record of a kind and format.
 
-    Args:
-        data: Its bytes.
-        kind: What it is to be.
-        path: Where they are from, for the error.
-        format: The format that is read.
-        help: What to do about one that is damaged.
+    `path` is for errors; `help` is the advice for a damaged record.
 
     Raises:
-        VersionDefect: They are damaged, of another format, or no such record.
+        VersionDefect: The bytes are damaged, of another format, or not such a record.
     """
     raw = bytes(data)
     body, check = raw[:-_CHECK_BYTES], raw[-_CHECK_BYTES:]
     name = kind.__name__.lstrip("_").lower()
     try:
-        found = from_json(raw, _Format).format
+        actual_format = from_json(raw, _Format).format
     except msgspec.DecodeError as error:
         raise defective(path, "corrupted", f"cannot decode {name} ({len(raw)} bytes): {error}", help=help) from None
-    if found != format:
-        raise defective(path, "unreadable_format", f"its format is {found}, but this release reads {format}")
+    if actual_format != format:
+        raise defective(path, "unreadable_format", f"its format is {actual_format}, but this release reads {format}")
     expected = hashlib.sha256(body).hexdigest()
     if check != _CHECK + expected.encode() + b'"}':
-        said = check[len(_CHECK) : -len(b'"}')].decode(errors="replace")
-        raise defective(path, "corrupted", f"its checksum is {said}, expected {expected} for its bytes", help=help)
+        actual = check[len(_CHECK) : -len(b'"}')].decode(errors="replace")
+        raise defective(path, "corrupted", f"its checksum is {actual}, expected {expected} for its bytes", help=help)
     try:
-        read = from_json(raw, kind)
+        record = from_json(raw, kind)
     except msgspec.DecodeError as error:
         raise defective(path, "corrupted", f"not a {name} of format {format}: {error}", help=help) from None
-    # It has done its work: a record that was read equals the one that was written.
-    return msgspec.structs.replace(read, check=UNSET)
+    # Without the check, a decoded record equals the one that was encoded.
+    return msgspec.structs.replace(record, check=UNSET)

@@ -1,4 +1,4 @@
-"""Scorer: whoever can say how a version scores samples. It knows no model and no table."""
+"""Scorer: the interface of an object that scores samples with a version. It knows no model and no table."""
 
 from __future__ import annotations
 
@@ -14,24 +14,20 @@ __all__ = ["Scorer"]
 
 
 class Scorer(Protocol):
-    """Scores samples as a version would, without that version being served.
+    """Scores samples as a version would, although the version is not served.
 
-    Guaranteed to a scorer: it is asked from one thread at a time, never the one that trains. Asked of it: the same
-    version and samples give the same scores, whatever is learned meanwhile. The classic mistake is to read the newest
-    rows instead of the version's.
+    Guaranteed to a scorer: calls come from one thread at a time, never the training thread. Required: the same version
+    and samples give the same scores, whatever is learned meanwhile. The classic mistake is to read the newest rows
+    instead of the version's.
     """
 
     def score(self, version: int, batch: SampleBatch) -> npt.NDArray[np.float32]:
-        """The logits of a version, whose sigmoid is the chance of each label as serving answers it.
-
-        Args:
-            version: A version whose rows and dense weights are still there, sealed or committed.
-            batch: Samples of N rows.
+        """Return the logits of a sealed or committed version; their sigmoid is the probability that serving returns.
 
         Returns:
-            float32[N, labels], labels as the application declares them.
+            float32[N, labels] for N samples, labels in the order of the application.
 
         Raises:
-            VersionRefused: The version's rows or weights are not there any more.
+            VersionRefused: The version's rows or weights are no longer available.
         """
         ...

@@ -1,7 +1,7 @@
-"""Scratch: some parts of one table, as versions had them, read from files for a moment and no more than fits.
+"""Scratch: parts of one table as versions had them, read from files for a moment, within a memory limit.
 
-What works on whole versions without serving or training reads them through this: range of parts by range. How many
-parts fit is guessed from the files, and where the guess was too low the range is halved.
+Compaction, reverts, `diff` and exports read whole versions through it, range of parts by range. The number of parts
+that fit is estimated from the files; a range that does not fit after all is halved.
 """
 
 from __future__ import annotations
@@ -28,37 +28,29 @@ from streamlearn.versions.store.settings import LoadSettings, ScanSettings, chec
 __all__ = ["Parts", "Progress", "Scratch", "Shard", "record_of", "row_bytes", "shards_in", "table_of", "upkeep_at"]
 
 Parts: TypeAlias = tuple[int, int]
+"""The first part, and the one after the last."""
 Progress: TypeAlias = Callable[[int, int], None]
-"""Takes how much is done and how much there is to do, in bytes of files or in parts of tables."""
+"""Takes the amounts done and to do, in bytes of files or in parts of tables."""
 
-# What a row takes in a table beside its numbers, when its index was made for it and has grown since.
-_BESIDE_ROW_BYTES = 160
+# Memory of a row in a table beyond its numbers, if the index was sized for it and has grown since.
+_ROW_OVERHEAD_BYTES = 160
 _EXPORTED_PARTS = 16
 _SLACK_ROWS = 1_024
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What a shard owned.
-
-    Attributes:
-        number: Which shard, and how many there were.
-        parts: Its parts: the first, and the one after the last.
-    """
+    """A shard as (number, count of shards), and the parts it owned."""
 
     number: tuple[int, int]
     parts: Parts
 
 
 class Scratch:
-    """Parts of one table of a version, or of two versions beside each other.
+    """Parts of one table of one version, or of two versions side by side.
 
-    Args:
-        chains: Of the versions; of one model, and of tables that are alike.
-        table: The table.
-        settings: How much memory may be taken.
-        limits: Limits of reading.
-        training: Read the rows of training with state and use, where the table learns; or those of serving alone.
+    The chains are of one model, with equal tables. `training` reads the rows of training with state and use, if the
+    table learns; else only the rows of serving are read.
     """
 
     def __init__(
@@ -72,55 +64,53 @@ class Scratch:
     ) -> None:
         self._records = [record_of(chain.manifest, table) for chain in chains]
         self._chains, self._settings = chains, checked(settings)
-        # What is fetched ahead is held beside the table, so no more than one file is.
+        # Prefetched files take memory beyond the table, so there is at most one.
         self._limits = msgspec.structs.replace(limits, fetch_threads=1)
         if len(chains) > 1 and self._records[0] != self._records[1]:
-            said = f"table {table!r} is {self._records[1]}, but in version {chains[0].version} it is {self._records[0]}"
-            raise defective(chains[1].head.folder, "incompatible", said)
+            what = f"table {table!r} is {self._records[1]}, but in version {chains[0].version} it is {self._records[0]}"
+            raise defective(chains[1].head.folder, "incompatible", what)
         self._training = training and self._records[0].optimizer is not None
-        # A version that follows the other by deltas is read on top of it, and what both share is read once.
+        # If the second version follows the first by deltas, it is staged on top: shared files are read once.
         self._following = _following(chains[0], chains[1], limits) if len(chains) > 1 else None
 
     def exports(self, parts: Parts) -> Iterator[tuple[int, tuple[Changes, ...]]]:
-        """All rows of these parts, of each version side by side, some parts at a time, in no order within those.
+        """Yield all rows of the parts, a few parts at a time, unordered within those, for each version side by side.
 
         Returns:
-            The first part that was not given yet, and the rows.
+            The first part that is still to come, and the rows of each version.
 
         Raises:
-            VersionDefect: A file is not what it is to be.
-            Oversize: Not even one part fits into `scan_bytes_max`.
+            VersionDefect: A file is damaged or missing.
+            Oversize: A single part does not fit into `scan_bytes_max`.
         """
-        waiting = list(reversed(self._ranges(parts)))
-        while waiting:
-            begin, end = waiting.pop()
+        pending = list(reversed(self._ranges(parts)))
+        while pending:
+            begin, end = pending.pop()
             try:
-                standing = self._loaded((begin, end))
+                loaded = self._loaded((begin, end))
             except TableFull:
                 if end - begin == 1:
                     message = f"part {begin} of table {self._records[0].name!r} does not fit into "
                     message += f"scan_bytes_max of {self._settings.scan_bytes_max} bytes"
                     raise Oversize(message, help="raise scan_bytes_max") from None
                 middle = (begin + end) // 2
-                waiting += [(middle, end), (begin, middle)]
+                pending += [(middle, end), (begin, middle)]
                 continue
-            yield from self._exported(standing, (begin, end))
+            yield from self._exported(loaded, (begin, end))
 
-    def _exported(
-        self, standing: list[tuple[TableSet, int]], parts: Parts
-    ) -> Iterator[tuple[int, tuple[Changes, ...]]]:
-        # What is asked for is all parts, of which all others are empty, and cost nothing.
-        exports = [tables.changed(None, version, parts=_EXPORTED_PARTS) for tables, version in standing]
+    def _exported(self, loaded: list[tuple[TableSet, int]], parts: Parts) -> Iterator[tuple[int, tuple[Changes, ...]]]:
+        # The export covers all parts; those that are not loaded are empty and cost nothing.
+        exports = [tables.changed(None, version, parts=_EXPORTED_PARTS) for tables, version in loaded]
         try:
-            for at, found in enumerate(zip(*exports, strict=True)):
-                if parts[0] // _EXPORTED_PARTS <= at <= (parts[1] - 1) // _EXPORTED_PARTS:
-                    yield min((at + 1) * _EXPORTED_PARTS, parts[1]), found
+            for number, changes in enumerate(zip(*exports, strict=True)):
+                if parts[0] // _EXPORTED_PARTS <= number <= (parts[1] - 1) // _EXPORTED_PARTS:
+                    yield min((number + 1) * _EXPORTED_PARTS, parts[1]), changes
         finally:
             for export in exports:
                 export.close()
 
     def _loaded(self, parts: Parts) -> list[tuple[TableSet, int]]:
-        """Tables, and the version in each of them that is meant."""
+        """Load the parts, and return for each version the tables that have it, and its number."""
         earlier = self._chains[0]
         tables = self._table(self._room_rows if self._following or len(self._chains) == 1 else self._room_rows // 2)
         self._load(earlier, tables, parts)
@@ -130,9 +120,9 @@ class Scratch:
             try:
                 self._load(self._following, tables, parts)
             except VersionDefect:
-                # The later version may have a base of its own after the damage; where it has none, it says the defect.
+                # The later version may have its own base after the damage; if not, loading it reports the defect.
                 self._following = None
-                del tables  # before there is room for two
+                del tables  # before two tables take its room
                 return self._loaded(parts)
             return [(tables, earlier.version), (tables, self._chains[1].version)]
         other = self._table(self._room_rows // 2)
@@ -147,13 +137,13 @@ class Scratch:
 
     @property
     def _room_rows(self) -> int:
-        """Rows that fit."""
-        most = min(self._settings.scan_bytes_max, max(self._settings.scan_bytes_min, self._shard_bytes // 2))
-        return most // row_bytes(self._records[0], training=self._training)
+        """Rows that fit into memory."""
+        room_bytes = min(self._settings.scan_bytes_max, max(self._settings.scan_bytes_min, self._shard_bytes // 2))
+        return room_bytes // row_bytes(self._records[0], training=self._training)
 
     @property
     def _shard_bytes(self) -> int:
-        """Of the largest shard's files of this table, as a base has them."""
+        """Bytes of this table in the base of the largest shard."""
         by_shard: dict[int, int] = {}
         for entry in self._files(self._chains[-1].links[:1], ("rows", "optimizer") if self._training else ("rows",)):
             by_shard[entry.shard] = by_shard.get(entry.shard, 0) + entry.bytes
@@ -164,25 +154,19 @@ class Scratch:
         return [entry for link in links for entry in link.manifest.files if entry.table == name and entry.kind in kinds]
 
     def _ranges(self, parts: Parts) -> list[Parts]:
-        """The parts in pieces of which each is likely to fit."""
-        links = [link for chain in self._chains for link in chain.links[:1]]
-        largest = max((chain.links for chain in self._chains), key=len)
-        deltas = [sum(entry.rows for entry in self._files([link], ("rows",))) for link in largest[1:]]
-        rows = sum(_rows_within(entry, parts) for entry in self._files(links, ("rows",)))
+        """Divide the parts into ranges that are likely to fit."""
+        bases = [link for chain in self._chains for link in chain.links[:1]]
+        longest = max((chain.links for chain in self._chains), key=len)
+        deltas = [sum(entry.rows for entry in self._files([link], ("rows",))) for link in longest[1:]]
+        rows = sum(_rows_within(entry, parts) for entry in self._files(bases, ("rows",)))
         likely = rows + 2 * max(deltas, default=0) * (parts[1] - parts[0]) // PARTS + _SLACK_ROWS
         count = min(-(-likely // max(1, self._room_rows)), parts[1] - parts[0])
-        ends = [parts[0] + (parts[1] - parts[0]) * at // count for at in range(count + 1)]
+        ends = [parts[0] + (parts[1] - parts[0]) * number // count for number in range(count + 1)]
         return list(pairwise(ends))
 
 
 def table_of(record: TableRecord, rows_max: int, *, training: bool) -> TableSet:
-    """An empty table like that of versions.
-
-    Args:
-        record: What they say of it.
-        rows_max: Rows it has room for.
-        training: Whether it learns; if not, rows are stored as versions do.
-    """
+    """Make an empty table with the options of a version's; without training it stores rows as versions do."""
     options = TableOptions(
         TableSpec(record.name, record.dim, record.initial_range),
         rows_max=max(1, rows_max),
@@ -195,17 +179,13 @@ def table_of(record: TableRecord, rows_max: int, *, training: bool) -> TableSet:
 
 
 def row_bytes(record: TableRecord, *, training: bool) -> int:
-    """Memory that a row of such a table is likely to take."""
+    """Estimate the memory of a row in such a table."""
     state = 0 if record.optimizer is None or not training else record.optimizer.state_width(record.dim)
-    return 4 * (record.dim + state) + _BESIDE_ROW_BYTES
+    return 4 * (record.dim + state) + _ROW_OVERHEAD_BYTES
 
 
 def record_of(manifest: Manifest, table: str) -> TableRecord:
-    """What a version says of a table.
-
-    Raises:
-        VersionDefect: It has no such table.
-    """
+    """Return the record of a table in a manifest; raises `VersionDefect` if there is none."""
     for record in manifest.tables:
         if record.name == table:
             return record
@@ -213,43 +193,36 @@ def record_of(manifest: Manifest, table: str) -> TableRecord:
 
 
 def shards_in(manifest: Manifest) -> list[Shard]:
-    """The shards that wrote a version, in the order of their parts."""
+    """Return the shards that wrote a version, in the order of their parts."""
     first = manifest.tables[0].name if manifest.tables else None
-    found = {
-        Shard((entry.shard, entry.shards), entry.parts) for entry in manifest.of_kind("rows") if entry.table == first
-    }
-    return sorted(found or {Shard((0, 1), (0, PARTS))}, key=lambda shard: shard.parts)
+    entries = [entry for entry in manifest.of_kind("rows") if entry.table == first]
+    shards = {Shard((entry.shard, entry.shards), entry.parts) for entry in entries}
+    return sorted(shards or {Shard((0, 1), (0, PARTS))}, key=lambda shard: shard.parts)
 
 
 def upkeep_at(chain: Chain, table: str, limits: LoadSettings) -> Iterator[tuple[Shard, Upkeep]]:
-    """What each shard that last wrote upkeep of a table knew at a version; nothing where none ever did.
-
-    Raises:
-        VersionDefect: A file is not what it is to be.
-    """
+    """Yield the upkeep of a table at a version, by the shards that last wrote some; raises `VersionDefect`."""
     written = [link for link in chain.links if shards_of(link.manifest, table, (0, PARTS))]
     if not written:
         return
+
+    def fetched(link: Committed, entries: list[FileEntry]) -> list[tuple[FileEntry, memoryview]]:
+        bytes_max = limits.file_bytes_max
+        return [(entry, fetch(chain.store, link.folder, entry, bytes_max=bytes_max)) for entry in entries]
+
     for files in shards_of(written[-1].manifest, table, (0, PARTS)):
         shard = Shard((files[0].shard, files[0].shards), files[0].parts)
         gathered = UpkeepGathered(shard.parts, no_upkeep())
         for link in written:
             if link.manifest.kind == "revert":
                 gathered = UpkeepGathered(shard.parts, no_upkeep())
-            found = [
-                (one[0], [(entry, _fetched(chain, link, entry, limits)) for entry in one])
-                for one in shards_of(link.manifest, table, shard.parts)
-            ]
-            gathered.add(found, link.folder)
+            shards = shards_of(link.manifest, table, shard.parts)
+            gathered.add([(entries[0], fetched(link, entries)) for entries in shards], link.folder)
         yield shard, gathered.upkeep()
 
 
-def _fetched(chain: Chain, link: Committed, entry: FileEntry, limits: LoadSettings) -> memoryview:
-    return fetch(chain.store, link.folder, entry, bytes_max=limits.file_bytes_max)
-
-
 def _following(earlier: Chain, later: Chain, limits: LoadSettings) -> Chain | None:
-    """The deltas from one version to a later one; None where they are not all there."""
+    """Return the deltas from one version to a later one; None if they are not complete."""
     if later.version < earlier.version:
         return None
     try:
@@ -259,6 +232,6 @@ def _following(earlier: Chain, later: Chain, limits: LoadSettings) -> Chain | No
 
 
 def _rows_within(entry: FileEntry, parts: Parts) -> int:
-    """Records of a file that are likely to be of these parts."""
+    """Estimate the records of a file that belong to the parts."""
     shared = max(0, min(entry.parts[1], parts[1]) - max(entry.parts[0], parts[0]))
     return -(-entry.rows * shared // (entry.parts[1] - entry.parts[0]))

@@ -1,4 +1,4 @@
-"""Upkeep files: what a shard's table knows beside its rows, and how that of all shards and versions comes together."""
+"""Upkeep files: the upkeep state of a shard's tables, and how that of all shards and versions is merged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 def write_upkeep(place: Place, entry: FileEntry, upkeep: Upkeep) -> list[FileEntry]:
-    """Write what a shard knows of the parts it owns."""
+    """Write the upkeep of the parts that a shard owns."""
     begin, end = entry.parts
     pages = {part: page for part, page in sorted(upkeep.pages.items()) if begin <= part < end}
     named = {
@@ -34,12 +34,12 @@ def write_upkeep(place: Place, entry: FileEntry, upkeep: Upkeep) -> list[FileEnt
 
 
 def no_upkeep() -> Upkeep:
-    """What a table knows that has met nothing."""
+    """Return the upkeep of an empty table."""
     return Upkeep({}, 0, np.zeros(PARTS, np.uint64))
 
 
 def shards_of(manifest: Manifest, table: str, parts: tuple[int, int]) -> list[list[FileEntry]]:
-    """The upkeep files of a table in a version, by the shards that had some of these parts, in the order of theirs."""
+    """Return the upkeep files of a table, grouped by the shards that owned some of the parts, in order of parts."""
     shards: dict[int, list[FileEntry]] = {}
     for entry in manifest.of_kind("upkeep"):
         if entry.table == table and entry.parts[0] < parts[1] and parts[0] < entry.parts[1]:
@@ -48,13 +48,10 @@ def shards_of(manifest: Manifest, table: str, parts: tuple[int, int]) -> list[li
 
 
 class UpkeepGathered:
-    """Upkeep of one table, version after version, of the parts that are wanted.
+    """The upkeep of some parts of one table, merged version by version.
 
-    A page takes the place of the older one of its part; hands are those of the newest version.
-
-    Args:
-        parts: The parts: the first, and the one after the last.
-        before: What is known already.
+    A page replaces the older one of its part; hands are those of the newest version. `parts` are the first part and
+    the one after the last, `before` is the upkeep to start from.
     """
 
     def __init__(self, parts: tuple[int, int], before: Upkeep) -> None:
@@ -64,49 +61,45 @@ class UpkeepGathered:
         self._next_part = before.next_part
 
     def add(self, shards: Iterable[tuple[FileEntry, list[tuple[FileEntry, memoryview]]]], path: str) -> None:
-        """Take the files of one version.
-
-        Args:
-            shards: Of each shard an entry and all its files, in the order of the parts they own.
-            path: The version's folder, for errors.
+        """Add the files of one version: for each shard an entry and all its files, in the order of their parts.
 
         Raises:
-            VersionDefect: A file is not what it is to be.
+            VersionDefect: A file is damaged. `path` is the version's folder.
         """
-        # Where shards are cut anew, one of the old ones that had some of the parts says where expiry goes on.
+        # After a change of the shards, one old shard that owned some of the parts decides where expiry continues.
         is_first = True
         for entry, files in shards:
             begin, end = max(entry.parts[0], self._begin), min(entry.parts[1], self._end)
             if begin >= end:
                 continue
-            found = read_bytes(files, path)
-            where = f"{path}/{entry.path}"
-            hands = _numbers(found, "hands", np.dtype("<u8"), where)
+            named = read_bytes(files, path)
+            file_path = f"{path}/{entry.path}"
+            hands = _numbers(named, "hands", np.dtype("<u8"), file_path)
             if len(hands) != entry.parts[1] - entry.parts[0]:
-                raise defective(where, "corrupted", f"it has {len(hands)} hands for parts {entry.parts}")
+                raise defective(file_path, "corrupted", f"it has {len(hands)} hands for parts {entry.parts}")
             self._hands[begin:end] = hands[begin - entry.parts[0] : end - entry.parts[0]]
-            pages = _pages(found, entry, where)
+            pages = _pages(named, entry, file_path)
             self._pages |= {part: page for part, page in pages.items() if begin <= part < end}
-            following = _numbers(found, "next", np.dtype("<u2"), where)
-            if is_first and len(following) == 1 and following[0] < PARTS:
-                self._next_part, is_first = int(following[0]), False
+            next_part = _numbers(named, "next", np.dtype("<u2"), file_path)
+            if is_first and len(next_part) == 1 and next_part[0] < PARTS:
+                self._next_part, is_first = int(next_part[0]), False
 
     def upkeep(self) -> Upkeep:
-        """All of it."""
+        """Return the merged upkeep."""
         return Upkeep(self._pages, self._next_part, self._hands)
 
 
-def _numbers(found: dict[str, memoryview], name: str, dtype: np.dtype[Any], path: str) -> Array:
-    data = found.get(name)
+def _numbers(named: dict[str, memoryview], name: str, dtype: np.dtype[Any], path: str) -> Array:
+    data = named.get(name)
     if data is None or len(data) % dtype.itemsize:
-        said = "is missing" if data is None else f"has {len(data)} bytes"
-        raise defective(path, "corrupted", f"{name!r} of it {said}")
+        problem = "is missing" if data is None else f"has {len(data)} bytes"
+        raise defective(path, "corrupted", f"its {name!r} {problem}")
     return np.frombuffer(data, dtype)
 
 
-def _pages(found: dict[str, memoryview], entry: FileEntry, path: str) -> dict[int, bytes]:
-    parts, ends = (_numbers(found, name, np.dtype(kind), path) for name, kind in (("parts", "<u2"), ("ends", "<i8")))
-    data = found.get("pages", memoryview(b""))
+def _pages(named: dict[str, memoryview], entry: FileEntry, path: str) -> dict[int, bytes]:
+    parts, ends = (_numbers(named, name, np.dtype(kind), path) for name, kind in (("parts", "<u2"), ("ends", "<i8")))
+    data = named.get("pages", memoryview(b""))
     begins = np.concatenate([np.zeros(1, np.int64), ends])
     is_whole = len(parts) == len(ends) and begins[-1] == len(data) and bool((np.diff(begins) >= 0).all())
     if not is_whole or any(not entry.parts[0] <= part < entry.parts[1] for part in parts.tolist()):

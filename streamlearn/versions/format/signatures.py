@@ -1,4 +1,4 @@
-"""Signatures: which keys may write versions, by Ed25519 over their manifests. It reads key files, and no store."""
+"""Signatures: the Ed25519 keys whose manifests are trusted. It reads key files, and no store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Signatures"]
 
-# So that nothing else that a key may ever sign is taken for a manifest.
+# Domain separation: a signature over other data cannot pass as one over a manifest.
 _PREFIX = b"streamlearn manifest 1\n"
 _TAIL = re.compile(rb',"signature":"([0-9a-f]{128})","check":"[0-9a-f]{64}"\}\Z')
 _TAIL_BYTES_MAX = 256
@@ -29,13 +29,12 @@ _PUBLIC_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY----
 
 
 class Signatures:
-    """Signs manifests, and refuses those that no trusted key has signed. Without settings it does neither.
+    """Signs manifests, and refuses those that no trusted key has signed. Without keys in the settings it does neither.
 
-    Args:
-        settings: Where the keys are. Public keys are read at once, the private one when something is signed.
+    Public keys are read at once, the private key at the first signature.
 
     Raises:
-        ConfigError: A file of public keys cannot be read, or holds none.
+        ConfigError: The file of public keys cannot be read, or holds none.
     """
 
     def __init__(self, settings: VersionSettings) -> None:
@@ -43,26 +42,24 @@ class Signatures:
         self._trusted = _public_keys(Path(settings.trusted_keys)) if settings.trusted_keys else []
 
     def check_can_sign(self, before: Manifest | None = None) -> None:
-        """Refuse to write a version that readers would refuse, before anything of it is written.
+        """Check, before anything of a version is written, that readers will accept it.
 
-        Args:
-            before: The version that it is made of. When that is signed, the new one must be, whatever the settings say.
+        If the version it is made from (`before`) is signed, it must be signed too, whatever the settings say.
 
         Raises:
-            ConfigError: Readers want a signature, and there is no key to sign with, or not one that they trust.
+            ConfigError: A signature is required, and the signing key is missing or not trusted.
         """
         is_signed = before is not None and before.signature is not UNSET
         if (self._trusted or is_signed) and not self._key_file:
             message = "this store's versions are signed, but versions.signing_key is not set"
-            raise ConfigError(
-                message, help="run it where the trainer's private key is; nodes only read and need no key"
-            )
+            help = "run it where the trainer's private key is; nodes only read and need no key"
+            raise ConfigError(message, help=help)
         if self._key_file and self._private.public_key() not in self._trusted and self._trusted:
             message = f"the public key of {self._key_file} is not in {self._trusted_file}"
             raise ConfigError(message, help="add it there, at the trainer and at all nodes, before signing with it")
 
     def signed(self, manifest: Manifest) -> Manifest:
-        """A manifest with its signature, where there is a key; raises as `check_can_sign`."""
+        """Sign a manifest if a key is set; raises like `check_can_sign`."""
         self.check_can_sign()
         if not self._key_file:
             return manifest
@@ -70,11 +67,7 @@ class Signatures:
         return msgspec.structs.replace(manifest, signature=self._private.sign(_PREFIX + body).hex())
 
     def check(self, data: bytes | memoryview, path: str) -> None:
-        """Refuse the bytes of a manifest that no trusted key has signed; where no keys are given, none is refused.
-
-        Raises:
-            VersionDefect: It is `unsigned`.
-        """
+        """Raise `VersionDefect` unless a trusted key signed the manifest, or no keys are trusted."""
         if not self._trusted:
             return
         from cryptography.exceptions import InvalidSignature
@@ -95,7 +88,7 @@ class Signatures:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         data, key = read_bounded(Path(self._key_file), "the key that signs versions"), None
-        with suppress(ValueError, TypeError):  # what is wrong with it may hold some of it
+        with suppress(ValueError, TypeError):  # the library's error may contain parts of the key
             key = load_pem_private_key(data, None)
         if not isinstance(key, Ed25519PrivateKey):
             message = f"{self._key_file} must hold one Ed25519 private key in PEM, without a password"

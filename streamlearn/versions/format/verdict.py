@@ -1,4 +1,4 @@
-"""Verdict: what the judge said of a version, beside its manifest; written once, and the judge's alone."""
+"""Verdict: the judge's decision on a version, beside its manifest. Only the judge writes it, once."""
 
 from __future__ import annotations
 
@@ -11,22 +11,15 @@ from streamlearn.versions.format.record import Record, VersionRef, decode_record
 from streamlearn.versions.format.version_summary import Outcome
 from streamlearn.versions.store.interface import Store
 
-__all__ = ["VERDICT_NAME", "Finding", "Verdict", "read_verdict", "write_verdict"]
+__all__ = ["Finding", "Verdict", "read_verdict", "write_verdict"]
 
-VERDICT_NAME = "verdict.json"
+_NAME = "verdict.json"
 _BYTES_MAX = 4 << 20
 _HELP = "restore it from a copy; or remove it: the publisher then judges the version again, by its manifest alone"
 
 
 class Finding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one check found.
-
-    Attributes:
-        check: Its name.
-        is_ok: Whether the version may be promoted, as far as it goes.
-        said: What it saw, for people.
-        values: Numbers it saw, by name.
-    """
+    """The result of one check: whether it lets the version be promoted, and the reason in words and numbers."""
 
     check: Annotated[str, Meta(min_length=1, max_length=200)]
     is_ok: bool
@@ -35,14 +28,11 @@ class Finding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Verdict(Record, frozen=True, kw_only=True):
-    """What the judge said.
+    """The judge's decision on a version.
 
     Attributes:
-        version: Of which version.
-        outcome: Whether it may be promoted.
-        findings: Of each check, in order.
-        against: The version it was compared with; null when none was active.
-        wall_ms: When.
+        findings: One for each check, in order.
+        against: The active version it was compared with, if there was one.
     """
 
     version: VersionRef
@@ -53,12 +43,8 @@ class Verdict(Record, frozen=True, kw_only=True):
 
 
 def read_verdict(store: Store, folder: str) -> Verdict | None:
-    """The verdict on the version of a folder; None before there is one.
-
-    Raises:
-        VersionDefect: It is damaged.
-    """
-    path = f"{folder}/{VERDICT_NAME}"
+    """Read the verdict on the version in a folder, if there is one; raises `VersionDefect` if it is damaged."""
+    path = f"{folder}/{_NAME}"
     try:
         return decode_record(store.read(path, bytes_max=_BYTES_MAX), Verdict, path, help=_HELP)
     except FileMissing:
@@ -66,11 +52,11 @@ def read_verdict(store: Store, folder: str) -> Verdict | None:
 
 
 def write_verdict(store: Store, folder: str, verdict: Verdict) -> Verdict:
-    """Write the verdict on the version of a folder; one that is there already stands, and is given back."""
+    """Write the verdict on the version in a folder; an existing verdict stays, and is returned."""
     try:
-        store.create(f"{folder}/{VERDICT_NAME}", encode_record(verdict))
+        store.create(f"{folder}/{_NAME}", encode_record(verdict))
     except FileTaken:
-        there = read_verdict(store, folder)
-        assert there is not None
-        return there
+        existing = read_verdict(store, folder)
+        assert existing is not None
+        return existing
     return verdict

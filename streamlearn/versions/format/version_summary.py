@@ -1,4 +1,4 @@
-"""Known: what never changes of a version once it is committed and judged, small enough to keep for all of them."""
+"""Known: the summary of a committed and judged version. It never changes, and is small enough to keep for all."""
 
 from __future__ import annotations
 
@@ -18,19 +18,13 @@ class Known(Struct, frozen=True, kw_only=True):
     """A committed version of a model's history.
 
     Attributes:
-        ref: What names it.
-        kind: Whether its delta is a plain one or a revert; `base` when it is the first.
-        parent: The version before it.
-        content_of: For a revert, also where only its base is left: the version whose content it has.
-        graph: Id of its graph.
-        written_wall_ms: When it was written.
+        kind: `delta` or `revert`; `base` for the first version.
+        content_of: The version whose content a revert has, also if only the revert's base is left.
         watermark_ms: Event time up to which its samples were complete.
         rows: Rows it sets.
-        gone: Keys it takes away.
-        bytes: Of its files.
-        metrics: Numbers by name.
-        outcome: What the judge said; null before.
-        lacks: Why it cannot be read, such as a delta that is gone; empty when it can.
+        gone: Keys it removes.
+        outcome: The judge's outcome; null before.
+        lacks: Why it cannot be read, such as a missing delta; empty if it can.
     """
 
     ref: VersionRef
@@ -54,9 +48,9 @@ class Known(Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that it needs is there."""
+        """Whether everything it needs exists."""
         return not self.lacks
 
     def is_promotable(self, accepted: Sequence[int]) -> bool:
-        """Whether it passed, or was accepted all the same, and can be read."""
+        """Return whether it can be read, and the judge passed it or an operator accepted it."""
         return self.is_whole and (self.outcome == "passed" or self.version in accepted)

@@ -1,10 +1,11 @@
-"""VersionWriter: the files of one version, by any number of processes, and the manifest that commits it, last."""
+"""VersionWriter: the files of one version, from any number of processes, and last the manifest that commits it."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 import msgspec
 
@@ -13,18 +14,9 @@ from streamlearn.errors import FileTaken, Oversize, UsageError, VersionDefect
 from streamlearn.struct_decoder import from_plain
 from streamlearn.table import Changes, Upkeep
 from streamlearn.versions.format.coverage import check_manifest
-from streamlearn.versions.format.manifest import (
-    PARTS,
-    Cut,
-    FileEntry,
-    FileKind,
-    Head,
-    Manifest,
-    VersionRef,
-    decode_manifest,
-    encode_manifest,
-)
+from streamlearn.versions.format.manifest import PARTS, Cut, FileEntry, FileKind, Head, Manifest, decode_manifest
 from streamlearn.versions.format.pieces import Tensors, write_bytes, write_tensors
+from streamlearn.versions.format.record import VersionRef, encode_record
 from streamlearn.versions.format.row_files import RowFiles
 from streamlearn.versions.format.shard_files import write_upkeep
 from streamlearn.versions.format.split import Place
@@ -40,13 +32,7 @@ _WHOLE = (0, PARTS)
 
 @dataclass(frozen=True)
 class Committed:
-    """A version that is committed.
-
-    Attributes:
-        folder: Where it is in the store.
-        manifest: What it is.
-        sha256: Of its manifest.
-    """
+    """A committed version: its folder in the store, its manifest, and the sha256 of the manifest."""
 
     folder: str
     manifest: Manifest
@@ -54,24 +40,19 @@ class Committed:
 
     @property
     def ref(self) -> VersionRef:
-        """What the version after it names it by; of a base that stands for a version, that version's."""
-        mine = VersionRef(version=self.manifest.version, run=self.manifest.run, sha256=self.sha256)
-        return self.manifest.stands_for or mine
+        """The reference that its child uses; for a base that stands for a version, that version's."""
+        own = VersionRef(version=self.manifest.version, run=self.manifest.run, sha256=self.sha256)
+        return self.manifest.stands_for or own
 
 
 class VersionWriter:
-    """Writes files of a version; nothing is a version before `finish`.
+    """Writes files of a version; the version exists only after `finish`.
 
-    Each process that has some of it makes its own from the same `Head`, and sends the entries of its files to the
-    one that finishes. Whatever dies meanwhile leaves files that no manifest names, and no version.
-
-    Args:
-        store: Where to.
-        head: What the version is.
-        settings: Limits of files.
+    Each process that writes a share makes a writer from the same `Head`, and sends the entries of its files to the
+    process that finishes. If a process dies meanwhile, its files are in no manifest, and there is no version.
 
     Attributes:
-        entries: The files written by this writer.
+        entries: The files that this writer wrote.
 
     Examples:
         >>> import numpy as np
@@ -100,64 +81,47 @@ class VersionWriter:
     def add_rows(
         self, changes: Iterable[Changes], *, shard: tuple[int, int] = (0, 1), parts: tuple[int, int] = _WHOLE
     ) -> list[FileEntry]:
-        """Write rows and keys that are gone, of all tables; a table nothing is said of has not changed.
+        """Write the rows and removed keys of all tables, and return the entries of the files for `finish`.
 
-        Args:
-            changes: As `TableSet.changed` gives them, those of a table one after the other. Memory for about
-                an eighth of a file is taken for each kind of file.
-            shard: Which shard this is, and how many there are.
-            parts: The parts it owns: the first, and the one after the last.
-
-        Returns:
-            The files, as plain data, for `finish`.
+        `changes` are from `TableSet.changed`, grouped by table; a table without changes is unchanged. Each kind of file
+        takes memory for about an eighth of a file. `shard` is this shard's number and the number of shards; `parts` are
+        the parts it owns: the first, and the one after the last.
 
         Raises:
-            UsageError: Changes are not those of the tables of this version, or not of these parts.
-            StoreError: The store refuses.
+            UsageError: Changes do not match the tables of this version, or these parts.
+            StoreError: The store refused a file.
         """
-        names = {table.name: table for table in self.head.tables}
+        tables = {table.name: table for table in self.head.tables}
         entries: list[FileEntry] = []
-        open_files: RowFiles | None = None
-        try:
-            current = ""
-            for one in changes:
-                if one.table != current:
-                    entries += open_files.finish() if open_files is not None else []
-                    table = names.pop(one.table, None)
-                    if table is None:
-                        message = f"changes of table {one.table!r} came; those of {sorted(names)} are still missing"
-                        raise UsageError(message, help="give the changes of all tables of the version together")
-                    current, open_files = one.table, RowFiles(self._place, table, shard, parts)
-                assert open_files is not None
-                open_files.add(one)
-            entries += open_files.finish() if open_files is not None else []
-            for table in names.values():
-                open_files = RowFiles(self._place, table, shard, parts)
-                entries += open_files.finish()
-        finally:
-            if open_files is not None:
-                open_files.abandon()
+        for name, batches in groupby(changes, key=lambda batch: batch.table):
+            table = tables.pop(name, None)
+            if table is None:
+                message = f"changes of table {name!r} came; those of {sorted(tables)} are still missing"
+                raise UsageError(message, help="give the changes of all tables of the version together")
+            entries += _written(RowFiles(self._place, table, shard, parts), batches)
+        for table in tables.values():
+            entries += _written(RowFiles(self._place, table, shard, parts), ())
         return self._added(entries)
 
     def add_upkeep(
         self, table: str, upkeep: Upkeep, *, shard: tuple[int, int] = (0, 1), parts: tuple[int, int] = _WHOLE
     ) -> list[FileEntry]:
-        """Write what a table knows beside its rows; for a base all pages, for a delta those that changed."""
+        """Write the upkeep of a table: all pages for a base, the changed ones for a delta."""
         entry = msgspec.structs.replace(
             _entry("upkeep", f"{table}-{shard[0]}"), table=table, shard=shard[0], shards=shard[1], parts=parts
         )
         return self._added(write_upkeep(self._place, entry, upkeep))
 
     def add_dense(self, tensors: Tensors) -> list[FileEntry]:
-        """Write the dense weights, whole."""
+        """Write all dense weights."""
         return self._added(write_tensors(self._place, _entry("dense", "weights"), tensors))
 
     def add_dense_optimizer(self, tensors: Tensors) -> list[FileEntry]:
-        """Write the state of the dense weights' optimizer, whole."""
+        """Write the complete optimizer state of the dense weights."""
         return self._added(write_tensors(self._place, _entry("dense_optimizer", "state"), tensors))
 
     def add_marks(self, named: Mapping[str, bytes | memoryview]) -> list[FileEntry]:
-        """Write what has been learned, by name."""
+        """Write the trainer's marks, by name."""
         return self._added(write_bytes(self._place, _entry("marks", "marks"), named))
 
     def add_golden(self, named: Mapping[str, bytes | memoryview]) -> list[FileEntry]:
@@ -165,24 +129,18 @@ class VersionWriter:
         return self._added(write_bytes(self._place, _entry("golden", "golden"), named))
 
     def finish(self, cut: Cut, others: Iterable[FileEntry] = (), *, clock: Clock = SYSTEM_CLOCK) -> Committed:
-        """Commit the version.
-
-        Args:
-            cut: What it has learned.
-            others: Entries of files that other processes wrote.
-            clock: When it is written.
+        """Commit the version with the files of this writer and those of other processes.
 
         Raises:
-            VersionDefect: Files are missing or there twice, also when they were written to another store; or the
-                parent is not in this one.
+            VersionDefect: Files are missing, duplicated or in another store, or the parent is not in this one.
             FileTaken: Another writer has committed this version of this run.
         """
         manifest = assemble(self.head, cut, [*self.entries, *others], written_wall_ms=clock.wall_ms())
-        self._check_there(manifest)
+        self._check_stored(manifest)
         return commit(self._store, manifest, bytes_max=self._place.settings.manifest_bytes_max)
 
-    def _check_there(self, manifest: Manifest) -> None:
-        """What is named is in this store: shards that wrote to another would be found out too late."""
+    def _check_stored(self, manifest: Manifest) -> None:
+        """Check that files and parent are in this store, before readers find out that a shard wrote to another."""
         for file in manifest.files:
             path = f"{manifest.folder}/{file.path}"
             size = self._store.size(path)
@@ -203,17 +161,17 @@ class VersionWriter:
 
 
 def assemble(head: Head, cut: Cut, entries: Iterable[FileEntry], *, written_wall_ms: int) -> Manifest:
-    """A manifest of files that may be several shards'.
+    """Make the manifest of files from one or more shards.
 
     Raises:
-        VersionDefect: The files do not cover every part of every table once, or do not belong together.
-        UsageError: Something cannot be said in a manifest, such as a metric that is no finite number.
+        VersionDefect: The files do not cover every part of every table once, or do not match each other.
+        UsageError: A value cannot be stored in a manifest, such as a metric that is not finite.
     """
-    said = {name: getattr(one, name) for one in (head, cut) for name in one.__struct_fields__}
-    manifest = Manifest(written_wall_ms=written_wall_ms, files=tuple(entries), **said)
+    fields = {name: getattr(source, name) for source in (head, cut) for name in source.__struct_fields__}
+    manifest = Manifest(written_wall_ms=written_wall_ms, files=tuple(entries), **fields)
     try:
-        # As it will be read: an infinite number, say, is none in JSON.
-        manifest = decode_manifest(encode_manifest(manifest), manifest.folder)
+        # Decode it as readers will: JSON has no infinite numbers, for example.
+        manifest = decode_manifest(encode_record(manifest), manifest.folder)
     except VersionDefect as error:
         message = f"version {head.version} cannot be described in a manifest: {error.message}"
         raise UsageError(message, help="correct the named value; numbers must be finite") from None
@@ -222,15 +180,15 @@ def assemble(head: Head, cut: Cut, entries: Iterable[FileEntry], *, written_wall
 
 
 def commit(store: Store, manifest: Manifest, *, bytes_max: int) -> Committed:
-    """Sign a manifest and write it, which commits its version: exactly one of two writers succeeds.
+    """Sign and write a manifest, which commits its version; of two writers exactly one succeeds.
 
     Raises:
-        ConfigError: Readers want a signature, and there is no key to sign with.
-        FileTaken: Another manifest is there already.
-        Oversize: It is larger than readers would read.
+        ConfigError: A signature is required, and no signing key is set.
+        FileTaken: Another manifest exists.
+        Oversize: It has more than `bytes_max` bytes.
     """
     manifest = store.signatures.signed(manifest)
-    data, folder = encode_manifest(manifest), manifest.folder
+    data, folder = encode_record(manifest), manifest.folder
     if len(data) > bytes_max:
         message = f"the manifest of {folder} has {len(data)} bytes; the limit is {bytes_max}"
         raise Oversize(message, help="write fewer, larger files (file_bytes_max)")
@@ -238,12 +196,20 @@ def commit(store: Store, manifest: Manifest, *, bytes_max: int) -> Committed:
     try:
         sha256 = store.create(path, data).sha256
     except FileTaken:
-        there = store.read(path, bytes_max=bytes_max)
-        if bytes(there) != data:
+        if bytes(store.read(path, bytes_max=bytes_max)) != data:
             raise
-        # Ours: the answer to the first attempt was lost, and it was made again.
+        # It is ours: the reply to the first attempt was lost, and the client repeated it.
         sha256 = hashlib.sha256(data).hexdigest()
     return Committed(folder, manifest, sha256)
+
+
+def _written(files: RowFiles, batches: Iterable[Changes]) -> list[FileEntry]:
+    try:
+        for batch in batches:
+            files.add(batch)
+        return files.finish()
+    finally:
+        files.abandon()
 
 
 def _entry(kind: FileKind, name: str) -> FileEntry:

@@ -1,3 +1,3 @@
-"""Pointer: which version should be served, who may move it, and the registry that tells nodes."""
+"""Pointer: the version to serve, the moves that change it, and the registry that informs nodes."""
 
 __all__: list[str] = []

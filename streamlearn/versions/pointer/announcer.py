@@ -1,6 +1,6 @@
-"""Announcer: tells the registry what the store was told before. It never keeps its caller from going on.
+"""Announcer: copies to the registry what is in the store already. It never blocks its caller for long.
 
-While the registry is away, or was never told, it only remembers that: what there is to tell is in the store.
+While the registry is unreachable, the announcer only remembers that, because the store has the complete state.
 """
 
 from __future__ import annotations
@@ -23,22 +23,17 @@ from streamlearn.versions.store.interface import Store
 __all__ = ["Announcer"]
 
 _LOG = logging.getLogger(__name__)
-# The longest pause between two tries while the registry is away, in reaches.
+# The longest backoff while the registry is unreachable, in units of `reach_s`.
 _PAUSE_REACHES_MAX = 16
-# Moves whose lines of the audit log are made up for; an operator who wants more rebuilds the registry.
+# Moves whose lines of the audit log are restored; an operator who wants more rebuilds the registry.
 _NOTES_MAX = 100
 
 
 class Announcer:
-    """Tells one registry of one store. Calls may come from several threads at once.
+    """Announces one store's state to one registry. Several threads may call it at once.
 
-    Each call tries once, and takes `reach_s` at most for an answer; after a try that failed, others are put off for a
-    while that doubles, so that a publisher is not slowed by a registry that is away. Call `keep_up` again and again.
-
-    Args:
-        store: Where the versions and the pointer are.
-        registry: What is told.
-        clock: For pauses.
+    Each call makes one attempt, which takes at most `reach_s`. After a failure, attempts are suspended for a backoff
+    that doubles, so an unreachable registry does not slow a publisher down. Call `keep_up` periodically.
 
     Examples:
         >>> from streamlearn.testing import MemoryRegistry
@@ -53,7 +48,7 @@ class Announcer:
 
     def __init__(self, store: Store, registry: Registry, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store, self._registry, self._clock = store, registry, clock
-        # Its own, so that what it read of the store it need not read again; nothing of the registry is in it.
+        # Its own history caches what it read from the store, and contains nothing from the registry.
         self._history = History(store, registry.model)
         self._log = PointerLog(store, registry.model)
         self._lock = threading.Lock()
@@ -61,85 +56,74 @@ class Announcer:
         self._next_try_s, self._pause_s = 0.0, registry.settings.reach_s
 
     def is_behind(self) -> bool:
-        """Whether the registry lacks something that it was to be told."""
+        """Return whether an announcement has not reached the registry yet."""
         return self._behind_since_s is not None
 
     def moved(self, pointer: Pointer, what: str) -> bool:
-        """Tell of a move of the pointer, with its line of the audit log.
-
-        Args:
-            pointer: What the store has now.
-            what: What was done, such as "rollback".
+        """Announce a move of the pointer, and write its line of the audit log; `what` names it, such as "rollback".
 
         Returns:
-            Whether the registry knows; if not, it is told later, and nodes see it in the store.
+            Whether the registry has it; if not, it follows later, and nodes read it from the store.
         """
-        version = 0 if pointer.active is None else pointer.active.version
-        said = Note(
-            wall_ms=pointer.wall_ms, by=pointer.by, what=what, seq=pointer.seq, version=version, reason=pointer.reason
-        )
 
-        def tell() -> None:
-            held = self._registry.pointer()
+        def announce() -> None:
+            copy = self._registry.pointer()
             self._registry.announce(pointer)
-            self._registry.note(said)
-            if pointer.seq > 1 and (held is None or held.seq < pointer.seq - 1):
-                # It was made anew meanwhile, or somebody's move was not told: what else it lacks is in the store.
-                self._make_up()
+            self._registry.note(Note.of_move(pointer, what))
+            if pointer.seq > 1 and (copy is None or copy.seq < pointer.seq - 1):
+                # The registry was reset, or another announcement did not reach it: more may be missing.
+                self._rebuild()
 
-        return self._try(tell)
+        return self._try(announce)
 
     def published(self, known: Iterable[Known]) -> bool:
-        """Tell of versions that are new, or of which something new is known."""
-        some = tuple(known)
-        return self._try(lambda: self._registry.put_versions(some))
+        """Announce new or changed summaries of versions."""
+        entries = tuple(known)
+        return self._try(lambda: self._registry.put_versions(entries))
 
     def dropped(self, versions: Sequence[int]) -> bool:
-        """Tell of versions that the store has no more."""
+        """Announce versions that were deleted from the store."""
         return self._try(lambda: self._registry.drop_versions(versions))
 
     def note(self, by: str, what: str, *, version: int = 0, reason: str = "") -> bool:
-        """Tell of what is no move of the pointer. It is in no store: while the registry is away it is only logged."""
-        said = Note(wall_ms=max(0, self._clock.wall_ms()), by=by, what=what, version=version, reason=reason)
-        is_told = self._try(lambda: self._registry.note(said))
-        if not is_told:
+        """Write a line of the audit log that is not a move. The store does not have it, so a failure is logged."""
+        note = Note(wall_ms=max(0, self._clock.wall_ms()), by=by, what=what, version=version, reason=reason)
+        is_written = self._try(lambda: self._registry.note(note))
+        if not is_written:
             extra = {"by": by, "version": version, "reason": reason}
             _LOG.info("%s is not in the audit log of the registry", what, extra=extra)
-        return is_told
+        return is_written
 
     def keep_up(self) -> bool:
-        """See that the registry has what the store has, whoever told the store; make up for it if not.
+        """Compare the registry with the store, and rebuild it if it is behind; return whether it is up to date.
 
-        It costs a look at each when nothing is to be done.
-
-        Returns:
-            Whether the registry has it.
+        If it is, this costs one read of each.
         """
-        is_told = self._try(self._compare)
-        if is_told:
+        is_current = self._try(self._compare)
+        if is_current:
             self._measure(0)
-        return is_told
+        return is_current
 
     def _compare(self) -> None:
-        # The registry first: moves go to the store first, so that it can only be behind what is read then.
-        held, newest = self._registry.pointer(), self._log.newest()
-        if held != newest and (held is not None or newest.seq):
-            self._make_up()
+        # The registry first: moves go to the store first, so the copy cannot be newer than what is read then.
+        copy, newest = self._registry.pointer(), self._log.newest()
+        if copy != newest and (copy is not None or newest.seq):
+            self._rebuild()
 
-    def _make_up(self) -> None:
+    def _rebuild(self) -> None:
         rebuild_registry(self._store, self._registry, history=self._history, notes_max=_NOTES_MAX)
 
-    def _try(self, tell: Callable[[], object]) -> bool:
-        """Tell, and what was not told before."""
+    def _try(self, announce: Callable[[], object]) -> bool:
+        """Announce, and catch up on what was missed before."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             if self._behind_since_s is not None and now_s < self._next_try_s:
                 self._measure(now_s - self._behind_since_s)
                 return False
             try:
-                tell()
+                announce()
                 if self._behind_since_s is not None:
-                    self._make_up()
+                    self._rebuild()
             except (RegistryUnreachable, StoreError) as error:
                 self._fell_behind(error)
                 return False
@@ -157,14 +141,12 @@ class Announcer:
 
     def _caught_up(self) -> None:
         if self._behind_since_s is not None:
-            away_s = self._clock.monotonic_s() - self._behind_since_s
-            _LOG.info(
-                "the registry at %s has the state of the store again", self._registry.url, extra={"away_s": away_s}
-            )
+            extra = {"away_s": self._clock.monotonic_s() - self._behind_since_s}
+            _LOG.info("the registry at %s has the state of the store again", self._registry.url, extra=extra)
             self._behind_since_s = None
             self._measure(0)
 
     def _measure(self, behind_s: float) -> None:
-        # Not before it is needed: a verb that finds the registry has no use for metrics.
+        # Declared at first use: a command that reaches the registry needs no metrics.
         help = "Time for which the registry has missed the state of the store; 0 while it is up to date."
         gauge("publisher", "registry_behind", "seconds", help, ("model",)).labels(self._registry.model).set(behind_s)

@@ -1,7 +1,4 @@
-"""Facts: what a version, the pointer, nodes and a move are, as plain values that every face of a model shows. Pure.
-
-What programs are given by `streamlearn versions --json`, by `rollback --json` and by the console is said here, once.
-"""
+"""Facts: versions, pointer, nodes and moves as plain values: the JSON of the commands and of the console."""
 
 from __future__ import annotations
 
@@ -18,15 +15,9 @@ from streamlearn.versions.pointer.moves import Canary, Pointer
 from streamlearn.versions.pointer.registry import Node
 
 __all__ = [
-    "Facts",
-    "file_facts",
-    "manifest_facts",
-    "moved_facts",
-    "node_facts",
-    "nodes_with",
-    "pointer_facts",
+    "Facts", "file_facts", "manifest_facts", "moved_facts", "node_facts", "nodes_with", "pointer_facts",
     "version_facts",
-]
+]  # fmt: skip
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -36,28 +27,28 @@ _MANIFEST_FIELDS = (
 _NODE_FIELDS = ("name", "boot_id", "state", "active", "seq", "staged", "said", "wall_ms")
 
 
-def version_facts(one: Known, standing: str, nodes: Sequence[Node], now_ms: int) -> Facts:
-    """A version: what it is, how old and how large, and which nodes answer with it."""
+def version_facts(entry: Known, standing: str, nodes: Sequence[Node], now_ms: int) -> Facts:
+    """Describe a version: its kind, age and size, and the nodes that answer with it."""
     return {
-        "version": one.version,
-        "run": one.ref.run,
-        "parent": None if one.parent is None else one.parent.version,
-        "kind": one.kind if one.content_of is None else f"revert to {one.content_of.version}",
-        # Of one whose manifest is damaged nobody knows when it was written.
-        "age_s": max(0, now_ms - one.written_wall_ms) // 1000 if one.written_wall_ms else None,
-        "rows": one.rows,
-        "gone": one.gone,
-        "bytes": one.bytes,
-        "samples": one.metrics.get("samples"),
-        "auc": one.metrics.get("auc"),
+        "version": entry.version,
+        "run": entry.ref.run,
+        "parent": None if entry.parent is None else entry.parent.version,
+        "kind": entry.kind if entry.content_of is None else f"revert to {entry.content_of.version}",
+        # If the manifest is damaged, the age is unknown.
+        "age_s": max(0, now_ms - entry.written_wall_ms) // 1000 if entry.written_wall_ms else None,
+        "rows": entry.rows,
+        "gone": entry.gone,
+        "bytes": entry.bytes,
+        "samples": entry.metrics.get("samples"),
+        "auc": entry.metrics.get("auc"),
         "state": standing,
-        "lacks": one.lacks,
-        "nodes": [node.name for node in nodes if node.active == one.version],
+        "lacks": entry.lacks,
+        "nodes": [node.name for node in nodes if node.active == entry.version],
     }
 
 
 def pointer_facts(pointer: Pointer, nodes: Sequence[Node]) -> Facts:
-    """The pointer: what should be served, and who moved it last, when and why."""
+    """Describe the pointer: the version to serve, and who moved it last, when and why."""
     canary = pointer.canary
     return {
         "seq": pointer.seq,
@@ -75,17 +66,17 @@ def pointer_facts(pointer: Pointer, nodes: Sequence[Node]) -> Facts:
 
 
 def node_facts(node: Node) -> Facts:
-    """A node, as it said of itself."""
+    """Describe a node by its last heartbeat."""
     return {name: getattr(node, name) for name in _NODE_FIELDS}
 
 
 def nodes_with(nodes: Sequence[Node], canary: Canary) -> list[str]:
-    """The nodes that can answer with a canary."""
+    """Return the names of the nodes that can answer with a canary."""
     return [node.name for node in nodes if canary.version.version in node.staged]
 
 
 def moved_facts(moved: Moved) -> Facts:
-    """What became of a move of the pointer, and of each node the milliseconds until its word was here."""
+    """Describe the result of a move, with the milliseconds until the ack of each node arrived."""
     pointer = moved.pointer
     canary = pointer.canary
     return {
@@ -100,31 +91,31 @@ def moved_facts(moved: Moved) -> Facts:
         "reason": pointer.reason,
         "store_ms": round(moved.store_ms, 3),
         "acted": [
-            {"node": one.node, "boot_id": one.boot_id, "version": one.version, "ms": round(one.ms, 3),
-             "own_ms": round(one.own_ms, 3)}
-            for one in moved.acted
+            {"node": node.node, "boot_id": node.boot_id, "version": node.version, "ms": round(node.ms, 3),
+             "own_ms": round(node.own_ms, 3)}
+            for node in moved.acted
         ],
-        "silent": [{"node": one.name, "boot_id": one.boot_id, "serves": one.active} for one in moved.silent],
-        "starting": [one.name for one in moved.starting],
+        "silent": [{"node": node.name, "boot_id": node.boot_id, "serves": node.active} for node in moved.silent],
+        "starting": [node.name for node in moved.starting],
         "registry": moved.said,
     }  # fmt: skip
 
 
 def file_facts(manifest: Manifest) -> list[Facts]:
-    """The files of a version, by kind and table: how many, their records and their bytes."""
-    sums: dict[tuple[str, str], list[int]] = {}
+    """Count the files of a version, their records and their bytes, by kind and table."""
+    sums: dict[tuple[str, str | None], list[int]] = {}
     for file in manifest.files:
-        mine = sums.setdefault((file.kind, file.table or ""), [0, 0, 0])
-        for at, count in enumerate((1, file.rows, file.bytes)):
-            mine[at] += count
+        counts = sums.get((file.kind, file.table), [0, 0, 0])
+        added = (1, file.rows, file.bytes)
+        sums[file.kind, file.table] = [count + more for count, more in zip(counts, added, strict=True)]
     return [
-        {"kind": kind, "table": table, "files": files, "records": rows, "bytes": size}
+        {"kind": kind, "table": table or "", "files": files, "records": rows, "bytes": size}
         for (kind, table), (files, rows, size) in sums.items()
     ]
 
 
 def manifest_facts(manifest: Manifest, verdict: Verdict | None) -> Facts:
-    """What a version is made of, up to where it has learned, and what the judge found."""
-    said = msgspec.to_builtins(manifest)
+    """Describe the contents of a version, its learned positions, and the judge's verdict."""
+    fields = msgspec.to_builtins(manifest)
     judged = None if verdict is None else msgspec.to_builtins(verdict)
-    return {name: said.get(name) for name in _MANIFEST_FIELDS} | {"verdict": judged}
+    return {name: fields.get(name) for name in _MANIFEST_FIELDS} | {"verdict": judged}

@@ -1,4 +1,4 @@
-"""Fence: numbers of runs, each taken once. A trainer takes one when it starts; those of before may publish no more."""
+"""Fence: the numbers of runs, each taken once. A trainer takes one when it starts; older runs may no longer publish."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import FileTaken, RunOver
 from streamlearn.versions.format.record import Record, encode_record
 from streamlearn.versions.store.interface import Store
-from streamlearn.versions.store.layout import RUN_MAX, SHAPES, model_folder, parse_folder, shape_folder
+from streamlearn.versions.store.layout import RUN_MAX, model_folder, version_folders
 from streamlearn.versions.store.sequence import Sequence
 
 __all__ = ["Fence", "FenceRecord"]
@@ -19,13 +19,7 @@ _HELP = "restart the trainer: it takes the next run number, and ignores older re
 
 
 class FenceRecord(Record, frozen=True, kw_only=True):
-    """That a run began.
-
-    Attributes:
-        run: Its number.
-        by: Whose run it is, such as host and process.
-        wall_ms: When.
-    """
+    """The start of a run; `by` names its owner, such as host and process."""
 
     run: Annotated[int, Meta(ge=1, le=RUN_MAX)]
     by: Annotated[str, Meta(max_length=200)] = ""
@@ -34,11 +28,6 @@ class FenceRecord(Record, frozen=True, kw_only=True):
 
 class Fence:
     """The runs of a model.
-
-    Args:
-        store: Where its versions are.
-        model: Which model.
-        clock: When a run begins.
 
     Examples:
         >>> from streamlearn.versions import open_store
@@ -54,9 +43,11 @@ class Fence:
         self._records = Sequence(store, model_folder(model, "runs"), FenceRecord, help=_HELP)
 
     def take(self, by: str) -> int:
-        """Begin a run: its number is above that of all others, and nobody else has it."""
+        """Start a run and return its number, which is unique and above all others."""
         while True:
-            run = max(self.newest(), self._written()) + 1
+            # A record may be missing, so the runs of versions count too.
+            written = max((folder.run for folder in version_folders(self._store, self._model)), default=0)
+            run = max(self.newest(), written) + 1
             record = FenceRecord(run=run, by=by[:200], wall_ms=max(0, self._clock.wall_ms()))
             try:
                 self._store.create(f"{self._records.folder}/{run:012d}.json", encode_record(record))
@@ -65,27 +56,14 @@ class Fence:
             return run
 
     def newest(self) -> int:
-        """The newest run; 0 before the first."""
-        # Listed, and not looked for one by one: a run that began when records were gone is above a gap.
+        """Return the newest run; 0 before the first."""
+        # Listed, not probed one by one: after records were lost, there may be a gap below the newest.
         return max(self._records.numbers(), default=0)
 
     def check(self, run: int) -> None:
-        """That no newer run has taken over.
-
-        Raises:
-            RunOver: One has.
-        """
+        """Raise `RunOver` if a newer run has taken over."""
         newest = self.newest()
         if newest > run:
             record = self._records.read(newest)
             message = f"run {run} of {self._model!r} is over: run {newest} ({record.by or 'unnamed'}) has taken over"
             raise RunOver(message, help="end this trainer; the newer one continues from the newest committed version")
-
-    def _written(self) -> int:
-        """The newest run that versions are of, should its fence be gone."""
-        found = [
-            parse_folder(self._model, shape, entry.name)
-            for shape in SHAPES
-            for entry in self._store.entries(shape_folder(self._model, shape))
-        ]
-        return max((one.run for one in found if one is not None), default=0)

@@ -1,7 +1,4 @@
-"""Model: a model's store, registry, history and pointer put together, for whoever looks at it or moves its pointer.
-
-Each is opened when it is first asked for. It does not know how a model was named: that is its callers'.
-"""
+"""Model: a model's store, registry, history and pointer, for commands and the console. Each is opened at first use."""
 
 from __future__ import annotations
 
@@ -30,14 +27,12 @@ __all__ = ["Model"]
 
 @dataclass(frozen=True)
 class Model:
-    """A model and where it is.
+    """A model, its location and its settings.
 
     Attributes:
-        name: Its name.
-        store_url: Where its versions are.
-        url: Where its nodes are; empty for no registry.
-        settings: The application's, or the defaults.
-        is_alone: Whether it was said that there is no registry.
+        store_url: The URL of its store.
+        url: The URL of its registry; empty for none.
+        is_alone: Whether the user said that there is no registry.
     """
 
     name: str
@@ -55,7 +50,7 @@ class Model:
 
     @cached_property
     def registry(self) -> Registry | None:
-        """Its registry."""
+        """Its registry, if it has one."""
         from streamlearn.versions.pointer.registry import open_registry
 
         return open_registry(self.url, self.name, self.settings.registry) if self.url else None
@@ -74,35 +69,29 @@ class Model:
 
     @cached_property
     def mover(self) -> Mover:
-        """What moves its pointer."""
+        """The mover of its pointer."""
         from streamlearn.versions.pointer.mover import Mover
 
         return Mover(self.log, self.registry)
 
     @cached_property
     def history(self) -> History:
-        """Its versions, as far as they are known to the registry without another look."""
+        """Its history, which uses the registry's summaries."""
         from streamlearn.versions.format.history import History
 
         known: Sequence[Known] = ()
         if self.registry is not None:
-            try:
+            with suppress(RegistryUnreachable):
                 known = self.registry.versions()
-            except RegistryUnreachable:
-                known = ()
         return History(self.store, self.name, known)
 
     @property
     def pointer(self) -> Pointer:
-        """Where its pointer stands."""
+        """The newest move of its pointer."""
         return self.log.newest()
 
     def known(self) -> tuple[Known, ...]:
-        """Its versions, oldest first.
-
-        Raises:
-            UsageError: There are none.
-        """
+        """Return its versions, oldest first; raises `UsageError` if it has none."""
         known = self.history.read()
         if not known:
             message = f"{self.store.url} has no version of {self.name!r}"
@@ -110,26 +99,22 @@ class Model:
         return known
 
     def known_at(self, pointer: Pointer, known: Sequence[Known]) -> Sequence[Known]:
-        """Its versions again, where one is served by now that was not there when they were read."""
-        is_there = all(ref.version <= known[-1].version for ref in pointer.needed.values())
-        return known if is_there else self.known()
+        """Read its versions again if the pointer needs one that is newer than those read before."""
+        is_covered = all(ref.version <= known[-1].version for ref in pointer.needed.values())
+        return known if is_covered else self.known()
 
     def one(self, version: int) -> Known:
-        """One of its versions.
-
-        Raises:
-            UsageError: There is none of that number.
-        """
+        """Return one of its versions; raises `UsageError` if it does not exist."""
         known = self.known()
-        for one in known:
-            if one.version == version:
-                return one
-        there = ", ".join(str(one.version) for one in known[-5:])
+        for entry in known:
+            if entry.version == version:
+                return entry
+        newest = ", ".join(str(entry.version) for entry in known[-5:])
         message = f"version {version} of {self.name!r} does not exist"
-        raise UsageError(message, help=f"the newest are {there}; see `streamlearn versions {self.name}`")
+        raise UsageError(message, help=f"the newest are {newest}; see `streamlearn versions {self.name}`")
 
     def nodes(self) -> tuple[list[Node], str]:
-        """The nodes there are, and why they are not known."""
+        """Return the live nodes, or the reason why they are unknown."""
         if self.registry is None:
             return [], "no registry was named"
         try:
@@ -140,28 +125,20 @@ class Model:
     def move(
         self, decide: Decision, *, what: str, by: str, reason: str = "", wait_s: float = 0.0
     ) -> tuple[Moved, Sequence[Known]]:
-        """Move its pointer, and wait until nodes have acted; see `Mover.move`.
+        """Move its pointer, wait for nodes as `Mover.move` does, and return the result and the history it was based on.
 
-        Args:
-            decide: The decision, from where the pointer stands and the history as it is then.
-            what: What it is called in the audit log, such as "rollback".
-            by: Who moves it.
-            reason: Why.
-            wait_s: How long nodes are waited for; 0 does not wait.
-
-        Returns:
-            What became of the move, and the history it was decided by.
+        `decide` gets the current pointer and the current history.
         """
         known = self.known()
 
-        def decided(now: Pointer) -> Pointer:
-            return decide(now, self.known_at(now, known))
+        def decided(current: Pointer) -> Pointer:
+            return decide(current, self.known_at(current, known))
 
         moved = self.mover.move(decided, by=by, what=what, reason=reason, wait_s=wait_s)
         return moved, self.known_at(moved.pointer, known)
 
     def close(self) -> None:
-        """Let go of its registry, if it was opened."""
-        opened = self.__dict__.get("registry")
-        if opened is not None:
-            opened.close()
+        """Close its registry, if it was opened."""
+        registry = self.__dict__.get("registry")
+        if registry is not None:
+            registry.close()

@@ -1,8 +1,8 @@
-"""Pointer: what should be served, and every decision about it, as pure functions. It reads and writes nothing.
+"""Pointer: the version to serve, and every decision about it, as pure functions.
 
-A **taint** begins at a version and covers all after it, until a revert to a clean version, or until someone accepts a
-version all the same. It begins with a rejection by the judge, or with a rollback that left the version. A rollback
-also taints every revert that is newer than its target.
+A **taint** begins at a version and covers all later ones, until a revert to a clean version, or until an operator
+accepts a version. It begins with a rejection by the judge, or with a rollback away from the version. A rollback also
+taints every revert that is newer than its target.
 """
 
 from __future__ import annotations
@@ -18,18 +18,9 @@ from streamlearn.versions.format.record import Record, VersionRef
 from streamlearn.versions.format.version_summary import Known
 
 __all__ = [
-    "Canary",
-    "Pointer",
-    "before",
-    "hold",
-    "promote",
-    "publish",
-    "raise_floor",
-    "release",
-    "rollback",
-    "steps_back",
+    "Canary", "Pointer", "before", "hold", "promote", "publish", "raise_floor", "release", "rollback", "steps_back",
     "taints_of",
-]
+]  # fmt: skip
 
 _Number = Annotated[int, Meta(ge=0, le=10**12 - 1)]
 _Numbers = Annotated[tuple[_Number, ...], Meta(max_length=100_000)]
@@ -40,39 +31,34 @@ class Canary(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit
     """A version that is tried on a share of the requests.
 
     Attributes:
-        version: Which.
-        share: Of requests, above 0 and below 1; 1 in shadow is all of them.
-        shadow: Whether it only scores what the active version answers, and answers nothing.
+        share: Above 0 and below 1; in shadow up to 1.
+        shadow: Whether it only scores the requests, and the active version answers them.
     """
 
     version: VersionRef
     share: Annotated[float, Meta(gt=0, le=1)]
-    # Not written where it is not set: nodes of before read the canaries they know.
+    # Omitted if false, so that nodes of older releases can read the canaries they know.
     shadow: bool = False
 
     @property
     def kind(self) -> str:
-        """What it is called: canary, or shadow."""
+        """Its name: canary, or shadow."""
         return "shadow" if self.shadow else "canary"
 
 
 class Pointer(Record, frozen=True, kw_only=True):
-    """What should be served: one record of the pointer log.
+    """The version to serve: one record of the pointer log.
 
     Attributes:
-        seq: Its place in the log; 0 before the first.
-        active: The version that is served; null before the first.
-        previous: The version that was active before it.
+        seq: Its number in the log; 0 before the first.
+        active: The version to serve; null before the first.
         held: Whether newer versions are not followed.
-        canary: A version that is tried beside the active one.
-        taints: Versions at which rollbacks laid taints.
-        accepted: Versions that end a taint, since someone said so.
-        floor: Versions below this one may be gone, and are never served again.
-        newest: The newest version that ever answered; 0 where a release of before wrote the record.
+        taints: Versions at which rollbacks began taints.
+        accepted: Versions at which an operator ended a taint.
+        floor: Older versions may be deleted, and are never served again.
+        newest: The newest version that ever answered; 0 in records of older releases.
         run: The newest run that moved the pointer.
         by: Who moved it.
-        reason: Why.
-        wall_ms: When.
     """
 
     seq: Annotated[int, Meta(ge=0, le=10**12 - 1)] = 0
@@ -90,40 +76,41 @@ class Pointer(Record, frozen=True, kw_only=True):
     wall_ms: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
 
     @property
+    def active_version(self) -> int:
+        """The number of the active version; 0 before the first."""
+        return 0 if self.active is None else self.active.version
+
+    @property
     def needed(self) -> dict[str, VersionRef]:
-        """The versions that must stay readable, by what they are."""
-        found = {"active": self.active, "previous": self.previous}
+        """The versions that must stay readable, by their role."""
+        roles = {"active": self.active, "previous": self.previous}
         if self.canary is not None:
-            found[self.canary.kind] = self.canary.version
-        return {name: ref for name, ref in found.items() if ref is not None}
+            roles[self.canary.kind] = self.canary.version
+        return {name: ref for name, ref in roles.items() if ref is not None}
 
 
 def taints_of(pointer: Pointer, known: Sequence[Known]) -> dict[int, int]:
-    """The tainted versions, each with the version at which its taint began.
+    """Return the tainted versions of a history (oldest first), each with the version at which its taint began.
 
-    What is below the floor says nothing of what stays, for it may be gone, wholly or in part: what it did say is in the
-    pointer since the floor was raised.
-
-    Args:
-        pointer: The pointer.
-        known: The history, oldest first.
+    Versions below the floor may be partly deleted, so they have no effect on later ones. Their taints were written into
+    the pointer when the floor was raised.
     """
-    found: dict[int, int] = {}
+    taints: dict[int, int] = {}
     began, floor = 0, pointer.floor
-    for at, one in enumerate(known):
-        version = one.version
-        if version >= floor and (not at or known[at - 1].version < floor):
+    for index, entry in enumerate(known):
+        version = entry.version
+        if version >= floor and (not index or known[index - 1].version < floor):
             began = 0
-        if one.content_of is not None:
-            of = one.content_of.version
-            began = 0 if of < floor <= version else found.get(of, 0)
+        if entry.content_of is not None:
+            content = entry.content_of.version
+            began = 0 if content < floor <= version else taints.get(content, 0)
         if version in pointer.accepted:
             began = 0
-        elif version in pointer.taints or one.outcome == "rejected":
+        elif version in pointer.taints or entry.outcome == "rejected":
             began = version
         if began:
-            found[version] = began
-    return found
+            taints[version] = began
+    return taints
 
 
 def publish(pointer: Pointer, known: Sequence[Known], version: int, run: int) -> Pointer:
@@ -136,18 +123,17 @@ def publish(pointer: Pointer, known: Sequence[Known], version: int, run: int) ->
     if run < pointer.run:
         message = f"run {run} wants to promote version {version}; run {pointer.run} has moved the pointer since"
         raise RunOver(message, help="end this trainer: a newer one has taken over")
-    one = _served(pointer, known, version)
+    entry = _readable(pointer, known, version, judged=True)
     if pointer.held:
         raise _refused(version, f"the pointer is held at {_name(pointer.active)}", "release it to follow again")
     if pointer.canary is not None:
-        beside = "in shadow of" if pointer.canary.shadow else "on"
-        tried = pointer.canary.version.version
-        said = f"version {tried} is tried {beside} {pointer.canary.share:.0%} of the requests"
-        raise _refused(version, said, "promote that version, or roll back, to follow newer ones again")
-    if pointer.active is not None and version <= pointer.active.version and run == pointer.run:
-        raise _refused(version, f"version {pointer.active.version} is active", "only a newer version can be promoted")
-    _check_clean(pointer, known, one)
-    return _moved(pointer, one.ref, run=run)
+        how = "in shadow of" if pointer.canary.shadow else "on"
+        reason = f"version {pointer.canary.version.version} is tried {how} {pointer.canary.share:.0%} of the requests"
+        raise _refused(version, reason, "promote that version, or roll back, to follow newer ones again")
+    if version <= pointer.active_version and run == pointer.run:
+        raise _refused(version, f"version {pointer.active_version} is active", "only a newer version can be promoted")
+    _check_clean(pointer, known, entry)
+    return _moved(pointer, entry.ref, run=run)
 
 
 def promote(
@@ -159,82 +145,75 @@ def promote(
     share: float | None = None,
     shadow: bool = False,
 ) -> Pointer:
-    """Serve a version because someone says so; a hold stays.
+    """Serve a version at an operator's request; a hold stays.
 
-    Args:
-        pointer: The pointer.
-        known: The history, oldest first.
-        version: Which version.
-        accept: Whether its taint, or a judge's rejection, is to end with it.
-        share: Try it on a share of the requests alone.
-        shadow: Let it score that share beside the active version, which answers all of it.
+    `accept` ends its taint, or overrules the judge's rejection. With a `share` it is only tried on this share of the
+    requests. In `shadow` it only scores that share, and the active version answers all requests.
 
     Raises:
-        MoveRefused: It is tainted and not accepted, is not there, is below the floor, or is older than the active one
-            with no hold that would keep it.
-        UsageError: A share is none.
+        MoveRefused: It is tainted and not accepted, not readable, below the floor, or older than the active one while
+            the pointer is not held.
+        UsageError: The share is invalid.
     """
     if share is not None and not (0 < share < 1 or (shadow and share == 1)):
         message = f"invalid share {share}"
         raise UsageError(message, help="give a share of the requests above 0 and below 1, such as 0.1")
-    one = _served(pointer, known, version, whatever=True)
+    entry = _readable(pointer, known, version)
     if accept:
         pointer = structs.replace(pointer, accepted=_with(pointer.accepted, version))
     if not shadow:
-        # In shadow whatever can be read may be tried: nobody is answered by it.
-        _check_clean(pointer, known, one)
+        # A shadow answers no request, so it may be any readable version.
+        _check_clean(pointer, known, entry)
     if share is None:
-        if pointer.active is not None and version < pointer.active.version and not pointer.held:
-            said = (
-                f"it is older than the active one, {pointer.active.version}; nodes would follow newer "
-                "versions again at once"
-            )
-            raise _refused(version, said, f"`streamlearn rollback MODEL --to {version}` serves it and holds it")
-        return _moved(pointer, one.ref)
-    if pointer.active is None or pointer.active.version == version:
-        said = "no version is active" if pointer.active is None else "it is the active one"
-        raise _refused(version, said, f"a {'shadow' if shadow else 'canary'} is tried beside another version")
+        if version < pointer.active_version and not pointer.held:
+            reason = f"it is older than the active one, {pointer.active_version}; "
+            reason += "nodes would follow newer versions again at once"
+            raise _refused(version, reason, f"`streamlearn rollback MODEL --to {version}` serves it and holds it")
+        return _moved(pointer, entry.ref)
+    if pointer.active_version in (0, version):
+        reason = "no version is active" if pointer.active is None else "it is the active one"
+        raise _refused(version, reason, f"a {'shadow' if shadow else 'canary'} is tried beside another version")
     newest = _newest(pointer, 0 if shadow else version)
-    canary = Canary(version=one.ref, share=share, shadow=shadow)
+    canary = Canary(version=entry.ref, share=share, shadow=shadow)
     return structs.replace(pointer, seq=pointer.seq + 1, canary=canary, newest=newest)
 
 
 def rollback(pointer: Pointer, known: Sequence[Known], to: int) -> Pointer:
-    """Serve an older version and hold it. All newer versions are tainted, also those after a revert.
+    """Serve an older version and hold it. All newer versions become tainted, also those after a revert.
 
-    If no newer version has answered that is still clean, it only holds the pointer, and nothing is tainted.
+    If no newer clean version has answered, this only holds the pointer, and taints nothing.
 
     Raises:
-        MoveRefused: The version is newer than the active one, tainted, not whole, or below the floor.
+        MoveRefused: The version is newer than the active one, tainted, incomplete, or below the floor.
     """
-    if pointer.active is None or to > pointer.active.version:
-        _served(pointer, known, to, whatever=True)
-        said = f"it is newer than the active one, {_name(pointer.active)}"
-        raise _refused(to, said, "use `promote` to serve a newer version")
+    if pointer.active is None or to > pointer.active_version:
+        _readable(pointer, known, to)
+        reason = f"it is newer than the active one, {_name(pointer.active)}"
+        raise _refused(to, reason, "use `promote` to serve a newer version")
     held = _held(pointer, known, to)
-    # A version in shadow answered nobody: to end it is to say nothing of it.
-    served = [ref.version for name, ref in pointer.needed.items() if name not in ("previous", "shadow")]
+    # A version in shadow answered no request: ending it does not taint it.
+    served = [ref.version for role, ref in pointer.needed.items() if role not in ("previous", "shadow")]
     tainted, newest = taints_of(pointer, known), _newest(pointer, 0)
-    if max(served) > to or any(to < other.version <= newest and other.version not in tainted for other in known):
-        newer = {other.version: other for other in known if other.version > to}
-        # What is served may have been published since the history was read; it is left all the same.
+    if max(served) > to or any(to < entry.version <= newest and entry.version not in tainted for entry in known):
+        newer = {entry.version: entry for entry in known if entry.version > to}
+        # A served version may have been published since the history was read; it is tainted too.
         unread = {version for version in served if version > to} - newer.keys()
-        # A revert ends a taint, and what was served may have come after one.
-        reverts = {version for version, other in newer.items() if other.content_of is not None}
-        left = min({*newer, *unread})
+        # A revert ends a taint, and the served version may have followed one.
+        reverts = {version for version, entry in newer.items() if entry.content_of is not None}
+        first = min({*newer, *unread})
         held = structs.replace(
             held,
-            taints=tuple(sorted({*held.taints, left, *reverts, *unread})),
-            accepted=tuple(version for version in held.accepted if version < left),
+            taints=tuple(sorted({*held.taints, first, *reverts, *unread})),
+            accepted=tuple(version for version in held.accepted if version < first),
         )
     return held
 
 
 def hold(pointer: Pointer, known: Sequence[Known]) -> Pointer:
-    """Stay at the active version, whichever it is by then; nothing is tainted.
+    """Stay at the version that is active by then; nothing becomes tainted.
 
     Raises:
-        MoveRefused: The pointer is held already, a canary is tried, or the active version is not clean or not whole.
+        MoveRefused: The pointer is held already, tries a canary, or its active version is tainted or incomplete.
     """
     if pointer.held:
         message = f"the pointer is held already, at {_name(pointer.active)}"
@@ -249,139 +228,112 @@ def hold(pointer: Pointer, known: Sequence[Known]) -> Pointer:
 
 
 def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
-    """Follow again, from the newest version that is clean.
-
-    Raises:
-        MoveRefused: Every version after the active one is tainted.
-    """
-    tainted = taints_of(pointer, known)
-    clean = [
-        one
-        for one in known
-        if one.version >= pointer.floor and one.version not in tainted and one.is_promotable(pointer.accepted)
-    ]
+    """Follow new versions again, from the newest clean one; raises `MoveRefused` if none is clean."""
+    tainted, active = taints_of(pointer, known), pointer.active_version
+    clean = [entry for entry in known if _is_clean(pointer, entry, tainted)]
     newest = clean[-1] if clean else None
-    active = 0 if pointer.active is None else pointer.active.version
-    if newest is None or newest.version < active or (newest.version == active and _is_stuck(known, active, tainted)):
+    is_stuck = bool(known) and known[-1].version > active and known[-1].version in tainted
+    if newest is None or newest.version < active or (newest.version == active and is_stuck):
         after = [str(version) for version in tainted if version > active]
         named = f"{', '.join(after[:_NAMED_MAX])}{', ...' if len(after) > _NAMED_MAX else ''}"
-        said = f"version {named} is tainted" if len(after) == 1 else f"versions {named} are tainted"
-        message = f"no clean version after {_name(pointer.active)}: {said if after else 'it is the newest'}"
-        raise MoveRefused(
-            message,
-            help="rewind training with `streamlearn rewind`, or serve a tainted version with `streamlearn "
-            "promote MODEL VERSION --accept`",
-        )
-    freed = structs.replace(pointer, held=False, canary=None)
-    return _moved(freed, newest.ref)
+        reason = f"version {named} is tainted" if len(after) == 1 else f"versions {named} are tainted"
+        message = f"no clean version after {_name(pointer.active)}: {reason if after else 'it is the newest'}"
+        help = "rewind training with `streamlearn rewind`, or serve a tainted version with "
+        raise MoveRefused(message, help=help + "`streamlearn promote MODEL VERSION --accept`")
+    return _moved(structs.replace(pointer, held=False, canary=None), newest.ref)
 
 
 def raise_floor(pointer: Pointer, known: Sequence[Known], floor: int) -> Pointer:
-    """Let all versions below one go. What stays is tainted or clean as before.
-
-    Args:
-        pointer: The pointer.
-        known: The history, oldest first.
-        floor: Versions below it go.
+    """Allow all versions below `floor` to be deleted; later versions stay tainted or clean as before.
 
     Raises:
-        MoveRefused: A version that is served or may be gone back to would go, or all would; or the floor would fall.
+        MoveRefused: A version that is served or may be rolled back to would go, or all would; or the floor would fall.
     """
     if floor < pointer.floor:
         message = f"floor {floor} is below {pointer.floor}"
         raise MoveRefused(message, help="a floor only rises: files below it may be gone")
-    for name, ref in pointer.needed.items():
+    for role, ref in pointer.needed.items():
         if pointer.floor <= ref.version < floor:
-            message = f"version {ref.version} cannot be deleted: it is {name}"
+            message = f"version {ref.version} cannot be deleted: it is {role}"
             raise MoveRefused(message, help="keep the active, the previous and the canary version")
     if known and known[-1].version < floor:
-        # The next version would follow nothing that says whether it is tainted.
+        # Without it, the history could not tell whether the next version is tainted.
         message = f"version {known[-1].version} cannot be deleted: it is the newest"
         raise MoveRefused(message, help="keep the newest version: training continues from it")
     tainted = taints_of(pointer, known)
-    stays = [one for one in known if one.version >= floor]
-    found = structs.replace(
+    kept = [entry for entry in known if entry.version >= floor]
+    raised = structs.replace(
         pointer,
         seq=pointer.seq + 1,
         floor=floor,
         taints=tuple(version for version in pointer.taints if version >= floor),
         accepted=tuple(version for version in pointer.accepted if version >= floor),
     )
-    # Where a taint began may be among what goes, of a version or of what a revert has the content of.
-    while (wrong := _forgotten(tainted, taints_of(found, stays), stays)) is not None:
-        found = structs.replace(found, taints=_with(found.taints, wrong))
-    return found
+    # A taint may have begun below the floor, at a version or at the content of a revert.
+    while (lost := _lost_taint(tainted, taints_of(raised, kept), kept)) is not None:
+        raised = structs.replace(raised, taints=_with(raised.taints, lost))
+    return raised
 
 
 def steps_back(pointer: Pointer, known: Sequence[Known], steps: int) -> int:
-    """The version so many clean versions before the active one.
-
-    Raises:
-        MoveRefused: There are not so many.
-    """
+    """Return the clean version `steps` before the active one; raises `MoveRefused` if there are fewer."""
     return _older(pointer, known, steps, f"{steps} step{'s' if steps != 1 else ''} back")
 
 
 def before(pointer: Pointer, known: Sequence[Known], wall_ms: int) -> int:
-    """The newest clean version that was written before a time, and before the active one.
-
-    Raises:
-        MoveRefused: There is none.
-    """
-    return _older(pointer, [one for one in known if one.written_wall_ms < wall_ms], 1, f"before {_time(wall_ms)}")
+    """Return the newest clean version before the active one and a time; raises `MoveRefused` if there is none."""
+    earlier = [entry for entry in known if entry.written_wall_ms < wall_ms]
+    return _older(pointer, earlier, 1, f"before {_time(wall_ms)}")
 
 
-def _forgotten(before: Mapping[int, int], after: Mapping[int, int], stays: Sequence[Known]) -> int | None:
-    """The first version that stays and would be clean, and was tainted."""
-    return next((one.version for one in stays if one.version in before and one.version not in after), None)
+def _lost_taint(before: Mapping[int, int], after: Mapping[int, int], kept: Sequence[Known]) -> int | None:
+    """Return the first kept version that was tainted and would become clean."""
+    return next((entry.version for entry in kept if entry.version in before and entry.version not in after), None)
 
 
-def _older(pointer: Pointer, known: Sequence[Known], steps: int, said: str) -> int:
+def _is_clean(pointer: Pointer, entry: Known, tainted: Mapping[int, int]) -> bool:
+    is_untainted = entry.version >= pointer.floor and entry.version not in tainted
+    return is_untainted and entry.is_promotable(pointer.accepted)
+
+
+def _older(pointer: Pointer, known: Sequence[Known], steps: int, what: str) -> int:
     if steps < 1:
         message = f"{steps} steps"
         raise UsageError(message, help="give 1 or more")
-    tainted, active = taints_of(pointer, known), 0 if pointer.active is None else pointer.active.version
-    older = [
-        one.version
-        for one in known
-        if one.version < active and one.version >= pointer.floor and one.version not in tainted
-        if one.is_promotable(pointer.accepted)
-    ]
+    tainted, active = taints_of(pointer, known), pointer.active_version
+    older = [entry.version for entry in known if entry.version < active and _is_clean(pointer, entry, tainted)]
     if len(older) < steps:
         count = "1 is" if len(older) == 1 else f"{len(older)} are"
-        message = f"no clean version {said} (the active one is {_name(pointer.active)}): {count} older"
+        message = f"no clean version {what} (the active one is {_name(pointer.active)}): {count} older"
         raise MoveRefused(message, help="`streamlearn versions` lists the versions")
     return older[-steps]
 
 
-def _served(pointer: Pointer, known: Sequence[Known], version: int, *, whatever: bool = False) -> Known:
-    """A version that can be read; judged as well, unless whoever asks takes it upon himself."""
-    one = next((one for one in known if one.version == version), None)
+def _readable(pointer: Pointer, known: Sequence[Known], version: int, *, judged: bool = False) -> Known:
+    """Return a version that can be read, and that the judge passed if `judged`; refuse any other."""
+    entry = next((entry for entry in known if entry.version == version), None)
     tainted = taints_of(pointer, known)
-    good = [str(other.version) for other in known if other.is_whole and other.version >= pointer.floor]
-    clean = [name for name in good if int(name) not in tainted][-_NAMED_MAX:]
-    there = (
-        f"complete and clean are {', '.join(clean)}" if clean else "the model has no version that is complete and clean"
-    )
+    complete = [each.version for each in known if each.is_whole and each.version >= pointer.floor]
+    clean = ", ".join(str(each) for each in [each for each in complete if each not in tainted][-_NAMED_MAX:])
+    advice = f"complete and clean are {clean}" if clean else "the model has no version that is complete and clean"
     if version < pointer.floor:
-        raise _refused(version, f"it is below the floor {pointer.floor}: its files may be gone", there)
-    if one is None:
-        raise _refused(version, "it is not a version of the history", there)
-    if not one.is_whole:
-        raise _refused(version, f"it is not complete: {one.lacks}", f"{there}; `streamlearn verify` gives advice")
-    if not whatever and not one.is_promotable(pointer.accepted):
-        raise _refused(
-            version, f"the judge's verdict: {one.outcome or 'none yet'}", "wait for its verdict, or accept it"
-        )
-    return one
+        raise _refused(version, f"it is below the floor {pointer.floor}: its files may be gone", advice)
+    if entry is None:
+        raise _refused(version, "it is not a version of the history", advice)
+    if not entry.is_whole:
+        raise _refused(version, f"it is not complete: {entry.lacks}", f"{advice}; `streamlearn verify` gives advice")
+    if judged and not entry.is_promotable(pointer.accepted):
+        reason = f"the judge's verdict: {entry.outcome or 'none yet'}"
+        raise _refused(version, reason, "wait for its verdict, or accept it")
+    return entry
 
 
-def _check_clean(pointer: Pointer, known: Sequence[Known], one: Known) -> None:
-    began = taints_of(pointer, known).get(one.version)
+def _check_clean(pointer: Pointer, known: Sequence[Known], entry: Known) -> None:
+    began = taints_of(pointer, known).get(entry.version)
     if began is not None:
-        said = "it is tainted" if began == one.version else f"it is tainted since version {began}"
-        help = f"`streamlearn promote MODEL {one.version} --accept` serves it anyway; `rewind` puts training back"
-        raise _refused(one.version, said, help)
+        reason = "it is tainted" if began == entry.version else f"it is tainted since version {began}"
+        help = f"`streamlearn promote MODEL {entry.version} --accept` serves it anyway; `rewind` puts training back"
+        raise _refused(entry.version, reason, help)
 
 
 def _time(wall_ms: int) -> str:
@@ -391,16 +343,11 @@ def _time(wall_ms: int) -> str:
         return f"{wall_ms} ms"
 
 
-def _is_stuck(known: Sequence[Known], active: int, tainted: Mapping[int, int]) -> bool:
-    """Whether there are versions after the active one, and the newest of them is tainted."""
-    return known[-1].version > active and known[-1].version in tainted
-
-
 def _held(pointer: Pointer, known: Sequence[Known], to: int) -> Pointer:
-    """The pointer held at a clean version."""
-    one = _served(pointer, known, to, whatever=True)
-    _check_clean(pointer, known, one)
-    return structs.replace(_moved(pointer, one.ref), held=True)
+    """Hold the pointer at a clean version."""
+    entry = _readable(pointer, known, to)
+    _check_clean(pointer, known, entry)
+    return structs.replace(_moved(pointer, entry.ref), held=True)
 
 
 def _moved(pointer: Pointer, to: VersionRef, *, run: int | None = None) -> Pointer:
@@ -411,8 +358,8 @@ def _moved(pointer: Pointer, to: VersionRef, *, run: int | None = None) -> Point
 
 
 def _newest(pointer: Pointer, version: int) -> int:
-    """The newest version that has answered, with one that is about to."""
-    answered = [ref.version for name, ref in pointer.needed.items() if name != "shadow"]
+    """Return the newest version that has answered, or is about to."""
+    answered = [ref.version for role, ref in pointer.needed.items() if role != "shadow"]
     return max(pointer.newest, version, *answered, 0)
 
 
@@ -424,5 +371,5 @@ def _name(ref: VersionRef | None) -> str:
     return "none" if ref is None else str(ref.version)
 
 
-def _refused(version: int, said: str, help: str) -> MoveRefused:
-    return MoveRefused(f"version {version} cannot be served: {said}", help=help)
+def _refused(version: int, reason: str, help: str) -> MoveRefused:
+    return MoveRefused(f"version {version} cannot be served: {reason}", help=help)

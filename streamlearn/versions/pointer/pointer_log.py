@@ -1,4 +1,4 @@
-"""PointerLog: the moves of the pointer in the store, which are the truth about what should be served."""
+"""PointerLog: the moves of the pointer in the store. Its newest record decides which version to serve."""
 
 from __future__ import annotations
 
@@ -27,14 +27,9 @@ _HELP = (
 class PointerLog:
     """The pointer of a model.
 
-    Args:
-        store: Where its versions are.
-        model: Which model.
-        clock: When a move is made.
-
     Attributes:
-        is_confirmed: Whether the last `newest` found a record that says so. If not, the log showed no move at all, or a
-            listing that is older than what was seen.
+        is_confirmed: Whether the last `newest` read a record. If not, the log was empty, or the listing was older than
+            the move seen before.
 
     Examples:
         >>> from streamlearn.versions import PointerLog, open_store
@@ -49,95 +44,88 @@ class PointerLog:
         self.is_confirmed = False
 
     def newest(self) -> Pointer:
-        """Where the pointer stands; before the first move nothing is active, with seq 0.
+        """Return the newest move; before the first one, a pointer with seq 0 and no active version.
 
-        Where the store was put back from an older copy, it is that copy's newest move. A log without any move says
-        nothing: a folder that is not mounted looks the same.
+        If the store was restored from an older copy, it is that copy's newest move. An empty log changes nothing,
+        because a folder that is not mounted looks the same.
 
         Raises:
-            VersionDefect: The newest record is damaged. An older one is never taken for it.
+            VersionDefect: The newest record is damaged. An older one is never returned in its place.
             StoreUnreachable: The store did not answer.
         """
-        found = self._records.newest(self._seen.seq)
-        self.is_confirmed = found is not None
-        if found is not None:
-            self._seen = found[1]
+        newer = self._records.newest(self._seen.seq)
+        self.is_confirmed = newer is not None
+        if newer is not None:
+            self._seen = newer[1]
         elif self._seen.seq:
-            self._seen = self._seen_again()
+            self._seen = self._read_again()
         return self._seen
 
-    def _seen_again(self) -> Pointer:
-        """The newest move where none is newer than the one seen, which may be gone or another one by now."""
+    def _read_again(self) -> Pointer:
+        """Return the newest move if none is newer than the one seen, which may have been removed or replaced."""
         with suppress(FileMissing):
-            again = self._records.read(self._seen.seq)
+            pointer = self._records.read(self._seen.seq)
             self.is_confirmed = True
-            return again
+            return pointer
         numbers = self._records.numbers()
-        # A listing that has the number, though the record is gone, is older than what was seen.
+        # A listing that still has the number of a missing record is older than the move seen.
         if not numbers or self._seen.seq in numbers:
             return self._seen
         self.is_confirmed = True
         return self._records.read(numbers[-1])
 
     def begin_near(self, seq: int) -> None:
-        """Look for the newest move from one on that should be there, so that a long log need not be listed.
+        """Start the next search at a move that should exist, so that a long log need not be listed.
 
-        Others may be wrong about it: a move that is not there, or is damaged, is nothing to begin at.
+        A move that is missing or damaged is ignored, because the caller's source may be wrong.
         """
         if seq > self._seen.seq:
             with suppress(FileMissing, VersionDefect):
                 self._seen = self._records.read(seq)
 
     def read(self, seq: int) -> Pointer:
-        """One move.
-
-        Raises:
-            FileMissing: It was forgotten, or there is none of that number.
-            VersionDefect: It is damaged.
-        """
+        """Return one move; raises `FileMissing`, or `VersionDefect` if it is damaged."""
         return self._records.read(seq)
 
     def seqs(self) -> list[int]:
-        """The moves there are, oldest first."""
+        """Return the numbers of the stored moves, oldest first."""
         return self._records.numbers()
 
     def move(self, decide: Callable[[Pointer], Pointer], *, by: str, reason: str = "") -> Pointer:
-        """Move the pointer; a decision that was overtaken is made again from where the pointer is then.
+        """Move the pointer, and return it.
 
-        Args:
-            decide: One of the decisions of `pointer`, from where it stands to where it is to stand.
-            by: Who moves it.
-            reason: Why.
+        `decide` is one of the decisions of `moves`, from the current pointer to the next. It is called again if
+        another process moved the pointer meanwhile.
 
         Raises:
-            MoveRefused: Not that way; or others moved it again and again meanwhile.
+            MoveRefused: The decision refused the move, or others moved the pointer too often meanwhile.
         """
         for _ in range(_MOVES_MAX):
-            now = self.newest()
-            to = structs.replace(
-                decide(now),
-                seq=now.seq + 1,
+            current = self.newest()
+            pointer = structs.replace(
+                decide(current),
+                seq=current.seq + 1,
                 by=_line(by[:_BY_CHARS_MAX]),
                 reason=_line(reason[:_REASON_CHARS_MAX]),
                 wall_ms=max(0, self._clock.wall_ms()),
             )
             try:
-                self._records.append(to.seq, to)
+                self._records.append(pointer.seq, pointer)
             except FileTaken:
                 continue
-            self._seen = to
-            return to
+            self._seen = pointer
+            return pointer
         message = f"others moved the pointer {_MOVES_MAX} times during this move"
         raise MoveRefused(message, help="find out who moves it, and try again")
 
     def mend(self, copy: Pointer) -> None:
-        """Put a copy of the newest move, such as the registry's, in the place of its damaged record.
+        """Replace the damaged record of the newest move with a copy, such as the registry's.
 
-        Nobody may move the pointer meanwhile: who does is told that it was taken, or takes the place first.
+        Nobody should move the pointer meanwhile: either the concurrent move or this repair raises `FileTaken`.
 
         Raises:
-            UsageError: The record is not damaged, or the copy is of another move.
-            FileTaken: Somebody moved the pointer meanwhile.
+            UsageError: The record is intact, or the copy is of another move.
+            FileTaken: Another process moved the pointer meanwhile.
         """
         newest = max(self.seqs(), default=0)
         if copy.seq != newest:
@@ -153,16 +141,14 @@ class PointerLog:
         raise UsageError(message, help="it needs no repair")
 
     def forget(self, before: int) -> int:
-        """Remove old records; the newest one stays. Gives how many."""
+        """Remove the records of older moves, except the newest record, and return their number."""
         old = [number for number in self._records.numbers()[:-1] if number < before]
         for number in old:
-            try:
+            with suppress(FileMissing):
                 self._records.remove(number)
-            except FileMissing:
-                continue
         return len(old)
 
 
 def _line(text: str) -> str:
-    """The text as one line: what is shown to people must not look like more than one said it."""
-    return "".join(one if one.isprintable() else " " for one in text)
+    """Make one line of a text, so that it cannot imitate several entries on a screen."""
+    return "".join(character if character.isprintable() else " " for character in text)

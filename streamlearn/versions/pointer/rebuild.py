@@ -1,8 +1,10 @@
-"""Rebuild: a registry made right from the store, whatever it held. It tells the store nothing."""
+"""Rebuild: a registry corrected from the store, whatever it contained. It never writes to the store."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 
 from msgspec import Struct
 
@@ -18,14 +20,13 @@ __all__ = ["Rebuilt", "is_of", "kind_of_move", "rebuild_registry"]
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True):
-    """What a registry lacked.
+    """The changes that a rebuild made.
 
     Attributes:
-        seq: Of the newest pointer, which it now has.
-        pointer: Whether its copy of the pointer was an older one, or none.
-        put: Versions that it did not have, or had otherwise.
-        dropped: Versions that it had and the store has not.
-        notes: Lines of the audit log that it did not have.
+        seq: The move of the newest pointer, which the registry now has.
+        pointer: Whether its copy of the pointer was missing or older.
+        put: Versions that it lacked, or that differed.
+        dropped: Versions that the store does not have.
     """
 
     seq: int
@@ -38,16 +39,13 @@ class Rebuilt(Struct, frozen=True, kw_only=True):
 def rebuild_registry(
     store: Store, registry: Registry, *, history: History | None = None, notes_max: int | None = None
 ) -> Rebuilt:
-    """Make a registry say what the store says: an empty, a stale or a wrong one. Doing it again changes nothing.
+    """Make an empty, stale or wrong registry match the store. A second rebuild changes nothing.
 
-    Nodes and acks stay, unless the registry cannot be read, or is of another history: then all of it goes, and nodes
-    say of themselves again what there is to know.
+    Nodes and acks stay, unless the registry cannot be decoded or belongs to another history. Then it is cleared, and
+    live nodes report again.
 
-    Args:
-        store: Where the versions and the pointer are.
-        registry: The registry of one model.
-        history: The history of that model, when it was read before; never one that believes a registry.
-        notes_max: The last moves whose lines of the audit log are looked at; all that a registry keeps by default.
+    A given `history` must not use summaries from a registry. `notes_max` limits how many of the last moves are checked
+    for missing lines of the audit log; by default all that a registry keeps.
 
     Raises:
         RegistryUnreachable: The registry did not answer.
@@ -58,94 +56,80 @@ def rebuild_registry(
     log.newest()
     if not is_of(registry, log):
         registry.clear()
-    put, dropped = _versions(registry, (history or History(store, registry.model)).read())
-    # Read after `clear`: whoever moved the pointer before may have told it to what was cleared.
+    put, dropped = _sync_versions(registry, (history or History(store, registry.model)).read())
+    # Read after `clear`, which may have removed the announcement of a concurrent move.
     newest = log.newest()
     is_newer = newest.seq > 0 and registry.announce(newest)
-    notes = _notes(registry, log, notes_max)
+    notes = _add_notes(registry, log, notes_max)
     return Rebuilt(seq=newest.seq, pointer=is_newer, put=put, dropped=dropped, notes=notes)
 
 
 def kind_of_move(before: Pointer, after: Pointer) -> str:
-    """What a move of the pointer was, as the audit log calls it, from what it changed."""
+    """Return the audit log's name of a move, from its changes."""
     if after.floor > before.floor:
         return "floor"
     if before.held and not after.held:
         return "release"
-    if after.held and (not before.held or len(after.taints) > len(before.taints) or _is_back(before, after)):
+    is_back = before.active is not None and after.active is not None and after.active_version < before.active_version
+    if after.held and (not before.held or len(after.taints) > len(before.taints) or is_back):
         return "rollback"
     if after.canary is not None and after.canary != before.canary:
         return after.canary.kind
     return "floor" if after.active == before.active and after.canary == before.canary else "promote"
 
 
-def _is_back(before: Pointer, after: Pointer) -> bool:
-    if before.active is None or after.active is None:
-        return False
-    return after.active.version < before.active.version
-
-
 def is_of(registry: Registry, log: PointerLog) -> bool:
-    """Whether a registry can be read, and its pointer is one of the store's moves."""
+    """Return whether a registry can be decoded, and its pointer is one of the store's moves."""
     try:
-        held = registry.pointer()
+        copy = registry.pointer()
         registry.versions(), registry.notes(registry.settings.notes_max), registry.nodes()
     except RegistryDefect:
         return False
-    # After the registry: moves go to the store first. By its name too, for a listing may be behind.
-    log.begin_near(0 if held is None else held.seq)
+    # After the registry, because moves go to the store first. By its number too, because a listing may be behind.
+    log.begin_near(0 if copy is None else copy.seq)
     newest = log.newest()
-    if held is None or held.seq > newest.seq:
-        return held is None
+    if copy is None or copy.seq > newest.seq:
+        return copy is None
     try:
-        return held == (newest if held.seq == newest.seq else log.read(held.seq))
+        return copy == (newest if copy.seq == newest.seq else log.read(copy.seq))
     except (FileMissing, VersionDefect):
         return True
 
 
-def _versions(registry: Registry, known: Sequence[Known]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Let the versions be those of the store; gives those that were not there, and those that went."""
-    held = {one.version: one for one in registry.versions()}
-    there = {one.version for one in known}
-    put = [one for one in known if held.get(one.version) != one]
-    dropped = [version for version in held if version not in there]
+def _sync_versions(registry: Registry, known: Sequence[Known]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Make the registry's versions those of the store, and return the versions put and dropped."""
+    current = {entry.version: entry for entry in registry.versions()}
+    put = [entry for entry in known if current.get(entry.version) != entry]
+    dropped = sorted(current.keys() - {entry.version for entry in known})
     if put:
         registry.put_versions(put)
     if dropped:
         registry.drop_versions(dropped)
-    return tuple(one.version for one in put), tuple(dropped)
+    return tuple(entry.version for entry in put), tuple(dropped)
 
 
-def _notes(registry: Registry, log: PointerLog, notes_max: int | None) -> int:
-    """Lines of moves that have none."""
-    most = registry.settings.notes_max
-    held = registry.notes(most)
-    noted = {note.seq for note in held}
-    # A full log has let its oldest lines go, and they are not to come back.
-    oldest_ms = held[0].wall_ms if len(held) >= most else -1
-    seqs = log.seqs()[-(most if notes_max is None else min(most, notes_max)) :]
-    read: dict[int, Pointer | None] = {0: Pointer()}
+def _add_notes(registry: Registry, log: PointerLog, notes_max: int | None) -> int:
+    """Add missing lines of moves to the audit log, and return their number."""
+    kept_max = registry.settings.notes_max
+    notes = registry.notes(kept_max)
+    noted = {note.seq for note in notes}
+    # A full log has dropped its oldest lines, which must not return.
+    oldest_ms = notes[0].wall_ms if len(notes) >= kept_max else -1
+    seqs = log.seqs()[-(kept_max if notes_max is None else min(kept_max, notes_max)) :]
+
+    @cache
+    def read(seq: int) -> Pointer | None:
+        with suppress(FileMissing, VersionDefect):
+            return log.read(seq) if seq else Pointer()
+        return None
+
     count = 0
     for seq in seqs:
         if seq in noted:
             continue
-        before, after = (_read(log, number, read) for number in (seq - 1, seq))
+        before, after = read(seq - 1), read(seq)
         if after is None or after.wall_ms <= oldest_ms:
             continue
-        what = "move" if before is None else kind_of_move(before, after)
-        version = 0 if after.active is None else after.active.version
-        registry.note(
-            Note(wall_ms=after.wall_ms, by=after.by, what=what, seq=seq, version=version, reason=after.reason)
-        )
+        registry.note(Note.of_move(after, "move" if before is None else kind_of_move(before, after)))
         count += 1
     return count
-
-
-def _read(log: PointerLog, seq: int, read: dict[int, Pointer | None]) -> Pointer | None:
-    """A move, read once; None for one that is gone or damaged, which takes nothing from the others."""
-    if seq not in read:
-        try:
-            read[seq] = log.read(seq)
-        except (FileMissing, VersionDefect):
-            read[seq] = None
-    return read[seq]

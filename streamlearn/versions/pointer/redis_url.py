@@ -1,4 +1,4 @@
-"""RedisUrl: where a Redis is and how it is spoken to; what it shows of itself is without secrets."""
+"""RedisUrl: the address and options of a Redis. The text it shows contains no secrets."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _HELP = (
 
 @dataclass(frozen=True)
 class RedisUrl:
-    """What a URL of a Redis says.
+    """A parsed URL of a Redis.
 
     Attributes:
         shown: The URL without user, password and options.
-        options: What connections are made with.
+        options: The arguments of a connection.
     """
 
     shown: str
@@ -35,26 +35,26 @@ class RedisUrl:
 
     @classmethod
     def parse(cls, url: str) -> RedisUrl:
-        """Read a URL; the password of the environment is laid over its own.
+        """Parse a URL; a password in the environment overrides its own.
 
         Raises:
-            UsageError: It is none. The message does not repeat it, for it may hold a password.
+            UsageError: It is invalid. The message does not repeat it, because it may contain a password.
         """
         try:
             parts = urlsplit(url)
-            port = parts.port
-            said = parse_qs(parts.query, strict_parsing=bool(parts.query))
+            port = parts.port or _PORT
+            query = parse_qs(parts.query, strict_parsing=bool(parts.query))
         except ValueError:
             _refuse("its port or its options cannot be read")
-        asked = {name: values[-1] for name, values in said.items()}
+        given = {name: values[-1] for name, values in query.items()}
         is_socket = parts.scheme == "unix"
         allowed = ("db",) if is_socket else _FILES if parts.scheme == "rediss" else ()
         if parts.scheme not in ("redis", "rediss", "unix") or parts.fragment:
             _refuse("its scheme is unknown")
-        if unknown := sorted(set(asked) - set(allowed)):
+        if unknown := sorted(set(given) - set(allowed)):
             _refuse(f"option {unknown[0][:40]!r} is not one of {', '.join(allowed) or 'none'}")
-        db = _number(asked.pop("db", "0") if is_socket else parts.path.strip("/") or "0")
-        options: dict[str, Any] = {"db": db, **_login(parts), **asked}
+        db = _number(given.pop("db", "0") if is_socket else parts.path.strip("/") or "0")
+        options: dict[str, Any] = {"db": db, **_login(parts), **given}
         if is_socket:
             if parts.path in ("", "/"):
                 _refuse("it names no socket")
@@ -62,20 +62,19 @@ class RedisUrl:
         if not parts.hostname:
             _refuse("it names no host")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        shown = f"{parts.scheme}://{host}:{port or _PORT}/{db}"
-        return cls(shown, {**options, "host": parts.hostname, "port": port or _PORT})
+        return cls(f"{parts.scheme}://{host}:{port}/{db}", {**options, "host": parts.hostname, "port": port})
 
 
 def _login(parts: SplitResult) -> dict[str, str]:
     password = os.environ.get(PASSWORD_VARIABLE) or unquote(parts.password or "")
-    found = {"username": unquote(parts.username or ""), "password": password}
-    return {name: value for name, value in found.items() if value}
+    login = {"username": unquote(parts.username or ""), "password": password}
+    return {name: value for name, value in login.items() if value}
 
 
-def _number(said: str) -> int:
-    if not (said.isascii() and said.isdigit() and len(said) < 6):
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 6):
         _refuse("its database is not a number")
-    return int(said)
+    return int(text)
 
 
 def _refuse(what: str) -> NoReturn:

@@ -1,6 +1,6 @@
-"""Registry: where nodes and operators meet: a copy of the pointer, who serves what, and what was done.
+"""Registry: where nodes and operators meet. It has a copy of the pointer, the nodes' states, and the audit log.
 
-The store is the truth; everything here can be made anew from it and from the nodes that are alive.
+The store is the truth: everything here can be rebuilt from the store and from live nodes.
 """
 
 from __future__ import annotations
@@ -24,18 +24,16 @@ _Text = Annotated[str, Meta(max_length=200)]
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """A serving node, as it last said of itself.
+    """A serving node, as its last heartbeat described it.
 
     Attributes:
-        boot_id: Of one life of its process; another one after every start.
-        name: For people, such as host and port.
-        state: Whether it answers.
-        seq: Of the pointer it has acted on.
+        boot_id: Identifies one process; it changes with every start.
+        name: A name for people, such as host and port.
+        seq: The move of the pointer it has acted on.
         active: The version it answers with; 0 before the first.
         staged: All versions it could answer with.
-        said: What is wrong, for people.
-        wall_ms: When it said so.
-        since_ms: When its process began; 0 where it does not say.
+        said: A problem, in words.
+        since_ms: When its process started; 0 if unknown.
     """
 
     boot_id: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -50,15 +48,11 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class Ack(Struct, frozen=True, kw_only=True):
-    """That a node has acted on a move of the pointer.
+    """A node's acknowledgement that it has acted on the move `seq` of the pointer.
 
     Attributes:
-        boot_id: The node.
-        name: Its name.
-        seq: The move.
-        version: What it answers with since.
-        took_ms: From when it heard of the move.
-        wall_ms: When.
+        version: The version it answers with since then.
+        took_ms: Time since it learned of the move.
     """
 
     boot_id: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -73,12 +67,10 @@ class Note(Struct, frozen=True, kw_only=True):
     """One line of the audit log.
 
     Attributes:
-        wall_ms: When.
-        by: Who.
-        what: What was done, such as "rollback".
-        seq: The move of the pointer; 0 for what is none.
-        version: The version it was about; 0 for none.
-        reason: Why.
+        by: The person or process that acted.
+        what: The action, such as "rollback".
+        seq: The move of the pointer; 0 for other actions.
+        version: The version concerned; 0 for none.
     """
 
     wall_ms: int
@@ -88,15 +80,20 @@ class Note(Struct, frozen=True, kw_only=True):
     version: int = 0
     reason: Annotated[str, Meta(max_length=2_000)] = ""
 
+    @classmethod
+    def of_move(cls, to: Pointer, what: str) -> Note:
+        """Make the line of a move of the pointer."""
+        return cls(
+            wall_ms=to.wall_ms, by=to.by, what=what, seq=to.seq, version=to.active_version, reason=to.reason
+        )  # fmt: skip
+
 
 def replaced(nodes: Sequence[Node], silence_ms: float) -> set[str]:
-    """Lives that ended without a word: another process of the same name began after they were last heard of.
+    """Return the boot ids of processes that ended without `leave`.
 
-    Processes that share a name by mistake are heard of again and again, each: they are all alive.
-
-    Args:
-        nodes: All that a registry has.
-        silence_ms: What is more than a node that is alive leaves between two words.
+    Another process of the same name started after their last heartbeat, and they were silent for more than
+    `silence_ms`, which is longer than a live node pauses. Processes that share a name by mistake all keep sending
+    heartbeats, so they count as alive.
 
     Examples:
         >>> old = Node(boot_id="a", name="node-1", wall_ms=10_000, since_ms=1_000)
@@ -113,18 +110,17 @@ def replaced(nodes: Sequence[Node], silence_ms: float) -> set[str]:
 
 
 class Registry(ABC):
-    """A registry of one model. Calls may come from several threads at once.
+    """A registry of one model. Several threads may call it at once.
 
-    Every call raises `RegistryUnreachable` when the registry does not answer within `reach_s`, and `RegistryDefect`,
-    which is one, when it answers with what cannot be read; nothing of what it holds is believed over the store.
+    Every call raises `RegistryUnreachable` if the registry does not answer within `reach_s`. It raises the subclass
+    `RegistryDefect` if the answer cannot be decoded. The store always prevails over the registry's contents.
 
     Attributes:
-        url: Where it is; without secrets.
-        model: Of which model.
+        url: Its URL, without secrets.
     """
 
     def __init__(self, url: str, model: str, settings: RegistrySettings) -> None:
-        model_folder(model, "pointer")  # refuses a name that is none
+        model_folder(model, "pointer")  # refuses an invalid name
         self.url, self.model, self.settings = url, model, settings
 
     def __repr__(self) -> str:
@@ -132,70 +128,70 @@ class Registry(ABC):
 
     @abstractmethod
     def announce(self, pointer: Pointer) -> bool:
-        """Keep a copy of the pointer, unless a newer one is kept, and wake who waits. Gives whether it was newer."""
+        """Store a copy of the pointer if it is newer, wake waiters, and return whether it was newer."""
 
     @abstractmethod
     def pointer(self) -> Pointer | None:
-        """The copy of the pointer; None before the first. It may be older than the store's."""
+        """Return the copy of the pointer; None before the first. It may be older than the store's."""
 
     @abstractmethod
     def wait(self, seq: int, timeout_s: float) -> Pointer | None:
-        """Wait until the copy of the pointer is after some move. Gives it; None when the time is over."""
+        """Wait for a copy of the pointer newer than a move, and return it; None after the timeout."""
 
     @abstractmethod
     def put_versions(self, known: Iterable[Known]) -> None:
-        """Keep what is known of versions; the same version again takes its place."""
+        """Store summaries of versions; they replace older ones."""
 
     @abstractmethod
     def versions(self) -> list[Known]:
-        """What is known of versions, oldest first."""
+        """Return the summaries of versions, oldest first."""
 
     @abstractmethod
     def drop_versions(self, versions: Iterable[int]) -> None:
-        """Forget versions."""
+        """Remove the summaries of versions."""
 
     @abstractmethod
     def beat(self, node: Node) -> None:
-        """Say that a node is alive and how it is; without another beat within `node_ttl_s` it is forgotten."""
+        """Store a node's heartbeat; without another within `node_ttl_s` the node is removed."""
 
     @abstractmethod
     def leave(self, boot_id: str) -> None:
-        """Forget a node that ends."""
+        """Remove a node that ends."""
 
     @abstractmethod
     def nodes(self) -> list[Node]:
-        """The nodes that are alive, by name and boot id."""
+        """Return the live nodes, by name and boot id."""
 
     @abstractmethod
     def ack(self, ack: Ack) -> None:
-        """Say that a node has acted on a move, and wake who waits for that.
+        """Store a node's ack of a move, and wake waiters.
 
-        Of the newest `acks_max` moves acks are kept, and of each those of the first `move_acks_max` nodes.
+        Acks of the newest `acks_max` moves are kept, for each move those of the first `move_acks_max` nodes.
         """
 
     @abstractmethod
     def acks(self, seq: int) -> list[Ack]:
-        """Who has acted on a move, by name and boot id; one ack of each node, the first."""
+        """Return the acks of a move, by name and boot id: for each node the first."""
 
     @abstractmethod
     def wait_acks(self, seq: int, count: int, timeout_s: float) -> list[Ack]:
-        """Wait until so many nodes have acted on a move, or the time is over. Gives those that have."""
+        """Wait until `count` nodes have acknowledged a move, or for the timeout, and return the acks."""
 
     @abstractmethod
     def note(self, note: Note) -> None:
-        """Add to the audit log, of which the last `notes_max` are kept; the same line again changes nothing."""
+        """Append to the audit log, which keeps the last `notes_max` lines; a repeated line is ignored."""
 
     @abstractmethod
     def notes(self, count_max: int) -> list[Note]:
-        """The last lines of the audit log by their time and then their move, oldest first."""
+        """Return the last lines of the audit log in the order of time and move, oldest first."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget everything of this model."""
+        """Remove everything of this model."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it."""
+        """Close its connections."""
 
     def __enter__(self) -> Registry:
         return self
@@ -205,15 +201,12 @@ class Registry(ABC):
 
 
 def open_registry(url: str, model: str, settings: RegistrySettings | None = None) -> Registry:
-    """Open the registry of a model; nothing is asked of it yet.
+    """Open the registry of a model, without a request to it.
 
-    Args:
-        url: `redis://HOST:PORT[/DB]`, `rediss://...`, `unix:///SOCKET` or `sqlite:///FILE`.
-        model: Which model.
-        settings: Limits.
+    The URL is `redis://HOST:PORT[/DB]`, `rediss://...`, `unix:///SOCKET` or `sqlite:///FILE`.
 
     Raises:
-        UsageError: The URL is none of a registry.
+        UsageError: The URL is invalid.
     """
     limits = settings or RegistrySettings()
     scheme = url.partition(":")[0]

@@ -1,4 +1,4 @@
-"""Registry codec: what a registry keeps, as bytes and back. It does not know where they are kept."""
+"""Registry codec: the contents of a registry as bytes."""
 
 from __future__ import annotations
 
@@ -21,45 +21,37 @@ Kind = TypeVar("Kind", bound=Struct)
 Named = TypeVar("Named", Node, Ack)
 
 
-def encode(what: Struct) -> bytes:
-    """The bytes of anything a registry keeps; a pointer's check themselves."""
-    return encode_record(what) if isinstance(what, Pointer) else msgspec.json.encode(what)
+def encode(content: Struct) -> bytes:
+    """Encode any content of a registry; a pointer carries its checksum."""
+    return encode_record(content) if isinstance(content, Pointer) else msgspec.json.encode(content)
 
 
-def decode(data: bytes, kind: type[Kind], where: str) -> Kind:
-    """Read what a registry kept.
-
-    Raises:
-        RegistryDefect: It is no such thing.
-    """
+def decode(data: bytes, kind: type[Kind], url: str) -> Kind:
+    """Decode content of a registry; raises `RegistryDefect`."""
     try:
         return from_json(data, kind)
     except msgspec.DecodeError as error:
-        raise _defect(where, f"cannot decode {kind.__name__.lower()} ({len(data)} bytes): {error}") from None
+        raise _defect(url, f"cannot decode {kind.__name__.lower()} ({len(data)} bytes): {error}") from None
 
 
-def decode_pointer(data: bytes, where: str) -> Pointer:
-    """Read the copy of the pointer.
-
-    Raises:
-        RegistryDefect: It is damaged, or no pointer.
-    """
+def decode_pointer(data: bytes, url: str) -> Pointer:
+    """Decode the copy of the pointer; raises `RegistryDefect`."""
     try:
         return decode_record(data, Pointer, "the copy of the pointer")
     except VersionDefect as error:
-        raise _defect(where, error.message) from None
+        raise _defect(url, error.message) from None
 
 
-def by_name(found: list[Named]) -> list[Named]:
-    """Nodes or acks in the order they are given in."""
-    return sorted(found, key=lambda one: (one.name, one.boot_id))
+def by_name(contents: list[Named]) -> list[Named]:
+    """Sort nodes or acks by name and boot id."""
+    return sorted(contents, key=lambda content: (content.name, content.boot_id))
 
 
 def note_order(note: Note) -> tuple[int, int, bytes]:
-    """Where a line of the audit log stands."""
+    """Return the sort key of a line of the audit log."""
     return note.wall_ms, note.seq, encode(note)
 
 
-def _defect(where: str, what: str) -> RegistryDefect:
-    message = f"the registry at {where} holds {what[:500]}"
+def _defect(url: str, what: str) -> RegistryDefect:
+    message = f"the registry at {url} holds {what[:500]}"
     return RegistryDefect(message, help=REBUILD_HELP)

@@ -1,4 +1,6 @@
-"""SqliteRegistry: the registry of one machine, in a file that any number of processes share; waiting is polling."""
+"""SqliteRegistry: the registry for one machine, in a file that processes share. Waiting is polling."""
+
+# ruff: noqa: D102 - the methods inherit the docstrings of `Registry`
 
 from __future__ import annotations
 
@@ -38,17 +40,17 @@ _ANNOUNCE = (
     " WHERE excluded.seq > pointers.seq"
 )
 _NEWEST = "ORDER BY wall_ms DESC, seq DESC, data DESC"
-# Connections that nobody uses now and that are kept; more are closed.
+# Idle connections that are kept; more are closed.
 _IDLE_MAX = 8
 _PAUSE_S = 0.005
-# None of this process connects while the file is made and closed.
+# No thread of this process may connect while the file is made and closed.
 _MAKING = threading.Lock()
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class _Link:
-    """A connection, and which file it is of: a file that was moved away is not the registry any more."""
+    """A connection, and the identity of its file: a file that was moved away is no longer the registry."""
 
     def __init__(self, path: Path, settings: RegistrySettings) -> None:
         _make(path)
@@ -58,10 +60,10 @@ class _Link:
         self.pid = os.getpid()
 
     def prepare(self, url: str, until_s: float) -> None:
-        """Make the tables unless they are there, and see that they are those we know."""
+        """Create the tables unless they exist, and check their schema."""
         if self._check(url):
             return
-        # Others may do so at the same time, and SQLite does not wait for them here by itself.
+        # Other processes may do the same now, and SQLite itself does not wait for them here.
         while True:
             try:
                 self.sql.execute("PRAGMA journal_mode = WAL")
@@ -77,23 +79,22 @@ class _Link:
                 self.sql.execute(f"PRAGMA user_version = {_SCHEMA}")
 
     def _check(self, url: str) -> bool:
-        """Whether the file is a registry; one that is neither that nor empty is somebody else's."""
-        # In this order: whoever makes the tables says so with them.
+        """Return whether the file is a registry, or False if it is empty; refuse any other file."""
+        # In this order: the schema number is written in one transaction with the tables.
         tables = self.sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         schema = int(self.sql.execute("PRAGMA user_version").fetchone()[0])
         if schema == _SCHEMA:
             return True
         if schema or tables:
-            message = (
-                f"the registry at {url} has schema {schema} and {tables} tables; this release uses schema {_SCHEMA}"
-            )
+            message = f"the registry at {url} has schema {schema} and {tables} tables; "
+            message += f"this release uses schema {_SCHEMA}"
             help = "use the release that created it, or move the file away: it is then rebuilt from the store"
             raise RegistryUnreachable(message, help=help)
         return False
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that writes."""
+        """Run a write transaction."""
         self.sql.execute("BEGIN IMMEDIATE")
         try:
             yield self.sql
@@ -104,14 +105,7 @@ class _Link:
 
 
 class SqliteRegistry(Registry):
-    """A registry in a SQLite file, which is made with its folder when it is first used.
-
-    Args:
-        url: `sqlite://` and the path, such as `sqlite:///var/lib/streamlearn/registry.db`.
-        model: Of which model; a file may be of many.
-        settings: Limits.
-        clock: When nodes were heard of, and how waits pass.
-    """
+    """A registry in a SQLite file, which several models may share. File and folder are created at first use."""
 
     def __init__(
         self, url: str, model: str, settings: RegistrySettings | None = None, *, clock: Clock = SYSTEM_CLOCK
@@ -120,47 +114,39 @@ class SqliteRegistry(Registry):
         path = url.removeprefix("sqlite://")
         if not url.startswith("sqlite:///") or path.endswith("/"):
             message = f"{url[:200]!r} names no file"
-            raise UsageError(
-                message, help="write sqlite:// and the whole path: sqlite:///var/lib/streamlearn/registry.db"
-            )
+            help = "write sqlite:// and the whole path: sqlite:///var/lib/streamlearn/registry.db"
+            raise UsageError(message, help=help)
         self._path, self._clock = Path(path), clock
         self._idle: list[_Link] = []
-        # Connections from before a fork: whoever closes them here breaks the locks of the process they are of.
+        # Connections from before a fork: closing them here would break the locks of the parent process.
         self._foreign: list[_Link] = []
         self._lock = threading.Lock()
 
     def announce(self, pointer: Pointer) -> bool:
-        """See `Registry`."""
         with self._writing() as sql:
             return sql.execute(_ANNOUNCE, (self.model, pointer.seq, encode(pointer))).rowcount > 0
 
     def pointer(self) -> Pointer | None:
-        """See `Registry`."""
         return self._newer(None)
 
     def wait(self, seq: int, timeout_s: float) -> Pointer | None:
-        """See `Registry`."""
-        return self._poll(lambda: self._newer(seq), lambda found: found is not None, timeout_s)
+        return self._poll(lambda: self._newer(seq), lambda pointer: pointer is not None, timeout_s)
 
     def put_versions(self, known: Iterable[Known]) -> None:
-        """See `Registry`."""
-        rows = [(self.model, one.version, encode(one)) for one in known]
+        rows = [(self.model, entry.version, encode(entry)) for entry in known]
         with self._writing() as sql:
             sql.executemany("INSERT OR REPLACE INTO versions VALUES (?, ?, ?)", rows)
 
     def versions(self) -> list[Known]:
-        """See `Registry`."""
-        found = self._rows("SELECT data FROM versions WHERE model = ? ORDER BY version")
-        return [decode(data, Known, self.url) for data in found]
+        rows = self._rows("SELECT data FROM versions WHERE model = ? ORDER BY version")
+        return [decode(data, Known, self.url) for data in rows]
 
     def drop_versions(self, versions: Iterable[int]) -> None:
-        """See `Registry`."""
         rows = [(self.model, version) for version in versions]
         with self._writing() as sql:
             sql.executemany("DELETE FROM versions WHERE model = ? AND version = ?", rows)
 
     def beat(self, node: Node) -> None:
-        """See `Registry`."""
         with self._writing() as sql:
             now_ms = self._clock.wall_ms()
             row = (self.model, node.boot_id, now_ms, encode(node))
@@ -168,41 +154,35 @@ class SqliteRegistry(Registry):
             sql.execute("DELETE FROM nodes WHERE abs(? - heard_ms) >= ?", (now_ms, self._ttl_ms))
 
     def leave(self, boot_id: str) -> None:
-        """See `Registry`."""
         with self._writing() as sql:
             sql.execute("DELETE FROM nodes WHERE model = ? AND boot_id = ?", (self.model, boot_id))
 
     def nodes(self) -> list[Node]:
-        """See `Registry`."""
-        # A node heard of in the future was heard of before the clock was put back.
-        where = "SELECT data FROM nodes WHERE model = ? AND abs(? - heard_ms) < ?"
-        found = self._rows(where, self._clock.wall_ms(), self._ttl_ms)
-        return by_name([decode(data, Node, self.url) for data in found])
+        # A heartbeat in the future came before the clock was set back.
+        query = "SELECT data FROM nodes WHERE model = ? AND abs(? - heard_ms) < ?"
+        rows = self._rows(query, self._clock.wall_ms(), self._ttl_ms)
+        return by_name([decode(data, Node, self.url) for data in rows])
 
     def ack(self, ack: Ack) -> None:
-        """See `Registry`."""
         with self._writing() as sql:
             sql.execute(
                 "INSERT OR IGNORE INTO acks SELECT ?1, ?2, ?3, ?4"
                 " WHERE (SELECT count(*) FROM acks WHERE model = ?1 AND seq = ?2) < ?5",
                 (self.model, ack.seq, ack.boot_id, encode(ack), self.settings.move_acks_max),
             )
-            # Two steps, here and below: SQLite 3.40 takes the offset of a scalar subquery with DISTINCT for 0.
+            # Two steps, here and below: SQLite 3.40 ignores the offset of a scalar subquery with DISTINCT.
             too_many = "SELECT DISTINCT seq FROM acks WHERE model = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
             for last in sql.execute(too_many, (self.model, self.settings.acks_max)).fetchall():
                 sql.execute("DELETE FROM acks WHERE model = ? AND seq <= ?", (self.model, *last))
 
     def acks(self, seq: int) -> list[Ack]:
-        """See `Registry`."""
-        found = self._rows("SELECT data FROM acks WHERE model = ? AND seq = ?", seq)
-        return by_name([decode(data, Ack, self.url) for data in found])
+        rows = self._rows("SELECT data FROM acks WHERE model = ? AND seq = ?", seq)
+        return by_name([decode(data, Ack, self.url) for data in rows])
 
     def wait_acks(self, seq: int, count: int, timeout_s: float) -> list[Ack]:
-        """See `Registry`."""
-        return self._poll(lambda: self.acks(seq), lambda found: len(found) >= count, timeout_s)
+        return self._poll(lambda: self.acks(seq), lambda acks: len(acks) >= count, timeout_s)
 
     def note(self, note: Note) -> None:
-        """See `Registry`."""
         with self._writing() as sql:
             row = (self.model, note.wall_ms, note.seq, encode(note))
             sql.execute("INSERT OR IGNORE INTO notes VALUES (?, ?, ?, ?)", row)
@@ -212,18 +192,15 @@ class SqliteRegistry(Registry):
                 sql.execute(old, (self.model, *last))
 
     def notes(self, count_max: int) -> list[Note]:
-        """See `Registry`."""
         newest = f"SELECT data FROM notes WHERE model = ? {_NEWEST} LIMIT ?"
         return [decode(data, Note, self.url) for data in self._rows(newest, max(0, count_max))[::-1]]
 
     def clear(self) -> None:
-        """See `Registry`."""
         with self._writing() as sql:
             for table in ("pointers", "versions", "nodes", "acks", "notes"):
                 sql.execute(f"DELETE FROM {table} WHERE model = ?", (self.model,))
 
     def close(self) -> None:
-        """See `Registry`."""
         with self._lock:
             idle, self._idle = self._idle, []
         for link in idle:
@@ -235,25 +212,24 @@ class SqliteRegistry(Registry):
         return max(1, round(self.settings.node_ttl_s * 1_000))
 
     def _newer(self, seq: int | None) -> Pointer | None:
-        """The copy of the pointer, if it is after a move; of any move for None."""
-        newer = "SELECT data FROM pointers WHERE model = ?1 AND (?2 IS NULL OR seq > ?2)"
-        found = self._rows(newer, seq)
-        return decode_pointer(found[0], self.url) if found else None
+        """Return the copy of the pointer if it is newer than a move; or any copy for None."""
+        rows = self._rows("SELECT data FROM pointers WHERE model = ?1 AND (?2 IS NULL OR seq > ?2)", seq)
+        return decode_pointer(rows[0], self.url) if rows else None
 
-    def _poll(self, look: Callable[[], Found], is_enough: Callable[[Found], bool], timeout_s: float) -> Found:
-        """Look each `poll_ms`, until it is enough or the time is over."""
+    def _poll(self, look: Callable[[], Result], is_enough: Callable[[Result], bool], timeout_s: float) -> Result:
+        """Look every `poll_ms`, until the result is enough or the timeout is over."""
         until_s = self._clock.monotonic_s() + timeout_s
         while True:
-            found = look()
+            result = look()
             left_s = until_s - self._clock.monotonic_s()
-            if is_enough(found) or left_s <= 0:
-                return found
+            if is_enough(result) or left_s <= 0:
+                return result
             self._clock.sleep(min(self.settings.poll_ms / 1_000, left_s))
 
     def _rows(self, query: str, *values: int | None) -> list[bytes]:
         with self._linked() as link:
-            found = link.sql.execute(query, (self.model, *values)).fetchall()
-        return [data if isinstance(data, bytes) else str(data).encode() for (data,) in found]
+            rows = link.sql.execute(query, (self.model, *values)).fetchall()
+        return [data if isinstance(data, bytes) else str(data).encode() for (data,) in rows]
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -262,7 +238,7 @@ class SqliteRegistry(Registry):
 
     @contextmanager
     def _linked(self) -> Iterator[_Link]:
-        """A connection for one call; any trouble with it is the registry's."""
+        """Lend a connection for one call, and turn its errors into ours."""
         link: _Link | None = None
         try:
             link = self._take() or self._open()
@@ -279,7 +255,7 @@ class SqliteRegistry(Registry):
         self._give(link)
 
     def _take(self) -> _Link | None:
-        """A connection that is there, if its file still is the registry's."""
+        """Return an idle connection whose file is still the registry."""
         file = _identity(self._path)
         while True:
             with self._lock:
@@ -312,10 +288,10 @@ class SqliteRegistry(Registry):
 
 
 def _make(path: Path) -> None:
-    """Make the file unless it is there, for this user alone; SQLite gives its other files the same rights.
+    """Create the file if it is missing, for this user only; SQLite gives its other files the same permissions.
 
-    A file that is there is not opened: closing any descriptor of it would end all locks that this process has on it.
-    Another process would find none, take itself for the last, and remove the log that is being written here.
+    An existing file is not opened, because closing any descriptor of it would release all locks of this process.
+    Another process would then believe that it is the last, and remove the log that this process writes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with _MAKING, suppress(FileExistsError):
@@ -324,7 +300,7 @@ def _make(path: Path) -> None:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return stat.st_dev, stat.st_ino

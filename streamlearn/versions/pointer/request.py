@@ -1,4 +1,4 @@
-"""Request: what an operator asks of training, in the store; the trainer obeys at its next cut, or refuses."""
+"""Request: an operator's request to training, in the store. The trainer obeys it at its next cut, or refuses it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,19 @@ from streamlearn.versions.store.sequence import Sequence
 __all__ = ["OBEYED", "Refusal", "Request", "Requests"]
 
 OBEYED = "requests_obeyed"
-"""The metric of a version that says up to which request training had obeyed or refused."""
+"""The metric of a version with the number of the last request that training obeyed or refused."""
 
 _HELP = "restore it from a copy; or remove it and ask again: until then training continues without it"
 _REFUSAL_HELP = "restore it from a copy; or remove it: training then tries the request again"
 
 
 class Request(Record, frozen=True, kw_only=True):
-    """That training is to go back to an older version, and what it is not to learn from.
+    """A request to rewind training.
 
     Attributes:
-        seq: Its place among the requests of a model.
-        to: The version whose content the next one is to have.
-        skips: What is not learned from, from then on.
-        by: Who asks.
-        reason: Why.
-        wall_ms: When.
+        seq: Its number among the requests of a model.
+        to: The version whose content the next one must have.
+        skips: Samples not to learn from then on.
     """
 
     seq: Annotated[int, Meta(ge=1, le=10**12 - 1)] = 1
@@ -47,15 +44,7 @@ class Request(Record, frozen=True, kw_only=True):
 
 
 class Refusal(Record, frozen=True, kw_only=True):
-    """That training could not obey a request, and went on without it.
-
-    Attributes:
-        seq: The request's.
-        to: The version that was asked for.
-        by: Who asked.
-        reason: Why training could not go back to it.
-        wall_ms: When it tried.
-    """
+    """A request (`seq`, `to`, `by`) that training could not obey; `reason` says why, and training goes on."""
 
     seq: Annotated[int, Meta(ge=1, le=10**12 - 1)]
     to: VersionRef
@@ -65,14 +54,9 @@ class Refusal(Record, frozen=True, kw_only=True):
 
 
 class Requests:
-    """The requests of a model, and which of them training refused.
+    """The requests of a model, and training's refusals.
 
-    A trainer obeys those after the number its newest version says was obeyed (the metric `requests_obeyed`), in order.
-
-    Args:
-        store: Where its versions are.
-        model: Which model.
-        clock: When a request is made.
+    A trainer obeys, in order, the requests after the number in its newest version (the metric `requests_obeyed`).
     """
 
     def __init__(self, store: Store, model: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -81,47 +65,40 @@ class Requests:
         self._clock = clock
 
     def ask(self, request: Request) -> Request:
-        """Make a request; gives it with its number and time."""
+        """Write a request, and return it with its number and time."""
         while True:
             newest = self._records.newest()
-            # A refused request whose file somebody removed keeps its number.
+            # The number of a refused request stays taken even if its file was removed.
             seq = 1 + max((0 if newest is None else newest[0], *self._refusals.numbers()))
-            made = structs.replace(request, seq=seq, wall_ms=max(0, self._clock.wall_ms()))
+            numbered = structs.replace(request, seq=seq, wall_ms=max(0, self._clock.wall_ms()))
             try:
-                self._records.append(seq, made)
+                self._records.append(seq, numbered)
             except FileTaken:
                 continue
-            return made
+            return numbered
 
     def waiting(self, known: Versions[Known]) -> list[Request]:
-        """The requests that the newest version of a history, oldest first, does not say were obeyed, in order.
-
-        Those that training refused are left out.
-        """
-        asked = self.after(int(known[-1].metrics.get(OBEYED, 0.0)) if known else 0)
-        refused = set(self._refusals.numbers()) if asked else set()
-        return [one for one in asked if one.seq not in refused]
+        """Return, in order, the requests that training has neither obeyed, by the newest version, nor refused."""
+        requests = self.after(int(known[-1].metrics.get(OBEYED, 0.0)) if known else 0)
+        refused = set(self._refusals.numbers()) if requests else set()
+        return [request for request in requests if request.seq not in refused]
 
     def refuse(self, request: Request, reason: str) -> None:
-        """Record that training cannot obey a request, and why; the first record of a request stays."""
+        """Record that training cannot obey a request, and why; the first refusal of a request stays."""
         wall_ms = max(0, self._clock.wall_ms())
         refusal = Refusal(seq=request.seq, to=request.to, by=request.by, reason=reason[:2_000], wall_ms=wall_ms)
         with contextlib.suppress(FileTaken):
             self._refusals.append(request.seq, refusal)
 
     def refusals(self) -> list[Refusal]:
-        """What training refused, in order."""
+        """Return all refusals, in order."""
         return [self._refusals.read(number) for number in self._refusals.numbers()]
 
     def refused_last(self) -> Refusal | None:
-        """The refusal of the newest request; None where training obeyed it, or has not seen it."""
+        """Return the refusal of the newest request; None if training obeyed it or has not seen it."""
         newest = max(self._records.numbers(), default=0)
         return self._refusals.read(newest) if newest in self._refusals.numbers() else None
 
     def after(self, seq: int) -> list[Request]:
-        """The requests after a number, in order.
-
-        Raises:
-            VersionDefect: One is damaged.
-        """
+        """Return the requests after a number, in order; raises `VersionDefect` if one is damaged."""
         return [self._records.read(number) for number in self._records.numbers() if number > seq]

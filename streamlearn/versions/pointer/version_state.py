@@ -1,4 +1,4 @@
-"""Standing: what each version is at the moment, in one word for people. Pure."""
+"""Version state: the state of each version in one word, as a pure function of pointer and history."""
 
 from __future__ import annotations
 
@@ -11,34 +11,29 @@ __all__ = ["standings"]
 
 
 def standings(pointer: Pointer, known: Sequence[Known]) -> dict[int, str]:
-    """For each version of the history what it is.
+    """Return the state of each version of a history.
 
-    - active, canary: it is served; shadow: it scores what is served.
+    - active, canary: it is served; shadow: it only scores requests.
     - incomplete: it cannot be read.
-    - rejected: the judge refused it. tainted: it comes after a version that was refused or left.
-    - accepted: it was, and somebody serves it all the same.
-    - waiting: the judge has not said anything yet.
+    - rejected: the judge rejected it. tainted: it follows a version that was rejected or rolled back.
+    - accepted: an operator ended its rejection or taint.
+    - waiting: the judge has not decided yet.
     - passed: it may be served.
-
-    Args:
-        pointer: The pointer.
-        known: The history, oldest first.
     """
     tainted = taints_of(pointer, known)
-    return {one.version: _standing(pointer, one, tainted.get(one.version, 0)) for one in known}
+    return {entry.version: _standing(pointer, entry, tainted.get(entry.version, 0)) for entry in known}
 
 
-def _standing(pointer: Pointer, one: Known, began: int) -> str:
-    served = {name: ref.version for name, ref in pointer.needed.items() if name != "previous"}
-    for name, version in served.items():
-        if version == one.version:
-            return f"{name} (held)" if name == "active" and pointer.held else name
-    if not one.is_whole:
+def _standing(pointer: Pointer, entry: Known, began: int) -> str:
+    for role, ref in pointer.needed.items():
+        if ref.version == entry.version and role != "previous":
+            return f"{role} (held)" if role == "active" and pointer.held else role
+    if not entry.is_whole:
         return "incomplete"
-    if one.outcome == "rejected" and one.version not in pointer.accepted:
+    if entry.outcome == "rejected" and entry.version not in pointer.accepted:
         return "rejected"
     if began:
-        return f"tainted by {began}" if began != one.version else "tainted"
-    if one.version in pointer.accepted:
+        return f"tainted by {began}" if began != entry.version else "tainted"
+    if entry.version in pointer.accepted:
         return "accepted"
-    return one.outcome or "waiting"
+    return entry.outcome or "waiting"

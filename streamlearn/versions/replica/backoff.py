@@ -1,4 +1,4 @@
-"""Backoff: when something that failed is tried again. It knows no reason."""
+"""Backoff: when to retry work that failed. It knows no reason."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ __all__ = ["Backoff"]
 
 class Backoff:
     """Waits that double up to a bound.
-
-    Args:
-        first_ms: The first wait.
-        ms_max: The longest.
-        clock: What time is taken by.
 
     Examples:
         >>> from streamlearn.testing import ManualClock
@@ -33,20 +28,20 @@ class Backoff:
 
     @property
     def is_due(self) -> bool:
-        """Whether it may be tried now."""
+        """Whether a retry is allowed now."""
         return self._until_s is None or self._clock.monotonic_s() >= self._until_s
 
     @property
     def left_s(self) -> float:
-        """How long until it may be tried."""
+        """The time until a retry is allowed."""
         return 0.0 if self._until_s is None else max(0.0, self._until_s - self._clock.monotonic_s())
 
     def fail(self) -> float:
-        """Note that it failed; gives the wait."""
+        """Record a failure; returns the wait."""
         self._wait_s = min(self._s_max, self._wait_s * 2) if self._wait_s else min(self._first_s, self._s_max)
         self._until_s = self._clock.monotonic_s() + self._wait_s
         return self._wait_s
 
     def clear(self) -> None:
-        """Forget that it failed."""
+        """Record a success."""
         self._wait_s, self._until_s = 0.0, None

@@ -1,4 +1,4 @@
-"""Hooks: what else must be ready before a version answers, such as dense weights. It knows no table's insides."""
+"""Hooks: what a node prepares before a version answers, beside its rows, such as dense weights."""
 
 from __future__ import annotations
 
@@ -13,37 +13,32 @@ __all__ = ["Hooks", "NoHooks"]
 
 
 class Hooks(Protocol):
-    """What a node does of its own when it follows versions.
+    """The node's own work as it follows versions.
 
-    `stage` and `retire` are called by one thread; `activate` may be called while they are at work. A version is named
-    by its ref: after a race of two runs, another version of the same number may be staged while the first answers.
+    One thread calls `stage` and `retire`; `activate` may be called while they run. A version is named by its ref: after
+    a race of two runs, another version of the same number may be staged while the first answers.
     """
 
     def stage(self, version: Committed, tables: TableSet) -> None:
-        """Make ready what the version needs beside its rows, which are in the tables already.
+        """Prepare what the version needs beside its rows, which are in the tables already.
 
-        Called again, with other tables, for a version that is ready already when tables are built anew.
-
-        Raises:
-            StreamlearnError: The version cannot be used here. It is tried again later.
+        Called again, with other tables, for a version that is ready when tables are rebuilt. If it raises a
+        `StreamlearnError`, the version cannot be used here, and the node tries again later.
         """
-        ...
 
     def activate(self, version: VersionRef, canary: Canary | None) -> None:
-        """Called after the version became the one that answers; requests may have been answered with it before.
+        """Called after a version became the one that answers; it may have answered requests before the call.
 
-        Called again for the same version when it answers from other tables, and when a canary that is ready is tried
-        beside it, at another share, or no more.
+        Called again for the same version when it answers from other tables, and when a ready canary begins, changes its
+        share, or ends.
         """
-        ...
 
     def retire(self, version: VersionRef) -> None:
-        """Let go of what was made ready; nobody reads the version any more."""
-        ...
+        """Release what `stage` prepared; the version has no readers left."""
 
 
 class NoHooks:
-    """Hooks of a node that needs no more than rows."""
+    """The hooks of a node that needs only rows: they do nothing."""
 
     def stage(self, version: Committed, tables: TableSet) -> None:
         """See `Hooks.stage`."""

@@ -1,25 +1,22 @@
-"""Room: whether there is memory for a second copy of the tables, before anything of it is taken."""
+"""Room: whether there is memory for a second copy of the tables, checked before any of it is allocated."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["Room", "free_bytes"]
 
-# What is left to all else of a process and a machine.
+# The rest is left to other memory of the process and the machine.
 _SHARE_MAX = 0.9
 
 
 @dataclass(frozen=True)
 class Room:
-    """What two copies of the tables would take, and what there is.
+    """The memory of the present tables and the estimate for a second copy, and the memory available.
 
-    Attributes:
-        used_bytes: Of the tables there are.
-        needed_bytes: What a second copy is thought to take.
-        free_bytes: What the machine has; None when it does not say.
-        bytes_max: What both may take; 0 for as much as is free.
+    `free_bytes` is None if unknown. `bytes_max` limits both copies together; 0 allows all free memory.
     """
 
     used_bytes: int
@@ -29,7 +26,7 @@ class Room:
 
     @property
     def lacks(self) -> str:
-        """What is missing, for people; empty when there is enough."""
+        """Why there is too little memory, for people; empty when there is enough."""
         if self.bytes_max and self.used_bytes + self.needed_bytes > self.bytes_max:
             return (
                 f"two copies of the tables would take {self.used_bytes + self.needed_bytes} bytes, but "
@@ -41,31 +38,20 @@ class Room:
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that can still be taken, of the machine or of the group this process is in; None when neither says.
+    """The free memory of the machine or of this process's control group; None if neither is known.
 
-    Args:
-        root: Where `proc` and `sys` are.
+    `root` is the folder of `proc` and `sys`.
     """
-    machine = _available(root / "proc/meminfo")
-    group = _number(root / "sys/fs/cgroup/memory.max"), _number(root / "sys/fs/cgroup/memory.current")
-    limits = [] if machine is None else [machine]
-    if group[0] is not None and group[1] is not None:
-        limits.append(max(0, group[0] - group[1]))
+    available = re.search(r"^MemAvailable:[ \t]*(\d+)", _text(root / "proc/meminfo"), re.MULTILINE)
+    limits = [] if available is None else [int(available[1]) << 10]
+    group_max, group_used = (_text(root / f"sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    if group_max.isdigit() and group_used.isdigit():
+        limits.append(max(0, int(group_max) - int(group_used)))
     return min(limits, default=None)
 
 
-def _available(file: Path) -> int | None:
+def _text(file: Path) -> str:
     try:
-        lines = file.read_text().splitlines()
+        return file.read_text()
     except OSError:
-        return None
-    found = (line.split() for line in lines if line.startswith("MemAvailable:"))
-    return next((int(words[1]) << 10 for words in found if len(words) > 1 and words[1].isdigit()), None)
-
-
-def _number(file: Path) -> int | None:
-    try:
-        text = file.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+        return ""

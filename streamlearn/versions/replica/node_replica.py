@@ -21,41 +21,30 @@ from streamlearn.versions.pointer.registry import Ack, Node, NodeState, Registry
 from streamlearn.versions.replica.backoff import Backoff
 from streamlearn.versions.replica.hooks import Hooks, NoHooks
 from streamlearn.versions.replica.node_status import NodeStatus
-from streamlearn.versions.replica.serving_position import Followed, Seat
-from streamlearn.versions.replica.staged_versions import Staged
+from streamlearn.versions.replica.serving_position import AppliedMove, ServingPosition
+from streamlearn.versions.replica.staged_versions import VersionLease
 from streamlearn.versions.replica.stager import Source, Stager
-from streamlearn.versions.replica.version_lease import Reading
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.settings import LoadSettings, checked
 
 __all__ = ["Replica"]
 
 _LOG = logging.getLogger(__name__)
-# How long one question to the registry waits for news, so that a node that ends is not waited for.
+# How long one call waits for news of the registry, so that the end of a node does not wait for it.
 _WAIT_S = 0.25
-_SAID_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
+_ERROR_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
 
 
 class Replica:
     """A node that follows the pointer of a model.
 
-    It registers, reads the pointer, stages what it names and newer clean versions ahead of it, and answers with what
-    it says as soon as that is ready. Whatever fails meanwhile, what is answered with stays.
+    It registers, reads the pointer, stages the pointer's versions and newer clean ones ahead of it, and answers with
+    the pointer's version as soon as that is ready. If anything fails, the current version keeps answering.
 
-    Args:
-        store: Where versions are.
-        model: Which model.
-        make: Makes empty serving tables; called again whenever tables are built anew.
-        name: For people, such as host and port.
-        registry: Where nodes meet; None follows the store alone.
-        settings: How it follows.
-        loading: How files are read; `stage_threads` is the settings' own.
-        hooks: What else must be ready before a version answers.
-        stage_nice: How far the thread that stages gives way to others.
-        clock: What time is taken by.
-
-    Attributes:
-        boot_id: Of this life of it.
+    `make` returns empty serving tables; it is called again whenever tables are rebuilt. `name` is for people, such as
+    host and port. Without a registry it follows the store alone. `loading` says how files are read, except for
+    `stage_threads`, which comes from `settings`. `stage_nice` is the niceness of the staging thread. `boot_id`
+    identifies this start of the node.
 
     Examples:
         >>> import numpy as np
@@ -96,45 +85,44 @@ class Replica:
         self._name, self._registry, self._stage_nice, self._clock = name[:200], registry, stage_nice, clock
         self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or NoHooks()
         self._log = PointerLog(store, model, clock=clock)
-        self._seat = Seat(clock)
+        self._position = ServingPosition(clock)
         files = structs.replace(loading or store.loading, stage_threads=self._settings.stage_threads)
         source = Source(store, model, make, self._settings, checked(files), clock)
-        self._stager = Stager(source, self._seat, self._hooks, self._after_move)
+        self._stager = Stager(source, self._position, self._hooks, self._after_move)
         self._troubles: dict[str, str] = {}
-        self._is_away = False
+        self._is_away = False  # the registry did not answer the last call
         self._ack: Ack | None = None
-        self._ack_lock, self._telling = threading.Lock(), threading.Lock()
-        self._told_turn = 0
-        self._told_canary: Canary | None = None
+        self._ack_lock, self._hooks_lock = threading.Lock(), threading.Lock()
+        self._hooks_turn = 0
+        self._hooks_canary: Canary | None = None
         self._beat_s: float | None = None
         self._is_registered, self._is_settled = threading.Event(), threading.Event()
-        # Set to wake the thread that stages, and the one that looks at the store.
+        # `_nudge` wakes the thread that stages, `_glance` the one that reads the pointer in the store.
         self._ended, self._nudge, self._glance = self._stager.ended, threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Follow in threads of its own until it is closed."""
+        """Follow in threads of its own until `close`."""
         assert not self._threads, "started twice"
-        # A store that hangs must not keep a node from hearing the registry, nor the other way round.
+        # A store that hangs must not keep a node from hearing the registry, or the other way round.
         for name, work in (("listen", self._listen), ("look", self._look_on), ("stage", self._stage)):
             thread = threading.Thread(target=work, name=f"streamlearn-replica-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def close(self) -> None:
-        """Stop following and leave the registry. Who reads goes on, and nobody new begins."""
+        """Stop following, leave the registry, and refuse new readers; present readers continue."""
         for event in (self._ended, self._nudge, self._glance, self._is_registered):
             event.set()
         for thread in self._threads:
             thread.join(self._settings.close_s)
             if thread.is_alive():
-                _LOG.warning(
-                    "%s is still running after %s s; the node ends without it", thread.name, self._settings.close_s
-                )
-        if self._seat.current is not None:
-            self._seat.current.close()
+                waited_s = self._settings.close_s
+                _LOG.warning("%s is still running after %s s; the node ends without it", thread.name, waited_s)
+        if self._position.current is not None:
+            self._position.current.close()
         if self._registry is not None:
-            # A registry that is away forgets this node by itself.
+            # A registry that does not answer forgets this node by itself.
             with suppress(RegistryUnreachable):
                 self._registry.leave(self.boot_id)
 
@@ -142,23 +130,19 @@ class Replica:
         self.start()
         return self
 
-    def __exit__(self, *ended: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Wait until the node answers with what the pointer says for the first time.
-
-        Raises:
-            NodeNotReady: It did not in time; the message says what is in the way.
-        """
+        """Wait until the node first answers with the pointer's version, or raise `NodeNotReady` with the reason."""
         if not self._is_settled.wait(timeout_s):
             status = self.status()
             message = f"node {self._name!r} is {status.state} after {timeout_s} s: {status.error or 'it is staging'}"
             raise NodeNotReady(message, help="see why, or wait longer")
 
     def step(self) -> None:
-        """One round in this thread, for tests and for those who have a loop of their own."""
-        self._say()
+        """Run one round in this thread, for tests and for callers with a loop of their own."""
+        self._beat()
         self._begin()
         self._look()
         self._ask()
@@ -169,47 +153,37 @@ class Replica:
         self._send_ack()
         self._measure()
 
-    def reading(self, version: int | None = None) -> Reading:
-        """A version that stays readable and the same while the context lasts; entering takes microseconds.
+    def reading(self, version: int | None = None) -> VersionLease:
+        """Return a lease of the active version, or of another staged one such as a canary; entering takes microseconds.
 
-        Args:
-            version: A version that is staged, such as a canary; the active one by default.
-
-        Raises (when it is entered):
-            NodeNotReady: Nothing is there to be read.
-            VersionRefused: That version is not kept by this node.
+        Raises (on entering):
+            NodeNotReady: The node has no version yet.
+            VersionRefused: This node does not keep that version.
         """
-        return Reading(self._current, version)
+        return VersionLease(lambda: self._position.current, version)
 
     def status(self) -> NodeStatus:
-        """How the node is."""
-        current = self._seat.current
+        """The state of the node."""
+        current = self._position.current
         ready = {} if current is None else current.ready
         troubles = (*self._troubles.copy().values(), *self._stager.troubles.copy().values())
         return NodeStatus(
-            state=self._state(),
-            boot_id=self.boot_id,
-            seq=self._seat.acted,
-            heard_seq=self._seat.pointer.seq,
+            state=self._state(), boot_id=self.boot_id, seq=self._position.acted, heard_seq=self._position.pointer.seq,
             active=None if current is None else current.active,
             staged=tuple(ready[version] for version in sorted(ready)),
-            behind_s=self._seat.behind_s,
-            error="; ".join(troubles),
-        )
-
-    def _current(self) -> Staged | None:
-        return self._seat.current
+            behind_s=self._position.behind_s, error="; ".join(troubles),
+        )  # fmt: skip
 
     def _state(self) -> NodeState:
-        if self._seat.is_draining:
+        if self._position.is_draining:
             return "draining"
         if not self._is_settled.is_set():
             return "starting"
-        late_s = max(self._seat.behind_s, self._seat.silent_s)
+        late_s = max(self._position.behind_s, self._position.silent_s)
         return "stale" if late_s > self._settings.stale_s else "ready"
 
     def _listen(self) -> None:
-        """The thread that hears the registry, and says there how this node is."""
+        """The thread that waits for the registry's news and reports the node's status to it."""
         waits = self._waits()
         while not self._ended.is_set():
             self._guarded("listening", self._listen_once, waits)
@@ -218,7 +192,7 @@ class Replica:
         now_s = self._clock.monotonic_s()
         if self._beat_s is None or now_s - self._beat_s >= self._settings.beat_s:
             self._beat_s = now_s
-            self._say()
+            self._beat()
             self._send_ack()
             self._is_registered.set()
         elif self._registry is None or self._is_away:
@@ -229,7 +203,7 @@ class Replica:
         self._measure()
 
     def _look_on(self) -> None:
-        """The thread that looks at the pointer in the store, so that a stale registry hides nothing."""
+        """The thread that reads the pointer in the store, in case the registry is stale."""
         waits = self._waits()
         self._is_registered.wait()
         self._guarded("beginning", self._begin, waits)
@@ -244,105 +218,103 @@ class Replica:
             self._look()
         self._act()
 
-    def _waits(self) -> Backoff:
-        return Backoff(self._settings.retry_first_ms, self._settings.retry_ms_max, self._clock)
-
     def _stage(self) -> None:
-        """The thread that stages, after those who answer."""
+        """The thread that stages, at a lower priority than threads that answer."""
         waits = self._waits()
         while not self._ended.is_set():
             self._nudge.clear()
-            # Before there is anything to answer with, everybody waits for it.
-            if self._seat.current is not None:
+            # Before the first version is ready, the node can do nothing else.
+            if self._position.current is not None:
                 give_way(self._stage_nice)
             self._guarded("staging", self._stager.work, waits)
             self._nudge.wait(self._stager.wait_s)
 
-    def _guarded(self, what: str, work: Callable[[], None], waits: Backoff) -> None:
-        """A defect of this program ends no thread: the node goes on with what it has, and says so."""
+    def _waits(self) -> Backoff:
+        return Backoff(self._settings.retry_first_ms, self._settings.retry_ms_max, self._clock)
+
+    def _guarded(self, name: str, work: Callable[[], None], waits: Backoff) -> None:
+        """Run work; an unexpected error ends no thread: the node continues and reports it."""
         try:
             work()
         except Exception as error:
-            _LOG.exception("%s failed", what)
-            self._troubles[what] = f"{what} failed: {type(error).__name__}: {error}"
+            _LOG.exception("%s failed", name)
+            self._troubles[name] = f"{name} failed: {type(error).__name__}: {error}"
             self._ended.wait(waits.fail())
         else:
             waits.clear()
-            self._troubles.pop(what, None)
+            self._troubles.pop(name, None)
 
-    def _say(self) -> None:
+    def _beat(self) -> None:
+        """Report the node's status to the registry."""
         if self._registry is None:
             return
         status = self.status()
+        staged = tuple(ref.version for ref in status.staged)[-_STAGED_MAX:]
         node = Node(
-            boot_id=self.boot_id,
-            name=self._name,
-            state=status.state,
-            seq=status.seq,
-            active=0 if status.active is None else status.active.version,
-            staged=tuple(ref.version for ref in status.staged)[-_STAGED_MAX:],
-            said=status.error[:_SAID_CHARS_MAX],
-            wall_ms=self._clock.wall_ms(),
-            since_ms=self._since_ms,
-        )
+            boot_id=self.boot_id, name=self._name, state=status.state, seq=status.seq,
+            active=0 if status.active is None else status.active.version, staged=staged,
+            said=status.error[:_ERROR_CHARS_MAX], wall_ms=self._clock.wall_ms(), since_ms=self._since_ms,
+        )  # fmt: skip
         with self._answering(self._registry) as registry:
             registry.beat(node)
 
     def _begin(self) -> None:
-        """Begin to look in the store where the registry says that the pointer is: a long log takes long to list."""
-        if self._seat.pointer.seq or self._registry is None or self._is_away:
+        """Begin to read the store's log near the registry's pointer, because listing a long log takes long."""
+        if self._position.pointer.seq or self._registry is None or self._is_away:
             return
         with self._answering(self._registry) as registry, suppress(StoreError):
             pointer = registry.pointer()
             self._log.begin_near(0 if pointer is None else pointer.seq)
 
     def _look(self) -> bool:
-        """Read the pointer in the store, which decides against whatever was heard; gives whether it could be read."""
-        heard = self._seat.pointer
+        """Read the pointer in the store, which overrides the registry's; returns whether it could be read."""
+        heard = self._position.pointer
         try:
-            # By its name: a listing may be older than what was heard.
+            # Reads the record by its name: a listing may be older than the registry's news.
             self._log.begin_near(heard.seq)
             newest = self._log.newest()
         except StreamlearnError as error:
             self._troubles["pointer"] = f"the pointer cannot be read: {error.message}"
             return False
         if newest != heard and newest.seq <= heard.seq and not self._log.is_confirmed:
-            # A folder that is not mounted looks like this: it is no evidence against what was heard.
+            # A folder that is not mounted looks like this, so it refutes nothing.
             self._troubles["pointer"] = (
                 f"the store shows no move of the pointer, although move {heard.seq} was announced"
             )
             return False
         self._troubles.pop("pointer", None)
-        if self._seat.look(heard, newest):
+        if self._position.look(heard, newest):
             message = f"move {heard.seq} is not in the store: this node follows the store, at move {newest.seq}"
             _LOG.warning("%s", message)
             self._troubles["refuted"] = message
-        elif newest.seq > heard.seq or (self._seat.refuted is not None and newest.seq >= self._seat.refuted.seq):
+        elif newest.seq > heard.seq or (
+            self._position.refuted is not None and newest.seq >= self._position.refuted.seq
+        ):
             self._troubles.pop("refuted", None)
-        if self._seat.pointer != heard:
+        if self._position.pointer != heard:
             self._nudge.set()
         return True
 
     def _ask(self, timeout_s: float = 0.0) -> None:
-        """Hear from the registry, waiting for so long when it has nothing new."""
+        """Get the registry's pointer, waiting up to `timeout_s` for a newer one."""
         if self._registry is None or self._is_away:
             return
         with self._answering(self._registry) as registry:
-            seq, refuted = self._seat.pointer.seq, self._seat.refuted
+            seq, refuted = self._position.pointer.seq, self._position.refuted
             pointer = registry.wait(seq, timeout_s) if timeout_s else registry.pointer()
-            if self._seat.hear(pointer):
+            if self._position.hear(pointer):
                 self._nudge.set()
-                # It is acted on at once, and compared with the store meanwhile.
+                # The node acts on it at once, and compares it with the store meanwhile.
                 self._glance.set()
             elif pointer is not None and pointer == refuted:
-                # It stays there until somebody tells the registry the store's; until then `wait` does not wait.
+                # The registry keeps the refuted move until it is corrected, and `wait` returns at once until then.
                 self._ended.wait(timeout_s)
             elif refuted is not None and seq < refuted.seq:
                 self._troubles.pop("refuted", None)
 
     @contextmanager
     def _answering(self, registry: Registry) -> Iterator[Registry]:
-        """A call to the registry, which may be away; it is asked again with the next beat."""
+        """Wrap a call to the registry, which may not answer; the next beat tries again."""
         try:
             yield registry
         except RegistryUnreachable as error:
@@ -355,74 +327,71 @@ class Replica:
             self._troubles.pop("registry", None)
 
     def _act(self) -> None:
-        self._after_move(self._seat.move())
+        self._after_move(self._position.move())
 
-    def _after_move(self, moved: Followed | None) -> None:
-        """Tell whoever is to be told that the pointer was acted on."""
-        if moved is None:
+    def _after_move(self, move: AppliedMove | None) -> None:
+        """Call the hooks, and acknowledge the move if it is complete."""
+        if move is None:
             return
-        # Before the ack: who waits for it may ask this node at once.
-        if moved.is_other or moved.canary != self._told_canary:
-            self._tell(moved)
-        if moved.is_done:
+        # Hooks go before the ack: its receiver may send this node a request at once.
+        if move.is_other or move.canary != self._hooks_canary:
+            self._call_hooks(move)
+        if move.is_done:
             self._stager.meters.moves.inc()
             ack = Ack(
-                boot_id=self.boot_id,
-                name=self._name,
-                seq=moved.seq,
-                version=moved.ref.version,
-                took_ms=moved.took_ms,
+                boot_id=self.boot_id, name=self._name, seq=move.seq, version=move.ref.version, took_ms=move.took_ms,
                 wall_ms=self._clock.wall_ms(),
-            )
+            )  # fmt: skip
             with self._ack_lock:
                 self._ack = ack
             self._send_ack()
             if not self._is_settled.is_set():
                 self._glance.set()
 
-    def _tell(self, moved: Followed) -> None:
-        """Tell the hooks, in the order of moves."""
-        with self._telling:
-            if moved.turn < self._told_turn:
+    def _call_hooks(self, move: AppliedMove) -> None:
+        """Call `activate`, in the order of moves."""
+        with self._hooks_lock:
+            if move.turn < self._hooks_turn:
                 return
-            self._told_turn, self._told_canary = moved.turn, moved.canary
+            self._hooks_turn, self._hooks_canary = move.turn, move.canary
             try:
-                self._hooks.activate(moved.ref, moved.canary)
+                self._hooks.activate(move.ref, move.canary)
             except StreamlearnError as error:
-                self._troubles["activate"] = f"version {moved.ref} answers, with this problem: {error.message}"
+                self._troubles["activate"] = f"version {move.ref} answers, with this problem: {error.message}"
             else:
                 self._troubles.pop("activate", None)
 
     def _send_ack(self) -> None:
-        """Send the ack that was not sent yet; one that cannot be is sent with the next beat."""
+        """Send the pending ack; if the registry does not answer, the next beat sends it."""
         with self._ack_lock:
             ack, self._ack = self._ack, None
         if ack is None or self._registry is None:
             return
-        sent = False
+        is_sent = False
         with self._answering(self._registry) as registry:
             registry.ack(ack)
-            sent = True
-        if not sent:
+            is_sent = True
+        if not is_sent:
             with self._ack_lock:
                 self._ack = self._ack or ack
 
     def _settle(self) -> bool:
-        """Be ready, when the pointer that was acted on is still the newest; gives whether it was looked at for that.
+        """Become ready if the pointer that was acted on is still the newest; returns whether the store was read for it.
 
-        The node is registered by then. A move between the first look and that would have been waited for by nobody.
+        The node is registered by then. Without this second look, an operator would not have waited for this node to
+        follow a move made between the first look and the registration.
         """
-        seat = self._seat
-        pointer = seat.pointer
-        if self._is_settled.is_set() or not (seat.is_done or self._stager.stood_in_for == pointer):
+        pointer = self._position.pointer
+        is_acted = self._position.is_done or self._stager.stood_in_for == pointer
+        if self._is_settled.is_set() or not is_acted:
             return False
-        if self._look() and seat.pointer == pointer:
+        if self._look() and self._position.pointer == pointer:
             self._is_settled.set()
-            self._say()
+            self._beat()
         return True
 
     def _measure(self) -> None:
-        meters, status, current = self._stager.meters, self.status(), self._seat.current
+        meters, status, current = self._stager.meters, self.status(), self._position.current
         meters.staged.set(len(status.staged))
         meters.staged_max.set(2 * self._settings.versions_kept + 2)
         meters.active.set(0 if status.active is None else status.active.version)

@@ -1,4 +1,4 @@
-"""NodeStatus: how a node that follows versions is, as it says itself."""
+"""NodeStatus: the state of a node that follows versions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ __all__ = ["NodeStatus"]
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """How a node is.
+    """The state of a node.
 
     Attributes:
-        state: Whether it answers, and with what.
-        boot_id: Of this life of it.
-        seq: Of the pointer it has acted on.
-        heard_seq: Of the newest pointer it has heard of.
-        active: The version it answers with.
+        boot_id: Identifies this start of the node.
+        seq: The pointer move that it has acted on.
+        heard_seq: The newest pointer move that it knows.
         staged: Versions it could answer with at once, oldest first.
-        behind_s: Since when it is behind the pointer; 0 when it is not.
-        error: What is wrong, for people; empty when nothing is.
+        behind_s: How long it has been behind the pointer; 0 when it is not.
+        error: Its current problems, for people; empty when there are none.
     """
 
     state: NodeState

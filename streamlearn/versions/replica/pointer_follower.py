@@ -1,4 +1,4 @@
-"""Following: what a node has to do, decided from the pointer, the history and what it has staged. It does nothing."""
+"""Plans of a node: its next step, decided from the pointer, the history and its staged versions. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Plan", "kept_of", "plan_of", "wanted_of"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a node does next.
+    """The next step of a node.
 
     Attributes:
-        begin: Tables are to be built from a base up to this version, which is the first that must be readable.
-        why: Why they are; empty when there are none yet.
-        is_urgent: Whether what the pointer wants cannot be read before that.
-        to: The version to stage next, after the newest one staged; None when nothing is.
-        is_wanted: Whether the pointer wants it, and not only foresight.
+        begin: Build tables from a base up to this version, the first that must be readable.
+        why: Why tables are rebuilt; empty when there are none yet.
+        is_urgent: Whether the pointer's versions cannot be read before the build.
+        to: The version to stage next, after the newest staged one; None for none.
+        is_wanted: Whether the pointer needs the step now; otherwise it stages ahead.
     """
 
     begin: VersionRef | None = None
@@ -32,7 +32,7 @@ class Plan:
 
 
 def wanted_of(pointer: Pointer) -> tuple[VersionRef, ...]:
-    """The versions that requests are answered with: the active one, and the canary."""
+    """The versions that answer requests: the active one, and the canary."""
     if pointer.active is None:
         return ()
     if pointer.canary is None or pointer.canary.version == pointer.active:
@@ -41,12 +41,10 @@ def wanted_of(pointer: Pointer) -> tuple[VersionRef, ...]:
 
 
 def plan_of(pointer: Pointer, known: Sequence[Known], staged: Sequence[VersionRef]) -> Plan:
-    """What comes next.
+    """The next step.
 
-    Args:
-        pointer: Where the pointer stands.
-        known: The history, oldest first; it may be older than the pointer.
-        staged: The versions whose rows the tables have, oldest first; none when there are no tables.
+    `known` is the history, oldest first; it may be older than the pointer. `staged` are the versions whose rows the
+    tables have, oldest first; empty without tables.
 
     Examples:
         >>> from streamlearn.versions import Pointer, VersionRef
@@ -59,14 +57,14 @@ def plan_of(pointer: Pointer, known: Sequence[Known], staged: Sequence[VersionRe
     wanted = wanted_of(pointer)
     if not wanted:
         return Plan()
-    first = min(wanted, key=_place)
+    first = min(wanted, key=_order)
     if not staged:
         return Plan(begin=first, is_urgent=True, is_wanted=True)
     newest = staged[-1]
     absent = [ref for ref in wanted if ref not in staged]
     for ref in absent:
         if ref.version <= newest.version:
-            other = next((one for one in staged if one.version == ref.version), None)
+            other = next((present for present in staged if present.version == ref.version), None)
             why = (
                 f"version {ref} is not kept any more"
                 if other is None
@@ -74,7 +72,7 @@ def plan_of(pointer: Pointer, known: Sequence[Known], staged: Sequence[VersionRe
             )
             return Plan(begin=first, why=why, is_urgent=True, is_wanted=True)
     if absent:
-        return Plan(to=min(absent, key=_place), is_wanted=True)
+        return Plan(to=min(absent, key=_order), is_wanted=True)
     if _is_foreign(newest, known) and _is_known(wanted[0], known):
         return Plan(begin=first, why=f"version {newest} is no longer in the history")
     ahead = _ahead(pointer, known)
@@ -84,17 +82,11 @@ def plan_of(pointer: Pointer, known: Sequence[Known], staged: Sequence[VersionRe
 def kept_of(
     refs: Sequence[VersionRef], pointer: Pointer, known: Sequence[Known], active: VersionRef | None, count: int
 ) -> frozenset[VersionRef]:
-    """Which versions stay readable.
+    """The versions that stay readable, from the staged versions and those to stage after them, oldest first.
 
-    What is answered with and what was before it stay, so many clean versions older than the active one, and as many
-    newer ones. All others are passed over: what they changed becomes the next one's.
-
-    Args:
-        refs: The versions that are staged and those that come after them, oldest first.
-        pointer: Where the pointer stands.
-        known: The history.
-        active: What the node answers with now.
-        count: How many older and how many newer ones.
+    These are the node's active version, the versions that the pointer needs, and the nearest `count` clean versions
+    below the active one (the previously active one among them) and above it. All others are passed over: their changes
+    become part of the next version's.
     """
     at = pointer.active or active
     stay = {ref for ref in (active, *pointer.needed.values()) if ref is not None and ref in refs}
@@ -102,7 +94,7 @@ def kept_of(
         tainted = taints_of(pointer, known)
         clean = [ref for ref in refs if ref.version not in tainted]
         older = [ref for ref in clean if ref.version < at.version]
-        # What was active before is one of the older ones, however long ago.
+        # The previously active version counts as one of the older ones, however old it is.
         before = pointer.previous if pointer.previous in older else None
         last = [ref for ref in older if ref != before][::-1]
         stay |= set(last[: count - (before is not None)])
@@ -111,18 +103,18 @@ def kept_of(
 
 
 def _ahead(pointer: Pointer, known: Sequence[Known]) -> VersionRef | None:
-    """The newest version the pointer may move to by itself."""
+    """The newest version that a publisher may promote next."""
     tainted = taints_of(pointer, known)
     active = pointer.active
     if active is None or not _is_known(active, known):
         return None
-    clean = (one.ref for one in reversed(known) if one.is_whole and one.version not in tainted)
-    found = next(clean, None)
-    return found if found is not None and found.version > active.version else None
+    clean = (version.ref for version in reversed(known) if version.is_whole and version.version not in tainted)
+    newest = next(clean, None)
+    return newest if newest is not None and newest.version > active.version else None
 
 
 def _is_foreign(newest: VersionRef, known: Sequence[Known]) -> bool:
-    """Whether a newer run went on from before this version. A history read before the version was is no sign."""
+    """Whether a newer run continued from before this version, which a history older than the version cannot show."""
     if not known or _is_known(newest, known):
         return False
     last = known[-1].ref
@@ -130,8 +122,8 @@ def _is_foreign(newest: VersionRef, known: Sequence[Known]) -> bool:
 
 
 def _is_known(ref: VersionRef, known: Collection[Known]) -> bool:
-    return any(_place(one.ref) == _place(ref) for one in known)
+    return any(_order(version.ref) == _order(ref) for version in known)
 
 
-def _place(ref: VersionRef) -> tuple[int, int]:
+def _order(ref: VersionRef) -> tuple[int, int]:
     return ref.version, ref.run

@@ -8,7 +8,7 @@ __all__ = ["ReplicaMeters"]
 
 
 class ReplicaMeters:
-    """Figures of the nodes of this process; with several, the gauges are those of the last one that said."""
+    """The metrics of the nodes of this process; with several nodes, a gauge has the value of the last one to set it."""
 
     def __init__(self) -> None:
         self.staged = gauge("serving", "staged", "versions", "Versions staged and ready to answer")
@@ -17,12 +17,9 @@ class ReplicaMeters:
         self.behind = gauge("serving", "behind", "seconds", "Time for which the node has been behind the pointer")
         self.readers = gauge("serving", "reading", "requests", "Readers that hold a version")
         self.freshness = histogram(
-            "serving",
-            "freshness",
-            "seconds",
-            "Age of the served version: now minus the event time it learned up to",
+            "serving", "freshness", "seconds", "Age of the served version: now minus the event time it learned up to",
             AGES_S,
-        )
+        )  # fmt: skip
         self.rows = counter("serving", "staged_rows", "Rows and keys staged and verified")
         self.seconds = counter("serving", "staging_seconds", "Time spent staging versions")
         self.moves = counter("serving", "moves", "Moves of the pointer carried out")

@@ -1,7 +1,8 @@
-"""Seat: the pointer a node has heard of, and the tables it answers from. It asks no registry and no store."""
+"""ServingPosition: the newest known pointer and the tables that answer. It asks no registry and no store."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass, replace
 
@@ -9,23 +10,22 @@ from streamlearn.clock import Clock
 from streamlearn.versions.format.record import VersionRef
 from streamlearn.versions.pointer.moves import Canary, Pointer
 from streamlearn.versions.replica.pointer_follower import wanted_of
-from streamlearn.versions.replica.staged_versions import Staged
+from streamlearn.versions.replica.staged_versions import StagedVersions
 
-__all__ = ["Followed", "Seat"]
+__all__ = ["AppliedMove", "ServingPosition"]
 
 
 @dataclass(frozen=True)
-class Followed:
-    """What a node did about a pointer.
+class AppliedMove:
+    """The effect of a pointer move on a node.
 
     Attributes:
-        seq: Of the pointer.
-        ref: The version that answers since.
-        took_ms: From when it was heard of.
-        is_other: Whether another version answered before, or the same from other tables.
-        is_done: Whether all that the pointer wants is ready now; if not, the canary is not yet.
-        canary: The version that is tried beside it since; None for none, or one that is not ready.
-        turn: Its place among what this node did; a later turn may follow a lower seq.
+        ref: The version that now answers.
+        took_ms: The time since the node learned of the pointer.
+        is_other: Whether another version answered before, or the same one from other tables.
+        is_done: Whether all versions that the pointer wants are ready; if not, the canary is missing.
+        canary: The canary that is tried now; None for none, or for one that is not ready.
+        turn: Counts these effects on a node; a later turn may have a lower seq.
     """
 
     seq: int
@@ -37,27 +37,24 @@ class Followed:
     turn: int
 
 
-class Seat:
-    """What is shared by the thread that follows the pointer, the one that stages, and all who read.
-
-    Args:
-        clock: What time is taken by.
+class ServingPosition:
+    """The state shared by the thread that follows the pointer, the one that stages, and all readers.
 
     Attributes:
-        pointer: The newest that was heard of. What the registry says is provisional until `look` has compared it.
-        current: The tables that are answered from; None before there are any, and while a node that drained builds.
-        refuted: The last move that was heard of and that the store does not have.
+        pointer: The newest known pointer. The registry's is provisional until `look` has compared it with the store.
+        current: The tables that answer; None before the first, and while a drained node rebuilds them.
+        refuted: The last move that the registry announced and the store does not have.
         is_draining: Whether the tables are given up to build others.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self.pointer = Pointer()
-        self.current: Staged | None = None
+        self.current: StagedVersions | None = None
         self.refuted: Pointer | None = None
         self.is_draining = False
         self._done = Pointer()
-        self._turns = 0
+        self._turns = itertools.count(1)
         self._heard_s = self._news_s = clock.monotonic_s()
         self._behind_s: float | None = None
 
@@ -72,7 +69,7 @@ class Seat:
         return self._done.seq > 0 and self._done == self.pointer
 
     def hear(self, pointer: Pointer | None) -> bool:
-        """Take the registry's copy of the pointer if it is newer and was not refuted; gives whether it was taken."""
+        """Take the registry's pointer if it is newer and not refuted; returns whether it was taken."""
         with self._lock:
             self._news_s = self._clock.monotonic_s()
             if pointer is None or pointer.seq <= self.pointer.seq or pointer == self.refuted:
@@ -81,50 +78,43 @@ class Seat:
             return True
 
     def look(self, heard: Pointer, newest: Pointer) -> bool:
-        """Take the newest move of the store, and give up what was heard if the store does not have it.
+        """Take the store's newest move, and refute `heard` if the store does not have it.
 
-        Args:
-            heard: `pointer`, read before the store: moves are in the store before anybody hears of them.
-            newest: The newest move of the store, which is `heard` or a later one wherever the store has `heard`.
-
-        Returns:
-            Whether `heard` was given up.
+        `heard` must be `pointer` as read before the store was: moves are written to the store before they are
+        announced, so a store that has `heard` shows it or a later one. Returns whether `heard` was refuted.
         """
         with self._lock:
             self._news_s = self._clock.monotonic_s()
             is_refuted = newest.seq <= heard.seq and newest != heard and self.pointer == heard
             if is_refuted:
-                # What was heard may have been acted on in part, so whatever was done before is done again.
+                # The refuted move may have been acted on in part, so act on the store's move even if that was done.
                 self.refuted, self._done = heard, Pointer()
             if is_refuted or newest.seq > self.pointer.seq:
                 self._take(newest)
             return is_refuted
 
-    def move(self) -> Followed | None:
-        """Answer with what the pointer says, if it is ready; None when there is nothing to do, or it is not."""
+    def move(self) -> AppliedMove | None:
+        """Answer with the pointer's version if it is ready; returns None if nothing changed."""
         with self._lock:
             return self._moved(self.current)
 
-    def switch(self, built: Staged) -> Followed | None:
-        """Answer from other tables from now on; who reads the old ones goes on.
+    def switch(self, built: StagedVersions) -> AppliedMove | None:
+        """Answer from other tables; readers of the old ones continue.
 
-        Gives what was done, as though the version were another: it is in other tables.
+        The effect counts as another version (`is_other`), because it is in other tables.
         """
         with self._lock:
-            moved = self._moved(built)
+            move = self._moved(built)
             if built.active is None and built.is_ready(self.pointer.active):
                 assert self.pointer.active is not None
                 built.activate(self.pointer.active)
             self.current, self.is_draining = built, False
             if built.active is None:
                 return None
-            if moved is None:
+            if move is None:
                 canary = self.pointer.canary if built.are_ready(wanted_of(self.pointer)) else None
-                self._turns += 1
-                moved = Followed(
-                    self.acted, built.active, 0.0, is_other=True, is_done=False, canary=canary, turn=self._turns
-                )
-            return replace(moved, is_other=True)
+                return AppliedMove(self.acted, built.active, 0.0, True, False, canary, next(self._turns))
+            return replace(move, is_other=True)
 
     def drop(self) -> None:
         """Answer from nothing until there are other tables."""
@@ -133,13 +123,13 @@ class Seat:
 
     @property
     def behind_s(self) -> float:
-        """Since when the pointer wants what this node does not do."""
+        """How long the node has not done what the pointer wants."""
         behind_s = self._behind_s
         return 0.0 if behind_s is None else self._clock.monotonic_s() - behind_s
 
     @property
     def silent_s(self) -> float:
-        """Since when nothing was heard of the pointer."""
+        """How long there was no news of the pointer."""
         return self._clock.monotonic_s() - self._news_s
 
     def _take(self, pointer: Pointer) -> None:
@@ -147,7 +137,7 @@ class Seat:
         if self._behind_s is None and pointer.active is not None:
             self._behind_s = self._news_s
 
-    def _moved(self, staged: Staged | None) -> Followed | None:
+    def _moved(self, staged: StagedVersions | None) -> AppliedMove | None:
         pointer = self.pointer
         if staged is None or pointer.active is None or pointer == self._done:
             return None
@@ -162,5 +152,4 @@ class Seat:
         if not is_other and not is_done:
             return None
         canary = pointer.canary if is_done else None
-        self._turns += 1
-        return Followed(pointer.seq, pointer.active, took_ms, is_other, is_done, canary, self._turns)
+        return AppliedMove(pointer.seq, pointer.active, took_ms, is_other, is_done, canary, next(self._turns))

@@ -1,4 +1,4 @@
-"""Store: files by path that appear whole or not at all, and never change. It does not know what is in them."""
+"""Store: files by path that appear whole or not at all and never change. It does not know their contents."""
 
 from __future__ import annotations
 
@@ -14,32 +14,15 @@ from streamlearn.versions.format.signatures import Signatures
 from streamlearn.versions.store.settings import FileSettings, LoadSettings, checked
 from streamlearn.versions.store.url import check_path, parse_store_url
 
-__all__ = [
-    "DIGEST_CHARS",
-    "Entry",
-    "FileFound",
-    "FileWriter",
-    "Store",
-    "Stored",
-    "missing",
-    "open_store",
-    "taken",
-    "too_large",
-    "verified",
-]
+__all__ = ["DIGEST_CHARS", "Entry", "FileFound", "FileWriter", "Store", "Stored", "open_store"]
 
-# How many hex digits of a file's digest are in its name; all of them are in the manifest.
+# Hex digits of the digest in a file's name; the manifest has all of them.
 DIGEST_CHARS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a folder holds.
-
-    Attributes:
-        name: Without the folder.
-        is_folder: Whether it is a folder itself.
-    """
+    """A file or folder in a listed folder, by its name without the path."""
 
     name: str
     is_folder: bool
@@ -47,13 +30,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A file that is whole in the store.
-
-    Attributes:
-        path: Where.
-        bytes: Its size.
-        sha256: Its digest in hex, as `sha256sum` prints it.
-    """
+    """A complete file in the store, with its digest in hex as `sha256sum` prints it."""
 
     path: str
     bytes: int
@@ -62,13 +39,11 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class FileFound:
-    """A file as the store tells of it.
+    """A file as `Store.walk` lists it.
 
     Attributes:
-        path: Where.
-        bytes: Its size.
-        written_wall_ms: When it was last written to, by the store's clock.
-        is_finished: Whether it is a file; if not, it is what a writer is at work on, or a killed one left.
+        written_wall_ms: Time of the last write, by the store's clock.
+        is_finished: False for the file of a writer that is still at work or was killed.
     """
 
     path: str
@@ -78,22 +53,21 @@ class FileFound:
 
 
 class FileWriter(ABC):
-    """A file on its way into a store; nothing is there under its name before `finish`.
+    """A file being written to a store. Nothing exists under its name before `finish`.
 
-    It is a file object for whoever writes to one, such as Arrow. As a context it is given up unless finished.
+    With a suffix, its name is PATH-DIGEST followed by the suffix; with None, it is the path. It is a file object for
+    libraries such as Arrow. A `with` block abandons it unless it was finished.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: str, suffix: str | None) -> None:
+        check_path(path if suffix is None else f"{path}-{'0' * DIGEST_CHARS}{suffix}")
+        self._path, self._suffix = path, suffix
         self._digest = hashlib.sha256()
         self.bytes = 0
         self.closed = False
 
     def write(self, data: Any) -> int:
-        """Write some more.
-
-        Args:
-            data: Bytes, or anything that has them in one piece.
-        """
+        """Write bytes, or any object with a contiguous buffer, and return their count."""
         view = memoryview(data).cast("B")
         self._digest.update(view)
         self._write(view)
@@ -101,23 +75,24 @@ class FileWriter(ABC):
         return len(view)
 
     def flush(self) -> None:
-        """Nothing, but that Arrow calls it: what is not finished is not there."""
+        """Do nothing; Arrow calls it, but an unfinished file is never visible."""
         return
 
     @abstractmethod
     def finish(self) -> Stored:
-        """Let the file appear, under a name that carries its digest.
-
-        Raises:
-            StoreError: It could not be written.
-        """
+        """Make the file visible under its name; raises `StoreError` if it could not be written."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Forget what was written; after `finish` it does nothing."""
+        """Discard the written bytes; after `finish` this does nothing."""
 
     @abstractmethod
     def _write(self, view: memoryview) -> None: ...
+
+    def _stored(self) -> Stored:
+        sha256 = self._digest.hexdigest()
+        path = self._path if self._suffix is None else f"{self._path}-{sha256[:DIGEST_CHARS]}{self._suffix}"
+        return Stored(path, self.bytes, sha256)
 
     def __enter__(self) -> FileWriter:
         return self
@@ -129,15 +104,14 @@ class FileWriter(ABC):
 class Store(ABC):
     """A store of files.
 
-    Every file appears whole or not at all, whatever dies meanwhile, and is never changed afterwards. Paths are
-    relative, of names without a leading dot. Calls may come from several threads at once.
+    Every file appears whole or not at all, whichever process dies meanwhile, and never changes afterwards. Paths are
+    relative, of names without a leading dot. Several threads may call it at once.
 
     A store that cannot create a file exclusively is refused at the first write, never at a read.
 
     Attributes:
-        url: Where it is; without secrets.
-        settings: Its limits, and those of the files in it.
-        signatures: Whose versions in it are trusted.
+        url: Its URL, without secrets.
+        signatures: Checks and makes the signatures of the versions in it.
     """
 
     def __init__(self, url: str, settings: VersionSettings) -> None:
@@ -147,12 +121,12 @@ class Store(ABC):
 
     @property
     def files(self) -> FileSettings:
-        """How files of versions are written here, unless a caller says otherwise."""
+        """The default limits for writing versions here."""
         return FileSettings(file_bytes_max=self.settings.file_bytes_max)
 
     @property
     def loading(self) -> LoadSettings:
-        """How versions are read here, unless a caller says otherwise."""
+        """The default limits for reading versions here."""
         return LoadSettings(fetch_threads=self.settings.fetch_threads)
 
     def __repr__(self) -> str:
@@ -160,92 +134,98 @@ class Store(ABC):
 
     @abstractmethod
     def writer(self, prefix: str, suffix: str) -> FileWriter:
-        """A file that is written bit by bit, and named `PREFIX-DIGEST SUFFIX` when it is finished.
-
-        Args:
-            prefix: The path without digest and suffix, such as `ctr/deltas/7-1/rows/main-0-0`.
-            suffix: What the name ends with, such as `.arrow`.
-        """
+        """Open a file for writing, such as prefix `ctr/deltas/7-1/rows/main-0-0` and suffix `.arrow`."""
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> Stored:
-        """Create a file of a fixed name; of two who try, exactly one succeeds.
+        """Create a file with a fixed name; of two concurrent callers, exactly one succeeds.
 
         Raises:
-            FileTaken: It is there already.
-            StoreUnfit: The store cannot tell the two apart.
-            StoreUnreachable: The store did not answer, or did not allow it.
+            FileTaken: It exists already.
+            StoreUnfit: The store cannot create exclusively.
+            StoreUnreachable: The store did not answer, or denied access.
         """
 
     @abstractmethod
     def read(self, path: str, *, bytes_max: int, sha256: str | None = None) -> memoryview:
-        """The bytes of a file, verified before they are given.
-
-        Args:
-            path: Which.
-            bytes_max: A larger file is not read.
-            sha256: Its digest in hex; None takes whatever is there.
+        """Read a file, and verify its digest before returning the bytes; None accepts any content.
 
         Raises:
-            FileMissing: There is none.
+            FileMissing: It does not exist.
             Oversize: It is larger than `bytes_max`.
-            BadRecord: Its digest is another.
+            BadRecord: Its digest differs.
         """
 
     @abstractmethod
     def entries(self, folder: str) -> list[Entry]:
-        """What is in a folder, by name; nothing when there is no such folder.
-
-        Unfinished files of writers, alive or killed, are not listed.
-
-        Raises:
-            Oversize: There is more than `entries_max`.
-        """
+        """List a folder by name, without unfinished files; a missing one is empty. Raises `Oversize` if too long."""
 
     @abstractmethod
     def size(self, path: str) -> int | None:
-        """Bytes of a file; None when there is none."""
+        """Return the bytes of a file, or None if it does not exist."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether a file exists."""
         return self.size(path) is not None
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Remove a file; one that is not there is removed already."""
+        """Remove a file; a missing file is not an error."""
 
     @abstractmethod
     def walk(self, folder: str) -> list[FileFound]:
-        """Everything in a folder and the folders in it, by path, unfinished files too.
-
-        Raises:
-            Oversize: There is more than `entries_max`.
-        """
+        """List all files below a folder by path, also unfinished ones; raises `Oversize` beyond `entries_max`."""
 
     def prune(self, folder: str) -> None:
-        """Remove folders without files, in this one and itself; where folders are but names, there is nothing to do."""
+        """Remove a folder and its subfolders where they are empty; an object store has no folders to remove."""
         check_path(folder)
 
-    @abstractmethod
     def leftovers(self, folder: str) -> list[str]:
-        """Unfinished files in a folder, of killed writers or of those still at work; names for `sweep`."""
+        """List the unfinished files in a folder, of running or killed writers, as names for `sweep`."""
+        check_path(folder)
+        return []  # an object store has no unfinished files
 
-    @abstractmethod
     def sweep(self, folder: str, name: str) -> None:
-        """Remove an unfinished file that `leftovers` gave."""
+        """Remove an unfinished file that `leftovers` returned."""
+        check_path(folder)
+
+    def _check_count(self, folder: str, count: int, kind: str) -> None:
+        """Refuse a listing with too many entries or files."""
+        if count > self.settings.entries_max:
+            message = f"{self.url}/{folder} has {count} or more {kind}, but the limit is {self.settings.entries_max}"
+            raise Oversize(message, help="sweep old versions with `streamlearn gc`")
+
+    def _check_size(self, path: str, size: int, bytes_max: int) -> None:
+        if size > bytes_max:
+            message = f"{self.url}/{path} has {size} bytes, but the limit is {bytes_max}"
+            raise Oversize(message, help="check that the file is the right one, or raise the limit")
+
+    def _verified(self, path: str, data: memoryview, sha256: str | None) -> memoryview:
+        """Return the bytes if their digest is as expected, or if none is expected."""
+        if sha256 is not None and (digest := hashlib.sha256(data).hexdigest()) != sha256:
+            message = f"{self.url}/{path}: sha256 is {digest} of {len(data)} bytes, expected {sha256}"
+            raise BadRecord(message, help="the file was changed or damaged; restore it from a copy")
+        return data
+
+    def _missing(self, path: str) -> FileMissing:
+        message = f"file {self.url}/{path} does not exist"
+        return FileMissing(message, help="list the folder; a sweep may have removed the file")
+
+    def _taken(self, path: str) -> FileTaken:
+        return FileTaken(f"{self.url}/{path} exists already", help="another writer was first; read what it wrote")
 
 
 def open_store(url: str, *, options: Mapping[str, Any] | None = None, settings: VersionSettings | None = None) -> Store:
-    """Open a store; nothing is asked of it yet.
+    """Open a store, without a request to it.
 
     Args:
-        url: A folder, `file:///FOLDER`, `memory://NAME`, `s3://BUCKET/FOLDER`, or any other fsspec knows.
-        options: What fsspec's file system takes, such as keys and endpoints. They are in no message.
+        url: A folder, `file:///FOLDER`, `memory://NAME`, `s3://BUCKET/FOLDER`, or another URL that fsspec supports.
+        options: Options of fsspec's file system, such as keys and endpoints. No message contains them.
         settings: Limits.
 
     Raises:
-        UsageError: The URL is none of a store, or its file system is not installed.
-        ConfigError: A setting is out of its bounds, or `trusted_keys` holds no keys.
+        UsageError: The URL is invalid, or its file system is not installed.
+        ConfigError: A setting is out of bounds, or `trusted_keys` holds no keys.
 
     Examples:
         >>> store = open_store("memory://examples")
@@ -262,34 +242,3 @@ def open_store(url: str, *, options: Mapping[str, Any] | None = None, settings: 
     from streamlearn.versions.store.remote import RemoteStore
 
     return RemoteStore(parsed, limits, dict(options or {}))
-
-
-def verified(url: str, path: str, data: memoryview, sha256: str | None) -> memoryview:
-    """The same bytes, when they are those that were expected.
-
-    Raises:
-        BadRecord: Their digest is another.
-    """
-    if sha256 is None:
-        return data
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        message = f"{url}/{path}: sha256 is {found} of {len(data)} bytes, expected {sha256}"
-        raise BadRecord(message, help="the file was changed or damaged; restore it from a copy")
-    return data
-
-
-def missing(url: str, path: str) -> FileMissing:
-    """The error of a file that is not there."""
-    return FileMissing(f"file {url}/{path} does not exist", help="list the folder; a sweep may have removed the file")
-
-
-def taken(url: str, path: str) -> FileTaken:
-    """The error of a file that is there already."""
-    return FileTaken(f"{url}/{path} exists already", help="another writer was first; read what it wrote")
-
-
-def too_large(url: str, path: str, size: int, bytes_max: int) -> Oversize:
-    """The error of a file that is not read for its size."""
-    message = f"{url}/{path} has {size} bytes, but the limit is {bytes_max}"
-    return Oversize(message, help="check that the file is the right one, or raise the limit")

@@ -1,29 +1,23 @@
-"""Layout: where versions and graphs lie in a store. It reads and writes nothing."""
+"""Layout: the paths of versions and graphs in a store."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from streamlearn.errors import UsageError
 
+if TYPE_CHECKING:
+    from streamlearn.versions.store.interface import Store
+
 __all__ = [
-    "MANIFEST_NAME",
-    "RUN_MAX",
-    "SHAPES",
-    "VERSION_MAX",
-    "Shape",
-    "VersionFolder",
-    "graph_folder",
-    "model_folder",
-    "parse_folder",
-    "shape_folder",
-    "version_folder",
-]
+    "MANIFEST_NAME", "RUN_MAX", "SHAPES", "VERSION_MAX", "Shape", "VersionFolder", "graph_folder", "model_folder",
+    "shape_folder", "version_folder", "version_folders",
+]  # fmt: skip
 
 MANIFEST_NAME = "manifest.json"
-# What the digits of a folder's name can say; a version every millisecond for thirty years is less.
+# The digits of a folder's name set these bounds; a version every millisecond for thirty years stays below.
 VERSION_MAX, RUN_MAX = 10**12 - 1, 10**8 - 1
 
 Shape = Literal["deltas", "bases"]
@@ -36,15 +30,9 @@ _GRAPH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, order=True)
 class VersionFolder:
-    """The folder of a version, as its name says.
+    """The folder of a version, parsed from its name.
 
-    They sort by run and then version: the order in which histories prevail.
-
-    Attributes:
-        run: The run that wrote it.
-        version: The version.
-        shape: Whether it holds what changed, or everything.
-        model: Of which model.
+    Folders sort by run, then version: the order in which histories prevail.
     """
 
     run: int
@@ -54,27 +42,27 @@ class VersionFolder:
 
     @property
     def path(self) -> str:
-        """Where it is in the store."""
+        """The path of the folder in the store."""
         return version_folder(self.model, self.shape, self.version, self.run)
 
     @property
     def manifest(self) -> str:
-        """Where its manifest is."""
+        """The path of its manifest."""
         return f"{self.path}/{MANIFEST_NAME}"
 
 
 def model_folder(model: str, name: Literal["pointer", "refusals", "requests", "runs"]) -> str:
-    """The folder of one of a model's logs."""
+    """Return the folder of one of a model's logs."""
     return f"{_checked(model)}/{name}"
 
 
 def shape_folder(model: str, shape: Shape) -> str:
-    """The folder of all deltas or all bases of a model."""
+    """Return the folder of all deltas or all bases of a model."""
     return f"{_checked(model)}/{shape}"
 
 
 def version_folder(model: str, shape: Shape, version: int, run: int) -> str:
-    """The folder of one version.
+    """Return the folder of one version.
 
     Raises:
         UsageError: The model's name or a number is out of bounds.
@@ -89,18 +77,18 @@ def version_folder(model: str, shape: Shape, version: int, run: int) -> str:
     return f"{_checked(model)}/{shape}/{version:012d}-{run:08d}"
 
 
-def parse_folder(model: str, shape: Shape, name: str) -> VersionFolder | None:
-    """The version whose folder has this name; None when it is no version's."""
-    found = _FOLDER.fullmatch(name)
-    return None if found is None else VersionFolder(int(found[2]), int(found[1]), shape, model)
+def version_folders(store: Store, model: str) -> list[VersionFolder]:
+    """List the folders of a model's versions, with and without a manifest, in their order."""
+    return sorted(
+        VersionFolder(int(match[2]), int(match[1]), shape, model)
+        for shape in SHAPES
+        for entry in store.entries(shape_folder(model, shape))
+        if entry.is_folder and (match := _FOLDER.fullmatch(entry.name))
+    )
 
 
 def graph_folder(model: str, graph_id: str) -> str:
-    """The folder of a graph.
-
-    Raises:
-        UsageError: The id is none.
-    """
+    """Return the folder of a graph; raises `UsageError` for an invalid id."""
     if not _GRAPH.fullmatch(graph_id):
         message = f"{graph_id[:80]!r} is not a graph id"
         raise UsageError(message, help="a graph id is what `put_graph` returned: 64 hex digits")
@@ -110,7 +98,6 @@ def graph_folder(model: str, graph_id: str) -> str:
 def _checked(model: str) -> str:
     if not _MODEL.fullmatch(model):
         message = f"{model[:80]!r} is not the name of a model"
-        raise UsageError(
-            message, help="use lower-case letters, digits, `_` and `-`, beginning with a letter, at most 64"
-        )
+        help = "use lower-case letters, digits, `_` and `-`, beginning with a letter, at most 64"
+        raise UsageError(message, help=help)
     return model

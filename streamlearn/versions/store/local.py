@@ -1,4 +1,6 @@
-"""Store in a folder of this machine: written beside its place, synced, linked to its name, and only then there."""
+"""Store in a local folder. A file is written under a temporary name, synced, and then linked to its own name."""
+
+# ruff: noqa: D102 - overridden methods inherit the docstrings of `Store` and `FileWriter`
 
 from __future__ import annotations
 
@@ -13,89 +15,73 @@ from typing import NoReturn
 
 from streamlearn.errors import BadRecord, FileTaken, Oversize, StoreError, StoreUnfit, StoreUnreachable
 from streamlearn.settings.versions import VersionSettings
-from streamlearn.versions.store.interface import (
-    DIGEST_CHARS,
-    Entry,
-    FileFound,
-    FileWriter,
-    Store,
-    Stored,
-    missing,
-    taken,
-    too_large,
-    verified,
-)
+from streamlearn.versions.store.interface import Entry, FileFound, FileWriter, Store, Stored
 from streamlearn.versions.store.url import StoreUrl, check_path
 
 __all__ = ["MAPPED_BYTES_MIN", "LocalStore"]
 
-# Files of at least this size are mapped into memory and not copied.
+# Files of at least this size are mapped into memory, not copied.
 MAPPED_BYTES_MIN = 1 << 20
 
-# The name of a file that is not finished; the process id is for people who look.
+# The name of an unfinished file; its process id is a hint for people.
 _LEFTOVER = re.compile(r"\.[0-9]+-[0-9a-f]{32}\.part")
 _OPENS_MAX = 4
-_WAITING_BYTES_MAX = 1 << 18
-# A kernel without preemption lets nobody else onto the core while it copies into one large folio: a shard that serves
-# on one core has waited 0.8 ms for each 2 MiB.
-_PUT_BYTES_MAX = 1 << 16
-# What a file system without hard links answers.
+_BUFFER_BYTES_MAX = 1 << 18
+# A kernel without preemption blocks the core while it copies into one large folio: a shard that serves on one core
+# has waited 0.8 ms for each 2 MiB.
+_WRITE_BYTES_MAX = 1 << 16
+# Errors of a file system without hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
 class LocalStore(Store):
-    """A store in a folder."""
+    """A store in a folder.
+
+    `read` maps files of `MAPPED_BYTES_MIN` or more: they may be removed while in use, but not truncated. `remove`
+    also removes folders that become empty; a writer creates them again.
+    """
 
     def __init__(self, url: StoreUrl, settings: VersionSettings) -> None:
         super().__init__(str(url), settings)
         self.root = Path(url.root)
 
     def writer(self, prefix: str, suffix: str) -> FileWriter:
-        """See `Store.writer`."""
-        check_path(f"{prefix}-{'0' * DIGEST_CHARS}{suffix}")
         return _LocalWriter(self, prefix, suffix)
 
     def create(self, path: str, data: bytes) -> Stored:
-        """See `Store.create`."""
-        with _LocalWriter(self, check_path(path), None) as file:
+        with _LocalWriter(self, path, None) as file:
             file.write(data)
             return file.finish()
 
     def read(self, path: str, *, bytes_max: int, sha256: str | None = None) -> memoryview:
-        """See `Store.read`. A file of `MAPPED_BYTES_MIN` or more is mapped: it may be removed, and must not be cut."""
         try:
             with (self.root / check_path(path)).open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                if size > bytes_max:
-                    raise too_large(self.url, path, size, bytes_max)
-                # What is mapped can be changed in place after it was verified.
+                self._check_size(path, size, bytes_max)
+                # A mapped file could be changed in place after its signature was verified.
                 if size and size >= MAPPED_BYTES_MIN and not self.settings.trusted_keys:
                     data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
                 else:
                     data = memoryview(file.read(bytes_max))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            raise missing(self.url, path) from None
+            raise self._missing(path) from None
         except OSError as error:
             self.refuse(path, error)
-        return verified(self.url, path, data, sha256)
+        return self._verified(path, data, sha256)
 
     def entries(self, folder: str) -> list[Entry]:
-        """See `Store.entries`."""
         return [entry for entry in self._scan(folder) if not entry.name.startswith(".")]
 
     def leftovers(self, folder: str) -> list[str]:
-        """See `Store.leftovers`."""
         return [entry.name for entry in self._scan(folder) if _LEFTOVER.fullmatch(entry.name)]
 
     def sweep(self, folder: str, name: str) -> None:
-        """See `Store.sweep`."""
         if not _LEFTOVER.fullmatch(name):
             message = f"{name!r} is not an unfinished file"
             raise StoreError(message, help="sweep only files that `leftovers` returned")
         (self.root / check_path(folder) / name).unlink(missing_ok=True)
 
     def size(self, path: str) -> int | None:
-        """See `Store.size`."""
         file = self.root / check_path(path)
         try:
             return file.stat().st_size if file.is_file() else None
@@ -105,132 +91,115 @@ class LocalStore(Store):
             self.refuse(path, error)
 
     def remove(self, path: str) -> None:
-        """See `Store.remove`. Folders that become empty go with it."""
         file = self.root / check_path(path)
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
             self.refuse(path, error)
-        # One that is not empty, or that another writer has just made use of, stays.
+        # A folder that is not empty, or that another writer has just begun to use, stays.
         with contextlib.suppress(OSError):
             for folder in file.relative_to(self.root).parents[:-1]:
                 (self.root / folder).rmdir()
 
     def walk(self, folder: str) -> list[FileFound]:
-        """See `Store.walk`."""
-        found: list[FileFound] = []
-        waiting = [check_path(folder)]
-        while waiting:
-            place = waiting.pop()
-            for entry in self._scan(place):
-                path = f"{place}/{entry.name}"
+        files: list[FileFound] = []
+        pending = [check_path(folder)]
+        while pending:
+            current = pending.pop()
+            for entry in self._scan(current):
+                path = f"{current}/{entry.name}"
                 if entry.is_folder:
-                    waiting.append(path)
+                    pending.append(path)
                     continue
-                # What was removed since it was listed is not there.
+                # A file removed since it was listed is left out.
                 with contextlib.suppress(FileNotFoundError):
-                    said = (self.root / path).stat()
+                    stat = (self.root / path).stat()
                     is_finished = not _LEFTOVER.fullmatch(entry.name)
-                    found.append(FileFound(path, said.st_size, said.st_mtime_ns // 1_000_000, is_finished))
-            if len(found) > self.settings.entries_max:
-                message = f"{self.url}/{folder} has more than {self.settings.entries_max} files"
-                raise Oversize(message, help="sweep old versions with `streamlearn gc`")
-        return sorted(found, key=lambda one: one.path)
+                    files.append(FileFound(path, stat.st_size, stat.st_mtime_ns // 1_000_000, is_finished))
+            self._check_count(folder, len(files), "files")
+        return sorted(files, key=lambda file: file.path)
 
     def prune(self, folder: str) -> None:
-        """See `Store.prune`. A writer that has just made a folder makes it again."""
-        place = self.root / check_path(folder)
-        for inner, _, _ in os.walk(place, topdown=False):
+        for inner, _, _ in os.walk(self.root / check_path(folder), topdown=False):
             with contextlib.suppress(OSError):
                 Path(inner).rmdir()
 
     def refuse(self, path: str, error: OSError) -> NoReturn:
-        """The error of a folder that the file system keeps from us."""
+        """Raise the error of a file that the file system does not let us use."""
         message = f"{self.url}/{path}: {error.strerror}"
         raise StoreUnreachable(message, help="check the folder, its free space and its permissions") from None
 
     def _scan(self, folder: str) -> list[Entry]:
-        found: list[Entry] = []
+        entries: list[Entry] = []
         try:
             with os.scandir(self.root / check_path(folder)) as scanned:
                 for entry in scanned:
-                    found.append(Entry(entry.name, entry.is_dir()))
-                    if len(found) > self.settings.entries_max:
-                        message = f"{self.url}/{folder} has more than {self.settings.entries_max} entries"
-                        raise Oversize(message, help="sweep old versions with `streamlearn gc`")
+                    entries.append(Entry(entry.name, entry.is_dir()))
+                    self._check_count(folder, len(entries), "entries")
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             self.refuse(folder, error)
-        return sorted(found, key=lambda entry: entry.name)
+        return sorted(entries, key=lambda entry: entry.name)
 
 
 class _LocalWriter(FileWriter):
-    """A file beside the place it is for.
-
-    Args:
-        store: Where.
-        path: The path, or with a suffix what stands before the digest.
-        suffix: What stands after the digest; None for a path that is whole.
-    """
+    """A file under a temporary name in its final folder."""
 
     def __init__(self, store: LocalStore, path: str, suffix: str | None) -> None:
-        super().__init__()
-        self._store, self._path, self._suffix = store, path, suffix
-        self._waiting = bytearray()
+        super().__init__(path, suffix)
+        self._store = store
+        self._buffer = bytearray()
         self._folder = (store.root / path).parent
         self._file = self._folder / f".{os.getpid()}-{uuid.uuid4().hex}.part"
         try:
-            self._descriptor = _opened(self._file)
+            self._descriptor = _create(self._file)
         except OSError as error:
             store.refuse(path, error)
 
     def _write(self, view: memoryview) -> None:
-        # Arrow writes column by column and pads each; what is small waits for more.
-        if len(self._waiting) + len(view) < _WAITING_BYTES_MAX:
-            self._waiting += view
+        # Arrow writes column by column and pads each, so small pieces are collected.
+        if len(self._buffer) + len(view) < _BUFFER_BYTES_MAX:
+            self._buffer += view
             return
         self._drain()
-        self._put(view)
+        self._write_through(view)
 
     def _drain(self) -> None:
-        waiting, self._waiting = self._waiting, bytearray()
-        self._put(memoryview(waiting))
+        buffer, self._buffer = self._buffer, bytearray()
+        self._write_through(memoryview(buffer))
 
-    def _put(self, view: memoryview) -> None:
+    def _write_through(self, view: memoryview) -> None:
         try:
             while view:
-                view = view[os.write(self._descriptor, view[:_PUT_BYTES_MAX]) :]
+                view = view[os.write(self._descriptor, view[:_WRITE_BYTES_MAX]) :]
         except OSError as error:
             self._store.refuse(self._path, error)
 
     def finish(self) -> Stored:
-        """See `FileWriter.finish`."""
-        sha256 = self._digest.hexdigest()
-        path = self._path if self._suffix is None else f"{self._path}-{sha256[:DIGEST_CHARS]}{self._suffix}"
-        stored = Stored(path, self.bytes, sha256)
+        stored = self._stored()
         try:
             self._drain()
             os.fsync(self._descriptor)
-            os.link(self._file, self._store.root / path)
+            os.link(self._file, self._store.root / stored.path)
             _sync_folder(self._folder)
         except FileExistsError:
             self._check_same(stored)
-            # Whoever wrote it may have died before this.
+            # Its writer may have died before this step.
             _sync_folder(self._folder)
         except OSError as error:
             if error.errno in _NO_LINKS:
                 message = f"{self._store.url}: this file system has no hard links ({error.strerror})"
                 raise StoreUnfit(message, help="keep the store on a local disk, or in an object store") from None
-            self._store.refuse(path, error)
+            self._store.refuse(stored.path, error)
         finally:
             self.abandon()
         return stored
 
     def _check_same(self, stored: Stored) -> None:
-        """A name with a digest may be there already, written by someone who died then: if it is the same file."""
+        """Accept an existing file with a digest in its name if its contents are the same: its writer died."""
         if self._suffix is None:
-            raise taken(self._store.url, stored.path) from None
+            raise self._store._taken(stored.path) from None
         try:
             self._store.read(stored.path, bytes_max=stored.bytes, sha256=stored.sha256)
         except (BadRecord, Oversize) as error:
@@ -238,25 +207,28 @@ class _LocalWriter(FileWriter):
             raise FileTaken(message, help="the file was changed or damaged; remove it") from error
 
     def abandon(self) -> None:
-        """See `FileWriter.abandon`."""
         if not self.closed:
             self.closed = True
             os.close(self._descriptor)
             self._file.unlink(missing_ok=True)
 
 
-def _opened(file: Path) -> int:
-    for _ in range(_OPENS_MAX - 1):
+def _create(file: Path) -> int:
+    """Create a file and its folders, and return its descriptor."""
+    attempts_left = _OPENS_MAX
+    while True:
         _make_folder(file.parent)
-        # Whoever removes the last file of a folder takes the folder away, perhaps just now.
-        with contextlib.suppress(FileNotFoundError):
+        try:
             return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    _make_folder(file.parent)
-    return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileNotFoundError:
+            # A process that removes the last file of a folder also removes the folder, perhaps just now.
+            attempts_left -= 1
+            if not attempts_left:
+                raise
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder that is still there after a loss of power."""
+    """Make a folder that survives a power loss."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)

@@ -1,4 +1,4 @@
-"""Limits of files and of loading. What `[versions]` says of them is in `Store.files` and `Store.loading`."""
+"""Limits of files and of loading. `Store.files` and `Store.loading` take some of them from `[versions]`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,11 @@ from streamlearn.struct_decoder import from_plain
 __all__ = ["FileSettings", "LoadSettings", "ScanSettings", "checked"]
 
 _MIB = 1 << 20
-
-
 Limits = TypeVar("Limits", bound=Struct)
 
 
 def checked(settings: Limits) -> Limits:
-    """Settings that were made by hand, when they are within their bounds.
-
-    Raises:
-        ConfigError: One is not.
-    """
+    """Return settings that code constructed; raises `ConfigError` if a value is out of bounds."""
     try:
         return from_plain(msgspec.structs.asdict(settings), type(settings))
     except msgspec.ValidationError as error:
@@ -35,9 +29,9 @@ class FileSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """How files of versions are written.
 
     Attributes:
-        file_bytes_max: No file becomes larger, so that whoever reads one needs no more memory. Lower it where
-            serving nodes are small, raise it for fewer requests to an object store.
-        manifest_bytes_max: A version whose manifest would be larger is not written.
+        file_bytes_max: The largest file, which bounds the memory a reader needs. Lower it for small serving nodes;
+            raise it for fewer requests to an object store.
+        manifest_bytes_max: A version with a larger manifest is not written.
     """
 
     file_bytes_max: Annotated[int, Meta(ge=65_536, le=1 << 30)] = 64 * _MIB
@@ -45,16 +39,13 @@ class FileSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class LoadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How versions are read.
+    """How versions are read. Larger files and manifests, and longer chains, are refused.
 
     Attributes:
-        fetch_threads: Files fetched and verified at once while earlier ones are staged; one more than these are held
-            in memory.
+        fetch_threads: Files fetched and verified at once while earlier ones are staged; memory holds one more.
         stage_threads: Threads that share the staging of one file.
-        file_bytes_max: A version with a larger file is refused.
-        manifest_bytes_max: A larger manifest is refused.
-        deltas_max: A chain with more deltas after its base is refused: it would take too long to read.
-        retire_wait_ms_max: How long readers of a version that is passed over are waited for.
+        deltas_max: Deltas after the base of a chain; more would take too long to read.
+        retire_wait_ms_max: How long to wait for readers of an intermediate version before the next one.
     """
 
     fetch_threads: Annotated[int, Meta(ge=1, le=64)] = 4
@@ -66,12 +57,12 @@ class LoadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class ScanSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much of versions is held at once by what works on whole ones: compaction, reverts, `diff`, exports.
+    """How much memory compaction, reverts, `diff` and exports use for rows.
 
     Attributes:
-        scan_bytes_max: Memory for rows of a table. What does not fit is worked on range of parts by range, and files
-            are read once for each. Raise it where versions are large and memory is not scarce.
-        scan_bytes_min: So much is taken in any case; beyond it no more than half of a shard's base.
+        scan_bytes_max: Memory for rows of a table. A larger table is processed by ranges of parts, and its files are
+            read once for each range. Raise it if versions are large and memory is plentiful.
+        scan_bytes_min: Always available; beyond it, at most half the size of a shard's base is used.
     """
 
     scan_bytes_max: Annotated[int, Meta(ge=_MIB)] = 512 * _MIB

@@ -1,4 +1,4 @@
-"""The URL of a store: which file system, and where on it. It knows no file system."""
+"""The URL of a store: the file system and the path on it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class StoreUrl:
     """A parsed URL.
 
     Attributes:
-        protocol: What fsspec calls the file system; "file" for a folder of this machine.
-        root: Where the store lies on it: an absolute path for a folder.
+        protocol: fsspec's name of the file system; "file" for a local folder.
+        root: The store's path on it; absolute for a local folder.
     """
 
     protocol: str
@@ -34,10 +34,10 @@ class StoreUrl:
 
 
 def parse_store_url(url: str) -> StoreUrl:
-    """Parse a store's URL, or the path of a folder.
+    """Parse the URL of a store, or the path of a folder.
 
     Raises:
-        UsageError: It is none. A URL with credentials is refused without repeating it.
+        UsageError: The URL is invalid. For a URL with credentials the message does not repeat it.
 
     Examples:
         >>> parse_store_url("s3://models/ctr")
@@ -65,15 +65,9 @@ def parse_store_url(url: str) -> StoreUrl:
 
 
 def check_path(path: str) -> str:
-    """A path within a store, which never leads out of it.
-
-    Raises:
-        UsageError: It is none.
-    """
+    """Return a path within a store; raises `UsageError` if it is invalid or could lead out of it."""
     if len(path) > _PATH_CHARS_MAX or not _PATH.fullmatch(path):
         message = f"{path[:_PATH_CHARS_MAX]!r} is not a path within a store"
-        raise UsageError(
-            message,
-            help=("use names of letters, digits, `_`, `-` and `.`, separated by `/`; a name must not begin with a dot"),
-        )
+        help = "use names of letters, digits, `_`, `-` and `.`, separated by `/`; a name must not begin with a dot"
+        raise UsageError(message, help=help)
     return path

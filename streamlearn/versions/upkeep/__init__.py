@@ -1,3 +1,3 @@
-"""Upkeep: what keeps a store small and sound: retention, compaction, verification, reverts, exchange."""
+"""Upkeep: keeps a store small and sound, by retention, compaction, verification, reverts and exchange."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Diff: what is another in one version than in another, table by table and tensor by tensor, from files alone."""
+"""Diff: the differences between two versions, table by table and tensor by tensor, from files alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from streamlearn.errors import UsageError
 from streamlearn.table import Changes
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.loading import load_tensors
-from streamlearn.versions.format.manifest import PARTS, VersionRef
-from streamlearn.versions.format.scratch import Progress, Scratch
+from streamlearn.versions.format.manifest import VersionRef
+from streamlearn.versions.format.scratch import Progress
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.settings import LoadSettings, ScanSettings, checked
-from streamlearn.versions.upkeep.table_diff import Compared
+from streamlearn.versions.upkeep.table_diff import TableComparison
+from streamlearn.versions.upkeep.table_scan import scan_table
 
 __all__ = ["DenseMove", "Diff", "RowMove", "TableDiff", "diff"]
 
@@ -30,12 +31,9 @@ _TOP_MAX = 100_000
 
 @dataclass(frozen=True)
 class RowMove:
-    """How far a row moved.
+    """How far the row of a key moved: the L2 norm of its difference, infinite where a row is not finite.
 
-    Attributes:
-        key: Its key.
-        norm: L2 norm of the difference; infinite where a row is not finite.
-        is_nan: Whether a number of it is NaN, in one of the versions.
+    `is_nan` says whether the row has a NaN in one of the versions.
     """
 
     key: int
@@ -45,17 +43,16 @@ class RowMove:
 
 @dataclass(frozen=True)
 class TableDiff:
-    """What is another in a table.
+    """The differences of a table.
 
     Attributes:
-        table: Its name.
-        keys: Keys in the first version, and in the second.
+        keys: The number of keys in the first and in the second version.
         created: Keys that only the second has.
         gone: Keys that only the first has.
-        changed: Keys whose row is another; of a table that learns, as training has it.
-        touched: Keys whose row is the same, and its optimizer state or use is another.
-        norm: L2 norm over all rows that changed.
-        largest: The rows that moved farthest, farthest first; of equal ones the smaller key.
+        changed: Keys with another row; for a table that learns, another training row.
+        touched: Keys with the same row and another optimizer state or use.
+        norm: L2 norm over all changed rows.
+        largest: The rows that moved farthest, farthest first; of equal ones the smaller key first.
     """
 
     table: str
@@ -70,15 +67,10 @@ class TableDiff:
 
 @dataclass(frozen=True)
 class DenseMove:
-    """How far a tensor moved.
+    """How far a tensor moved, as L2 norms; the norms before and after are None in a version without the tensor.
 
-    Attributes:
-        name: Its name.
-        norm: L2 norm of the difference; None where it is in one of the two only, or of another shape.
-        norm_before: L2 norm in the first version; None where it is not there.
-        norm_after: L2 norm in the second version; None where it is not there.
-        number_max: The largest difference of one number; None where there is none.
-        is_nan: Whether a number of it is NaN, in one of the versions.
+    `norm`, that of the difference, and `number_max`, the largest difference of one number, are None if only one version
+    has the tensor, or its shape changed. `is_nan` says whether it has a NaN in one of the versions.
     """
 
     name: str
@@ -93,12 +85,8 @@ class DenseMove:
 class Diff:
     """Two versions side by side.
 
-    Attributes:
-        before: The first version.
-        after: The second one.
-        tables: By table, in their order.
-        dense: By tensor, farthest first; those in one of the two only come first.
-        metrics: By name, of the first and of the second version; None where one does not have it.
+    Tensors (`dense`) that only one version has come first, then the others, farthest first. `metrics` has both values
+    of each, None if a version lacks it.
     """
 
     before: VersionRef
@@ -119,21 +107,15 @@ def diff(
     limits: LoadSettings | None = None,
     progress: Progress | None = None,
 ) -> Diff:
-    """Compare two versions.
+    """Compare two versions; the first may be the older or the newer one.
 
-    Args:
-        store: Where they are.
-        model: The model.
-        before: The one that is first; it may be the older or the newer one.
-        after: The other.
-        top: How many of the rows that moved farthest are named, of each table.
-        scan: How much memory may be taken for rows; dense weights are held whole, of both.
-        limits: Limits of reading.
-        progress: Told after every few parts how many are done, of all tables together.
+    `top` is the number of rows that are named in each table, those that moved farthest. `scan` limits the memory for
+    rows; the dense weights of both versions are held in memory. `progress` takes the number of parts done and of all
+    parts, over all tables.
 
     Raises:
-        VersionDefect: There is no such version, or something of a chain is not what it is to be.
-        Oversize: Not even one part fits into `scan_bytes_max`.
+        VersionDefect: There is no such version, or a chain is damaged.
+        Oversize: A single part does not fit into `scan_bytes_max`.
     """
     if not 0 <= top <= _TOP_MAX:
         message = f"top is {top}"
@@ -143,19 +125,17 @@ def diff(
     first, second = chains
     names = [[record.name for record in chain.manifest.tables] for chain in chains]
     if names[0] != names[1]:
-        said = f"its tables are {names[1]}, but those of version {before} are {names[0]}"
-        raise defective(second.head.folder, "incompatible", said)
+        message = f"its tables are {names[1]}, but those of version {before} are {names[0]}"
+        raise defective(second.head.folder, "incompatible", message)
     # The older one first, so that the newer is read on top of it.
     is_turned = first.version > second.version
     ordered = chains[::-1] if is_turned else chains
     tables = []
-    for number, name in enumerate(names[0]):
-        found = _Tally(name, top)
-        for done, pair in Scratch(ordered, name, memory, reading).exports((0, PARTS)):
-            found.add(*(pair[::-1] if is_turned else pair))
-            if progress is not None:
-                progress(number * PARTS + done, len(names[0]) * PARTS)
-        tables.append(found.total())
+    for name in names[0]:
+        tally = _Tally(name, top)
+        for pair in scan_table(ordered, name, scan=memory, limits=reading, progress=progress):
+            tally.add(*(pair[::-1] if is_turned else pair))
+        tables.append(tally.total())
     dense = [load_tensors(store, chain.head, settings=reading) for chain in chains]
     metrics = [chain.manifest.metrics for chain in chains]
     both = {name: (metrics[0].get(name), metrics[1].get(name)) for name in sorted({*metrics[0], *metrics[1]})}
@@ -163,31 +143,32 @@ def diff(
 
 
 class _Tally:
-    """What is another in a table, as its parts come."""
+    """Sums up the differences of a table, part by part."""
 
     def __init__(self, table: str, top: int) -> None:
         self._table, self._top = table, top
         self._keys = [0, 0]
         self._counts = dict.fromkeys(("created", "gone", "changed", "touched"), 0)
         self._squares = 0.0
-        # The smallest of those that are kept is first; of equal norms that with the larger key.
+        # A heap of (norm, -key, is_nan): its first entry is the next to drop, of equal norms the larger key.
         self._largest: list[tuple[float, int, bool]] = []
 
     def add(self, before: Changes, after: Changes) -> None:
-        """Take the same parts of both."""
-        found = Compared.of(before, after)
+        """Add the same parts of both versions."""
+        comparison = TableComparison.of(before, after)
+        changed = len(comparison.moved[0])
         self._keys = [self._keys[0] + len(before), self._keys[1] + len(after)]
-        self._counts["created"] += len(found.created)
-        self._counts["gone"] += len(found.gone)
-        self._counts["changed"] += len(found.moved[0])
-        self._counts["touched"] += len(found.changed[0]) - len(found.moved[0])
-        norms, nans = _norms(before, after, found)
+        self._counts["created"] += len(comparison.created)
+        self._counts["gone"] += len(comparison.gone)
+        self._counts["changed"] += changed
+        self._counts["touched"] += len(comparison.changed[0]) - changed
+        norms, nans = _norms(before, after, comparison)
         self._squares += float(np.square(norms).sum())
-        self._keep(before.keys[found.moved[0]], norms, nans)
+        self._keep(before.keys[comparison.moved[0]], norms, nans)
 
     def total(self) -> TableDiff:
-        """All of it."""
-        ordered = sorted(self._largest, key=lambda one: (-one[0], -one[1]))
+        """The sum."""
+        ordered = sorted(self._largest, key=lambda entry: (-entry[0], -entry[1]))
         largest = tuple(RowMove(-key, norm, is_nan) for norm, key, is_nan in ordered)
         norm = float(np.sqrt(self._squares))
         return TableDiff(self._table, (self._keys[0], self._keys[1]), **self._counts, norm=norm, largest=largest)
@@ -195,22 +176,21 @@ class _Tally:
     def _keep(self, keys: npt.NDArray[np.uint64], norms: npt.NDArray[np.float64], nans: npt.NDArray[np.bool_]) -> None:
         if not self._top:
             return
-        # No more than these can be among the farthest; ties at the edge all come along.
+        # Only the largest norms can be among the farthest, with all ties at the edge.
         if len(norms) > self._top:
             edge = np.partition(norms, len(norms) - self._top)[len(norms) - self._top]
             at = norms >= edge
             keys, norms, nans = keys[at], norms[at], nans[at]
         for key, norm, is_nan in zip(keys.tolist(), norms.tolist(), nans.tolist(), strict=True):
-            if len(self._largest) < self._top:
-                heapq.heappush(self._largest, (norm, -key, is_nan))
-            else:
-                heapq.heappushpop(self._largest, (norm, -key, is_nan))
+            push = heapq.heappush if len(self._largest) < self._top else heapq.heappushpop
+            push(self._largest, (norm, -key, is_nan))
 
 
-def _norms(before: Changes, after: Changes, found: Compared) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """How far rows moved, infinity for what is no number, which so is larger than all others; and which have a NaN."""
-    mine, theirs = found.moved
-    old, new = (_floats(one, at) for one, at in ((before, mine), (after, theirs)))
+def _norms(
+    before: Changes, after: Changes, comparison: TableComparison
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """How far rows moved, with infinity in place of NaN so that it counts as the largest; and which rows have a NaN."""
+    old, new = (_floats(changes, at) for changes, at in zip((before, after), comparison.moved, strict=True))
     with np.errstate(invalid="ignore", over="ignore"):
         norms = np.sqrt(np.square(new - old).sum(axis=1))
     nans: npt.NDArray[np.bool_] = np.logical_or.reduce(np.isnan(new) | np.isnan(old), axis=1)
@@ -224,17 +204,18 @@ def _floats(changes: Changes, at: npt.NDArray[np.int64]) -> npt.NDArray[np.float
 
 def _moves(before: dict[str, Array], after: dict[str, Array]) -> Iterator[DenseMove]:
     moves = [_move(name, before.get(name), after.get(name)) for name in {*before, *after}]
-    yield from sorted(moves, key=lambda one: (one.norm is not None, -(one.norm or 0.0), one.name))
+    yield from sorted(moves, key=lambda move: (move.norm is not None, -(move.norm or 0.0), move.name))
 
 
 def _move(name: str, before: Array | None, after: Array | None) -> DenseMove:
-    norms = [None if one is None else _norm(_wide(one)) for one in (before, after)]
-    is_nan = any(bool(np.isnan(_wide(one)).any()) for one in (before, after) if one is not None)
-    if before is None or after is None or before.shape != after.shape:
+    old, new = (None if tensor is None else _wide(tensor) for tensor in (before, after))
+    norms = [None if tensor is None else _norm(tensor) for tensor in (old, new)]
+    is_nan = any(bool(np.isnan(tensor).any()) for tensor in (old, new) if tensor is not None)
+    if old is None or new is None or old.shape != new.shape:
         return DenseMove(name, None, norms[0], norms[1], None, is_nan)
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(_wide(after) - _wide(before))
-    return DenseMove(name, _norm(apart), norms[0], norms[1], _told(float(apart.max(initial=0.0))), is_nan)
+        apart = np.abs(new - old)
+    return DenseMove(name, _norm(apart), norms[0], norms[1], _or_inf(float(apart.max(initial=0.0))), is_nan)
 
 
 def _wide(tensor: Array) -> Array:
@@ -243,9 +224,9 @@ def _wide(tensor: Array) -> Array:
 
 def _norm(wide: Array) -> float:
     with np.errstate(invalid="ignore", over="ignore"):
-        return _told(float(np.sqrt(np.square(np.abs(wide)).sum())))
+        return _or_inf(float(np.sqrt(np.square(np.abs(wide)).sum())))
 
 
-def _told(number: float) -> float:
-    """The number; infinity for what is none, so that it is larger than all others."""
+def _or_inf(number: float) -> float:
+    """The number, or infinity in place of NaN, so that it counts as the largest."""
     return number if np.isfinite(number) else float("inf")

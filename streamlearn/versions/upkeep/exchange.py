@@ -1,4 +1,4 @@
-"""Exchange: a version as a plain folder that anything reads, and such a folder as the first version of a store."""
+"""Exchange: a version as a plain folder for any reader, and such a folder as the first version of a model."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph
 from streamlearn.versions.format.loading import load_bytes, load_tensors
 from streamlearn.versions.format.log import Log
 from streamlearn.versions.format.manifest import PARTS, Cut, Head, TableRecord
-from streamlearn.versions.format.scratch import Parts, Progress, Scratch, row_bytes, table_of
+from streamlearn.versions.format.scratch import Parts, Progress, row_bytes, table_of
 from streamlearn.versions.format.writer import Committed, VersionWriter
 from streamlearn.versions.pointer.request import OBEYED
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.layout import version_folder
 from streamlearn.versions.store.settings import FileSettings, LoadSettings, ScanSettings, checked
+from streamlearn.versions.upkeep.table_scan import scan_table
 
-__all__ = ["Exchanged", "export_version", "import_version"]
+__all__ = ["ExportedVersion", "export_version", "import_version"]
 
 Array = npt.NDArray[Any]
 
@@ -44,12 +45,12 @@ _VERSION, _README, _DENSE, _GOLDEN, _TABLES, _GRAPH = (
     "version.json", "README.txt", "dense.npz", "golden.npz", "tables", "graph"
 )  # fmt: skip
 _VERSION_BYTES_MAX = 16 << 20
-# Of keys without a row, for who reads the folder without this package; a test runs it as it stands.
+# The initial rows, for readers of the folder without this package; a test runs this text.
 _INITIAL = """\
   import numpy as np
 
   def initial_rows(keys, dim, initial_range, seed):
-      def draw(seed, at):  # place `at` of the sequence of SplitMix64 that `seed` begins; uint64, modulo 2**64
+      def draw(seed, at):  # number `at` of the SplitMix64 sequence of `seed`; uint64, modulo 2**64
           value = seed + (at + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
           value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
           value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -57,7 +58,7 @@ _INITIAL = """\
 
       keys = np.asarray(keys, np.uint64)[:, None]
       bits = draw(draw(np.uint64(seed), keys), np.arange((dim + 1) // 2, dtype=np.uint64))
-      # Two numbers of 24 bits a draw: of the low half, and of the high half.
+      # Two numbers of 24 bits from each draw: from its low half and its high half.
       halves = np.stack([bits & np.uint64(0xFFFFFFFF), bits >> np.uint64(32)], axis=2).reshape(len(keys), -1)
       whole = (halves[:, :dim] >> np.uint64(8)).astype(np.int64) - 2**23
       return whole.astype(np.float32) * (np.float32(initial_range) * np.float32(2.0**-23))
@@ -73,23 +74,20 @@ class _ExportedFile(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-class Exchanged(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`version.json`: what an exported folder is.
+class ExportedVersion(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`version.json`: the description of an exported folder.
 
     Attributes:
-        format: Of the folder.
-        model: The model it was exported from.
-        version: The version.
-        run: The run that wrote it.
-        fingerprint: Of the model.
+        run: The run that wrote the version.
+        fingerprint: The fingerprint of the model.
         windows: Id of the window settings.
-        tables: The tables; rows in the folder are float32, whatever `row_type` says that versions store.
+        tables: The tables; rows in the folder are float32, even if `row_type` says otherwise.
         rows: Rows by table.
         watermark_ms: Event time up to which samples were complete.
-        metrics: Numbers by name.
-        graph: Id of the graph in `graph/`; null where there is none.
+        graph: Id of the graph in `graph/`; null if there is none.
         files: Tables, dense weights and golden requests.
-        labels: The names of the labels, in order; null where the version named none.
+        labels: The names of the labels, in order; null if the version named none.
+        format: The format of the folder.
     """
 
     model: str
@@ -116,24 +114,16 @@ def export_version(
     scan: ScanSettings | None = None,
     limits: LoadSettings | None = None,
     progress: Progress | None = None,
-) -> Exchanged:
-    """Write a version as a folder that is read without this package.
+) -> ExportedVersion:
+    """Write a version, or the newest one, as a folder that can be read without this package.
 
-    Rows are as they are served, as float32. What only training knows, optimizer state, use, marks and positions, is not
-    in it. The folder appears whole.
-
-    Args:
-        store: Where the version is.
-        model: The model.
-        version: Which; None for the newest.
-        folder: Where to; nothing may be there.
-        scan: How much memory may be taken for rows; dense weights are held whole.
-        limits: Limits of reading.
-        progress: Told after every few parts how many are done, of all tables together.
+    Rows are those that are served, as float32. The folder lacks what only training needs: optimizer state, use, marks
+    and positions. It appears as a whole, and must not exist before. `scan` limits the memory for rows; dense weights
+    are held in memory. `progress` takes the number of parts done and of all parts, over all tables.
 
     Raises:
-        VersionDefect: There is no such version, or something of it is not what it is to be.
-        UsageError: Something is in the place of the folder.
+        VersionDefect: There is no such version, or it is damaged.
+        UsageError: The folder exists.
     """
     reading, memory = checked(limits or store.loading), checked(scan or ScanSettings())
     chain = Chain.find(store, model, version, settings=reading)
@@ -145,27 +135,32 @@ def export_version(
     try:
         (scratch / _TABLES).mkdir()
         rows = {}
-        for number, record in enumerate(manifest.tables):
-            rows_of = Scratch([chain], record.name, memory, reading, training=False)
-            found = _told(rows_of, (number, len(manifest.tables)), progress)
-            rows[record.name] = _write_table(scratch / _TABLES / f"{record.name}.arrow", record, found)
+        for record in manifest.tables:
+            scanned = scan_table([chain], record.name, scan=memory, limits=reading, progress=progress, training=False)
+            path = scratch / _TABLES / f"{record.name}.arrow"
+            rows[record.name] = _write_table(path, record, (changes for (changes,) in scanned))
         _write_arrays(scratch / _DENSE, load_tensors(store, chain.head, settings=reading))
         golden = load_bytes(store, chain.head, "golden", settings=reading)
-        _write_arrays(scratch / _GOLDEN, {name: np.frombuffer(one, np.uint8) for name, one in golden.items()})
+        _write_arrays(scratch / _GOLDEN, {name: np.frombuffer(data, np.uint8) for name, data in golden.items()})
         if manifest.graph is not None:
             get_graph(store, model, manifest.graph, scratch / _GRAPH)
-        said = Exchanged(
+        exported = ExportedVersion(
             model=model, version=manifest.version, run=manifest.run, fingerprint=manifest.fingerprint,
             windows=manifest.windows, tables=manifest.tables, rows=rows, watermark_ms=manifest.watermark_ms,
             metrics=manifest.metrics, graph=manifest.graph, labels=manifest.labels,
             files=tuple(_described(scratch, manifest.tables)),
         )  # fmt: skip
-        (scratch / _README).write_text(_readme(said))
-        (scratch / _VERSION).write_bytes(msgspec.json.format(msgspec.json.encode(said), indent=2) + b"\n")
-        _placed(scratch, folder)
+        (scratch / _README).write_text(_readme(exported))
+        (scratch / _VERSION).write_bytes(msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n")
+        try:
+            scratch.rename(folder)
+        except OSError as error:
+            if folder.exists():
+                raise _occupied(folder) from error
+            raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return said
+    return exported
 
 
 def import_version(
@@ -180,88 +175,72 @@ def import_version(
     progress: Progress | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Committed:
-    """Make an exported folder the first version of a model that has none.
+    """Make an exported folder the first version of a model that has none; `model` is its name in this store.
 
-    Optimizer state begins anew, rows were never used, and nothing is known of topics: positions are none.
+    Optimizer state starts fresh, rows count as never used, and there are no positions of topics.
 
-    Args:
-        store: Where to.
-        model: The model's name here.
-        folder: What `export_version` wrote.
-        run: The fencing number of who writes it, or what takes one: asked when nothing stands against the import any
-            more, since whoever takes one ends the run before.
-        version: Its number.
-        files: Limits of files that are written.
-        scan: How much memory may be taken for rows; dense weights are held whole.
-        progress: Told after every few parts how many are done, of all tables together.
-        clock: When it is written.
+    `run` is the fencing number of the writer, or takes one. It is called after all checks, because taking a number ends
+    the previous run. `scan` limits the memory for rows; dense weights are held in memory. `progress` takes the number
+    of parts done and of all parts, over all tables.
 
     Raises:
         UsageError: The model has versions, or its name or a number is out of bounds.
-        BadRecord: The folder is not one that was exported, or was changed since.
+        BadRecord: The folder is not an exported version, or was changed since.
         FileTaken: Another writer committed the first version meanwhile.
     """
-    version_folder(model, "bases", version, 1 if callable(run) else run)  # refuses what is no model, number or run
+    version_folder(model, "bases", version, 1 if callable(run) else run)  # refuses an invalid model, number or run
     store.signatures.check_can_sign()
-    said, memory = _read_version(folder), checked(scan or ScanSettings())
+    exported, memory = _read_version(folder), checked(scan or ScanSettings())
     newest = Log(store, model).newest()
     if newest is not None:
         message = f"model {model!r} in {store.url} already has versions, the newest is {newest.version}"
         raise UsageError(message, help="import under another name, or into another store")
-    _check_files(folder, said)
-    graph = None if said.graph is None else put_graph(store, model, folder / _GRAPH)
+    _check_files(folder, exported)
+    graph = None if exported.graph is None else put_graph(store, model, folder / _GRAPH)
     number = run() if callable(run) else run
     head = Head(
-        model=model, run=number, version=version, kind="base", parent=None, fingerprint=said.fingerprint,
-        labels=said.labels, windows=said.windows, tables=said.tables,
+        model=model, run=number, version=version, kind="base", parent=None, fingerprint=exported.fingerprint,
+        labels=exported.labels, windows=exported.windows, tables=exported.tables,
     )  # fmt: skip
     writer = VersionWriter(store, head, files)
-    writer.add_rows(_changes(folder, said, memory, progress))
+    writer.add_rows(_training_rows(folder, exported, memory, progress))
     writer.add_dense(_arrays(folder / _DENSE))
-    writer.add_golden({name: one.tobytes() for name, one in _arrays(folder / _GOLDEN).items()})
-    # Requests are of the other store; those of this one begin anew.
-    metrics = {name: one for name, one in said.metrics.items() if name != OBEYED}
-    cut = Cut(watermark_ms=said.watermark_ms, graph=graph, metrics=metrics)
+    writer.add_golden({name: array.tobytes() for name, array in _arrays(folder / _GOLDEN).items()})
+    # The count of requests belongs to the other store; this store counts from the start.
+    metrics = {name: value for name, value in exported.metrics.items() if name != OBEYED}
+    cut = Cut(watermark_ms=exported.watermark_ms, graph=graph, metrics=metrics)
     return writer.finish(cut, clock=clock)
-
-
-def _told(scratch: Scratch, place: tuple[int, int], progress: Progress | None) -> Iterator[Changes]:
-    number, count = place
-    for done, (found,) in scratch.exports((0, PARTS)):
-        yield found
-        if progress is not None:
-            progress(number * PARTS + done, count * PARTS)
 
 
 def _schema(record: TableRecord) -> pa.Schema:
     return schema_of([plain("key", pa.uint64()), fixed_lists("row", pa.float32(), record.dim)], {"table": record.name})
 
 
-def _write_table(path: Path, record: TableRecord, found: Iterable[Changes]) -> int:
-    """Write rows as they are served."""
+def _write_table(path: Path, record: TableRecord, scanned: Iterable[Changes]) -> int:
+    """Write rows as float32, sorted by key within each piece; returns their number."""
     schema, count = _schema(record), 0
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        for one in found:
-            order, rows = np.argsort(one.keys), one.floats()
-            for begin in range(0, len(one), _BATCH_ROWS_MAX):
+        for changes in scanned:
+            keys, rows, order = changes.keys, changes.floats(), np.argsort(changes.keys)
+            for begin in range(0, len(keys), _BATCH_ROWS_MAX):
                 at = order[begin : begin + _BATCH_ROWS_MAX]
-                write_batch(writer, schema, [column(schema.field(0), one.keys[at]), column(schema.field(1), rows[at])])
-            count += len(one)
+                write_batch(writer, schema, [column(schema.field(0), keys[at]), column(schema.field(1), rows[at])])
+            count += len(keys)
     return count
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write an `.npz` file; `numpy.savez` has names that no array may have."""
+    """Write an `.npz` file; `numpy.savez` cannot write arrays with certain names."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name, one in arrays.items():
+        for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asarray(one), allow_pickle=False)
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
 
 
 def _arrays(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise _damaged(path, f"not a file of arrays: {error}") from None
 
@@ -276,50 +255,54 @@ def _paths(tables: Iterable[TableRecord]) -> list[str]:
     return [*(f"{_TABLES}/{record.name}.arrow" for record in tables), _DENSE, _GOLDEN]
 
 
-def _read_version(folder: Path) -> Exchanged:
+def _read_version(folder: Path) -> ExportedVersion:
     path = folder / _VERSION
     try:
         with path.open("rb") as file:
-            return from_json(file.read(_VERSION_BYTES_MAX), Exchanged)
+            return from_json(file.read(_VERSION_BYTES_MAX), ExportedVersion)
     except (OSError, msgspec.DecodeError) as error:
         raise _damaged(path, f"cannot decode the description of the folder: {error}") from None
 
 
-def _check_files(folder: Path, said: Exchanged) -> None:
-    """All files are there, and what they were."""
-    named, expected = {one.path: one for one in said.files}, _paths(said.tables)
-    if sorted(named) != sorted(expected) or sorted(said.rows) != sorted(record.name for record in said.tables):
+def _check_files(folder: Path, exported: ExportedVersion) -> None:
+    """Check that all files exist and are unchanged."""
+    named, expected = {file.path: file for file in exported.files}, _paths(exported.tables)
+    tables = sorted(record.name for record in exported.tables)
+    if sorted(named) != sorted(expected) or sorted(exported.rows) != tables:
         raise _damaged(folder / _VERSION, f"it lists {sorted(named)}, expected {sorted(expected)}")
     try:
-        found = {one.path: one for one in _described(folder, said.tables)}
-        graph = None if said.graph is None else graph_id_of(folder / _GRAPH)
+        actual = {file.path: file for file in _described(folder, exported.tables)}
+        graph = None if exported.graph is None else graph_id_of(folder / _GRAPH)
     except OSError as error:
         raise _damaged(folder, f"{error.filename}: {error.strerror}") from None
-    for path, one in named.items():
-        if found[path] != one:
-            raise _damaged(folder / path, f"it has {found[path].bytes} bytes of sha256 {found[path].sha256}, not {one}")
-    if graph != said.graph:
-        raise _damaged(folder / _GRAPH, f"it is graph {graph}, not {said.graph}")
+    for path, file in named.items():
+        if actual[path] != file:
+            what = f"it has {actual[path].bytes} bytes of sha256 {actual[path].sha256}, not {file}"
+            raise _damaged(folder / path, what)
+    if graph != exported.graph:
+        raise _damaged(folder / _GRAPH, f"it is graph {graph}, not {exported.graph}")
 
 
-def _changes(folder: Path, said: Exchanged, scan: ScanSettings, progress: Progress | None) -> Iterator[Changes]:
-    """Rows as training goes on from them, range of parts by range."""
-    for number, record in enumerate(said.tables):
-        training, rows = record.optimizer is not None, said.rows[record.name]
+def _training_rows(
+    folder: Path, exported: ExportedVersion, scan: ScanSettings, progress: Progress | None
+) -> Iterator[Changes]:
+    """Yield rows as training continues from them, one range of parts after the other."""
+    for number, record in enumerate(exported.tables):
+        training, rows = record.optimizer is not None, exported.rows[record.name]
         room = max(1, scan.scan_bytes_max // row_bytes(record, training=training))
-        # Keys are spread over parts evenly, though not to the last one.
+        # A quarter more, because keys are spread over parts only roughly evenly.
         count = min(PARTS, -(-(rows + rows // 4) // room) or 1)
         ends = [PARTS * at // count for at in range(count + 1)]
         for begin, end in pairwise(ends):
             tables = table_of(record, rows, training=training)
-            tables.stage(1, None, _given(folder, record, (begin, end)))
+            tables.stage(1, None, _exported_rows(folder, record, (begin, end)))
             yield from tables.changed(None, 1)
             if progress is not None:
-                progress(number * PARTS + end, len(said.tables) * PARTS)
+                progress(number * PARTS + end, len(exported.tables) * PARTS)
 
 
-def _given(folder: Path, record: TableRecord, parts: Parts) -> Iterator[Changes]:
-    """The rows of a file that are of these parts."""
+def _exported_rows(folder: Path, record: TableRecord, parts: Parts) -> Iterator[Changes]:
+    """Yield the rows of a table's file that belong to these parts."""
     path = folder / _TABLES / f"{record.name}.arrow"
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
@@ -328,21 +311,12 @@ def _given(folder: Path, record: TableRecord, parts: Parts) -> Iterator[Changes]
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 batch.validate(full=True)
-                keys, rows = (values(one) for one in batch.columns)
+                keys, rows = (values(array) for array in batch.columns)
                 owner = native.parts_of(keys)
                 at = (owner >= parts[0]) & (owner < parts[1])
                 yield Changes(record.name, keys[at], rows[at])
     except (pa.ArrowException, ValueError) as error:
-        raise _damaged(path, f"the table does not exist: {error}") from None
-
-
-def _placed(scratch: Path, folder: Path) -> None:
-    try:
-        scratch.rename(folder)
-    except OSError as error:
-        if folder.exists():
-            raise _occupied(folder) from error
-        raise
+        raise _damaged(path, f"not a table: {error}") from None
 
 
 def _occupied(folder: Path) -> UsageError:
@@ -353,13 +327,13 @@ def _damaged(path: Path, what: str) -> BadRecord:
     return BadRecord(f"{path}: {what}", help="export the version again; nothing was imported")
 
 
-def _readme(said: Exchanged) -> str:
-    counts = {name: f"{count} row{'' if count == 1 else 's'}" for name, count in said.rows.items()}
+def _readme(exported: ExportedVersion) -> str:
+    counts = {name: f"{count} row{'' if count == 1 else 's'}" for name, count in exported.rows.items()}
     tables = "".join(
-        f"  tables/{record.name}.arrow  {counts[record.name]} of {record.dim} numbers\n" for record in said.tables
+        f"  tables/{record.name}.arrow  {counts[record.name]} of {record.dim} numbers\n" for record in exported.tables
     )
-    graph = f"  {_GRAPH}/  the graph, a SavedModel folder; weights are its arguments\n" if said.graph else ""
-    return f"""Version {said.version} of the model {said.model!r}, as it is served.
+    graph = f"  {_GRAPH}/  the graph, a SavedModel folder; weights are its arguments\n" if exported.graph else ""
+    return f"""Version {exported.version} of the model {exported.model!r}, as it is served.
 
 {tables}  {_DENSE}  dense weights by name: numpy.load("{_DENSE}")
   {_GOLDEN}  golden requests, as bytes: `samples`, a message of samples; `logits`, an .npy file
@@ -370,8 +344,9 @@ Tables are Arrow IPC files with the columns `key` (uint64) and `row` (float32, a
   import pyarrow as pa
   table = pa.ipc.open_file(pa.memory_map("tables/NAME.arrow")).read_all()
 
-A key without a row has its initial row: numbers that hang on the key, `seed` and `initial_range` of its table alone,
-which {_VERSION} says. They are float32, uniform from -initial_range to initial_range, to the bit:
+A key without a row has its initial row. It depends only on the key and on `seed` and `initial_range` of its table,
+which {_VERSION} gives. Its numbers are float32, uniform from -initial_range to initial_range. This computes them to
+the bit:
 
 {_INITIAL}
 Optimizer state, use of rows, marks and positions are not in this folder.

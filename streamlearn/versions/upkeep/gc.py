@@ -1,6 +1,6 @@
-"""Gc: a plan of what may go from a store, and carrying it out so that the store is readable at every moment.
+"""Gc: plans which files may be removed from a store, and removes them so that the store is always readable.
 
-Which versions stay is retention's to say, and how those who read are told of it is the caller's.
+Retention decides which versions stay, and the caller informs readers.
 """
 
 from __future__ import annotations
@@ -12,30 +12,26 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import VersionDefect
 from streamlearn.settings import RetentionSettings
 from streamlearn.versions.format.log import Log
-from streamlearn.versions.format.manifest import KINDS
+from streamlearn.versions.format.manifest import KINDS, Manifest
 from streamlearn.versions.format.scratch import Progress
 from streamlearn.versions.store.interface import FileFound, Store
 from streamlearn.versions.store.layout import MANIFEST_NAME, SHAPES, VersionFolder, graph_folder, shape_folder
 from streamlearn.versions.store.settings import LoadSettings, checked
-from streamlearn.versions.upkeep.retention import CommittedFolder, Going, LooseFolder, Reason, Retained, There, retain
+from streamlearn.versions.upkeep.retention import CommittedFolder, Inventory, LooseFolder, Reason, Retained, retain
 
 __all__ = ["GcPlan", "Removal", "Swept", "plan_gc", "sweep"]
 
 _GRAPH_INDEX = "graph.json"
 _GRAPHS = "graphs"
-# What makes the rest of a folder something; it goes first.
+# The files that make a folder a version or a graph; they are removed first.
 _SEALS = (MANIFEST_NAME, _GRAPH_INDEX)
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What goes together.
+    """Files of one folder that are removed together, in order.
 
-    Attributes:
-        folder: The folder.
-        reason: Why; "leftover" for files that are of no version, in a folder that stays.
-        files: The files that go, in the order in which they do.
-        bytes: Of all of them.
+    The reason is "leftover" for files that belong to no version, in a folder that stays.
     """
 
     folder: str
@@ -44,19 +40,13 @@ class Removal:
 
     @property
     def bytes(self) -> int:
-        """Bytes that will be free."""
+        """Bytes that become free."""
         return sum(file.bytes for file in self.files)
 
 
 @dataclass(frozen=True)
 class GcPlan:
-    """What is to be done.
-
-    Attributes:
-        model: Of which model.
-        retained: Which versions stay, and the floor.
-        removals: What goes, in its order.
-    """
+    """The versions of a model that stay, and the removals in order."""
 
     model: str
     retained: Retained
@@ -64,19 +54,15 @@ class GcPlan:
 
     @property
     def bytes(self) -> int:
-        """Bytes that will be free."""
-        return sum(one.bytes for one in self.removals)
+        """Bytes that become free."""
+        return sum(removal.bytes for removal in self.removals)
 
 
 @dataclass(frozen=True)
 class Swept:
-    """What was done.
+    """The result of a sweep: files removed, and their bytes.
 
-    Attributes:
-        files: Files that were removed.
-        bytes: Of those.
-        spared: Folders that stay: they became versions since the plan was made, or are graphs that versions name
-            again.
+    `spared` are the folders that stay because they became versions since the plan, or graphs that versions name again.
     """
 
     files: int
@@ -93,34 +79,32 @@ def plan_gc(
     limits: LoadSettings | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> GcPlan:
-    """See what may go; nothing is changed.
+    """Plan what may be removed; changes nothing.
 
-    Args:
-        store: Where the model's versions are.
-        model: The model.
-        must: Versions that stay however old they are: the active one, the one before it, a held one, the canary, what
-            nodes say they need.
-        settings: How long versions stay.
-        limits: Limits of reading.
-        clock: What time it is. Files are as old as the store says: the two clocks must agree to within much less than
-            `orphan_s`.
+    The versions in `must` stay however old they are: the active one, the previous one, a held one, the canary, and
+    those that nodes report they need. The age of files comes from the store, so its clock must agree with `clock` to
+    within much less than `orphan_s`.
 
     Raises:
-        VersionDefect: It cannot be told which run's history prevails.
+        VersionDefect: It cannot be determined which run's history prevails.
         Oversize: There are more files than `entries_max`.
     """
     rules, reading = checked(settings or RetentionSettings()), checked(limits or store.loading)
     now_wall_ms = clock.wall_ms()
     log = Log(store, model, reading)
-    files = {folder: _by_folder(store.walk(folder), folder) for folder in _places(model)}
-    by_folder = {path: found for some in files.values() for path, found in some.items()}
-    retained = retain(_there(log, files, by_folder), must, rules, now_wall_ms=now_wall_ms)
-    going = {_path(model, one): one for one in retained.goes}
-    removals = [Removal(path, one.reason, _ordered(by_folder.get(path, []))) for path, one in going.items()]
+    by_place = {place: _by_folder(store.walk(place), place) for place in _places(model)}
+    by_folder = {path: files for folders in by_place.values() for path, files in folders.items()}
+    inventory = _inventory(log, by_folder, by_place[f"{model}/{_GRAPHS}"])
+    retained = retain(inventory, must, rules, now_wall_ms=now_wall_ms)
+    reasons = {
+        graph_folder(model, folder.name) if folder.reason == "unused" else folder.name: folder.reason
+        for folder in retained.goes
+    }
+    removals = [Removal(path, reason, _ordered(by_folder.get(path, []))) for path, reason in reasons.items()]
     horizon_ms = now_wall_ms - int(rules.orphan_s * 1000)
-    for path, found in by_folder.items():
-        stale = [file for file in found if file.written_wall_ms < horizon_ms]
-        if path not in going and stale and (loose := _unnamed(log, path, stale)):
+    for path, files in by_folder.items():
+        stale = [file for file in files if file.written_wall_ms < horizon_ms]
+        if path not in reasons and stale and (loose := _unnamed(log, path, stale)):
             removals.append(Removal(path, "leftover", tuple(loose)))
     return GcPlan(model, retained, tuple(removals))
 
@@ -134,18 +118,13 @@ def sweep(
     limits: LoadSettings | None = None,
     progress: Progress | None = None,
 ) -> Swept:
-    """Carry a plan out.
+    """Carry out a plan.
 
-    A manifest goes before what it names, so a folder that is half removed is an uncommitted one. Whatever stops this,
-    the versions that stay are readable, and another plan finishes it.
+    A manifest is removed before the files that it names, so a half removed folder is an uncommitted one. If this is
+    interrupted, the versions that stay are readable, and another plan finishes the work.
 
-    Args:
-        store: Where.
-        plan: What `plan_gc` gave.
-        raise_floor: Lets nobody ask for a version below the floor any more; called before anything is removed.
-        wait: Returns when whoever began to read an older version has had time to end.
-        limits: Limits of reading.
-        progress: Told after each file how many bytes are removed, and of how many.
+    Before any removal, `raise_floor` must refuse new requests for versions below the floor, and `wait` must return once
+    readers that began earlier had time to end. `progress` takes the bytes removed and the bytes to remove.
     """
     if not plan.removals:
         return Swept(0, 0, ())
@@ -169,18 +148,18 @@ def sweep(
 
 
 def _spared(store: Store, plan: GcPlan, limits: LoadSettings) -> tuple[str, ...]:
-    """What a writer made use of since the plan: folders that it committed, graphs that its versions name."""
-    by_reason = {one.folder: one.reason for one in plan.removals}
+    """The folders that a writer has used since the plan: those it committed, and graphs that its versions name."""
+    reasons = {removal.folder: removal.reason for removal in plan.removals}
     spared = [
         folder
-        for folder, reason in by_reason.items()
+        for folder, reason in reasons.items()
         if reason == "uncommitted" and store.exists(f"{folder}/{MANIFEST_NAME}")
     ]
-    if "unused" in by_reason.values():
+    if "unused" in reasons.values():
         log = Log(store, plan.model, limits)
-        staying = (log.read(one) for one in log.folders if one.path not in by_reason or one.path in spared)
-        used = {found.manifest.graph for found in staying if found is not None} - {None}
-        spared += [folder for graph in used if graph and (folder := graph_folder(plan.model, graph)) in by_reason]
+        staying = (log.read(folder) for folder in log.folders if folder.path not in reasons or folder.path in spared)
+        used = {version.manifest.graph for version in staying if version is not None} - {None}
+        spared += [folder for graph in used if graph and (folder := graph_folder(plan.model, graph)) in reasons]
     return tuple(spared)
 
 
@@ -196,49 +175,46 @@ def _places(model: str) -> list[str]:
     return [*(shape_folder(model, shape) for shape in SHAPES), f"{model}/{_GRAPHS}"]
 
 
-def _path(model: str, one: Going) -> str:
-    return graph_folder(model, one.name) if one.reason == "unused" else one.name
-
-
 def _by_folder(files: Iterable[FileFound], place: str) -> dict[str, list[FileFound]]:
-    """Files by the folder in this place that they are in, however deep."""
-    found: dict[str, list[FileFound]] = {}
+    """Group files, however deep, by the folder directly below this place."""
+    folders: dict[str, list[FileFound]] = {}
     for file in files:
         name, inner, _ = file.path.removeprefix(f"{place}/").partition("/")
         if inner:
-            found.setdefault(f"{place}/{name}", []).append(file)
-    return found
+            folders.setdefault(f"{place}/{name}", []).append(file)
+    return folders
 
 
 def _ordered(files: Iterable[FileFound]) -> tuple[FileFound, ...]:
     return tuple(sorted(files, key=lambda file: (file.path.rpartition("/")[2] not in _SEALS, file.path)))
 
 
-def _there(log: Log, files: dict[str, dict[str, list[FileFound]]], by_folder: dict[str, list[FileFound]]) -> There:
+def _inventory(log: Log, by_folder: dict[str, list[FileFound]], graphs: dict[str, list[FileFound]]) -> Inventory:
     committed, uncommitted = list[CommittedFolder](), list[LooseFolder]()
     late = set(log.superseded())
     for folder in log.folders:
-        mine = by_folder.get(folder.path, [])
-        if any(file.path == folder.manifest for file in mine):
-            committed.append(_committed(log, folder, mine, folder in late))
-        elif mine:
-            uncommitted.append(LooseFolder(folder.path, _touched_wall_ms(mine)))
-    place = f"{log.model}/{_GRAPHS}"
-    graphs = [
-        LooseFolder(path.removeprefix(f"{place}/"), _touched_wall_ms(found)) for path, found in files[place].items()
-    ]
-    return There(tuple(committed), tuple(uncommitted), tuple(graphs))
+        files = by_folder.get(folder.path, [])
+        if any(file.path == folder.manifest for file in files):
+            committed.append(_committed(log, folder, files, folder in late))
+        elif files:
+            uncommitted.append(LooseFolder(folder.path, _touched_wall_ms(files)))
+    loose = [LooseFolder(path.rpartition("/")[2], _touched_wall_ms(files)) for path, files in graphs.items()]
+    return Inventory(tuple(committed), tuple(uncommitted), tuple(loose))
 
 
 def _committed(log: Log, folder: VersionFolder, files: list[FileFound], is_superseded: bool) -> CommittedFolder:
-    try:
-        found = log.read(folder)
-    except VersionDefect:
-        found = None
-    if found is None:
+    manifest = _manifest(log, folder)
+    if manifest is None:
         return CommittedFolder(folder, None, _touched_wall_ms(files), None, is_superseded, is_damaged=True)
-    manifest = found.manifest
     return CommittedFolder(folder, manifest.parent, manifest.written_wall_ms, manifest.graph, is_superseded)
+
+
+def _manifest(log: Log, folder: VersionFolder) -> Manifest | None:
+    try:
+        version = log.read(folder)
+    except VersionDefect:
+        return None
+    return None if version is None else version.manifest
 
 
 def _touched_wall_ms(files: Iterable[FileFound]) -> int:
@@ -246,22 +222,16 @@ def _touched_wall_ms(files: Iterable[FileFound]) -> int:
 
 
 def _unnamed(log: Log, path: str, files: list[FileFound]) -> list[FileFound]:
-    """Of old files in a folder that stays: those that are not finished, and those no manifest names."""
+    """Of the old files in a folder that stays: those that are unfinished, and those that no manifest names."""
     loose = [file for file in files if not file.is_finished]
-    folder = next((one for one in log.folders if one.path == path), None)
-    try:
-        found = log.read(folder) if folder is not None else None
-    except VersionDefect:
-        found = None
-    if found is None:
+    folder = next((folder for folder in log.folders if folder.path == path), None)
+    manifest = None if folder is None else _manifest(log, folder)
+    if manifest is None:
         return loose
-    named = {f"{path}/{file.path}" for file in found.manifest.files}
-    return [
-        *loose,
-        *(
-            file
-            for file in files
-            # What others keep beside a manifest is theirs.
-            if file.is_finished and file.path not in named and file.path.removeprefix(f"{path}/").split("/")[0] in KINDS
-        ),
-    ]
+    named = {f"{path}/{file.path}" for file in manifest.files}
+    for file in files:
+        # Files that other parts keep beside a manifest stay.
+        is_of_version = file.path.removeprefix(f"{path}/").split("/")[0] in KINDS
+        if file.is_finished and file.path not in named and is_of_version:
+            loose.append(file)
+    return loose

@@ -1,7 +1,7 @@
-"""Retention: which versions stay, and which folders may go. It reads nothing and removes nothing.
+"""Retention: decides which versions stay, and which folders may be removed. It reads nothing and removes nothing.
 
-Versions from the *floor* on stay, each of them readable: the base the floor is read from, and every delta after it. Of
-bases in between, only those are kept that a version named to stay is read from, and the newest; deltas tell the rest.
+Versions from the *floor* on stay, each of them readable: the base that the floor is read from, and every delta after
+it. Other bases stay only if they are the newest, or if a version in `must` is read from them; deltas cover the rest.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from streamlearn.settings import RetentionSettings
 from streamlearn.versions.format.manifest import VersionRef
 from streamlearn.versions.store.layout import VersionFolder
 
-__all__ = ["CommittedFolder", "Going", "LooseFolder", "Reason", "Retained", "There", "retain"]
+__all__ = ["CommittedFolder", "Inventory", "LooseFolder", "Reason", "Removable", "Retained", "retain"]
 
 Reason = Literal["old", "shortened", "superseded", "uncommitted", "unreachable", "unused"]
-"""Why a folder may go.
+"""Why a folder may be removed.
 
 - old: a version before the floor.
 - shortened: a base whose version stays, and is read from an older base and deltas.
@@ -33,13 +33,8 @@ Reason = Literal["old", "shortened", "superseded", "uncommitted", "unreachable",
 class CommittedFolder:
     """A folder with a manifest.
 
-    Attributes:
-        folder: Which.
-        parent: The version before it; None for the first.
-        written_wall_ms: When it was written.
-        graph: The graph it names.
-        is_superseded: Whether an older run wrote it after a newer one had taken over.
-        is_damaged: Whether its manifest cannot be read; nothing else is known of it then.
+    `is_superseded`: an older run wrote it after a newer one had taken over. `is_damaged`: its manifest cannot be read,
+    so parent and graph are unknown.
     """
 
     folder: VersionFolder
@@ -52,11 +47,9 @@ class CommittedFolder:
 
 @dataclass(frozen=True)
 class LooseFolder:
-    """A folder that no manifest makes a version: an uncommitted one, or a graph's.
+    """A folder without a manifest: an uncommitted version, named by its path, or a graph, named by its id.
 
-    Attributes:
-        name: Its path; for a graph its id.
-        touched_wall_ms: When a file of it was last written to.
+    `touched_wall_ms` is the last write to one of its files.
     """
 
     name: str
@@ -64,14 +57,8 @@ class LooseFolder:
 
 
 @dataclass(frozen=True)
-class There:
-    """What there is of a model.
-
-    Attributes:
-        committed: Folders with a manifest.
-        uncommitted: Folders of versions without one.
-        graphs: Graphs.
-    """
+class Inventory:
+    """The folders of a model: versions with a manifest, versions without one, and graphs."""
 
     committed: tuple[CommittedFolder, ...] = ()
     uncommitted: tuple[LooseFolder, ...] = ()
@@ -79,8 +66,8 @@ class There:
 
 
 @dataclass(frozen=True)
-class Going:
-    """What may go: `name` is a folder's path, or a graph's id."""
+class Removable:
+    """A folder that may be removed; `name` is its path, or the id of a graph."""
 
     name: str
     reason: Reason
@@ -88,24 +75,24 @@ class Going:
 
 @dataclass(frozen=True)
 class Retained:
-    """What was decided.
+    """The decision.
 
     Attributes:
         stays: Versions that are readable and stay so, oldest first.
-        floor: The first of them; None when there is no version that can be read.
-        goes: What may go, in the order in which it is to go.
-        unreadable: Versions that were to stay, and cannot be read as it is. Of the history nothing goes then.
+        floor: The first of them; None if no version can be read.
+        goes: Folders that may be removed, in the order of removal.
+        unreadable: Versions that should stay but cannot be read now. In that case no version of the history goes.
     """
 
     stays: tuple[int, ...]
     floor: int | None
-    goes: tuple[Going, ...]
+    goes: tuple[Removable, ...]
     unreadable: tuple[int, ...]
 
 
 @dataclass
 class _Node:
-    """A version of the history, in its shapes."""
+    """A version of the history, with its delta, its base, or both."""
 
     delta: CommittedFolder | None = None
     base: CommittedFolder | None = None
@@ -113,88 +100,85 @@ class _Node:
 
     @property
     def first(self) -> CommittedFolder:
-        """The delta or base that was written first."""
-        return min(self.folders, key=lambda one: one.written_wall_ms)
+        """The folder that was written first."""
+        return min(self.folders, key=lambda committed: committed.written_wall_ms)
 
     @property
     def version(self) -> int:
         return self.folders[0].folder.version
 
 
-def retain(there: There, must: Iterable[int], settings: RetentionSettings, *, now_wall_ms: int) -> Retained:
+def retain(inventory: Inventory, must: Iterable[int], settings: RetentionSettings, *, now_wall_ms: int) -> Retained:
     """Decide which versions stay.
 
-    Args:
-        there: What there is.
-        must: Versions that stay however old they are: the active one, the one before it, a held one, the canary, what
-            nodes say they need. The newest committed version stays in any case.
-        settings: How long versions stay.
-        now_wall_ms: What time it is.
+    The versions in `must` stay however old they are: the active one, the previous one, a held one, the canary, and
+    those that nodes report they need. The newest committed version always stays.
 
     Examples:
         >>> folders = [VersionFolder(1, n, "bases" if n in (1, 4) else "deltas", "ctr") for n in range(1, 7)]
         >>> refs = [None, *(VersionRef(version=n, run=1, sha256="0" * 64) for n in range(1, 6))]
-        >>> there = There(tuple(CommittedFolder(*one, 0) for one in zip(folders, refs)))
+        >>> inventory = Inventory(tuple(CommittedFolder(*pair, 0) for pair in zip(folders, refs)))
         >>> settings = RetentionSettings(keep_versions_min=1, keep_s=0)
-        >>> found = retain(there, {5}, settings, now_wall_ms=10**12)
-        >>> found.stays, found.floor, [one.name for one in found.goes][:1]
+        >>> retained = retain(inventory, {5}, settings, now_wall_ms=10**12)
+        >>> retained.stays, retained.floor, [folder.name for folder in retained.goes][:1]
         ((5, 6), 5, ['ctr/bases/000000000001-00000001'])
     """
-    history = _history(there.committed)
-    present = {one.folder.version for one in there.committed if not one.is_superseded}
+    history = _history(inventory.committed)
+    present = {committed.folder.version for committed in inventory.committed if not committed.is_superseded}
     named = {version for version in must if version in present} | {node.version for node in history[-1:]}
     wanted, readable = named | _recent(history, settings, now_wall_ms), _readable(history)
     unreadable = tuple(sorted(wanted - readable))
     horizon_ms = now_wall_ms - int(settings.orphan_s * 1000)
-    stale = [one for one in there.committed if one.is_superseded and one.written_wall_ms < horizon_ms]
-    goes = [Going(one.folder.path, "superseded") for one in sorted(stale, key=lambda one: one.folder)]
+    late = [folder for folder in inventory.committed if folder.is_superseded and folder.written_wall_ms < horizon_ms]
+    goes = [Removable(old.folder.path, "superseded") for old in sorted(late, key=lambda old: old.folder)]
     floor = min(wanted & readable, default=None)
     if floor is not None and not unreadable:
         begins = [node.version for node in history if node.base is not None]
         begin = _begin(begins, floor)
         goes += _old(history, {_begin(begins, version) for version in (floor, *named)}, begin, floor)
-        goes += _unreachable(there, history, begin, min(horizon_ms, now_wall_ms - int(settings.keep_s * 1000)))
-        goes = _recognisable(there, goes)
-    goes += [Going(one.name, "uncommitted") for one in there.uncommitted if one.touched_wall_ms < horizon_ms]
-    goes += _unused(there, {one.name for one in goes}, horizon_ms)
+        goes += _unreachable(inventory, history, begin, min(horizon_ms, now_wall_ms - int(settings.keep_s * 1000)))
+        goes = _recognisable(inventory, goes)
+    stale = [loose for loose in inventory.uncommitted if loose.touched_wall_ms < horizon_ms]
+    goes += [Removable(loose.name, "uncommitted") for loose in stale]
+    goes += _unused(inventory, {folder.name for folder in goes}, horizon_ms)
     stays = tuple(sorted(version for version in readable if floor is not None and version >= floor))
     return Retained(stays, floor, tuple(goes), unreadable)
 
 
 def _history(committed: Iterable[CommittedFolder]) -> list[_Node]:
-    """Versions from the newest back, as long as each names one that is there."""
+    """The versions from the newest back to the last parent that exists, oldest first."""
     nodes: dict[tuple[int, int], _Node] = {}
-    for one in committed:
-        if one.is_superseded or one.is_damaged:
+    for folder in committed:
+        if folder.is_superseded or folder.is_damaged:
             continue
-        node = nodes.setdefault((one.folder.run, one.folder.version), _Node())
-        node.folders.append(one)
-        if one.folder.shape == "bases":
-            node.base = one
+        node = nodes.setdefault((folder.folder.run, folder.folder.version), _Node())
+        node.folders.append(folder)
+        if folder.folder.shape == "bases":
+            node.base = folder
         else:
-            node.delta = one
-    found: list[_Node] = []
+            node.delta = folder
+    history: list[_Node] = []
     at = max(nodes, default=None)
     while at is not None and at in nodes:
-        found.append(nodes[at])
+        history.append(nodes[at])
         parent = nodes[at].first.parent
         at = None if parent is None else (parent.run, parent.version)
-    return found[::-1]
+    return history[::-1]
 
 
 def _readable(history: list[_Node]) -> set[int]:
-    """Versions that have a base no later than they are, and each delta after it."""
-    found: set[int] = set()
+    """The versions that have a base at or before them, and each delta after it."""
+    readable: set[int] = set()
     is_readable = False
     for node in history:
         is_readable = node.base is not None or (is_readable and node.delta is not None)
         if is_readable:
-            found.add(node.version)
-    return found
+            readable.add(node.version)
+    return readable
 
 
 def _recent(history: list[_Node], settings: RetentionSettings, now_wall_ms: int) -> set[int]:
-    """The newest ones, and those that are young."""
+    """The newest versions by number and by age."""
     horizon_ms = now_wall_ms - int(settings.keep_s * 1000)
     newest = {node.version for node in history[-settings.keep_versions_min :]}
     young = {node.version for node in history if node.first.written_wall_ms >= horizon_ms}
@@ -206,43 +190,49 @@ def _begin(begins: list[int], version: int) -> int:
     return begins[bisect_right(begins, version) - 1]
 
 
-def _old(history: list[_Node], needed: set[int], begin: int, floor: int) -> list[Going]:
-    goes: list[Going] = []
+def _old(history: list[_Node], needed: set[int], begin: int, floor: int) -> list[Removable]:
+    goes: list[Removable] = []
     for node in history:
         if node.version < begin:
-            goes += [Going(one.folder.path, "old") for one in node.folders]
+            goes += [Removable(committed.folder.path, "old") for committed in node.folders]
         elif node.delta is not None and node.base is not None:
             if node.version == begin < floor:
-                goes.append(Going(node.delta.folder.path, "old"))
+                goes.append(Removable(node.delta.folder.path, "old"))
             elif node.version not in needed:
-                goes.append(Going(node.base.folder.path, "shortened"))
+                goes.append(Removable(node.base.folder.path, "shortened"))
     return goes
 
 
-def _unreachable(there: There, history: list[_Node], begin: int, horizon_ms: int) -> list[Going]:
-    """What does not lead to the newest version; none while some is young, for that may hang on the rest."""
-    known = {one.folder for node in history for one in node.folders}
-    found = [
-        one
-        for one in sorted(there.committed, key=lambda one: one.folder)
-        if one.folder not in known and not one.is_superseded and one.folder.version < begin
+def _unreachable(inventory: Inventory, history: list[_Node], begin: int, horizon_ms: int) -> list[Removable]:
+    """The versions that do not lead to the newest one; none while one of them is young, as it may need the rest."""
+    reachable = {committed.folder for node in history for committed in node.folders}
+    lost = [
+        committed
+        for committed in sorted(inventory.committed, key=lambda committed: committed.folder)
+        if committed.folder not in reachable and not committed.is_superseded and committed.folder.version < begin
     ]
-    is_stale = all(one.written_wall_ms < horizon_ms for one in found)
-    return [Going(one.folder.path, "unreachable") for one in found] if is_stale else []
+    is_stale = all(committed.written_wall_ms < horizon_ms for committed in lost)
+    return [Removable(committed.folder.path, "unreachable") for committed in lost] if is_stale else []
 
 
-def _recognisable(there: There, goes: list[Going]) -> list[Going]:
-    """The same, but of runs that took over from one whose late versions stay for now: those tell that they are late."""
-    names = {one.name for one in goes}
-    late = [one.folder.run for one in there.committed if one.is_superseded and one.folder.path not in names]
-    by_name = {one.folder.path: one for one in there.committed}
-    return [one for one in goes if one.reason == "superseded" or not late or by_name[one.name].folder.run <= min(late)]
+def _recognisable(inventory: Inventory, goes: list[Removable]) -> list[Removable]:
+    """Drop removals of runs that took over from a run whose late versions stay: they prove that those are late."""
+    names = {folder.name for folder in goes}
+    by_name = {committed.folder.path: committed for committed in inventory.committed}
+    late = [old.folder.run for path, old in by_name.items() if old.is_superseded and path not in names]
+    run_max = min(late, default=None)
+    return [
+        folder
+        for folder in goes
+        if folder.reason == "superseded" or run_max is None or by_name[folder.name].folder.run <= run_max
+    ]
 
 
-def _unused(there: There, goes: set[str], horizon_ms: int) -> list[Going]:
-    """Graphs of no version that stays; none where the manifest of one cannot be read, for it may name any."""
-    if any(one.is_damaged and one.folder.path not in goes for one in there.committed):
+def _unused(inventory: Inventory, goes: set[str], horizon_ms: int) -> list[Removable]:
+    """The graphs of no version that stays; none if a manifest that stays cannot be read, for it may name any graph."""
+    staying = [committed for committed in inventory.committed if committed.folder.path not in goes]
+    if any(committed.is_damaged for committed in staying):
         return []
-    used = {one.graph for one in there.committed if one.folder.path not in goes}
-    stale = (one for one in there.graphs if one.name not in used and one.touched_wall_ms < horizon_ms)
-    return [Going(one.name, "unused") for one in stale]
+    used = {committed.graph for committed in staying}
+    stale = (graph for graph in inventory.graphs if graph.name not in used and graph.touched_wall_ms < horizon_ms)
+    return [Removable(graph.name, "unused") for graph in stale]

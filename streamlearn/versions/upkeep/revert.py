@@ -1,12 +1,13 @@
-"""Revert: a new version whose content is an older one's, written from files alone. The log only grows.
+"""Revert: a new version with the content of an older one, written from files alone. The log only grows.
 
-What differs between the newest version and the older one is written as a delta: rows as the older one had them, and
-keys that were not there as gone. So nodes that stage it and trainers that go on from it know of no special case.
+The difference between the newest version and the older one is written as a delta: rows as the older one had them, and
+newer keys as gone. So nodes that stage it and trainers that continue from it need no special case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from streamlearn.table import Changes
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.copies import MODEL_KINDS, copy_files
 from streamlearn.versions.format.manifest import PARTS, Cut, Head, Manifest, Skip
-from streamlearn.versions.format.scratch import Parts, Progress, Scratch, Shard, shards_in, upkeep_at
+from streamlearn.versions.format.scratch import Progress, Shard, shards_in, upkeep_at
 from streamlearn.versions.format.shard_files import no_upkeep
 from streamlearn.versions.format.writer import Committed, VersionWriter
 from streamlearn.versions.pointer.request import OBEYED
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.settings import FileSettings, LoadSettings, ScanSettings, checked
-from streamlearn.versions.upkeep.table_diff import Compared
+from streamlearn.versions.upkeep.table_diff import TableComparison
+from streamlearn.versions.upkeep.table_scan import scan_table
 
 __all__ = ["write_revert"]
 
@@ -46,30 +48,19 @@ def write_revert(
     """Commit a version after the newest one, with the content of an older one.
 
     Rows, optimizer state and use, upkeep, dense weights and their optimizer, marks, golden requests, positions, the
-    watermark, the graph and metrics are the older version's. Skips are never lost: those of the newest version stay,
-    beside those of the older one and those that are given. Nor is what was obeyed: `requests_obeyed` does not fall.
+    watermark, the graph and metrics are the older version's. Skips are never lost: those of the newest version and the
+    given ones are added to the older one's. `requests_obeyed` never falls.
 
-    Args:
-        store: Where the versions are.
-        model: The model.
-        to: The version whose content it is to have; the newest is allowed, to add skips.
-        run: The fencing number of who writes it.
-        version: Its number; the one after the newest by default.
-        skips: What is not to be learned from any more.
-        metrics: Numbers by name, in the place of the older version's; who obeys a request says so here by its number,
-            as `requests_obeyed`.
-        files: Limits of files that are written.
-        scan: How much memory may be taken.
-        limits: Limits of reading.
-        progress: Told after every few parts how many are done, of all tables together.
-        clock: When it is written.
+    `to` is the version with the content; the newest is allowed, to add skips. `run` is the fencing number of the
+    writer. By default `version` is the newest one's number plus one. `metrics` replace the older version's, by name: to
+    obey a request, set `requests_obeyed` to its number. `progress` takes the number of parts done and of all parts,
+    over all tables.
 
     Raises:
         UsageError: The number does not follow the newest version's.
-        VersionDefect: There is no such version, something of a chain is not what it is to be, or the run is older
-            than the newest version's.
+        VersionDefect: There is no such version, a chain is damaged, or the run is older than the newest version's.
         FileTaken: Another writer has committed that version of that run.
-        Oversize: Not even one part fits into `scan_bytes_max`.
+        Oversize: A single part does not fit into `scan_bytes_max`.
     """
     reading, memory = checked(limits or store.loading), checked(scan or ScanSettings())
     newest = Chain.find(store, model, settings=reading)
@@ -79,61 +70,40 @@ def write_revert(
     if number <= newest.version:
         message = f"version {number} of {model!r} cannot follow version {newest.version}, the newest"
         raise UsageError(message, help="give a number after it, or none")
-    # A version of before names no labels; the history has had them since.
+    # An old version may name no labels, although the history has named them since.
     named = newest.manifest if was.labels is None else was
     head = Head(
-        model=model,
-        run=run,
-        version=number,
-        kind="revert",
-        parent=newest.ref,
-        fingerprint=named.fingerprint,
-        labels=named.labels,
-        windows=was.windows,
-        tables=was.tables,
-        content_of=target.ref,
-    )
+        model=model, run=run, version=number, kind="revert", parent=newest.ref, fingerprint=named.fingerprint,
+        labels=named.labels, windows=was.windows, tables=was.tables, content_of=target.ref,
+    )  # fmt: skip
     writer = VersionWriter(store, head, files)
+    scanned = partial(scan_table, (target, newest), scan=memory, limits=reading, progress=progress)
     for shard in shards_in(was):
-        changes = _changes((target, newest), shard.parts, memory, reading, progress)
+        changes = (_back(*pair) for record in was.tables for pair in scanned(record.name, shard.parts))
         writer.add_rows(changes, shard=shard.number, parts=shard.parts)
     _add_upkeep(writer, target, newest, reading)
     copied = copy_files(store, target.head, head.folder, MODEL_KINDS, reading)
+    all_skips = tuple(dict.fromkeys((*was.skips, *newest.manifest.skips, *skips)))
+    all_metrics = _metrics(was, newest.manifest) | dict(metrics or {})
     cut = Cut(
-        positions=was.positions,
-        watermark_ms=was.watermark_ms,
-        skips=_united(was.skips, newest.manifest.skips, tuple(skips)),
-        graph=was.graph,
-        metrics=_kept(was, newest.manifest) | dict(metrics or {}),
+        positions=was.positions, watermark_ms=was.watermark_ms, skips=all_skips, graph=was.graph, metrics=all_metrics
     )
     return writer.finish(cut, copied, clock=clock)
 
 
-def _changes(
-    chains: tuple[Chain, Chain], parts: Parts, scan: ScanSettings, limits: LoadSettings, progress: Progress | None
-) -> Iterator[Changes]:
-    names = [record.name for record in chains[0].manifest.tables]
-    for number, name in enumerate(names):
-        for done, (older, newer) in Scratch(chains, name, scan, limits).exports(parts):
-            yield _back(older, newer)
-            if progress is not None:
-                before = len(names) * parts[0] + number * (parts[1] - parts[0])
-                progress(before + done - parts[0], len(names) * PARTS)
-
-
 def _back(older: Changes, newer: Changes) -> Changes:
-    """What makes the newer rows the older ones."""
-    found = Compared.of(newer, older)
-    kept = np.concatenate([found.created, found.changed[1]])
+    """The changes that turn the newer rows into the older ones."""
+    comparison = TableComparison.of(newer, older)
+    at = np.concatenate([comparison.created, comparison.changed[1]])
     arrays: dict[str, Any] = {
-        name: None if (array := getattr(older, name)) is None else array[kept]
+        name: None if (array := getattr(older, name)) is None else array[at]
         for name in ("rows", "scales", "state", "ticks", "counts")
     }
-    return Changes(older.table, older.keys[kept], gone=newer.keys[found.gone], **arrays)
+    return Changes(older.table, older.keys[at], gone=newer.keys[comparison.gone], **arrays)
 
 
 def _add_upkeep(writer: VersionWriter, target: Chain, newest: Chain, limits: LoadSettings) -> None:
-    """All that was known at the older version; nothing, where nothing was yet and something has been since."""
+    """Write the older version's upkeep; an empty one if it had none and a later version has."""
     for record in writer.head.tables:
         was = list(upkeep_at(target, record.name, limits))
         is_known = any(file.table == record.name for link in newest.links for file in link.manifest.of_kind("upkeep"))
@@ -143,16 +113,7 @@ def _add_upkeep(writer: VersionWriter, target: Chain, newest: Chain, limits: Loa
             writer.add_upkeep(record.name, upkeep, shard=shard.number, parts=shard.parts)
 
 
-def _kept(was: Manifest, newest: Manifest) -> dict[str, float]:
-    """The older version's metrics, and that no request is to be obeyed again."""
-    obeyed = [one.metrics[OBEYED] for one in (was, newest) if OBEYED in one.metrics]
+def _metrics(was: Manifest, newest: Manifest) -> dict[str, float]:
+    """The older version's metrics, with the highest `requests_obeyed`, so that no request is obeyed again."""
+    obeyed = [manifest.metrics[OBEYED] for manifest in (was, newest) if OBEYED in manifest.metrics]
     return was.metrics | ({OBEYED: max(obeyed)} if obeyed else {})
-
-
-def _united(*skips: tuple[Skip, ...]) -> tuple[Skip, ...]:
-    """All of them once, in the order they came."""
-    found: list[Skip] = []
-    for one in (skip for some in skips for skip in some):
-        if one not in found:
-            found.append(one)
-    return tuple(found)

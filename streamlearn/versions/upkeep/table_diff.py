@@ -1,4 +1,4 @@
-"""Compared: the same parts of one table in two versions, key by key. It knows no files."""
+"""TableComparison: the same parts of one table in two versions, compared key by key. It knows no files."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ import numpy.typing as npt
 
 from streamlearn.table import Changes
 
-__all__ = ["Compared"]
+__all__ = ["TableComparison"]
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
-    """Where keys are in the arrays of two versions.
+class TableComparison:
+    """The indices of keys in the arrays of two versions.
 
     Attributes:
-        created: Keys the later one alone has; places in the later.
-        gone: Keys the earlier one alone has; places in the earlier.
-        changed: Keys whose row, state or use is another; places in the earlier and in the later.
-        moved: Those of them whose row itself is another.
+        created: Keys that only the later one has; indices in the later.
+        gone: Keys that only the earlier one has; indices in the earlier.
+        changed: Keys with another row, state or use; indices in the earlier and in the later.
+        moved: Those of `changed` with another row.
     """
 
-    created: Places
-    gone: Places
-    changed: tuple[Places, Places]
-    moved: tuple[Places, Places]
+    created: Indices
+    gone: Indices
+    changed: tuple[Indices, Indices]
+    moved: tuple[Indices, Indices]
 
     @classmethod
-    def of(cls, earlier: Changes, later: Changes) -> Compared:
+    def of(cls, earlier: Changes, later: Changes) -> TableComparison:
         """Compare all that is known of each key, bit by bit."""
-        _, mine, theirs = np.intersect1d(earlier.keys, later.keys, assume_unique=True, return_indices=True)
-        row = np.zeros(len(mine), bool)
+        _, old, new = np.intersect1d(earlier.keys, later.keys, assume_unique=True, return_indices=True)
+        row = np.zeros(len(old), bool)
         for name in ("rows", "scales"):
-            row |= _differ(getattr(earlier, name), getattr(later, name), (mine, theirs))
-        other = row.copy()
+            row |= _differ(getattr(earlier, name), getattr(later, name), (old, new))
+        any_field = row.copy()
         for name in ("state", "ticks", "counts"):
-            other |= _differ(getattr(earlier, name), getattr(later, name), (mine, theirs))
+            any_field |= _differ(getattr(earlier, name), getattr(later, name), (old, new))
         return cls(
-            created=_without(len(later.keys), theirs),
-            gone=_without(len(earlier.keys), mine),
-            changed=(mine[other], theirs[other]),
-            moved=(mine[row], theirs[row]),
+            created=_without(len(later.keys), new),
+            gone=_without(len(earlier.keys), old),
+            changed=(old[any_field], new[any_field]),
+            moved=(old[row], new[row]),
         )
 
 
-def _differ(earlier: Array | None, later: Array | None, at: tuple[Places, Places]) -> npt.NDArray[np.bool_]:
+def _differ(earlier: Array | None, later: Array | None, at: tuple[Indices, Indices]) -> npt.NDArray[np.bool_]:
     if earlier is None or later is None or not len(at[0]) or not earlier[:1].nbytes:
         return np.zeros(len(at[0]), bool)
-    mine, theirs = (
-        np.ascontiguousarray(one[places]).reshape(len(places), -1).view(np.uint8)
-        for one, places in ((earlier, at[0]), (later, at[1]))
+    old, new = (
+        np.ascontiguousarray(array[indices]).reshape(len(indices), -1).view(np.uint8)
+        for array, indices in ((earlier, at[0]), (later, at[1]))
     )
-    found: npt.NDArray[np.bool_] = (mine != theirs).any(axis=1)
-    return found
+    differs: npt.NDArray[np.bool_] = (old != new).any(axis=1)
+    return differs
 
 
-def _without(count: int, taken: Places) -> Places:
-    left = np.ones(count, bool)
-    left[taken] = False
-    return np.flatnonzero(left)
+def _without(count: int, taken: Indices) -> Indices:
+    is_left = np.ones(count, bool)
+    is_left[taken] = False
+    return np.flatnonzero(is_left)

@@ -1,8 +1,8 @@
-"""Verify: every file and verdict of versions read, digests compared, insides looked at; all that is wrong is named."""
+"""Verify: reads every file and verdict of versions, compares digests, checks the contents, and reports all defects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -31,14 +31,7 @@ __all__ = ["Found", "Verified", "verify"]
 
 @dataclass(frozen=True)
 class Found:
-    """Something that is wrong.
-
-    Attributes:
-        path: The file or folder.
-        defect: What it is, by the name that `VersionDefect` has it under.
-        message: The same in words, with values.
-        help: What to do about it.
-    """
+    """A defect: its file or folder, its name in `VersionDefect`, a message with values, and the remedy."""
 
     path: str
     defect: str
@@ -47,21 +40,13 @@ class Found:
 
     @classmethod
     def of(cls, error: VersionDefect) -> Found:
-        """What an error says."""
+        """The defect that an error reports."""
         return cls(error.path, error.defect, error.message, error.help)
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What was looked at.
-
-    Attributes:
-        versions: Versions, by number.
-        files: Files that were read.
-        bytes: Of those.
-        defects: All that is wrong, by path.
-        not_finite: Numbers that are NaN or infinite, in files that are as they were written.
-    """
+    """The versions, files and bytes read, all defects by path, and NaN or infinite numbers in intact files."""
 
     versions: tuple[int, ...]
     files: int
@@ -70,16 +55,40 @@ class Verified:
     not_finite: tuple[NotFinite, ...] = ()
 
 
-_Look: TypeAlias = Callable[[list[FileEntry]], list[NotFinite]]
+# Checks files and their contents.
+_Check: TypeAlias = Callable[["_Files"], list[NotFinite]]
 
 
 @dataclass(frozen=True)
-class _CheckJob:
-    """Files that are looked at together, and how; it gives what is wrong, and numbers that are not finite."""
+class _Files:
+    """Files of one version that are checked together."""
 
-    files: int
-    bytes: int
-    look: Callable[[], tuple[list[VersionDefect], list[NotFinite]]]
+    store: Store
+    link: Committed
+    entries: list[FileEntry]
+    limits: LoadSettings
+    check: _Check
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.entries)
+
+    def read(self) -> Iterator[tuple[FileEntry, memoryview]]:
+        for entry in self.entries:
+            yield entry, fetch(self.store, self.link.folder, entry, bytes_max=self.limits.file_bytes_max)
+
+    def verify(self) -> tuple[list[VersionDefect], list[NotFinite]]:
+        """Return all defects, and numbers that are not finite; after the first defect, try to read every file."""
+        try:
+            return [], self.check(self)
+        except VersionDefect as first:
+            defects = {first.message: first}
+            for entry in self.entries:
+                try:
+                    fetch(self.store, self.link.folder, entry, bytes_max=self.limits.file_bytes_max)
+                except VersionDefect as error:
+                    defects[error.message] = error
+            return list(defects.values()), []
 
 
 def verify(
@@ -91,180 +100,135 @@ def verify(
     limits: LoadSettings | None = None,
     progress: Progress | None = None,
 ) -> Verified:
-    """Read versions from end to end.
+    """Read the chain of a version, by default of the newest, from end to end.
 
-    A few files are read at once (`fetch_threads`), and none is kept. Numbers that are NaN or infinite are named apart
-    from defects: such a version is what was written, and the judge's matter. Whether a key is twice in one version
-    is not looked at; staging refuses such a version.
-
-    Args:
-        store: Where they are.
-        model: The model.
-        version: Read the whole chain of this version; of the newest by default.
-        everything: Read every version that is committed, also those that are of no history, and each graph they name.
-        limits: Limits of reading.
-        progress: Told after each file how many bytes are read, and of how many.
+    With `everything`: read every committed version, even outside the history, and every graph that one names. A few
+    files are read at once (`fetch_threads`), and none is kept. Numbers that are NaN or infinite are no defects: such a
+    version is as it was written, and the judge decides about it. Duplicate keys in one version are not detected here;
+    staging refuses them. `progress` takes the bytes read and the bytes to read.
 
     Raises:
-        StoreUnreachable: The store did not answer; that says nothing of the files.
+        StoreUnreachable: The store did not answer, which proves nothing about the files.
     """
     reading = checked(limits or store.loading)
-    found: list[VersionDefect] = []
-    links = _all(store, model, reading, found) if everything else _chain(store, model, version, reading, found)
-    found += _judged(store, links)
-    jobs = [job for link in links for job in _jobs(store, link, reading)]
-    graphs = sorted({link.manifest.graph for link in links if link.manifest.graph is not None})
-    files = sum(job.files for job in jobs)
-    done, size = 0, sum(job.bytes for job in jobs)
-    lost: list[NotFinite] = []
-    for job, (wrong, not_finite) in in_order(jobs, lambda job: (job, job.look()), threads=reading.fetch_threads):
-        found += wrong
-        lost += not_finite
-        done += job.bytes
-        if progress is not None:
-            progress(done, size)
-    for graph in graphs:
-        for _, graph_bytes, error in check_graph(store, model, graph):
-            files, done = files + 1, done + graph_bytes
-            found += [] if error is None else [error]
-            if progress is not None:
-                progress(done, max(size, done))
-    numbers = sorted({link.manifest.version for link in links})
-    said = {(error.path, error.message): Found.of(error) for error in found}
-    return Verified(tuple(numbers), files, done, tuple(said[key] for key in sorted(said)), merged(lost))
-
-
-def _chain(
-    store: Store, model: str, version: int | None, limits: LoadSettings, found: list[VersionDefect]
-) -> list[Committed]:
-    try:
-        return list(Chain.find(store, model, version, settings=limits).links)
-    except VersionDefect as error:
-        found.append(error)
-        return []
-
-
-def _all(store: Store, model: str, limits: LoadSettings, found: list[VersionDefect]) -> list[Committed]:
-    """Every version with a manifest that can be read; what is wrong with the others, and between them."""
-    log = Log(store, model, limits)
-    links: list[Committed] = []
-    for folder in log.folders:
-        try:
-            one = log.read(folder)
-        except VersionDefect as error:
-            found.append(error)
-            continue
-        links += [] if one is None else [one]
-    if not links:
-        found.append(defective(model, "missing", f"{store.url} has no committed version of model {model!r}"))
-        return []
-    # The newest version is what everybody reads next, so its chain is to be whole.
-    _chain(store, model, None, limits, found)
-    by_place = {(one.manifest.version, one.manifest.run): one.ref for one in links}
-    for one in links:
-        found += _untied(one, by_place)
-    return links
-
-
-def _untied(link: Committed, by_place: dict[tuple[int, int], VersionRef]) -> Iterator[VersionDefect]:
-    """What is named by a digest it does not have. What is not there may have been swept."""
-    manifest = link.manifest
-    for what, ref in (("follows", manifest.parent), ("has the content of", manifest.content_of)):
-        known = None if ref is None else by_place.get((ref.version, ref.run))
-        if ref is not None and known is not None and known != ref:
-            said = f"it {what} version {ref.version} with sha256 {ref.sha256}, which has {known.sha256}"
-            yield defective(link.folder, "foreign", said)
-
-
-def _judged(store: Store, links: list[Committed]) -> Iterator[VersionDefect]:
-    """What is wrong with verdicts."""
+    defects: list[VersionDefect] = []
+    links = _all(store, model, reading, defects) if everything else _chain(store, model, version, reading, defects)
     for link in links:
         try:
             read_verdict(store, link.folder)
         except VersionDefect as error:
-            yield error
+            defects.append(error)
+    jobs = [job for link in links for job in _jobs(store, link, reading)]
+    files = sum(len(job.entries) for job in jobs)
+    done, size = 0, sum(job.bytes for job in jobs)
+    not_finite: list[NotFinite] = []
+    for job, (wrong, numbers) in in_order(jobs, lambda job: (job, job.verify()), threads=reading.fetch_threads):
+        defects += wrong
+        not_finite += numbers
+        done += job.bytes
+        if progress is not None:
+            progress(done, size)
+    for graph in sorted({link.manifest.graph for link in links if link.manifest.graph is not None}):
+        for _, graph_bytes, defect in check_graph(store, model, graph):
+            files, done = files + 1, done + graph_bytes
+            defects += [] if defect is None else [defect]
+            if progress is not None:
+                progress(done, max(size, done))
+    versions = tuple(sorted({link.manifest.version for link in links}))
+    found = {(error.path, error.message): Found.of(error) for error in defects}
+    return Verified(versions, files, done, tuple(found[key] for key in sorted(found)), merged(not_finite))
 
 
-def _jobs(store: Store, link: Committed, limits: LoadSettings) -> Iterator[_CheckJob]:
+def _chain(
+    store: Store, model: str, version: int | None, limits: LoadSettings, defects: list[VersionDefect]
+) -> list[Committed]:
+    try:
+        return list(Chain.find(store, model, version, settings=limits).links)
+    except VersionDefect as error:
+        defects.append(error)
+        return []
+
+
+def _all(store: Store, model: str, limits: LoadSettings, defects: list[VersionDefect]) -> list[Committed]:
+    """Return every version with a readable manifest; adds defects of the others, and of refs between versions."""
+    log = Log(store, model, limits)
+    links: list[Committed] = []
+    for folder in log.folders:
+        try:
+            link = log.read(folder)
+        except VersionDefect as error:
+            defects.append(error)
+            continue
+        links += [] if link is None else [link]
+    if not links:
+        defects.append(defective(model, "missing", f"{store.url} has no committed version of model {model!r}"))
+        return []
+    # Readers need the newest version next, so its chain must be complete.
+    _chain(store, model, None, limits, defects)
+    refs = {(link.manifest.version, link.manifest.run): link.ref for link in links}
+    for link in links:
+        defects += _wrong_refs(link, refs)
+    return links
+
+
+def _wrong_refs(link: Committed, refs: dict[tuple[int, int], VersionRef]) -> Iterator[VersionDefect]:
+    """The refs of a manifest with a wrong digest. A version that is absent may have been removed on purpose."""
     manifest = link.manifest
-    beside = {(one.table, one.shard, one.number): one for one in manifest.of_kind("optimizer")}
+    for verb, ref in (("follows", manifest.parent), ("has the content of", manifest.content_of)):
+        actual = None if ref is None else refs.get((ref.version, ref.run))
+        if ref is not None and actual is not None and actual != ref:
+            message = f"it {verb} version {ref.version} with sha256 {ref.sha256}, which has {actual.sha256}"
+            yield defective(link.folder, "foreign", message)
 
-    def job(entries: list[FileEntry], look: _Look) -> _CheckJob:
-        return _CheckJob(
-            len(entries), sum(one.bytes for one in entries), lambda: _looked(store, link, entries, limits, look)
-        )
 
+def _jobs(store: Store, link: Committed, limits: LoadSettings) -> Iterator[_Files]:
+    manifest = link.manifest
+    optimizers = {(entry.table, entry.shard, entry.number): entry for entry in manifest.of_kind("optimizer")}
     for entry in manifest.of_kind("rows"):
-        other = beside.get((entry.table, entry.shard, entry.number))
-        yield job([entry] if other is None else [entry, other], lambda files: _rows(store, link, files, limits))
+        optimizer = optimizers.get((entry.table, entry.shard, entry.number))
+        yield _Files(store, link, [entry] if optimizer is None else [entry, optimizer], limits, _check_rows)
     for entry in manifest.of_kind("gone"):
-        yield job([entry], lambda files: _rows(store, link, files, limits))
+        yield _Files(store, link, [entry], limits, _check_rows)
     shards: dict[tuple[str | None, int], list[FileEntry]] = {}
     for entry in manifest.of_kind("upkeep"):
         shards.setdefault((entry.table, entry.shard), []).append(entry)
-    for files in shards.values():
-        yield job(files, lambda files: _upkeep(store, link, files, limits))
+    for entries in shards.values():
+        yield _Files(store, link, entries, limits, _check_upkeep)
     for kind in MODEL_KINDS:
         if of_kind := manifest.of_kind(kind):
-            yield job(of_kind, lambda files: _pieces(store, link, files, limits))
+            yield _Files(store, link, of_kind, limits, _check_pieces)
 
 
-def _looked(
-    store: Store,
-    link: Committed,
-    entries: list[FileEntry],
-    limits: LoadSettings,
-    look: _Look,
-) -> tuple[list[VersionDefect], list[NotFinite]]:
-    """What is wrong with files; where one cannot be read, with each of them."""
-    try:
-        return [], look(entries)
-    except VersionDefect as first:
-        found = {first.message: first}
-        for entry in entries:
-            try:
-                fetch(store, link.folder, entry, bytes_max=limits.file_bytes_max)
-            except VersionDefect as error:
-                found[error.message] = error
-        return list(found.values()), []
-
-
-def _read(
-    store: Store, link: Committed, files: Iterable[FileEntry], limits: LoadSettings
-) -> Iterator[tuple[FileEntry, memoryview]]:
-    for entry in files:
-        yield entry, fetch(store, link.folder, entry, bytes_max=limits.file_bytes_max)
-
-
-def _rows(store: Store, link: Committed, files: list[FileEntry], limits: LoadSettings) -> list[NotFinite]:
-    entry, data = next(found := _read(store, link, files, limits))
+def _check_rows(files: _Files) -> list[NotFinite]:
+    folder = files.link.folder
+    entry, data = next(read := files.read())
     assert entry.table is not None  # or the manifest was refused
-    record = record_of(link.manifest, entry.table)
+    record = record_of(files.link.manifest, entry.table)
     if entry.kind == "gone":
-        for _ in read_gone(record, entry, data, link.folder):
+        for _ in read_gone(record, entry, data, folder):
             pass
         return []
-    # As serving reads them: rounded ones may be infinite where training's are not.
-    lost = [not_finite_rows(link.folder, "rows", one) for one in read_rows(record, entry, data, None, link.folder)]
-    if (beside := next(found, None)) is not None:
-        for one in read_rows(record, entry, data, beside, link.folder):
-            state = replace(one, rows=one.rows[:, :0]) if record.row_type == "float32" else one
-            lost.append(not_finite_rows(link.folder, "optimizer", state))
-    return [one for one in lost if one is not None]
+    # As serving reads them: rounded rows may be infinite where training rows are finite.
+    not_finite = [not_finite_rows(folder, "rows", rows) for rows in read_rows(record, entry, data, None, folder)]
+    if (optimizer := next(read, None)) is not None:
+        for rows in read_rows(record, entry, data, optimizer, folder):
+            state = replace(rows, rows=rows.rows[:, :0]) if record.row_type == "float32" else rows
+            not_finite.append(not_finite_rows(folder, "optimizer", state))
+    return [numbers for numbers in not_finite if numbers is not None]
 
 
-def _pieces(store: Store, link: Committed, files: list[FileEntry], limits: LoadSettings) -> list[NotFinite]:
-    kind, lost = files[0].kind, list[NotFinite]()
+def _check_pieces(files: _Files) -> list[NotFinite]:
+    folder, kind, not_finite = files.link.folder, files.entries[0].kind, list[NotFinite]()
 
-    def see(name: str, numbers: npt.NDArray[Any]) -> None:
-        one = not_finite_tensor(link.folder, kind, name, numbers)
-        lost.extend([] if one is None else [one])
+    def check(name: str, tensor: npt.NDArray[Any]) -> None:
+        numbers = not_finite_tensor(folder, kind, name, tensor)
+        not_finite.extend([] if numbers is None else [numbers])
 
-    check_pieces(_read(store, link, files, limits), link.folder, see)
-    return lost
+    check_pieces(files.read(), folder, check)
+    return not_finite
 
 
-def _upkeep(store: Store, link: Committed, files: list[FileEntry], limits: LoadSettings) -> list[NotFinite]:
+def _check_upkeep(files: _Files) -> list[NotFinite]:
     gathered = UpkeepGathered((0, PARTS), no_upkeep())
-    gathered.add([(files[0], list(_read(store, link, files, limits)))], link.folder)
+    gathered.add([(files.entries[0], list(files.read()))], files.link.folder)
     return []
