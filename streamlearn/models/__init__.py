@@ -1,4 +1,4 @@
-"""Models: the protocol every model keeps, and ready-made ones, which load TensorFlow when they are asked for."""
+"""Models: the protocol of every model, and ready-made models, which load TensorFlow on first use."""
 
 from typing import TYPE_CHECKING
 

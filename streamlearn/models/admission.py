@@ -1,7 +1,7 @@
-"""Admission of exported graphs: what a SavedModel holds is looked at before TensorFlow loads anything of it.
+"""Admission of exported graphs: checks the content of a SavedModel before TensorFlow loads any of it.
 
-A SavedModel may run code when it is loaded and when it is called: initializers, custom operations, operations that read
-and write files. Graphs that `export_graphs` wrote have two functions of their arguments, and nothing else.
+A SavedModel can run code when it is loaded and when it is called: initializers, custom operations, operations that read
+and write files. Graphs that `export_graphs` wrote consist of two functions of their arguments.
 """
 
 from __future__ import annotations
@@ -28,14 +28,7 @@ _OBJECTS = {"_generic_user_object", "signature_map"}
 
 
 def check_saved_model(folder: Path) -> None:
-    """Refuse a SavedModel that has more than the functions of a model; nothing of it is run.
-
-    Args:
-        folder: Where `export_graphs`, or somebody else, wrote it.
-
-    Raises:
-        BadRecord: It has another file, object or operation; the message names it.
-    """
+    """Refuse a SavedModel that has more than the functions of a model with a BadRecord, without running any of it."""
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder).as_posix()
         if file.is_symlink() or not (file.is_dir() or name in _FILES):
@@ -48,17 +41,17 @@ def check_saved_model(folder: Path) -> None:
         _refuse(folder, f"the asset {meta.asset_file_def[0].filename!r}")
     _check_objects(folder, meta.object_graph_def)
     functions = meta.graph_def.library.function
-    called = functions_of(node for one in functions for node in one.node_def)
+    called = functions_of(node for function in functions for node in function.node_def)
     called.update(meta.object_graph_def.concrete_functions)
     for node in meta.object_graph_def.nodes:
         called.update((*node.function.concrete_functions, node.bare_concrete_function.concrete_function_name))
     _check_nodes(folder, "the graph itself", meta.graph_def.node)
-    for one in functions:
-        name = one.signature.name
-        # One of them lets TensorFlow call another function in the place of the one that is named.
-        if odd := sorted(set(one.attr) - FUNCTION_ATTRIBUTES):
+    for function in functions:
+        name = function.signature.name
+        # One such attribute lets TensorFlow call another function in place of the one that is named.
+        if odd := sorted(set(function.attr) - FUNCTION_ATTRIBUTES):
             _refuse(folder, f"the attribute {odd[0]} of function {name}")
-        _check_nodes(folder, f"function {name}", one.node_def, frozenset() if name in called else SAVER)
+        _check_nodes(folder, f"function {name}", function.node_def, frozenset() if name in called else SAVER)
 
 
 def _read(file: Path) -> Any:
@@ -82,7 +75,7 @@ def _check_objects(folder: Path, objects: Any) -> None:
             _refuse(folder, f"an object of type {node.user_object.identifier!r}")
         if node.registered_name or node.registered_saver or node.saveable_objects or node.slot_variables:
             _refuse(folder, f"an object with a saver or a class of its own, {node.registered_name!r}")
-        if odd := [one.local_name for one in node.children if one.local_name.startswith("_")]:
+        if odd := [child.local_name for child in node.children if child.local_name.startswith("_")]:
             _refuse(folder, f"the function {odd[0]}")
 
 

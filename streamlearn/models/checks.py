@@ -1,4 +1,4 @@
-"""Checks of graphs: that they are functions of their arguments, and that XLA compiles them."""
+"""Checks of graphs: that they depend on their arguments alone, and that XLA compiles them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,16 @@ from streamlearn.models.protocol import Model, Tensor
 __all__ = ["check_compiled", "check_graph", "check_weights_used"]
 
 _USERS, _CANDIDATES = 2, 3
-# TensorFlow calls these stateful for what they may hold, which is looked at itself.
+# TensorFlow calls these stateful for the functions they may hold, which are checked themselves.
 _STATELESS = {"Assert", "Case", "If", "PartitionedCall", "Placeholder", "StatefulPartitionedCall", "While"}
 _UNSUPPORTED = re.compile(r"unsupported operations.*? on \w+: (.*?)(?:\{\{|\n|$)", re.DOTALL)
 _OPERATION = re.compile(r"(\w+) \(No registered")
 
 
 def check_graph(model: Model, graph: Traced) -> None:
-    """Refuse a graph that is not a function of its arguments alone.
-
-    Raises:
-        SpecError: It closes over a tensor or a variable, or holds an operation with state or chance.
-    """
+    """Raise a SpecError if a graph closes over a tensor or variable, or has operations with state or randomness."""
     what = f"{graph.name} of {type(model).__name__}"
-    captured = [_captured(graph.concrete, one) for one in graph.concrete.captured_inputs]
+    captured = [_captured(graph.concrete, captured_input) for captured_input in graph.concrete.captured_inputs]
     if captured:
         message = (
             f"{what} closes over {len(captured)} tensors instead of taking them as arguments: {'; '.join(captured)}"
@@ -45,17 +41,12 @@ def check_graph(model: Model, graph: Traced) -> None:
     stateful = sorted({op for op in _operations(graph.concrete.graph.as_graph_def()) if _is_stateful(op)})
     if stateful:
         message = f"{what} has operations with state, chance or side effects: {', '.join(stateful)}"
-        raise SpecError(
-            message, help="a graph must give the same result for the same arguments and have no side effects"
-        )
+        help = "a graph must give the same result for the same arguments and have no side effects"
+        raise SpecError(message, help=help)
 
 
 def check_weights_used(model: Model, weights: Sequence[TensorNote], graphs: Sequence[Traced]) -> None:
-    """Refuse a weight that no graph uses: what stands in its place was taken from somewhere else.
-
-    Raises:
-        SpecError: There is one.
-    """
+    """Raise a SpecError for a weight that no graph uses: the graphs must have taken its value from elsewhere."""
     idle = [
         weight.name
         for at, weight in enumerate(weights)
@@ -70,21 +61,21 @@ def check_weights_used(model: Model, weights: Sequence[TensorNote], graphs: Sequ
 def check_compiled(
     model: Model, features: FeatureSpec, weights: Sequence[TensorNote], graphs: Sequence[Traced]
 ) -> None:
-    """Compile graphs by XLA for a few rows, and run them.
+    """Compile graphs with XLA for a few rows, and run them.
 
     Raises:
-        SpecError: XLA refuses, and the message names the operation, or no node would load it; or there are not as many
-            rows as were asked for.
+        SpecError: XLA refuses an operation, which the message names; or serving nodes would; or the number of output
+            rows is wrong.
     """
     length = max(1, features.pack.user.sequence_length // 2)
     for graph in graphs:
         rows = _USERS if graph.name == "user" else _CANDIDATES
-        arguments = [tf.zeros(one.shape) for one in weights]
-        arguments += [_zeros(one, rows, length) for one in graph.note.inputs]
+        arguments = [tf.zeros(note.shape) for note in weights]
+        arguments += [_zeros(note, rows, length) for note in graph.note.inputs]
         what = f"{graph.name} of {type(model).__name__}"
-        for name, found in _run_compiled(what, graph.concrete, arguments).items():
-            if found.shape[0] != rows:
-                message = f"{what} gives `{name}` with {found.shape[0]} rows for {rows} input rows"
+        for name, output in _run_compiled(what, graph.concrete, arguments).items():
+            if output.shape[0] != rows:
+                message = f"{what} returns `{name}` with {output.shape[0]} rows for {rows} input rows"
                 raise SpecError(message, help="return one row for each input row")
         if refused := {op for op in _operations(graph.concrete.graph.as_graph_def()) if not is_allowed(op)}:
             message = f"{what} has operations that nodes refuse to load: {', '.join(sorted(refused))}"
@@ -94,7 +85,7 @@ def check_compiled(
 def _run_compiled(what: str, concrete: Any, arguments: Sequence[Tensor]) -> dict[str, Tensor]:
     compiled = tf.function(lambda *given: concrete(*given), jit_compile=True, autograph=False)
     try:
-        found: dict[str, Tensor] = compiled.get_concrete_function(*arguments)(*arguments)
+        outputs: dict[str, Tensor] = compiled.get_concrete_function(*arguments)(*arguments)
     except tf.errors.OpError as error:
         message = f"XLA refuses {what}: {_reason(error.message)}"
         hint = (
@@ -102,15 +93,15 @@ def _run_compiled(what: str, concrete: Any, arguments: Sequence[Tensor]) -> dict
             "the number of rows"
         )
         raise SpecError(message, help=hint) from error
-    return found
+    return outputs
 
 
-def _reason(said: str) -> str:
-    found = _UNSUPPORTED.search(said)
-    if found is None:
-        return said.strip().splitlines()[0]
-    named = _OPERATION.findall(found[1])
-    return f"it has no {', '.join(dict.fromkeys(named))}" if named else found[1].strip()
+def _reason(message: str) -> str:
+    match = _UNSUPPORTED.search(message)
+    if match is None:
+        return message.strip().splitlines()[0]
+    names = _OPERATION.findall(match[1])
+    return f"it has no {', '.join(dict.fromkeys(names))}" if names else match[1].strip()
 
 
 def _zeros(note: TensorNote, rows: int, length: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The model an application chose: a ready-made one by its name, or one of its own."""
+"""The model of an application: a ready-made one by its name, or the application's own."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ from streamlearn.models.protocol import Model
 
 __all__ = ["READY_MADE", "model_of"]
 
-# By the names applications choose them by: the module, and the class in it.
+# By the name in `App.model`, which is also the module: the class.
 READY_MADE = {"logistic": "Logistic", "deepfm": "DeepFm", "dcn_v2": "DcnV2", "din": "Din"}
 _CALLS = {"build": ("features", "labels", "seed"), "user": ("weights", "inputs")}
 _CALLS["score"] = ("weights", "user", "user_index", "inputs")
 
 
 def model_of(folder: AppFolder) -> Model:
-    """The model an application chose, not built yet. This loads TensorFlow.
+    """Create the model of an application, not yet built. This loads TensorFlow.
 
-    Args:
-        folder: The application; `App.model` is a ready-made model's name, which takes the setting `trainer.compute`, or
-            "module:Name" of a module beside app.py, where `Name` is a class or a function that takes no arguments, or
-            a model itself.
+    `App.model` is the name of a ready-made model, which takes the setting `trainer.compute`; or "module:Name" in a
+    module beside app.py, where `Name` is a model, or a class or function without arguments that returns one.
 
     Raises:
-        SpecError: There is no such model, it cannot be made, or it is none.
-        ConfigError: There is no such module.
+        SpecError: The model does not exist, cannot be created, or lacks a method.
+        ConfigError: The module does not exist.
     """
     chosen = folder.app.model
     module, _, name = chosen.partition(":")
@@ -37,27 +35,27 @@ def model_of(folder: AppFolder) -> Model:
         message = f"trainer.compute is {compute}, but {chosen} is the application's own model"
         raise SpecError(message, help="choose the number format in the model itself, and remove trainer.compute")
     if name:
-        found = _own(folder, module, name)
+        model = _own(folder, module, name)
     elif module in READY_MADE:
         kind = getattr(importlib.import_module(f"streamlearn.models.{module}"), READY_MADE[module])
-        found = kind(compute=compute)
+        model = kind(compute=compute)
     else:
         message = f"unknown ready-made model {chosen!r}"
         hint = "name your own model as MODULE:CLASS, in a module beside app.py"
         raise SpecError(message, help=f"the ready-made models are {', '.join(READY_MADE)}; {hint}")
-    return _checked(chosen, found)
+    return _checked(chosen, model)
 
 
 def _own(folder: AppFolder, module: str, name: str) -> Any:
     loaded = app_module(folder.folder, module)
-    found = getattr(loaded, name, None)
-    if found is None:
+    model = getattr(loaded, name, None)
+    if model is None:
         message = f"{loaded.__file__} has no {name}"
         raise SpecError(message, help=f"define it there, or name another in app.py: model={folder.app.model!r}")
-    if not callable(found):
-        return found
+    if not callable(model):
+        return model
     try:
-        return found()
+        return model()
     except StreamlearnError:
         raise
     except Exception as error:
@@ -66,22 +64,23 @@ def _own(folder: AppFolder, module: str, name: str) -> Any:
         raise SpecError(message, help=hint) from error
 
 
-def _checked(chosen: str, found: Any) -> Model:
+def _checked(chosen: str, model: Any) -> Model:
     for function, arguments in _CALLS.items():
-        wrong = _wrong(getattr(found, function, None), len(arguments))
+        wrong = _wrong(getattr(model, function, None), len(arguments))
         if wrong:
             message = f"{chosen} cannot be used as a model: its `{function}` {wrong}"
             raise SpecError(message, help=f"write {function}(self, {', '.join(arguments)}); see docs/models.md")
-    model: Model = found
-    return model
+    checked: Model = model
+    return checked
 
 
 def _wrong(function: Any, arguments: int) -> str:
+    """State what is wrong with a method of a model; empty if it takes the arguments."""
     if not callable(function):
         return "is missing" if function is None else f"is {type(function).__name__}"
     try:
         signature = inspect.signature(function)
-    except ValueError:  # something compiled, that does not say
+    except ValueError:  # a compiled function without a signature
         return ""
     try:
         signature.bind(*range(arguments))

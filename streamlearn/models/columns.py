@@ -1,4 +1,4 @@
-"""Columns: what stands where in one side's packed inputs, as tensors."""
+"""Columns: the layout of one side's packed inputs, as tensors."""
 
 from __future__ import annotations
 
@@ -17,106 +17,89 @@ DenseScale: TypeAlias = Literal["log", "none"]
 
 @dataclass(frozen=True)
 class Columns:
-    """One side's columns, as a model reads them.
+    """The columns of one side, as a model reads them."""
 
-    Attributes:
-        slots: Columns of the flat matrix that are slots.
-        sequences: Columns of the sequence block.
-        slots_width: Channels of the slots; dense columns begin there.
-        dense_width: Channels of the dense columns.
-        own: Of each row the first channels, which are its key's own numbers and no part of its vector.
-    """
-
-    slots: tuple[PackColumn, ...]
-    sequences: tuple[PackColumn, ...]
-    slots_width: int
-    dense_width: int
-    own: int = 0
+    slots: tuple[PackColumn, ...]  # the slots in the flat matrix
+    sequences: tuple[PackColumn, ...]  # the slots in the sequence block
+    slots_width: int  # the channels of the slots; dense columns begin after them
+    dense_width: int  # the channels of the dense columns
+    own: int = 0  # the first channels of each row: its key's first-order numbers, which are not part of its vector
 
     @property
     def sequence_width(self) -> int:
-        """Channels of the sequence block without its mask."""
+        """The channels of the sequence block without its mask."""
         return sum(column.width for column in self.sequences)
 
     @property
     def flat_width(self) -> int:
-        """Channels of the flat matrix."""
+        """The channels of the flat matrix."""
         return self.slots_width + self.dense_width
 
     @property
     def width(self) -> int:
-        """Channels of `whole`."""
+        """The channels of `whole`."""
         return self.flat_width + self.sequence_width - self.own * (len(self.slots) + len(self.sequences))
 
     def vectors(self, inputs: PackedSide) -> list[Tensor]:
-        """A vector of each slot, as declared, and then of each sequence slot: the mean of its rows.
+        """Return the vector of each slot in their order, then of each sequence slot, which is the mean of its rows.
 
-        Rows that hold nothing but their key's own numbers have none.
+        Rows that hold only first-order numbers have no vector.
         """
         if self.own:
-            return [one for at, one in enumerate(self._parts(inputs)) if at % 2 and one.shape[1]]
-        found = [inputs.flat[:, one.at : one.at + one.width] for one in self.slots]
+            return [part for at, part in enumerate(self._parts(inputs)) if at % 2 and part.shape[1]]
+        vectors = [inputs.flat[:, column.at : column.at + column.width] for column in self.slots]
         if self.sequences:
             means = _history_mean(inputs)
-            found += [means[:, one.at : one.at + one.width] for one in self.sequences]
-        return found
+            vectors += [means[:, column.at : column.at + column.width] for column in self.sequences]
+        return vectors
 
     def numbers(self, inputs: PackedSide) -> Tensor:
-        """The sum of all keys' own numbers (rows, own)."""
-        found = self._parts(inputs)[::2]
-        return tf.add_n(found) if found else tf.zeros([tf.shape(inputs.flat)[0], self.own])
+        """Return the sum of all keys' first-order numbers (rows, own)."""
+        numbers = self._parts(inputs)[::2]
+        return tf.add_n(numbers) if numbers else tf.zeros([tf.shape(inputs.flat)[0], self.own])
 
     def dense(self, inputs: PackedSide, scale: DenseScale) -> Tensor:
-        """The dense columns (rows, dense_width); there are some."""
+        """Return the dense columns (rows, dense_width); there must be some."""
         plain = inputs.flat[:, self.slots_width :]
         return tf.sign(plain) * tf.math.log1p(tf.abs(plain)) if scale == "log" else plain
 
     def flat(self, inputs: PackedSide, scale: DenseScale) -> Tensor:
-        """The flat matrix with its dense columns scaled; there is one."""
+        """Return the flat matrix with scaled dense columns; there must be one."""
         if not self.dense_width or scale == "none":
             return inputs.flat
         return tf.concat([inputs.flat[:, : self.slots_width], self.dense(inputs, scale)], axis=1)
 
     def whole(self, inputs: PackedSide, scale: DenseScale) -> Tensor:
-        """All there is of a row (rows, width): its slots, its dense columns scaled, the means of its sequences."""
+        """Return all inputs of each row (rows, width): slots, scaled dense columns, the means of sequences."""
         if self.own:
-            slots, means = _cut(self.vectors(inputs), sum(one.width > self.own for one in self.slots))
+            vectors, count = self.vectors(inputs), sum(column.width > self.own for column in self.slots)
             dense = [self.dense(inputs, scale)] if self.dense_width else []
-            return tf.concat([*slots, *dense, *means], axis=1)
+            return tf.concat([*vectors[:count], *dense, *vectors[count:]], axis=1)
         if not self.sequences:
             return self.flat(inputs, scale)
         means = _history_mean(inputs)
         return tf.concat([self.flat(inputs, scale), means], axis=1) if self.flat_width else means
 
     def _parts(self, inputs: PackedSide) -> list[Tensor]:
-        """Of each slot, and then of each sequence, its key's own numbers and its vector in turn."""
-        # One operation for all of them, and one gradient.
-        found = tf.split(inputs.flat[:, : self.slots_width], self._sizes(self.slots), axis=1) if self.slots else []
+        """Return the first-order numbers and the vector of each slot, then of each sequence, in turn."""
+        # One split for all of them, so that there is one gradient.
+        parts = tf.split(inputs.flat[:, : self.slots_width], self._sizes(self.slots), axis=1) if self.slots else []
         if self.sequences:
-            found = [*found, *tf.split(_history_mean(inputs), self._sizes(self.sequences), axis=1)]
-        return found
+            parts = [*parts, *tf.split(_history_mean(inputs), self._sizes(self.sequences), axis=1)]
+        return parts
 
     def _sizes(self, columns: tuple[PackColumn, ...]) -> list[int]:
-        return [size for one in columns for size in (self.own, one.width - self.own)]
-
-
-def _cut(tensors: list[Tensor], at: int) -> tuple[list[Tensor], list[Tensor]]:
-    return tensors[:at], tensors[at:]
+        return [size for column in columns for size in (self.own, column.width - self.own)]
 
 
 def _history_mean(inputs: PackedSide) -> Tensor:
-    """The mean of each row's history (rows, sequence_width); zeros where there is none."""
+    """Return the mean of each row's history (rows, sequence_width); zeros for an empty one."""
     rows, mask = inputs.sequence[..., :-1], inputs.sequence[..., -1:]
     return tf.reduce_sum(rows * mask, axis=1) / tf.maximum(tf.reduce_sum(mask, axis=1), 1.0)
 
 
 def columns_of(side: PackSide, own: int = 0) -> Columns:
-    """The columns of one side.
-
-    Args:
-        side: What is packed.
-        own: How many of each row's first channels are its key's own numbers.
-    """
+    """Return the columns of one side, with `own` first-order numbers in each row."""
     slots = tuple(column for column in side.flat if column.pooling != "dense")
     slots_width = sum(column.width for column in slots)
     return Columns(slots, side.sequence, slots_width, side.flat_width - slots_width, own)

@@ -1,4 +1,4 @@
-"""DCN-v2: layers that cross all inputs with each other, beside a perceptron."""
+"""DCN-v2: layers that cross all inputs with each other, in parallel with a perceptron."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ LAYERS_MAX = 64
 
 @dataclass(kw_only=True, eq=False)
 class DcnV2(ReadyModel):
-    """The deep and cross network, version 2, its two parts side by side.
+    """The deep and cross network, version 2, with its two parts in parallel.
 
-    A cross layer makes x0 * (x K + b) + x of x, where x0 is all there is of user and candidate: slots, dense columns,
-    means of sequences. K is a square matrix, or the product of one that leads to `rank` channels and one that leads
-    back.
+    A cross layer computes x0 * (x K + b) + x from x, where x0 is the whole input of user and candidate: slots, dense
+    columns, means of sequences. K is a square matrix, or the product of a matrix to `rank` channels and one back.
 
     Attributes:
-        cross: How many cross layers.
-        rank: Channels between the two matrices of a cross layer; None takes square ones, and so does a rank that
-            would have no fewer weights.
-        hidden: Widths of the perceptron's layers.
-        first_order: As `DeepFm.first_order`: rows begin with numbers of their key's own, added to the logits.
+        cross: The number of cross layers.
+        rank: The channels between the two matrices of a cross layer. None uses square matrices, and so does a rank
+            that would not save weights.
+        hidden: The widths of the perceptron's layers.
+        first_order: As `DeepFm.first_order`: rows begin with first-order numbers, which are added to the logits.
     """
 
     cross: int = 3
@@ -40,11 +39,7 @@ class DcnV2(ReadyModel):
     first_order: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse arguments that are none.
-
-        Raises:
-            UsageError: With the first of them.
-        """
+        """Check the arguments; a wrong one raises a `UsageError`."""
         super().__post_init__()
         is_fit = isinstance(self.cross, int) and not isinstance(self.cross, bool) and 1 <= self.cross <= LAYERS_MAX
         self._require("cross", is_fit, f"it is a whole number from 1 to {LAYERS_MAX}")
@@ -57,7 +52,7 @@ class DcnV2(ReadyModel):
         widths = {"user": built.user.width, "item": built.item.width}
         whole, between = sum(widths.values()), self._between(built)
         for layer in range(self.cross):
-            # The user's part of the first layer is known before the candidate is.
+            # The user's part of the first layer is computed once a request, before the candidates.
             parts = {f"cross_0_{side}": width for side, width in widths.items() if width}
             for name, width in (parts if layer == 0 else {f"cross_{layer}": whole}).items():
                 yield glorot(name, (width, between), whole)
@@ -77,28 +72,28 @@ class DcnV2(ReadyModel):
         whole, *sums = self._parts(weights, "item", inputs)
         if user.flat is not None:
             sizes = [built.user.width, self._between(built), self.hidden[0], built.user.own]
-            of_user, *others = tf.split(user.flat, sizes[: 1 + len(sums)], axis=1)
-            whole = tf.concat([of_user, whole], axis=1)
-            sums = [one + two for one, two in zip(sums, others, strict=True)]
+            whole_user, *others = tf.split(user.flat, sizes[: 1 + len(sums)], axis=1)
+            whole = tf.concat([whole_user, whole], axis=1)
+            sums = [of_item + of_user for of_item, of_user in zip(sums, others, strict=True)]
         crossed, hidden, *numbers = sums
-        found = self._crossed(weights, whole, crossed)
+        cross = self._crossed(weights, whole, crossed)
         deep = self._tower.rest(weights, hidden)
-        logits = matmul(found, weights["out_cross"], self.compute) + matmul(deep, weights["out_mlp"], self.compute)
+        logits = matmul(cross, weights["out_cross"], self.compute) + matmul(deep, weights["out_mlp"], self.compute)
         return sum(numbers, logits + weights["bias"])
 
     def _crossed(self, weights: Mapping[str, Tensor], whole: Tensor, crossed: Tensor) -> Tensor:
-        """The last cross layer's outputs, of what the first has of its first matrix."""
-        found = whole
+        """Return the last cross layer's outputs from the product of the first layer's first matrix."""
+        output = whole
         for layer in range(self.cross):
             if layer:
-                crossed = matmul(found, weights[f"cross_{layer}"], self.compute)
+                crossed = matmul(output, weights[f"cross_{layer}"], self.compute)
             back = weights.get(f"cross_{layer}_back")
             product = crossed if back is None else matmul(crossed, back, self.compute)
-            found = whole * (product + weights[f"cross_{layer}_bias"]) + found
-        return found
+            output = whole * (product + weights[f"cross_{layer}_bias"]) + output
+        return output
 
     def _parts(self, weights: Mapping[str, Tensor], side: str, inputs: PackedSide) -> list[Tensor]:
-        """Of one side: all there is, and what it adds to the first cross layer, to the perceptron's, to the logits."""
+        """Return one side's inputs, and its terms of the first cross layer, the perceptron and the logits."""
         columns: Columns = getattr(self._known(), side)
         whole = columns.whole(inputs, self.dense_scale)
         crossed = matmul(whole, weights[f"cross_0_{side}"], self.compute)
@@ -106,14 +101,10 @@ class DcnV2(ReadyModel):
         return [whole, crossed, self._tower.part(weights, side, whole), *numbers]
 
     @property
-    def _has_own(self) -> bool:
-        return self.first_order
-
-    @property
     def _tower(self) -> Tower:
         return Tower("mlp", self.hidden, self.compute)
 
     def _between(self, built: Built) -> int:
-        """Channels that come out of a cross layer's first matrix."""
+        """Return the number of channels after a cross layer's first matrix."""
         whole = built.user.width + built.item.width
         return whole if self.rank is None or 2 * self.rank >= whole else self.rank

@@ -21,18 +21,18 @@ __all__ = ["DeepFm"]
 
 @dataclass(kw_only=True, eq=False)
 class DeepFm(ReadyModel):
-    """DeepFM: what slots say alone, in pairs, and all together.
+    """DeepFM: slots alone, in pairs, and all together.
 
-    The pairs are a factorisation machine over the slots' vectors, sequences among them by the mean of their rows:
-    channel by channel the sum of the products of all pairs, which is weighed by label. Its weights begin at one, so
-    that each pair begins as the dot product of its two vectors. Vectors of other dims than `fm_dim` are first
-    multiplied by a matrix of their slot's own.
+    The pairs are a factorisation machine over the slots' vectors, with the mean of its rows for a sequence: channel by
+    channel the sum of the products of all pairs, weighted by label. The weights start at one, so that each pair starts
+    as the dot product of its vectors. A vector with another length than `fm_dim` is first multiplied by a matrix of its
+    slot.
 
     Attributes:
-        hidden: Widths of the perceptron's layers.
-        fm_dim: Length of the vectors that are multiplied in pairs; None takes the longest vector of all slots.
-        first_order: Whether the first channels of each row, one a label, are its key's own numbers, which are added to
-            the logits as `Logistic` adds them. The vector is what comes after them; a slot whose `dim` is the number
+        hidden: The widths of the perceptron's layers.
+        fm_dim: The length of the vectors that are multiplied in pairs; None uses the longest vector of all slots.
+        first_order: Whether the first channels of each row, one for each label, are first-order numbers of its key,
+            which are added to the logits as in `Logistic`. The vector follows them; a slot whose `dim` is the number
             of labels has none.
     """
 
@@ -41,11 +41,7 @@ class DeepFm(ReadyModel):
     first_order: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse arguments that are none.
-
-        Raises:
-            UsageError: With the first of them.
-        """
+        """Check the arguments; a wrong one raises a `UsageError`."""
         super().__post_init__()
         self._require_widths("hidden")
         if self.fm_dim is not None:
@@ -81,7 +77,7 @@ class DeepFm(ReadyModel):
         return linear + matmul(pairs, weights["fm"], "float32") + deep + weights["bias"]
 
     def _sums(self, weights: Mapping[str, Tensor], side: str, inputs: PackedSide) -> tuple[Tensor, ...]:
-        """What one side adds: to the linear part, to the first layer, to the vectors' sum and to that of squares."""
+        """Return one side's terms of the linear part, the first layer, the sum of vectors and the sum of squares."""
         columns: Columns = getattr(self._known(), side)
         whole = columns.whole(inputs, self.dense_scale)
         linear = matmul(whole, weights[f"linear_{side}"], self.compute)
@@ -95,10 +91,10 @@ class DeepFm(ReadyModel):
     def _summed(
         self, weights: Mapping[str, Tensor], columns: Columns, inputs: PackedSide, whole: Tensor
     ) -> tuple[Any, Any]:
-        """The sum of one side's vectors, and of their squares; nothing where it has none."""
+        """Return the sum of one side's vectors and of their squares; None for both without vectors."""
         slots = _slots(columns)
         if slots and not columns.sequences and not any(f"fm_{column.name}" in weights for column in slots):
-            # Side by side and of one length: one operation, instead of one a slot with a gradient as wide as all.
+            # Adjacent vectors of one length need one operation, instead of one a slot with a gradient of full width.
             width = slots[0].width - columns.own
             side = tf.reshape(whole[:, : width * len(slots)], [-1, len(slots), width])
             return tf.reduce_sum(side, axis=1), tf.reduce_sum(tf.square(side), axis=1)
@@ -112,19 +108,12 @@ class DeepFm(ReadyModel):
     def _tower(self) -> Tower:
         return Tower("mlp", self.hidden, self.compute)
 
-    @property
-    def _has_own(self) -> bool:
-        return self.first_order
-
     def _dim(self, built: Built) -> int:
         own = built.user.own
         return self.fm_dim or max((column.width - own for column in _slots(built.user, built.item)), default=1)
 
 
 def _slots(*sides: Columns) -> tuple[PackColumn, ...]:
-    """The columns that have vectors."""
-    return tuple(
-        column
-        for column in chain.from_iterable((*side.slots, *side.sequences) for side in sides)
-        if column.width > sides[0].own
-    )
+    """Return the columns that have vectors."""
+    columns = chain.from_iterable((*side.slots, *side.sequences) for side in sides)
+    return tuple(column for column in columns if column.width > sides[0].own)

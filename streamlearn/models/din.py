@@ -1,4 +1,4 @@
-"""DIN: how much a candidate has to do with each thing of a user's history decides what of it counts."""
+"""DIN: weights each item of a user's history by its relation to the candidate."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["Din"]
 class Din(ReadyModel):
     """The deep interest network: attention of the candidate over the user's history.
 
-    Each place of the history has a vector h, the rows of all sequence slots side by side. A candidate's vector c is
-    made of the item slots whose keys those slots share. A small perceptron over h, c and the products of what the two
-    share gives the place's weight; the sum of the weighed h goes into a perceptron with everything else. Places the
-    mask leaves out count nothing, whatever stands there. Weights begin near one, so that what is learned begins with
-    the plain sum: near nothing, neither the weights nor what they weigh would be told much by the loss.
+    Each position of the history has a vector h, the rows of all sequence slots side by side. A candidate's vector c
+    consists of the item slots that share keys with those slots. A small perceptron over h, c and the products of their
+    shared parts returns the weight of the position; the weighted sum of h goes into a perceptron with all other inputs.
+    Masked positions have no effect, whatever they contain. Weights start near one, so that training starts from the
+    plain sum: near zero, the loss would give hardly any gradient to the weights or to the history.
 
     Attributes:
-        attention: Widths of the attention's layers.
-        softmax: Whether the weights of a history are brought to a sum of one. Without it a history that has much to
-            do with the candidate counts for more than one that has little.
-        hidden: Widths of the perceptron's layers.
+        attention: The widths of the attention's layers.
+        softmax: Whether the weights of a history sum to one. Without it a history that is close to the candidate
+            counts for more than one that is not.
+        hidden: The widths of the perceptron's layers.
     """
 
     attention: tuple[int, ...] = (32,)
@@ -39,11 +39,7 @@ class Din(ReadyModel):
     hidden: tuple[int, ...] = (256, 128)
 
     def __post_init__(self) -> None:
-        """Refuse arguments that are none.
-
-        Raises:
-            UsageError: With the first of them.
-        """
+        """Check the arguments; a wrong one raises a `UsageError`."""
         super().__post_init__()
         self._require_widths("attention")
         self._require("softmax", isinstance(self.softmax, bool), "it is True or False")
@@ -74,7 +70,7 @@ class Din(ReadyModel):
         if built.user.flat_width:
             flat = self._tower.part(weights, "user", built.user.flat(inputs, self.dense_scale))
         rows, mask = inputs.sequence[..., :-1], inputs.sequence[..., -1:]
-        known = _places(rows, built.user.sequence_width, lambda one: self._attention.part(weights, "history", one))
+        known = _by_position(rows, built.user.sequence_width, lambda row: self._attention.part(weights, "history", row))
         return PackedSide(flat, tf.concat([rows, known, mask], axis=2))
 
     def _score(self, weights: Mapping[str, Tensor], user: PackedSide, inputs: PackedSide) -> Tensor:
@@ -86,25 +82,25 @@ class Din(ReadyModel):
             parts += user.flat
         return matmul(self._tower.rest(weights, parts), weights["out"], self.compute) + weights["bias"]
 
-    def _history(self, weights: Mapping[str, Tensor], places: Tensor, inputs: PackedSide) -> Tensor:
-        """The weighed sum of each candidate's history (N, sequence_width)."""
+    def _history(self, weights: Mapping[str, Tensor], sequence: Tensor, inputs: PackedSide) -> Tensor:
+        """Return the weighted sum of each candidate's history (N, sequence_width)."""
         built = self._known()
         sizes = [built.user.sequence_width, self.attention[0], 1]
-        rows, known, mask = tf.split(places, sizes, axis=2)
+        rows, known, mask = tf.split(sequence, sizes, axis=2)
         shared = _shared(built.features)
         candidate = _cut(inputs.flat, [item for _, item in shared])
         product = _cut(rows, [sequence for sequence, _ in shared]) * candidate[:, None, :]
-        found = known + self._attention.part(weights, "item", candidate)[:, None, :]
-        found += _places(product, _width(shared), lambda one: self._attention.part(weights, "product", one))
-        share = _places(found, self.attention[0], lambda one: self._place_weight(weights, one))
+        hidden = known + self._attention.part(weights, "item", candidate)[:, None, :]
+        hidden += _by_position(product, _width(shared), lambda row: self._attention.part(weights, "product", row))
+        share = _by_position(hidden, self.attention[0], lambda row: self._position_weight(weights, row))
         if self.softmax:
-            # Least of all where there is nothing; a history of nothing is taken out by the mask.
+            # Masked positions get almost no weight; the mask below removes an empty history altogether.
             share = tf.nn.softmax(tf.where(mask > 0, share, -1e9), axis=1)
         return tf.reduce_sum(share * mask * rows, axis=1)
 
-    def _place_weight(self, weights: Mapping[str, Tensor], parts: Tensor) -> Tensor:
-        found = self._attention.rest(weights, parts)
-        return matmul(found, weights["attention_out"], self.compute) + weights["attention_out_bias"]
+    def _position_weight(self, weights: Mapping[str, Tensor], parts: Tensor) -> Tensor:
+        output = self._attention.rest(weights, parts)
+        return matmul(output, weights["attention_out"], self.compute) + weights["attention_out_bias"]
 
     @property
     def _attention(self) -> Tower:
@@ -116,9 +112,9 @@ class Din(ReadyModel):
 
 
 def _shared(features: FeatureSpec) -> list[tuple[PackColumn, PackColumn]]:
-    """Sequence columns, each with the item's column whose keys it shares; those without one are left out."""
+    """Return the sequence columns that share their keys with an item column, each with that column."""
     items = {column.name: column for column in features.pack.item.flat}
-    found = []
+    pairs = []
     for column in features.pack.user.sequence:
         slot = features.slot(column.name)
         same_keys = [
@@ -127,10 +123,10 @@ def _shared(features: FeatureSpec) -> list[tuple[PackColumn, PackColumn]]:
             if (other.salt_name, other.table, other.value) == (slot.salt_name, slot.table, slot.value)
         ]
         if same_keys:
-            # The one the keys are named after, where others share them too.
+            # If several share the keys, the slot that the keys are named after.
             name = slot.salt_name if slot.salt_name in same_keys else same_keys[0]
-            found.append((column, items[name]))
-    return found
+            pairs.append((column, items[name]))
+    return pairs
 
 
 def _width(shared: Sequence[tuple[PackColumn, PackColumn]]) -> int:
@@ -138,11 +134,11 @@ def _width(shared: Sequence[tuple[PackColumn, PackColumn]]) -> int:
 
 
 def _cut(block: Tensor, columns: Sequence[PackColumn]) -> Tensor:
-    """Some columns of a block side by side; a column that stands twice is there twice."""
+    """Return some columns of a block side by side, repeated ones too."""
     return tf.concat([block[..., column.at : column.at + column.width] for column in columns], axis=-1)
 
 
-def _places(block: Tensor, width: int, of_rows: Callable[[Tensor], Tensor]) -> Tensor:
-    """What a function of rows makes of every place of a block (rows, places, width)."""
-    found = of_rows(tf.reshape(block, [-1, width]))
-    return tf.reshape(found, [-1, tf.shape(block)[1], found.shape[1]])
+def _by_position(block: Tensor, width: int, of_rows: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a function of rows to every position of a block (rows, positions, width)."""
+    output = of_rows(tf.reshape(block, [-1, width]))
+    return tf.reshape(output, [-1, tf.shape(block)[1], output.shape[1]])

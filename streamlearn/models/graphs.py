@@ -18,13 +18,7 @@ __all__ = ["Graphs", "load_graphs"]
 
 
 class Graphs:
-    """Two graphs that were exported, called as a model's are.
-
-    Args:
-        described: What is known of them.
-        user: The user graph, of flat arguments; None where there is none.
-        score: The score graph, of flat arguments.
-    """
+    """Two loaded graphs, called like those of a model. `user` is None if there is no such graph."""
 
     def __init__(self, described: Description, user: Any, score: Any) -> None:
         self.described = described
@@ -32,65 +26,54 @@ class Graphs:
 
     @property
     def weights_bytes(self) -> int:
-        """How large the weights are."""
+        """The size of the weights."""
         return self.described.weights_bytes
 
     def weights(self, named: Mapping[str, npt.NDArray[Any]]) -> list[Tensor]:
-        """The dense weights of a version, in the order both graphs take them.
-
-        Args:
-            named: The weights by name, as versions keep them.
-
-        Raises:
-            UsageError: One is missing, too many or of another shape.
-        """
-        return [tf.constant(one) for one in self.described.in_order(named)]
+        """Return a version's dense weights in the order of the graphs' arguments; wrong ones raise a UsageError."""
+        return [tf.constant(weight) for weight in self.described.in_order(named)]
 
     def user(self, weights: Sequence[Tensor], inputs: PackedSide) -> PackedSide:
-        """Once a request: what `score` takes of the user."""
+        """Return what `score` takes of the user; called once a request."""
         if self._user is None:
             return PackedSide(None, None)
-        found = self._user(*weights, *_there(inputs))
-        return PackedSide(found.get("flat"), found.get("sequence"))
+        outputs = self._user(*weights, *_tensors(inputs))
+        return PackedSide(outputs.get("flat"), outputs.get("sequence"))
 
     def score(self, weights: Sequence[Tensor], user: PackedSide, user_index: Tensor, inputs: PackedSide) -> Tensor:
-        """Once a candidate: (N, labels) logits."""
-        given = [*_there(user), tf.convert_to_tensor(user_index, tf.int32), *_there(inputs)]
+        """Return (N, labels) logits; called once a candidate."""
+        given = [*_tensors(user), tf.convert_to_tensor(user_index, tf.int32), *_tensors(inputs)]
         return self._score(*weights, *given)["scores"]
 
 
 def load_graphs(folder: Path, *, compiled: bool = False) -> Graphs:
-    """Load graphs that `export_graphs` wrote.
-
-    Args:
-        folder: Where they are.
-        compiled: Whether XLA compiles them, once for each shape they are called with; as they are otherwise.
+    """Load graphs that `export_graphs` wrote; `compiled` compiles them with XLA, once for each input shape.
 
     Raises:
         BadRecord: The folder holds no exported graphs, or something that exported graphs do not have.
     """
     described = read_description(folder)
     check_saved_model(folder)
-    # Graphs hold no variables; nothing is restored, and no initializer is run.
+    # Graphs hold no variables: nothing is restored, and no initializer runs.
     options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=True)
     try:
-        found = tf.saved_model.load(str(folder), options=options)
-        score = _callable(found.score, compiled)
-        user = None if described.user is None else _callable(found.user, compiled)
-    except Exception as error:  # TensorFlow raises what it likes for a graph that it cannot follow
+        loaded = tf.saved_model.load(str(folder), options=options)
+        score = _callable(loaded.score, compiled)
+        user = None if described.user is None else _callable(loaded.user, compiled)
+    except Exception as error:  # TensorFlow raises errors of any type for a broken graph
         message = f"{folder} holds no graphs TensorFlow can load: {type(error).__name__}: {error}"
         raise BadRecord(message, help="export the graphs again, or restore them from the store") from error
     return Graphs(described, user, score)
 
 
 def _callable(function: Any, compiled: bool) -> Any:
-    # The one there is, called without looking for it among others.
+    # The only concrete function, called directly to skip TensorFlow's dispatch.
     concrete = function.concrete_functions[0]
     if not compiled:
         return concrete
-    specs = [tf.TensorSpec(one.shape, one.dtype, one.name.split(":")[0]) for one in concrete.inputs]
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name.split(":")[0]) for tensor in concrete.inputs]
     return tf.function(lambda *given: concrete(*given), jit_compile=True, autograph=False).get_concrete_function(*specs)
 
 
-def _there(side: PackedSide) -> list[Tensor]:
-    return [tf.convert_to_tensor(one, tf.float32) for one in side if one is not None]
+def _tensors(side: PackedSide) -> list[Tensor]:
+    return [tf.convert_to_tensor(block, tf.float32) for block in side if block is not None]

@@ -1,4 +1,4 @@
-"""A Keras model as a model: its variables become weights, which the graphs take as arguments."""
+"""KerasModel: a model of Keras networks, whose variables become weights that the graphs take as arguments."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _USER, _SCORE = "user", "score"
 
 
 class KerasModel(ABC):
-    """A model of one or two Keras networks; inherit from it and say which in `networks`.
+    """A model of one or two Keras networks; subclass it and return them from `networks`.
 
-    Networks are called as they are when they serve, without dropout. What would change from step to step beside the
-    weights (moving means, states of dropout) is refused, and so are losses of layers, which nobody would add. Variables
-    that are not trainable are constants of the graphs.
+    Networks are always called as in serving, without dropout. State that changes beside the weights (moving means,
+    states of dropout) is refused, and so are losses of layers, which training would ignore. Variables that are not
+    trainable become constants of the graphs.
     """
 
     any_length: ClassVar[bool] = False
@@ -37,18 +37,15 @@ class KerasModel(ABC):
 
     @abstractmethod
     def networks(self, features: FeatureSpec, labels: Sequence[str]) -> tuple[keras.Model | None, keras.Model]:
-        """The network of a user, or None, and the network that scores; both new at each call.
+        """Return the user network, or None, and the score network; both new at each call.
 
-        The first is called once a request. It takes what the user side has, `user_flat` (rows, flat_width) and
-        `user_sequence` (rows, length, sequence_width), and gives one tensor or two: `user_flat` of two dimensions,
-        `user_sequence` of three. The second is called once a candidate. It takes what the first gave, each candidate
-        its user's, and `item_flat`, and gives (rows, labels). Without the first it takes what the user side has.
+        The user network runs once a request. It takes the user side's inputs, `user_flat` (rows, flat_width) and
+        `user_sequence` (rows, length, sequence_width), and returns one or two tensors: `user_flat` of two dimensions,
+        `user_sequence` of three. The score network runs once a candidate. It takes these outputs for the candidate's
+        user, and `item_flat`, and returns (rows, labels). Without a user network it takes the user side's inputs.
 
-        Both take their inputs in that order, or, where they are declared as a dict, by these names.
-
-        Args:
-            features: What is packed, and where it stands (`features.pack`).
-            labels: What is predicted.
+        Both take their inputs in that order, or by these names if the inputs are declared as a dict. `features.pack`
+        describes the inputs.
         """
 
     @property
@@ -58,11 +55,11 @@ class KerasModel(ABC):
         return self._names
 
     def build(self, features: FeatureSpec, labels: Sequence[str], seed: int) -> list[Tensor]:
-        """The initial dense weights, in the order both graphs take them; the same for the same seed.
+        """Return the initial dense weights in the order of the graphs' arguments; the same for the same seed.
 
         Raises:
-            SpecError: The networks do not take what is packed, do not give scores, or have state that changes.
-            UsageError: Keras runs on something else than TensorFlow.
+            SpecError: The networks do not take the packed inputs, do not return scores, or have state that changes.
+            UsageError: Keras does not run on TensorFlow.
         """
         if keras.backend.backend() != "tensorflow":
             message = f"Keras runs on {keras.backend.backend()}"
@@ -79,24 +76,24 @@ class KerasModel(ABC):
         _check_scores(scores, len(labels))
         self._networks, self._variables, names = networks, [], []
         for name, network in networks.items():
-            new = [one for one in network.model.trainable_variables if not _among(one, self._variables)]
-            names += [f"{name}_{at}_{one.name}" for at, one in enumerate(new)]
+            new = [variable for variable in network.model.trainable_variables if not _is_in(variable, self._variables)]
+            names += [f"{name}_{at}_{variable.name}" for at, variable in enumerate(new)]
             self._variables += new
         self._names = tuple(names)
-        return [tf.constant(one.value.numpy(), tf.float32) for one in self._variables]
+        return [tf.constant(variable.value.numpy(), tf.float32) for variable in self._variables]
 
     def user(self, weights: Sequence[Tensor], inputs: PackedSide) -> PackedSide:
-        """Once a request: what the first network gives, or the inputs themselves where there is none."""
+        """Return the user network's outputs, or the inputs without such a network; called once a request."""
         self._known()
         if _USER not in self._networks:
             return inputs
-        found = _sides(self._networks[_USER].outputs(self._variables, weights, _named("user", inputs)))
-        return PackedSide(found.get("user_flat"), found.get("user_sequence"))
+        outputs = _sides(self._networks[_USER].outputs(self._variables, weights, _named("user", inputs)))
+        return PackedSide(outputs.get("user_flat"), outputs.get("user_sequence"))
 
     def score(self, weights: Sequence[Tensor], user: PackedSide, user_index: Tensor, inputs: PackedSide) -> Tensor:
-        """Once a candidate: (N, labels) logits."""
+        """Return (N, labels) logits; called once a candidate."""
         self._known()
-        rows = {name: tf.gather(one, user_index) for name, one in _named("user", user).items()}
+        rows = {name: tf.gather(block, user_index) for name, block in _named("user", user).items()}
         scores = self._networks[_SCORE].outputs(self._variables, weights, rows | _named("item", inputs))
         return tf.cast(scores, tf.float32)
 
@@ -114,16 +111,16 @@ class _Network:
         self._frozen: list[Any] = []
 
     def first_call(self, inputs: Mapping[str, Tensor]) -> Any:
-        """Outputs for zeros, which give a network its variables; it is looked at then."""
+        """Return the outputs for zeros, which creates the network's variables, and check the network."""
         try:
             outputs = self.model(self._arranged(inputs), training=False)
         except SpecError:
             raise
         except Exception as error:
-            shapes = ", ".join(f"{name} {tuple(one.shape)}" for name, one in inputs.items())
+            shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in inputs.items())
             message = f"the {self.name} network does not take {shapes}: {type(error).__name__}: {error}"
             raise SpecError(message, help="declare the inputs in the order of features.pack") from error
-        self._frozen = [one.value.numpy() for one in self.model.non_trainable_variables]
+        self._frozen = [variable.value.numpy() for variable in self.model.non_trainable_variables]
         if self.model.losses:
             message = f"layers of the {self.name} network add {len(self.model.losses)} losses"
             raise SpecError(message, help="remove regularizers and add_loss: training ignores the losses of layers")
@@ -135,11 +132,11 @@ class _Network:
         return outputs
 
     def outputs(self, variables: Sequence[Any], weights: Sequence[Tensor], inputs: Mapping[str, Tensor]) -> Any:
-        """Outputs with the weights in the place of the variables."""
+        """Return the outputs with the weights in place of the variables."""
         own = [
             (variable, weight)
             for variable, weight in zip(variables, weights, strict=True)
-            if _among(variable, self.model.trainable_variables)
+            if _is_in(variable, self.model.trainable_variables)
         ]
         with keras.StatelessScope(state_mapping=own + self._constants()):
             return self.model(self._arranged(inputs), training=False)
@@ -151,14 +148,15 @@ class _Network:
         ]
 
     def _changing(self, inputs: Mapping[str, Tensor]) -> list[str]:
+        """Return the variables that a training call changes."""
         before = self._constants()
-        own = [(one, tf.constant(one.value.numpy())) for one in self.model.trainable_variables]
+        own = [(variable, tf.constant(variable.value.numpy())) for variable in self.model.trainable_variables]
         with keras.StatelessScope(state_mapping=own + before) as scope:
             self.model(self._arranged(inputs), training=True)
-        return [one.path for one, value in before if scope.get_current_value(one) is not value]
+        return [variable.path for variable, value in before if scope.get_current_value(variable) is not value]
 
     def _arranged(self, inputs: Mapping[str, Tensor]) -> Any:
-        """Inputs as the network was declared to take them."""
+        """Return the inputs in the form that the network declares."""
         declared = getattr(self.model, "input", None) if isinstance(self.model, keras.Model) else None
         if isinstance(declared, dict):
             missing = sorted(set(declared) - set(inputs))
@@ -172,7 +170,7 @@ class _Network:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    # Keras draws the seeds of initialisers that were given none from Python's own generator.
+    # Keras draws the seeds of initializers without a seed from Python's own generator.
     before = random.getstate()
     random.seed(seed)
     try:
@@ -182,38 +180,38 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def _zeros(side: str, pack: PackSide) -> dict[str, Tensor]:
-    found = {}
+    inputs = {}
     if pack.flat_width:
-        found[f"{side}_flat"] = tf.zeros([1, pack.flat_width])
+        inputs[f"{side}_flat"] = tf.zeros([1, pack.flat_width])
     if pack.sequence_length:
-        found[f"{side}_sequence"] = tf.zeros([1, pack.sequence_length, pack.sequence_width])
-    return found
+        inputs[f"{side}_sequence"] = tf.zeros([1, pack.sequence_length, pack.sequence_width])
+    return inputs
 
 
 def _named(side: str, inputs: PackedSide) -> dict[str, Tensor]:
-    return {f"{side}_{name}": one for name, one in zip(inputs._fields, inputs, strict=True) if one is not None}
+    return {f"{side}_{name}": block for name, block in zip(inputs._fields, inputs, strict=True) if block is not None}
 
 
 def _sides(outputs: Any) -> dict[str, Tensor]:
-    """What a user network gave, by name."""
-    found = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+    """Return a user network's outputs by name."""
+    blocks = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
     if isinstance(outputs, dict):
-        found = list(outputs.values())
-    ranks = [len(one.shape) for one in found]
+        blocks = list(outputs.values())
+    ranks = [len(block.shape) for block in blocks]
     if ranks not in ([2], [3], [2, 3]):
-        shapes = ", ".join(str(tuple(one.shape)) for one in found)
-        message = f"the user network gives {shapes or 'nothing'}"
+        shapes = ", ".join(str(tuple(block.shape)) for block in blocks)
+        message = f"the user network returns {shapes or 'nothing'}"
         raise SpecError(message, help="return (rows, width), (rows, length, width), or both in this order")
     names = {2: "user_flat", 3: "user_sequence"}
-    return {names[rank]: tf.cast(one, tf.float32) for rank, one in zip(ranks, found, strict=True)}
+    return {names[rank]: tf.cast(block, tf.float32) for rank, block in zip(ranks, blocks, strict=True)}
 
 
 def _check_scores(scores: Any, labels: int) -> None:
     shape = tuple(getattr(scores, "shape", ()))
     if shape != (1, labels):
-        message = f"the score network gives {shape or type(scores).__name__} for one candidate and {labels} labels"
+        message = f"the score network returns {shape or type(scores).__name__} for one candidate and {labels} labels"
         raise SpecError(message, help=f"end it with a layer of {labels} outputs, as logits without a sigmoid")
 
 
-def _among(variable: Any, variables: Sequence[Any]) -> bool:
+def _is_in(variable: Any, variables: Sequence[Any]) -> bool:
     return any(variable is other for other in variables)

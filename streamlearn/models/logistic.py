@@ -1,4 +1,4 @@
-"""Logistic regression: each key has one number a label, each dense column a weight a label."""
+"""Logistic regression: one number a label for each key, and one weight a label for each dense column."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ __all__ = ["Logistic"]
 class Logistic(ReadyModel):
     """Logistic regression over keys and dense columns.
 
-    The logit of label j is the sum of channel j of each slot's pooled row (of a sequence: of the mean of its rows),
-    of each dense column times its weight, and of a bias. Channels beyond the labels learn nothing: declare slots
-    with `dim` as many as there are labels, and `initial_range=0.0`, so that a key never seen says nothing.
+    The logit of label j is the sum of channel j of each slot's pooled row (for a sequence: the mean of its rows), of
+    each dense column times its weight, and of a bias. Channels beyond the labels learn nothing: declare slots whose
+    `dim` is the number of labels, with `initial_range=0.0`, so that unknown keys have no effect.
     """
 
     def _check(self, built: Built) -> None:
         for slot in built.features.slots:
             if slot.dim < built.labels:
                 message = f"slot {slot.name!r} has dim {slot.dim}, and there are {built.labels} labels"
-                raise SpecError(
-                    message, help=f"logistic keeps one number per label in each row: set dim={built.labels}"
-                )
+                help = f"logistic keeps one number per label in each row: set dim={built.labels}"
+                raise SpecError(message, help=help)
 
     def _weights(self, built: Built) -> Iterator[Weight]:
         for side, columns in (("user", built.user), ("item", built.item)):
@@ -50,7 +49,7 @@ class Logistic(ReadyModel):
     def _sum(self, weights: Mapping[str, Tensor], side: str, inputs: PackedSide) -> Tensor:
         built = self._known()
         columns: Columns = getattr(built, side)
-        found = [vector[:, : built.labels] for vector in columns.vectors(inputs)]
+        terms = [vector[:, : built.labels] for vector in columns.vectors(inputs)]
         if columns.dense_width:
-            found.append(matmul(columns.dense(inputs, self.dense_scale), weights[f"dense_{side}"], self.compute))
-        return tf.add_n(found)
+            terms.append(matmul(columns.dense(inputs, self.dense_scale), weights[f"dense_{side}"], self.compute))
+        return tf.add_n(terms)

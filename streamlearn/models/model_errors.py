@@ -1,4 +1,4 @@
-"""Failing: what a model's own code raises, told as itself with its file and line, and not by TensorFlow's frames."""
+"""Model errors: reports errors in a model's own code with its file and line, without TensorFlow's frames."""
 
 from __future__ import annotations
 
@@ -11,28 +11,20 @@ from typing import Any
 
 from streamlearn.errors import SpecError, StreamlearnError
 
-__all__ = ["told_of"]
+__all__ = ["wrap_errors"]
 
 _LOG = logging.getLogger(__name__)
 _CHARS_MAX = 1_000
 
 
 @contextmanager
-def told_of(model: Any, what: str) -> Iterator[None]:
-    """Have what a model's function raises told by its place in the model's file.
-
-    Args:
-        model: The model.
-        what: Its function, such as `score`.
-
-    Raises:
-        SpecError: It raised something.
-    """
+def wrap_errors(model: Any, what: str) -> Iterator[None]:
+    """Turn any error of a model's function, such as `score`, into a SpecError that names its place in the file."""
     try:
         yield
     except StreamlearnError:
         raise
-    except Exception as error:  # of whatever kind: it is another's code
+    except Exception as error:  # of any type, since it comes from the application's code
         file = inspect.getsourcefile(type(model)) or ""
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         where = f", at {file}:{lines[-1]}" if lines else ""

@@ -1,4 +1,4 @@
-"""Operations that graphs may have: those that compute numbers from numbers. It loads no graph."""
+"""Operations: the TensorFlow operations that graphs may have, which compute numbers from numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["ALLOWED", "CALLING", "SAVER", "functions_of", "is_allowed"]
 
-# What XLA compiles and TensorFlow calls stateless, without gradients, collectives and calls of foreign code.
+# Operations that XLA compiles and TensorFlow calls stateless, without gradients, collectives and foreign calls.
 _COMPUTING = """
 Abs Acos Acosh Add AddN AddV2 AdjustContrastv2 AdjustHue AdjustSaturation All Angle Any ApproxTopK ApproximateEqual
 ArgMax ArgMin Asin Asinh Atan Atan2 Atanh AvgPool AvgPool3D BatchMatMul BatchMatMulV2 BatchMatMulV3 BatchToSpace
@@ -43,12 +43,12 @@ TruncateDiv TruncateMod UniformDequantize UniformQuantize UniformQuantizedAdd Un
 UniformQuantizedConvolution UniformQuantizedDot UniformRequantize Unique UniqueV2 Unpack UnsortedSegmentMax
 UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum UpperBound Where Xdivy Xlog1py Xlogy ZerosLike Zeta
 """
-# TensorFlow calls these stateful for the functions they call, which are checked themselves, or for their messages.
+# TensorFlow calls these stateful for the functions that they call, which are checked themselves, or for messages.
 CALLING = "Assert Case If Placeholder StatefulPartitionedCall While"
 ALLOWED = frozenset(f"{_COMPUTING} {CALLING}".split())
-# What TensorFlow adds to every SavedModel to save and restore variables, and nothing that scores calls.
+# TensorFlow adds these to every SavedModel to save and restore variables; scores never call them.
 SAVER = frozenset(
-    ("MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename", "StaticRegexFullMatch", "StringJoin")
+    ["MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename", "StaticRegexFullMatch", "StringJoin"]
 )
 
 
@@ -58,10 +58,10 @@ def is_allowed(operation: str) -> bool:
 
 
 def functions_of(nodes: Iterable[Any]) -> set[str]:
-    """All names in nodes that may be a function's: operations, and attributes that are functions."""
+    """Return all names in nodes that may be functions: operations, and attributes that are functions."""
     names = set()
     for node in nodes:
         names.add(node.op)
         for attribute in node.attr.values():
-            names.update((attribute.func.name, *(one.name for one in attribute.list.func)))
+            names.update((attribute.func.name, *(function.name for function in attribute.list.func)))
     return names

@@ -1,4 +1,4 @@
-"""What the ready-made models share: they remember the features they were built for, and name their weights."""
+"""ReadyModel: the shared part of ready-made models. It keeps the features a model was built for, and names weights."""
 
 from __future__ import annotations
 
@@ -23,15 +23,7 @@ WIDTH_MAX = 65_536
 
 @dataclass(frozen=True)
 class Built:
-    """What a model was built for.
-
-    Attributes:
-        features: The features.
-        user: What stands where in a user's inputs.
-        item: What stands where in a candidate's.
-        labels: How many labels there are.
-        weights: The weights, in their order.
-    """
+    """The features that a model was built for, the columns of both sides, the number of labels, and the weights."""
 
     features: FeatureSpec
     user: Columns
@@ -45,11 +37,11 @@ class ReadyModel(ABC):
     """A ready-made model.
 
     Attributes:
-        dense_scale: What becomes of the numbers of dense columns: "log" brings counts and durations of any size near
-            to one, sign(x) log(1 + |x|); "none" takes them as they are.
-        compute: In which numbers matrices are multiplied. Weights, outputs and everything else are float32 whatever
-            it is. "bfloat16" is for devices that are faster with it; "float16" has less range, and gradients that
-            are too small for it vanish.
+        dense_scale: The scale of dense columns: "log" maps counts and durations of any size near to one with
+            sign(x) log(1 + |x|); "none" keeps the values.
+        compute: The number format of matrix products. Weights, outputs and everything else are always float32.
+            "bfloat16" is for devices that are faster with it; "float16" has less range, and gradients too small for
+            it vanish.
     """
 
     any_length: ClassVar[bool] = True
@@ -59,26 +51,13 @@ class ReadyModel(ABC):
     _built: Built | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse arguments that are none.
-
-        Raises:
-            UsageError: With the first of them.
-        """
+        """Check the arguments; a wrong one raises a `UsageError`."""
         self._require("dense_scale", self.dense_scale in get_args(DenseScale), 'it is "log" or "none"')
         self._require("compute", self.compute in get_args(Compute), f"it is one of {', '.join(get_args(Compute))}")
 
     def build(self, features: FeatureSpec, labels: Sequence[str], seed: int) -> list[Tensor]:
-        """The initial dense weights, in the order both graphs take them; the same for the same seed.
-
-        Args:
-            features: What is packed.
-            labels: What is predicted.
-            seed: Of the numbers weights begin with.
-
-        Raises:
-            SpecError: The model cannot work with such features.
-        """
-        own = len(labels) if self._has_own else 0
+        """Return the initial dense weights in the order of the graphs' arguments; the same for the same seed."""
+        own = len(labels) if getattr(self, "first_order", False) else 0
         built = Built(features, columns_of(features.pack.user, own), columns_of(features.pack.item, own), len(labels))
         if own:
             _check_own(built, type(self).__name__)
@@ -87,40 +66,35 @@ class ReadyModel(ABC):
         return initial(self._built.weights, seed)
 
     @property
-    def _has_own(self) -> bool:
-        """Whether each row begins with numbers of its key's own, one a label."""
-        return False
-
-    @property
     def weight_names(self) -> tuple[str, ...]:
         """The names of the weights, in their order."""
         return tuple(weight.name for weight in self._known().weights)
 
     def user(self, weights: Sequence[Tensor], inputs: PackedSide) -> PackedSide:
-        """Once a request: all that depends on the user alone."""
+        """Return everything that depends on the user alone; called once a request."""
         if not self._known().user.width:
             return PackedSide(None, None)
         return self._user(self._named(weights), inputs)
 
     def score(self, weights: Sequence[Tensor], user: PackedSide, user_index: Tensor, inputs: PackedSide) -> Tensor:
-        """Once a candidate: (N, labels) logits."""
+        """Return (N, labels) logits; called once a candidate."""
         return self._score(self._named(weights), _rows(user, user_index), inputs)
 
     def _check(self, built: Built) -> None:
-        """Refuse features it cannot work with; most can with all."""
+        """Raise a SpecError for features that the model cannot work with; most models accept all."""
         del built
 
     @abstractmethod
     def _weights(self, built: Built) -> Iterator[Weight]:
-        """Its weights for such features."""
+        """Yield the weights for these features."""
 
     @abstractmethod
     def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
-        """The user graph; there are inputs."""
+        """Compute the user graph; there are inputs."""
 
     @abstractmethod
     def _score(self, weights: Mapping[str, Tensor], user: PackedSide, inputs: PackedSide) -> Tensor:
-        """The score graph; `user` has a row a candidate, and no tensors where the user side has no inputs."""
+        """Compute the score graph; `user` has a row a candidate, and no tensors if the user side has no inputs."""
 
     def _known(self) -> Built:
         if self._built is None:
@@ -137,8 +111,8 @@ class ReadyModel(ABC):
             raise UsageError(message, help=help)
 
     def _require_widths(self, name: str) -> None:
-        found: Any = getattr(self, name)
-        is_fit = isinstance(found, tuple) and found and all(_is_width(one) for one in found)
+        widths: Any = getattr(self, name)
+        is_fit = isinstance(widths, tuple) and widths and all(_is_width(width) for width in widths)
         self._require(name, bool(is_fit), f"give a tuple of one or more widths, each from 1 to {WIDTH_MAX}")
 
     def _require_width(self, name: str) -> None:
@@ -146,7 +120,7 @@ class ReadyModel(ABC):
 
 
 def _check_own(built: Built, model: str) -> None:
-    """Refuse rows that have no place for a number a label, and a side that has nothing else."""
+    """Refuse rows without room for one number a label, and a side without any vector."""
     for slot in built.features.slots:
         if slot.dim < built.labels:
             message = f"slot {slot.name!r} has dim {slot.dim}, and there are {built.labels} labels"
@@ -161,9 +135,9 @@ def _check_own(built: Built, model: str) -> None:
             raise SpecError(message, help=hint)
 
 
-def _is_width(found: Any) -> bool:
-    return isinstance(found, int) and not isinstance(found, bool) and 1 <= found <= WIDTH_MAX
+def _is_width(width: Any) -> bool:
+    return isinstance(width, int) and not isinstance(width, bool) and 1 <= width <= WIDTH_MAX
 
 
 def _rows(user: PackedSide, index: Tensor) -> PackedSide:
-    return PackedSide(*(None if one is None else tf.gather(one, index) for one in user))
+    return PackedSide(*(None if block is None else tf.gather(block, index) for block in user))

@@ -1,4 +1,4 @@
-"""Exporting: a model's graphs as a SavedModel that plain TensorFlow loads, weights as arguments."""
+"""Exporting: writes a model's graphs as a SavedModel that plain TensorFlow loads, with the weights as arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlearn.models.canonical import digest_of, make_canonical
 from streamlearn.models.checks import check_compiled, check_graph, check_weights_used
 from streamlearn.models.description import Description, TensorNote, read_description, write_description
 from streamlearn.models.graph_trace import Traced, trace_graphs, weight_notes
-from streamlearn.models.model_errors import told_of
+from streamlearn.models.model_errors import wrap_errors
 from streamlearn.models.protocol import Model
 
 __all__ = ["export_graphs"]
@@ -24,28 +24,18 @@ __all__ = ["export_graphs"]
 def export_graphs(
     model: Model, features: FeatureSpec, labels: Sequence[str], folder: Path, seed: int = 0
 ) -> Description:
-    """Write a model's graphs into a folder, which appears whole.
+    """Write a model's graphs into a new folder, which appears complete, and return their description.
 
-    It holds a SavedModel with the functions `user` and `score`, which take the weights one by one and then their
-    inputs, and `graphs.json`, which says what they are. The same model writes the same bytes in every process,
-    whatever the seed; so `put_graph` stores it once.
+    The folder holds a SavedModel with the functions `user` and `score`, which take the weights one by one and then
+    their inputs, and the description as `graphs.json`. The same model writes the same bytes in every process, whatever
+    the seed; so `put_graph` stores it once.
 
-    The model is built anew, twice, and is built for these features and labels when this returns.
-
-    Args:
-        model: The model.
-        features: What is packed.
-        labels: What is predicted.
-        folder: Where to; nothing may be there.
-        seed: Any; graphs hold no weights.
-
-    Returns:
-        What `graphs.json` says.
+    The model is built twice, and stays built for these features and labels.
 
     Raises:
-        SpecError: A graph closes over what it should take from its weights, has state, depends on the seed, is
-            refused by XLA, or does not give what graphs give; or a weight is not used.
-        UsageError: Something is in the place of the folder.
+        SpecError: A graph closes over a learned value, has state, depends on the seed, is refused by XLA, or has wrong
+            outputs; or a weight is not used.
+        UsageError: The folder exists and is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         message = f"{folder} exists already"
@@ -61,17 +51,15 @@ def export_graphs(
     check_compiled(model, features, weights, graphs)
     by_name = {graph.name: graph for graph in graphs}
     user = by_name["user"].note if "user" in by_name else None
-    found = Description(
-        features.fingerprint, tuple(labels), features.pack.to_json(), weights, user, by_name["score"].note
-    )
-    _write(folder, graphs, found)
+    pack, score = features.pack.to_json(), by_name["score"].note
+    _write(folder, graphs, Description(features.fingerprint, tuple(labels), pack, weights, user, score))
     return read_description(folder)
 
 
 def _built(
     model: Model, features: FeatureSpec, labels: Sequence[str], seed: int
 ) -> tuple[tuple[TensorNote, ...], list[Traced]]:
-    with told_of(model, "build"):
+    with wrap_errors(model, "build"):
         weights = weight_notes(model, model.build(features, labels, seed))
     graphs = trace_graphs(model, features, labels, weights)
     for graph in graphs:
@@ -90,7 +78,7 @@ def _write(folder: Path, graphs: Sequence[Traced], description: Description) -> 
         module = tf.Module()
         for graph in graphs:
             setattr(module, graph.name, graph.function)
-        # Without gradients and debug information: the one is the trainer's, the other tells of this machine.
+        # Without gradients, which only the trainer needs, and debug information, which names files of this machine.
         options = tf.saved_model.SaveOptions(save_debug_info=False, experimental_custom_gradients=False)
         signatures = {graph.name: graph.concrete for graph in graphs}
         tf.saved_model.save(module, str(scratch), signatures=signatures, options=options)

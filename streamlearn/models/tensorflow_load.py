@@ -1,4 +1,4 @@
-"""TensorFlow is loaded soon: in three fifths of the time that a plain import takes."""
+"""Loads TensorFlow in three fifths of the time of a plain import."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _QUIET = "3"
 
 
 def load_tensorflow() -> None:
-    """Import TensorFlow as a process's first deed; without it a plain import does the same, later.
+    """Import TensorFlow at the start of a process; without this call a later plain import does the same.
 
-    An import of TensorFlow ends with one of Keras, and of what Keras draws with: a quarter of its time. It lives
-    without where there is none of the old Keras that it is told to take. `tf.keras` is there as ever, loaded when
-    somebody asks for it. And as an import leaves nothing to be collected, nothing is looked for meanwhile.
+    A quarter of a plain import's time goes to Keras and its plotting libraries. TensorFlow skips them if it is told to
+    use legacy Keras and that is not installed; `tf.keras` is then loaded on first use. The garbage collector is off
+    meanwhile, since an import leaves no garbage.
 
-    It says what it was built for and which GPUs are missing on stderr: unless `TF_CPP_MIN_LOG_LEVEL` asks for that, it
-    is shown only where the import fails.
+    TensorFlow's messages on stderr about its build and missing GPUs are shown only if the import fails, unless
+    `TF_CPP_MIN_LOG_LEVEL` asks for them.
 
     Call it before this process starts others, which inherit its environment.
     """
@@ -46,8 +46,8 @@ def load_tensorflow() -> None:
 
 @contextmanager
 def _stderr_kept() -> Iterator[None]:
-    """Keep from people what is written to stderr meanwhile, be it by native code; they see it where this fails."""
-    if sys.stderr is None:  # there is nobody to keep it from
+    """Hold back writes to stderr, also those of native code; they are shown if the block fails."""
+    if sys.stderr is None:
         yield
         return
     sys.stderr.flush()
@@ -66,7 +66,7 @@ def _stderr_kept() -> Iterator[None]:
 
 
 def may_leave_keras(environ: Mapping[str, str]) -> bool:
-    """Whether nobody has said which Keras is to be taken, and the old one is not there to be taken.
+    """Whether the environment does not choose a Keras, and legacy Keras is not installed.
 
     Examples:
         >>> may_leave_keras({"TF_USE_LEGACY_KERAS": "0"})

@@ -1,4 +1,4 @@
-"""A tower: layers of a perceptron, the first of which takes its input in parts."""
+"""A tower: layers of a perceptron, whose first layer takes its input in parts."""
 
 from __future__ import annotations
 
@@ -18,24 +18,14 @@ Compute: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class Tower:
-    """Layers of a perceptron; what is known of a user goes through the first one once a request.
+    """Layers of a perceptron; the user's inputs pass the first layer once a request."""
 
-    Attributes:
-        name: What its weights' names begin with.
-        widths: Of its layers.
-        compute: In which numbers matrices are multiplied.
-    """
-
-    name: str
-    widths: tuple[int, ...]
-    compute: Compute
+    name: str  # the prefix of its weights' names
+    widths: tuple[int, ...]  # the widths of its layers
+    compute: Compute  # the number format of matrix products
 
     def weights(self, parts: Mapping[str, int]) -> Iterator[Weight]:
-        """Its weights.
-
-        Args:
-            parts: The parts of its input by name, and how wide they are; those of no width have no weight.
-        """
+        """Yield the weights for the parts of the input, given as widths by name; a part of width 0 has no weight."""
         inputs = sum(parts.values())
         for part, width in parts.items():
             if width:
@@ -46,20 +36,20 @@ class Tower:
             yield same(f"{self.name}_{layer}_bias", (width,))
 
     def part(self, weights: Mapping[str, Tensor], part: str, inputs: Tensor) -> Tensor:
-        """What a part of the input adds to the first layer."""
+        """Return the term that a part of the input adds to the first layer."""
         return matmul(inputs, weights[f"{self.name}_0_{part}"], self.compute)
 
     def rest(self, weights: Mapping[str, Tensor], parts: Tensor) -> Tensor:
-        """The last layer's outputs, of the sum of all parts."""
-        found = tf.nn.relu(parts + weights[f"{self.name}_0_bias"])
+        """Return the last layer's outputs from the sum of all parts."""
+        output = tf.nn.relu(parts + weights[f"{self.name}_0_bias"])
         for layer in range(1, len(self.widths)):
-            product = matmul(found, weights[f"{self.name}_{layer}"], self.compute)
-            found = tf.nn.relu(product + weights[f"{self.name}_{layer}_bias"])
-        return found
+            product = matmul(output, weights[f"{self.name}_{layer}"], self.compute)
+            output = tf.nn.relu(product + weights[f"{self.name}_{layer}_bias"])
+        return output
 
 
 def matmul(inputs: Tensor, kernel: Tensor, compute: Compute) -> Tensor:
-    """Rows times a kernel, multiplied in other numbers, float32 before and after."""
+    """Multiply float32 rows by a float32 kernel in a number format; the result is float32."""
     if compute == "float32":
         return tf.matmul(inputs, kernel)
     return tf.cast(tf.matmul(tf.cast(inputs, compute), tf.cast(kernel, compute)), tf.float32)

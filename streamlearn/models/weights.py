@@ -1,4 +1,4 @@
-"""A dense weight: its name, its shape, and the numbers it begins with."""
+"""A dense weight: its name, its shape and its initial values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ __all__ = ["Weight", "glorot", "initial", "same"]
 
 
 class Weight(NamedTuple):
-    """A dense weight before it has numbers.
+    """A dense weight without values, named as in versions and reports.
 
-    Attributes:
-        name: Its name, by which versions keep it and reports speak of it.
-        shape: Its shape.
-        low: The least number it may begin with.
-        high: Above the greatest; equal to `low`, all are that number.
+    Initial values are uniform from `low` to below `high`; if both are equal, all have that value.
     """
 
     name: str
@@ -31,29 +27,26 @@ class Weight(NamedTuple):
 
 
 def same(name: str, shape: tuple[int, ...], number: float = 0.0) -> Weight:
-    """A weight that begins with one number everywhere."""
+    """Return a weight with one initial value everywhere."""
     return Weight(name, shape, number, number)
 
 
 def glorot(name: str, shape: tuple[int, int], inputs: int = 0) -> Weight:
-    """A kernel whose outputs begin about as large as its inputs.
+    """Return a kernel, (inputs, outputs), whose outputs are initially about as large as its inputs.
 
-    Args:
-        name: Its name.
-        shape: (inputs, outputs).
-        inputs: Of all kernels whose outputs are summed, where it is one of several; 0 where it is alone.
+    If the outputs of several kernels are summed, `inputs` counts the inputs of all of them.
     """
     half = math.sqrt(6 / ((inputs or shape[0]) + shape[1]))
     return Weight(name, shape, -half, half)
 
 
 def initial(weights: Sequence[Weight], seed: int) -> list[Tensor]:
-    """The numbers weights begin with.
+    """Return the initial values of weights.
 
-    Each has a stream of its own, of the seed and its name: they are the same in every process, and a weight that is
-    added changes no other.
+    Each weight has a random stream of its own, from the seed and its name: values are the same in every process, and a
+    new weight does not change others.
     """
-    # On the CPU whatever else there is, so that the bits are those of every machine.
+    # Always on the CPU, so that the bits are the same on every machine.
     with tf.device("CPU:0"):
         return [_numbers(weight, seed) for weight in weights]
 

@@ -1,4 +1,4 @@
-"""The versioned embedding table: keys to rows by version, for training and serving alike."""
+"""The versioned embedding table: maps keys to rows by version, in training and serving."""
 
 from streamlearn.table.changes import Changes
 from streamlearn.table.feature_packer import Packing, Scatter

@@ -1,4 +1,4 @@
-"""Arguments of a call: arrays and numbers, checked and named when they do not fit. It copies and converts nothing."""
+"""Arguments: checks of arrays and numbers, with errors that name the argument. It copies and converts nothing."""
 
 from __future__ import annotations
 
@@ -17,18 +17,12 @@ THREADS_MAX = 128
 
 
 def flat(name: str, array: npt.NDArray[Any], dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
-    """The same memory as one dimension, which is what the native core takes.
-
-    Args:
-        name: What errors call it.
-        array: Anything.
-        dtype: What its numbers must be, in the machine's byte order.
-        shape: What its shape must be; None stands for any length.
+    """Return an array's memory as one dimension, as the native core takes it. In `shape` None stands for any length.
 
     Raises:
-        TypeError: It is no array of that type, or does not lie in memory end to end: what is written into a copy
-            would be lost, and what is read from one would cost more than the call.
-        ValueError: Its shape is another.
+        TypeError: It is not an array of that type in the machine's byte order, or is not contiguous. A copy would lose
+            what is written into it, and would cost more than the call.
+        ValueError: It has another shape.
     """
     wanted = np.dtype(dtype)
     if not isinstance(array, np.ndarray) or array.dtype != wanted:
@@ -38,7 +32,7 @@ def flat(name: str, array: npt.NDArray[Any], dtype: npt.DTypeLike, shape: tuple[
     if len(array.shape) != len(shape) or any(
         want not in (None, have) for want, have in zip(shape, array.shape, strict=True)
     ):
-        expected = ", ".join("any" if one is None else str(one) for one in shape)
+        expected = ", ".join("any" if length is None else str(length) for length in shape)
         message = f"{name}: expected the shape ({expected}{',' * (len(shape) == 1)}), got {array.shape}"
         raise ValueError(message)
     if not (array.flags.c_contiguous and array.flags.aligned):
@@ -49,12 +43,7 @@ def flat(name: str, array: npt.NDArray[Any], dtype: npt.DTypeLike, shape: tuple[
 
 
 def whole(name: str, value: int, least: int, most: int) -> int:
-    """A whole number within its bounds.
-
-    Raises:
-        TypeError: It is no whole number.
-        ValueError: It is outside its bounds.
-    """
+    """Return a whole number; another type raises a TypeError, and a number out of bounds a ValueError."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -67,29 +56,14 @@ def whole(name: str, value: int, least: int, most: int) -> int:
 
 
 def instance(name: str, value: object, kind: type, what: str) -> None:
-    """Refuse what is of another kind.
-
-    Args:
-        name: What errors call it.
-        value: Anything.
-        kind: What it must be.
-        what: That, in words.
-
-    Raises:
-        TypeError: It is of another kind.
-    """
+    """Raise a TypeError unless the value is of a kind, which `what` states in words."""
     if not isinstance(value, kind):
         message = f"{name}: expected {what}, got {type(value).__name__}"
         raise TypeError(message)
 
 
 def number_of(name: str, value: object) -> float:
-    """A finite number of at least 0.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is less, infinite, or NaN.
-    """
+    """Return a number; another type raises a TypeError, and a negative, infinite or NaN number a ValueError."""
     if not isinstance(value, numbers.Real):
         message = f"{name}: expected a number, got {value!r}"
         raise TypeError(message)

@@ -1,7 +1,7 @@
-"""Changes: rows of one table between two versions, or all rows of one, as arrays; and their files.
+"""Changes: rows of one table between two versions, or all rows of a version, as arrays, and their files.
 
-It is what an export gives and what staging takes. Files here are single ones, for moving tables between systems;
-the files of versions are the version store's.
+Exports return them and staging takes them. Their files move tables between systems; the version store has files of its
+own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Array = npt.NDArray[np.generic]
 Float32s = npt.NDArray[np.float32]
 Uint64s = npt.NDArray[np.uint64]
 
-# What the numbers of a row are on their way between tables.
+# The types of a row's numbers between tables.
 DTYPES: dict[RowType, str] = {"float32": "<f4", "float16": "<f2", "int8": "<i1"}
-# What the columns of an Arrow table are called here.
+# The fields of an Arrow table's columns.
 _COLUMNS = {"key": "keys", "row": "rows", "scale": "scales", "state": "state", "tick": "ticks", "count": "counts"}
 _ARCHIVE, _WRITE = b"PK", "write it with `Changes.save` or `numpy.savez`"
 _NAMES = ("keys", "rows", "scales", "state", "ticks", "counts", "gone")
@@ -36,27 +36,16 @@ _NAMES = ("keys", "rows", "scales", "state", "ticks", "counts", "gone")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Changes:
-    """Rows and keys that are gone, of one table.
-
-    Attributes:
-        table: The table's name.
-        keys: uint64[n].
-        rows: float32[n, dim], or float16 or int8 for a table of that row type.
-        scales: float32[n], what int8 rows are multiplied with; None for other row types.
-        state: float32[n, state]: the optimizer's; None where it is not kept, which begins it anew.
-        ticks: uint32[n]: when each row was last used, in ticks of the table's time; None for never.
-        counts: uint8[n]: how often each was used; None exactly when `ticks` is.
-        gone: uint64[m]: keys that have no row any more.
-    """
+    """Rows and removed keys of one table."""
 
     table: str
-    keys: Uint64s
-    rows: Array
-    scales: Float32s | None = None
-    state: Float32s | None = None
-    ticks: npt.NDArray[np.uint32] | None = None
-    counts: npt.NDArray[np.uint8] | None = None
-    gone: Uint64s | None = None
+    keys: Uint64s  # uint64[n]
+    rows: Array  # float32[n, dim], or float16 or int8 for a table of that row type
+    scales: Float32s | None = None  # float32[n]: the factors of int8 rows; None for other row types
+    state: Float32s | None = None  # float32[n, state]: optimizer state; None starts it fresh
+    ticks: npt.NDArray[np.uint32] | None = None  # uint32[n]: the last use, in ticks of table time; None for never
+    counts: npt.NDArray[np.uint8] | None = None  # uint8[n]: how often each row was used; None exactly if `ticks` is
+    gone: Uint64s | None = None  # uint64[m]: keys that no longer have a row
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -67,28 +56,22 @@ class Changes:
         return f"Changes({self.table!r}, keys={len(self)}, gone={gone}, {rows}, dim={shape[-1] if shape else 0})"
 
     @classmethod
-    def of(cls, options: TableOptions, found: tuple[Any, ...]) -> Changes:
-        """What the native core exported of a table."""
-        keys, numbers, scales, state, ticks, counts, gone = found
+    def of(cls, options: TableOptions, exported: tuple[Any, ...]) -> Changes:
+        """Build the changes from a native export of a table."""
+        keys, numbers, scales, state, ticks, counts, gone = exported
         rows = numbers.view(DTYPES[options.row_type]).reshape(len(keys), options.spec.dim)
+        state = state.reshape(len(keys), options.optimizer.state_width(options.spec.dim) if options.optimizer else 0)
         return cls(
-            table=options.spec.name,
-            keys=keys,
-            rows=rows,
-            scales=scales if options.row_type == "int8" else None,
-            state=state.reshape(len(keys), options.optimizer.state_width(options.spec.dim) if options.optimizer else 0),
-            ticks=ticks,
-            counts=counts,
-            gone=gone,
+            options.spec.name, keys, rows, scales if options.row_type == "int8" else None, state, ticks, counts, gone
         )
 
     def floats(self) -> Float32s:
-        """The rows as float32, whatever they are stored as."""
+        """Return the rows as float32, whatever their row type."""
         rows = self.rows.astype(np.float32, copy=False)
         return rows if self.scales is None else rows * self.scales[:, None]
 
     def to_arrow(self) -> tuple[pa.Table, pa.Array]:
-        """The rows as an Arrow table of one record a key, and the keys that are gone."""
+        """Return the rows as an Arrow table with one record a key, and the removed keys."""
         columns: dict[str, pa.Array] = {"key": pa.array(self.keys), "row": _lists(self.rows)}
         plain = {"scale": self.scales, "tick": self.ticks, "count": self.counts}
         columns |= {name: pa.array(values) for name, values in plain.items() if values is not None}
@@ -99,18 +82,15 @@ class Changes:
 
     @classmethod
     def from_arrow(cls, rows: pa.Table | pa.RecordBatch, gone: pa.Array | None = None, *, table: str = "") -> Changes:
-        """What `to_arrow` gave, or any Arrow table or record batch with the columns `key` and `row`.
+        """Read the result of `to_arrow`, or any Arrow table or record batch with the columns `key` and `row`.
 
-        Args:
-            rows: Columns `key` (whole numbers) and `row` (lists of numbers, all of one length), and any of `scale`,
-                `state`, `tick`, `count`; others are not looked at.
-            gone: Keys that are gone.
-            table: The table's name; by default what the metadata says.
+        `key` holds whole numbers and `row` lists of numbers, all of one length. `scale`, `state`, `tick` and `count`
+        are optional, other columns are ignored. `table` defaults to the name in the metadata.
 
         Raises:
-            TypeError: It is neither a table nor a record batch.
-            BadRecord: A column is missing, is there twice, has nulls, lists of several lengths, or numbers that
-                would not be the same ones here.
+            TypeError: `rows` is neither a table nor a record batch.
+            BadRecord: A column is missing, duplicate, or has nulls, lists of several lengths, or numbers that cannot be
+                converted.
         """
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
@@ -120,8 +100,8 @@ class Changes:
         names = [name for name in rows.column_names if name in _COLUMNS]
         missing = {"key", "row"} - set(names)
         if missing or len(set(names)) != len(names):
-            found = ", ".join(rows.column_names)
-            message = f"an Arrow table of rows has the columns {found}; it needs `key` and `row`, once each"
+            columns = ", ".join(rows.column_names)
+            message = f"an Arrow table of rows has the columns {columns}; it needs `key` and `row`, once each"
             raise BadRecord(message, help="name the columns `key` and `row`")
         arrays = {
             _COLUMNS[name]: row_lists(name, rows[name]) if name in ("row", "state") else values(name, rows[name])
@@ -133,21 +113,17 @@ class Changes:
         return cls(table=table or named, **converted(arrays))
 
     def save(self, path: str | Path) -> None:
-        """Write a NumPy `.npz` file of the arrays, each under its name."""
+        """Write the arrays to a NumPy `.npz` file under their names."""
         arrays = {name: getattr(self, name) for name in _NAMES if getattr(self, name) is not None}
         with Path(path).open("wb") as file:
             np.savez(file, table=np.array(self.table), **arrays)
 
     @classmethod
     def load(cls, path: str | Path, *, table: str = "") -> Changes:
-        """Read a NumPy `.npz` file with at least the arrays `keys` and `rows`.
-
-        Args:
-            path: The file.
-            table: The table's name; by default what the file says.
+        """Read a NumPy `.npz` file with at least the arrays `keys` and `rows`. `table` replaces the name in it.
 
         Raises:
-            BadRecord: It is no such file, or has numbers that would not be the same ones here.
+            BadRecord: It is not such a file, or has numbers that cannot be converted.
             OSError: It cannot be opened.
         """
         arrays = _read(Path(path))
@@ -160,14 +136,7 @@ class Changes:
 
 
 def encode_rows(rows: Float32s, row_type: RowType) -> tuple[Array, Float32s | None]:
-    """Rows as a table of a row type stores them.
-
-    Args:
-        rows: float32[n, dim].
-        row_type: How they are to be stored.
-
-    Returns:
-        The numbers, and for int8 the scale of each row.
+    """Encode rows, float32[n, dim], to a row type; returns the numbers, and for int8 the scale of each row.
 
     Examples:
         >>> numbers, scales = encode_rows(np.array([[1.0, -0.5]], np.float32), "int8")
@@ -185,9 +154,9 @@ def _lists(matrix: Array) -> pa.Array:
 
 
 def _read(path: Path) -> dict[str, Array]:
-    """The arrays of an `.npz` file."""
+    """Read the arrays of an `.npz` file."""
     with path.open("rb") as opened:
-        # What is no archive, NumPy takes for a pickle, and says how to load it if one trusts it: never here.
+        # NumPy would treat another file as a pickle, and explain how to load it, which must not happen.
         head = opened.read(len(_ARCHIVE))
         if head != _ARCHIVE:
             message = f"{path} is not an `.npz` file: it begins with {head!r}"
@@ -196,7 +165,7 @@ def _read(path: Path) -> dict[str, Array]:
         try:
             with np.load(opened, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
-        # Bytes that are no zip file, no array or of an absurd size end in many ways; none of them is a bug here.
+        # Bytes that are not a zip file of arrays, or claim an absurd size, fail in many ways; none is a bug here.
         except Exception as error:
             message = f"{path} is not a file of arrays: {error}"
             raise BadRecord(message, help=_WRITE) from error

@@ -1,6 +1,6 @@
-"""Packing: the features of a side as the matrix and the sequence block a model takes, and its gradients back to keys.
+"""Packing: turns a side's features into the matrix and sequence block of a model, and gradients back into key sums.
 
-The same code packs for training and for serving. It knows nothing of a model.
+Training and serving use the same code. It knows nothing of a model.
 """
 
 from __future__ import annotations
@@ -25,17 +25,12 @@ Float32s = npt.NDArray[np.float32]
 Uint32s = npt.NDArray[np.uint32]
 Uint64s = npt.NDArray[np.uint64]
 
-# Offsets are 32 bits.
+# Offsets have 32 bits.
 _ROWS_MAX = (1 << 31) - 1
 
 
 class Packing:
-    """One side's layout over tables.
-
-    Args:
-        side: Where each column stands.
-        tables: Where rows come from: a `TableSet`, or the client of a parameter server.
-    """
+    """The layout of one side over tables: those of a `TableSet`, or of a parameter server's client."""
 
     def __init__(self, side: PackSide, tables: RowSource) -> None:
         instance("side", side, PackSide, "`features.pack.user` or `features.pack.item`")
@@ -56,14 +51,10 @@ class Packing:
                 raise UsageError(message, help="create the tables from the same features as the layout")
 
     def flat(self, features: FeatureColumns, rows: int, *, at: At = "newest", out: Float32s | None = None) -> Float32s:
-        """The flat matrix: pooled rows of slots, then dense columns.
+        """Return the flat matrix: pooled rows of slots, then dense columns.
 
-        Args:
-            features: The side's columns.
-            rows: How many rows they have.
-            at: Which version to read.
-            out: float32[padded, stride] to write into, at least `rows` by the layout's width; what is beyond them is
-                set to zero. A new array of just that size by default.
+        `rows` is the number of rows in `features`. `out` is float32[padded, stride], at least `rows` by the layout's
+        width; the remainder is set to zero. By default a new array of exactly that size is made.
         """
         rows, width = _rows(rows), self.side.flat_width
         out = np.empty((rows, width), np.float32) if out is None else out
@@ -72,21 +63,16 @@ class Packing:
             out[...] = 0
             return out
         shape = (rows, out.shape[0], width, out.shape[1])
-        columns = self._flat_columns(features, rows)
-        self._tables.pack_flat(at, columns, shape, into)
+        self._tables.pack_flat(at, self._flat_columns(features, rows), shape, into)
         return out
 
     def sequences(
         self, features: FeatureColumns, rows: int, *, at: At = "newest", out: Float32s | None = None
     ) -> Float32s:
-        """The sequence block: the rows of sequence slots side by side, the newest of each history, and the mask.
+        """Return the sequence block: rows of sequence slots side by side, the newest of each history, and the mask.
 
-        Args:
-            features: The side's columns.
-            rows: How many rows they have.
-            at: Which version to read.
-            out: float32[padded, length, stride] to write into; a shorter length keeps fewer. A new array of the
-                layout's size by default.
+        `out` is float32[padded, length, stride]; a shorter length keeps fewer rows. By default a new array of the
+        layout's size is made.
         """
         side, rows = self.side, _rows(rows)
         out = np.empty((rows, side.sequence_length, side.sequence_width), np.float32) if out is None else out
@@ -95,8 +81,7 @@ class Packing:
             out[...] = 0
             return out
         shape = (rows, out.shape[0], out.shape[1], side.sequence_width, out.shape[2])
-        columns = self._sequence_columns(features, rows)
-        self._tables.pack_sequences(at, columns, shape, into)
+        self._tables.pack_sequences(at, self._sequence_columns(features, rows), shape, into)
         return out
 
     def _flat_columns(self, features: FeatureColumns, rows: int) -> list[tuple[Any, ...]]:
@@ -107,11 +92,9 @@ class Packing:
 
 
 class Scatter:
-    """Gradients of packed inputs, summed by table and key over one step: the adjoint of packing.
+    """Sums the gradients of packed inputs by table and key over one step, the reverse of packing.
 
-    Args:
-        tables: The tables keys belong to.
-        keys_max: The most keys of one step, repeats among them.
+    A step has at most `keys_max` keys, counting repeats.
     """
 
     def __init__(self, tables: RowSource, *, keys_max: int) -> None:
@@ -122,31 +105,20 @@ class Scatter:
         self._scatter = native.Scatter(list(self._dims.values()), keys_max)
 
     def clear(self) -> None:
-        """Forget all sums, for the next step."""
+        """Clear all sums for the next step."""
         self._scatter.clear()
 
     def flat(self, packing: Packing, features: FeatureColumns, rows: int, gradients: Float32s) -> None:
-        """Add the gradient of a flat matrix; rows and channels beyond the layout's are not looked at.
-
-        Args:
-            packing: What packed it.
-            features: What was packed.
-            rows: How many rows that were.
-            gradients: float32[padded, stride], as `Packing.flat` wrote.
-        """
+        """Add the gradient of a flat matrix that `packing` packed, float32[padded, stride]; padding is ignored."""
         given, rows = flat("gradients", gradients, np.float32, (None, None)), self._checked(packing, rows)
         if packing.side.flat_width:
             shape = (rows, gradients.shape[0], packing.side.flat_width, gradients.shape[1])
             self._scatter.add_flat(packing._flat_columns(features, rows), shape, given)
 
     def sequences(self, packing: Packing, features: FeatureColumns, rows: int, gradients: Float32s) -> None:
-        """Add the gradient of a sequence block, of the positions that hold a row.
+        """Add the gradient of a sequence block that `packing` packed, float32[padded, length, stride].
 
-        Args:
-            packing: What packed it.
-            features: What was packed.
-            rows: How many rows that were.
-            gradients: float32[padded, length, stride], as `Packing.sequences` wrote.
+        Positions without a row are ignored.
         """
         given, rows = flat("gradients", gradients, np.float32, (None, None, None)), self._checked(packing, rows)
         if packing.side.sequence:
@@ -154,10 +126,10 @@ class Scatter:
             self._scatter.add_sequences(packing._sequence_columns(features, rows), shape, given)
 
     def gradients(self, table: str) -> tuple[Uint64s, Float32s, Uint32s]:
-        """The distinct keys of a table in the order they first came, the sum of each, and how often each came.
+        """Return a table's distinct keys in order of first occurrence, the sum for each, and how often each occurred.
 
         Raises:
-            UsageError: There is no such table.
+            UsageError: The table does not exist.
         """
         dim = _dim(self._dims, table)
         keys, rows, counts = self._scatter.gradients(self._numbers[table])

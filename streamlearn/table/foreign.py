@@ -1,7 +1,7 @@
-"""Arrays that came from outside, such as another system's: what is converted, and what is refused.
+"""Foreign arrays: converts arrays of other systems, or refuses them.
 
-A number is converted when it is the same number here, or the nearest float32; anything else is refused with the
-name of the array. It does not know which table they are for.
+A number is converted if it stays the same or becomes the nearest float32; anything else is refused with the name of
+the array. This module does not know which table the arrays are for.
 """
 
 from __future__ import annotations
@@ -20,13 +20,10 @@ __all__ = ["converted", "row_lists", "values"]
 Array = npt.NDArray[Any]
 
 _WHOLE: dict[str, type[np.unsignedinteger[Any]]] = {
-    "keys": np.uint64,
-    "gone": np.uint64,
-    "ticks": np.uint32,
-    "counts": np.uint8,
-}
+    "keys": np.uint64, "gone": np.uint64, "ticks": np.uint32, "counts": np.uint8
+}  # fmt: skip
 _SIGNED = "take signed keys of another system as `{0}.view(numpy.uint64)`"
-# What to do about whole numbers that do not fit.
+# Advice for whole numbers that are out of range.
 _ADVICE = {
     "keys": _SIGNED.format("keys"),
     "gone": _SIGNED.format("gone"),
@@ -37,35 +34,32 @@ _ROWS = {"<f4": np.float32, "<f2": np.float16, "<i1": np.int8, "<f8": np.float32
 
 
 def converted(arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """The arrays of `Changes` in their own types.
+    """Convert arrays by field name, `keys` and `rows` among them, to the types of `Changes`.
 
-    Whole numbers of any type become those of the field when none is below zero or too large. Rows stay float16,
-    float32 or int8 in the machine's byte order; float64 is rounded to float32. Scales and state become float32.
-
-    Args:
-        arrays: `keys` and `rows`, and any other field by its name.
+    Whole numbers of any type become those of the field if none is negative or too large. Rows stay float16, float32 or
+    int8 in the machine's byte order; float64 is rounded to float32. Scales and state become float32.
 
     Raises:
         BadRecord: A shape or a number does not fit.
     """
     shape = arrays["keys"].shape
-    found = {}
+    result = {}
     for name, array in arrays.items():
         is_matrix, is_free = name in ("rows", "state"), name in ("keys", "gone")
         if array.ndim != 1 + is_matrix or not (is_free or array.shape[:1] == shape):
             message = f"{name} have the shape {array.shape}, but keys have {shape}"
             raise BadRecord(message, help="keys have the shape (n,), rows and state (n, width), and all others (n,)")
-        found[name] = _whole(name, array) if name in _WHOLE else _floats(name, array)
-    _check_together(found)
-    return found
+        result[name] = _whole(name, array) if name in _WHOLE else _floats(name, array)
+    _check_together(result)
+    return result
 
 
-def _check_together(found: Mapping[str, Array]) -> None:
-    if ("scales" in found) != (found["rows"].dtype == np.int8):
-        message = f"rows are {found['rows'].dtype}, but scales {'are' if 'scales' in found else 'are not'} given"
+def _check_together(arrays: Mapping[str, Array]) -> None:
+    if ("scales" in arrays) != (arrays["rows"].dtype == np.int8):
+        message = f"rows are {arrays['rows'].dtype}, but scales {'are' if 'scales' in arrays else 'are not'} given"
         raise BadRecord(message, help="only int8 rows have scales, one for each row")
-    if ("ticks" in found) != ("counts" in found):
-        message = f"{'ticks' if 'ticks' in found else 'counts'} are given alone"
+    if ("ticks" in arrays) != ("counts" in arrays):
+        message = f"{'ticks' if 'ticks' in arrays else 'counts'} are given alone"
         raise BadRecord(message, help="give ticks and counts, or neither")
 
 
@@ -96,10 +90,10 @@ def _floats(name: str, array: Array) -> Array:
 
 
 def values(name: str, column: pa.Array | pa.ChunkedArray) -> Array:
-    """The numbers of an Arrow column.
+    """Return the numbers of an Arrow column.
 
     Raises:
-        BadRecord: It has nulls, or is of no numbers.
+        BadRecord: It has nulls, or does not hold numbers.
     """
     if column.null_count:
         message = f"column {name!r} has {column.null_count} nulls"
@@ -108,15 +102,15 @@ def values(name: str, column: pa.Array | pa.ChunkedArray) -> Array:
         message = f"column {name!r} is {column.type}"
         raise BadRecord(message, help="give numbers")
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    # Of no chunk at all, the empty one still says the type.
+    # A column without chunks still has a type, which the empty array carries.
     return np.concatenate([chunk.to_numpy(zero_copy_only=False) for chunk in (*chunks, pa.array([], column.type))])
 
 
 def row_lists(name: str, column: pa.ChunkedArray) -> Array:
-    """The lists of an Arrow column as a matrix.
+    """Return the lists of an Arrow column as a matrix.
 
     Raises:
-        BadRecord: They are no lists, have nulls, or are not all of one length.
+        BadRecord: They are not lists, have nulls, or differ in length.
     """
     kind = column.type
     is_fixed = pa.types.is_fixed_size_list(kind)

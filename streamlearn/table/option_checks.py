@@ -1,4 +1,4 @@
-"""Checked: settings that are refused when they are made, by name. It does not know what any of them means."""
+"""Checked: settings that check their fields when they are made. It does not know what any field means."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
 class Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings that hold what their annotations say, and floats that are finite as float32."""
+    """Settings whose fields match their annotations, and whose floats fit float32."""
 
     def __post_init__(self) -> None:
-        """Refuse a field that is of another type or out of its bounds.
-
-        Raises:
-            ConfigError: With the first such field.
-        """
+        """Check every field; the first one with a wrong type or value raises a `ConfigError`."""
         for name, kind in _kinds(type(self)).items():
             value = getattr(self, name)
             try:

@@ -1,4 +1,4 @@
-"""What a table is made of: its optimizer, who gets a row, who loses it, and how rows are stored."""
+"""Options of a table: its optimizer, the admission and expiry of keys, and how rows are stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Share = Annotated[float, Meta(ge=0, lt=1)]
 _NotNegative = Annotated[float, Meta(ge=0)]
 _Milliseconds = Annotated[int, Meta(gt=0, le=INT64_MAX)]
 
-# What the native core bounds, so that what it would refuse is refused in the words of this package.
+# The native core has the same bounds; checking them here gives errors in the words of this package.
 _DIM_MAX = 4096
 _CHUNK_ROWS, _SPARE_SHARE, _PARTS = 16, 16, 1024
 _ROWS_MAX = 1 << 31
@@ -40,13 +40,13 @@ _RESERVED_BYTES_MAX = 1 << 44
 
 
 class _Learning(Checked, frozen=True, tag_field="kind", kw_only=True):
-    """What every optimizer has. The rate may be given by position, and all else by name.
+    """The fields of every optimizer. The rate may be positional, all others are keyword-only.
 
     Attributes:
-        rate: The learning rate; a schedule multiplies it from call to call.
-        weight_decay: The share of a row, times the rate, that is taken off before each step of its own.
-        clip_norm: The gradient of a key is shortened to this L2 norm; None never.
-        clip_value: Each number of a gradient is brought within plus and minus this, before `clip_norm`.
+        rate: The learning rate; the caller's schedule multiplies it.
+        weight_decay: The share of a row, times the rate, that each of its updates subtracts first.
+        clip_norm: The maximum L2 norm of a key's gradient; None for no limit.
+        clip_value: The bound of each number of a gradient, applied before `clip_norm`.
     """
 
     rate: _Positive
@@ -55,34 +55,28 @@ class _Learning(Checked, frozen=True, tag_field="kind", kw_only=True):
     clip_value: _Positive | None = None
 
     def state_width(self, dim: int) -> int:
-        """Numbers of state that a row of `dim` numbers has."""
+        """Return how many numbers of state a row of `dim` numbers has."""
         raise NotImplementedError
 
     def numbers(self) -> list[float]:
-        """The optimizer's numbers in the order the native core takes them."""
-        raise NotImplementedError
+        """Return the optimizer's own fields, which are declared in the order the native core takes them."""
+        return [getattr(self, name) for name in type(self).__annotations__]
 
 
 class Sgd(_Learning, frozen=True, tag="sgd"):
-    """Plain descent; rows have no state."""
+    """Plain gradient descent; rows have no state."""
 
     rate: _Positive
 
     def state_width(self, dim: int) -> int:
-        """None: rows have no state."""
+        """Return 0, for no state."""
         return 0
-
-    def numbers(self) -> list[float]:
-        """The rate."""
-        return [self.rate]
 
 
 class Adagrad(_Learning, frozen=True, tag="adagrad"):
-    """Each number has its own sum of squares: `w -= rate * g / (sqrt(sum) + epsilon)`, as in PyTorch.
+    """Keeps a sum of squares for each number: `w -= rate * g / (sqrt(sum) + epsilon)`, as in PyTorch.
 
-    Attributes:
-        initial_accumulator: What the sums begin at.
-        epsilon: Keeps the divisor from zero.
+    `initial_accumulator` is the first value of the sums; `epsilon` keeps the divisor from zero.
     """
 
     rate: _Positive = 0.01
@@ -90,20 +84,14 @@ class Adagrad(_Learning, frozen=True, tag="adagrad"):
     epsilon: _NotNegative = 1e-10
 
     def state_width(self, dim: int) -> int:
-        """A sum for each number."""
+        """Return one sum for each number."""
         return dim
-
-    def numbers(self) -> list[float]:
-        """The rate, the initial accumulator, epsilon."""
-        return [self.rate, self.initial_accumulator, self.epsilon]
 
 
 class RowwiseAdagrad(_Learning, frozen=True, tag="rowwise_adagrad"):
-    """A row has one sum, of the mean of squares: a sixteenth of Adagrad's memory for rows of 16, as in FBGEMM.
+    """Keeps one sum of mean squares for each row, as in FBGEMM: for rows of 16, a sixteenth of Adagrad's state.
 
-    Attributes:
-        initial_accumulator: What the sum begins at.
-        epsilon: Keeps the divisor from zero.
+    The fields are those of `Adagrad`.
     """
 
     rate: _Positive = 0.01
@@ -111,21 +99,15 @@ class RowwiseAdagrad(_Learning, frozen=True, tag="rowwise_adagrad"):
     epsilon: _NotNegative = 1e-10
 
     def state_width(self, dim: int) -> int:
-        """One sum."""
+        """Return one sum."""
         return 1
-
-    def numbers(self) -> list[float]:
-        """The rate, the initial accumulator, epsilon."""
-        return [self.rate, self.initial_accumulator, self.epsilon]
 
 
 class Adam(_Learning, frozen=True, tag="adam"):
-    """Lazy Adam: a row has its own count of steps, and nothing happens to it between them.
+    """Lazy Adam: each row counts its own steps, and does not change between them.
 
-    Attributes:
-        beta1: How slowly the mean of gradients moves.
-        beta2: How slowly the mean of their squares moves.
-        epsilon: Keeps the divisor from zero.
+    `beta1` and `beta2` are the decay rates of the mean gradient and the mean square; `epsilon` keeps the divisor from
+    zero.
     """
 
     rate: _Positive = 0.001
@@ -134,22 +116,18 @@ class Adam(_Learning, frozen=True, tag="adam"):
     epsilon: _Positive = 1e-7
 
     def state_width(self, dim: int) -> int:
-        """A mean and a mean square for each number, and the count of steps."""
+        """Return a mean and a mean square for each number, and the step count."""
         return 2 * dim + 1
-
-    def numbers(self) -> list[float]:
-        """The rate, both betas, epsilon."""
-        return [self.rate, self.beta1, self.beta2, self.epsilon]
 
 
 class Ftrl(_Learning, frozen=True, tag="ftrl"):
     """FTRL-Proximal as in TensorFlow; its first step forgets the initial row, so declare `initial_range=0`.
 
     Attributes:
-        l1: Rows whose gradients' sum stays within this are zero.
-        l2: Pulls rows to zero; takes the place of `weight_decay`, which is refused.
+        l1: Rows whose summed gradient stays within this are zero.
+        l2: Pulls rows to zero; use it in place of `weight_decay`, which is refused.
         beta: Slows the first steps.
-        initial_accumulator: What the sums of squares begin at.
+        initial_accumulator: The first value of the sums of squares.
     """
 
     rate: _Positive = 0.05
@@ -159,45 +137,33 @@ class Ftrl(_Learning, frozen=True, tag="ftrl"):
     initial_accumulator: _NotNegative = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse a weight decay, too.
-
-        Raises:
-            ConfigError: There is one, or a field is out of its bounds.
-        """
+        """Check the fields, and that `weight_decay` is 0; raises a `ConfigError`."""
         super().__post_init__()
         if self.weight_decay:
             self._refuse("weight_decay", "FTRL does not have weight decay", help="set `l2`, which pulls rows to zero")
 
     def state_width(self, dim: int) -> int:
-        """A sum of squares and a linear term for each number."""
+        """Return a sum of squares and a linear term for each number."""
         return 2 * dim
-
-    def numbers(self) -> list[float]:
-        """The rate, l1, l2, beta, the initial accumulator."""
-        return [self.rate, self.l1, self.l2, self.beta, self.initial_accumulator]
 
 
 Optimizer = Sgd | Adagrad | RowwiseAdagrad | Adam | Ftrl
 
 
 class Admission(Checked, frozen=True):
-    """How it is counted how often a key without a row was seen.
+    """How occurrences of keys without a row are counted.
 
     Attributes:
-        window_ms: Table time a count is remembered for, at least; it is forgotten within twice that.
-        width_counters: Counters of each of the 1,024 parts, a power of two; a byte of memory each. With one new key
-            in a window for every 16 of them, fewer than one key in a hundred is admitted too early.
+        window_ms: The table time for which a count is remembered, at least; it is forgotten within twice that.
+        width_counters: Counters of each of the 1,024 parts, a power of two, one byte each. With one new key in a
+            window for every 16 of them, fewer than one key in a hundred is admitted too early.
     """
 
     window_ms: _Milliseconds = 86_400_000
     width_counters: Annotated[int, Meta(ge=64, le=1 << 20)] = 4096
 
     def __post_init__(self) -> None:
-        """Refuse a width that is no power of two, too.
-
-        Raises:
-            ConfigError: It is none, or a field is out of its bounds.
-        """
+        """Check the fields, and that the width is a power of two; raises a `ConfigError`."""
         super().__post_init__()
         if self.width_counters & (self.width_counters - 1):
             self._refuse("width_counters", "expected a power of two")
@@ -207,17 +173,17 @@ class Expiry(Checked, frozen=True):
     """Which keys leave a table. Ages are table time, in whole ticks of the table.
 
     Attributes:
-        idle_ms: Keys not used for longer than this leave; None never. Half a round of ticks bounds it, see
+        idle_ms: Keys unused for longer than this leave; None for never. At most half the range of ticks, see
             `TableOptions.tick_ms`.
-        count_min: Keys used less often than this leave when not used for longer than `rare_idle_ms` (counts stay at
-            255).
+        count_min: Keys used fewer times than this leave once unused for longer than `rare_idle_ms`. Counts stop at
+            255.
         rare_idle_ms: See `count_min`; bounded as `idle_ms` is.
-        keys_max: While there are more keys than this, some of those looked at leave, and never more than there are
-            too many; None for no limit. It is approached and not kept to: keys are looked at some hundreds of one
-            part at a time, and of these at most a quarter leave at once, those not used for longest among them. So it
-            takes several calls, each of one round through the table at most, to shed more than a quarter of it;
-            between calls a table may grow beyond; and where parts have few keys (tables of some thousands) who leaves
-            is decided by whose turn it is rather than by age.
+        keys_max: While there are more keys than this, some of the keys that a call checks leave, but never more than
+            the excess; None for no limit. The limit is approached, not enforced. A call checks some hundreds of keys
+            of one part at a time, and of these at most a quarter leave, the longest unused first. So it takes several
+            calls, each of at most one pass over the table, to remove more than a quarter of the keys, and a table may
+            grow beyond the limit between calls. Where parts have few keys (tables of some thousands), the order of
+            the checks decides which keys leave, rather than their age.
     """
 
     idle_ms: _Milliseconds | None = None
@@ -227,20 +193,19 @@ class Expiry(Checked, frozen=True):
 
 
 class TableOptions(Checked, frozen=True):
-    """One table.
+    """The options of one table.
 
     Attributes:
-        spec: Its name, the length of its rows, and the range of rows never learned.
-        rows_max: How many rows there may be, older images among them, and 16 more for each of the 1,024 parts, at most
-            2^31 - 2^27 in all. Address space for these and a sixteenth more is reserved, and taken as it is used.
+        spec: The name, the length of rows, and the range of initial rows.
+        rows_max: How many rows there may be, including older images, and 16 more for each of the 1,024 parts, at most
+            2^31 - 2^27 in all. Address space for these and a sixteenth more is reserved; memory is used as needed.
         optimizer: How rows learn; None for a table that only serves.
-        row_type: How rows are stored; only float32 learns.
+        row_type: How rows are stored; only float32 rows learn.
         admission: How keys without a row are counted; None gives every key a row at once.
-        seed: Of the initial rows; the same in training and serving.
-        tick_ms: Table time is kept with each row in ticks of this length, and 2^24 of them go round: 32 years of
-            minutes. Ages are whole ticks, so it bounds how fine expiry is; they are told up to half a round, 16 years
-            of minutes, so it bounds `Expiry.idle_ms` and `rare_idle_ms`; and a row not used for longer than that
-            counts as used just now.
+        seed: The seed of initial rows; the same in training and serving.
+        tick_ms: The unit in which each row stores table time. 2^24 ticks, 32 years of minutes, make a full range, so
+            ages are known up to half of it, which bounds `Expiry.idle_ms` and `rare_idle_ms`; a row unused for longer
+            counts as just used. Expiry is no finer than a tick.
     """
 
     spec: TableSpec
@@ -252,11 +217,7 @@ class TableOptions(Checked, frozen=True):
     tick_ms: _Milliseconds = 60_000
 
     def __post_init__(self) -> None:
-        """Refuse a table that cannot be, too.
-
-        Raises:
-            ConfigError: A field is out of its bounds, contradicts another, or asks for more memory than can be.
-        """
+        """Check the fields against their bounds and each other, and the memory they need; raises a `ConfigError`."""
         _check_spec(self.spec)
         super().__post_init__()
         if self.seed > UINT64_MAX:
@@ -287,11 +248,11 @@ def _check_spec(spec: Any) -> None:
 
 
 def _reserved_bytes(options: TableOptions) -> int:
-    """Bytes of the columns that stand beside each other in one reservation, as the native core makes it."""
+    """Return the bytes of the columns that share one reservation, as the native core makes it."""
     dim = options.spec.dim
     embedding_bytes = {"float32": 4 * dim, "float16": 2 * dim, "int8": 4 + dim}[options.row_type]
     state_width = 0 if options.optimizer is None else options.optimizer.state_width(dim)
-    # A state of one number stands beside when and how often the row was used.
+    # A state of one number is stored beside the row's last use and count.
     words = -(-embedding_bytes // 8) + (0 if state_width == 1 else -(-state_width // 2))
     rows = min(options.rows_max + _PARTS * _CHUNK_ROWS, _ROWS_MAX - _ROWS_MAX // _SPARE_SHARE)
     spare = -(-(rows // _SPARE_SHARE) // _CHUNK_ROWS) * _CHUNK_ROWS

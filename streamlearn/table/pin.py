@@ -1,4 +1,4 @@
-"""Pin: a version that is held while someone reads it, and how a call names the version it reads."""
+"""Pin: a version that is held while someone reads it, and the ways in which a call names a version."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ __all__ = ["At", "Pin", "native_at"]
 
 
 class Pin:
-    """A version that is held: it is not retired until the pin is closed. Made by `TableSet.pin`.
-
-    Attributes:
-        version: The version.
-    """
+    """A held version: it is not retired until the pin is closed. `TableSet.pin` makes it."""
 
     def __init__(self, native_pin: Any) -> None:
         self.version: int = native_pin.version
@@ -24,14 +20,14 @@ class Pin:
 
     @property
     def native(self) -> Any:
-        """What the native core takes."""
+        """The native pin."""
         if self._native is None:
             message = f"the pin of version {self.version} is closed"
             raise UsageError(message, help="read before the pin is closed")
         return self._native
 
     def close(self) -> None:
-        """Let the version go."""
+        """Release the version."""
         self._native = None
 
     def __enter__(self) -> Pin:
@@ -42,16 +38,16 @@ class Pin:
 
 
 At: TypeAlias = Literal["newest", "active"] | Pin | int
-"""Which version a call reads: what was written last, the one that is active when it begins, a pin, or the number of a
-version that is kept or sealed, which is held while the call reads."""
+"""The version that a call reads: the newest writes, the version that is active when the call begins, a pin, or the
+number of a retained or sealed version, which is held during the call."""
 
 
 def native_at(native_set: Any, at: At) -> Any:
-    """What the native core takes for it.
+    """Convert a version argument to what the native core takes.
 
     Raises:
         TypeError: It is neither a pin, nor a number, nor one of the two words.
-        VersionRefused: There is no such version.
+        VersionRefused: The version does not exist.
     """
     if isinstance(at, Pin):
         return at.native

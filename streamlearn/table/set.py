@@ -1,4 +1,4 @@
-"""A set of tables under one count of versions: sealing, committing, staging, activating, rolling back, exporting."""
+"""A set of tables that share versions: sealing, committing, staging, activating, rolling back and exporting."""
 
 from __future__ import annotations
 
@@ -21,20 +21,14 @@ _RETIRE_WAIT_MS_MAX = 1000
 class TableSet:
     """The tables of one model, and their versions.
 
-    What is written belongs to the version that is open. `seal` closes it under a number and `commit` keeps it;
-    `stage` does all of that with the changes of a version that was made elsewhere. Kept versions stay readable until
-    they are retired. `activate` says which one readers follow, older or newer.
-
-    Args:
-        options: The tables, in the order the native core knows them by.
+    Writes go to the open version. `seal` closes it under a number and `commit` keeps it; `stage` does all of that with
+    the changes of a version made elsewhere. Retained versions stay readable until they are retired. `activate` selects
+    the version that readers follow, older or newer. `tables` holds the tables by name.
 
     Raises:
-        TypeError: They are no sequence of `TableOptions`.
-        UsageError: Two tables have one name.
+        TypeError: `options` is not a sequence of `TableOptions`.
+        UsageError: Two tables have the same name.
         ConfigError: An option is out of its bounds.
-
-    Attributes:
-        tables: The tables by name.
 
     Examples:
         >>> import numpy as np
@@ -53,13 +47,21 @@ class TableSet:
     """
 
     def __init__(self, options: Sequence[TableOptions]) -> None:
-        names = _names(options)
+        if not isinstance(options, Sequence) or not all(isinstance(table, TableOptions) for table in options):
+            message = f"options: expected a list of TableOptions, got {options!r:.200}"
+            raise TypeError(message)
+        names = [table.spec.name for table in options]
         if len(set(names)) != len(names):
             message = f"tables are named {', '.join(names)}"
             raise UsageError(message, help="give every table its own name")
-        self._set = _made(options)
-        made = [Table(self._set, number, one) for number, one in enumerate(options)]
-        self.tables: dict[str, Table] = {table.name: table for table in made}
+        try:
+            self._set = native.TableSet([_settings(table) for table in options])
+        except (ValueError, OverflowError) as error:
+            message = f"tables {', '.join(names)}: {error}"
+            raise ConfigError(message, help="see streamlearn.table.TableOptions") from None
+        self.tables = {
+            name: Table(self._set, at, table) for at, (name, table) in enumerate(zip(names, options, strict=True))
+        }
 
     def __getitem__(self, name: str) -> Table:
         if name not in self.tables:
@@ -73,11 +75,11 @@ class TableSet:
         return name in self.tables
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the tables, in order."""
+        """Iterate over the names of the tables, in order."""
         return iter(self.tables)
 
     def __len__(self) -> int:
-        """How many tables there are."""
+        """Return the number of tables."""
         return len(self.tables)
 
     def __repr__(self) -> str:
@@ -86,33 +88,33 @@ class TableSet:
 
     @property
     def native(self) -> Any:
-        """What the native core takes."""
+        """The native set."""
         return self._set
 
     @property
     def dims(self) -> dict[str, int]:
-        """Length of a row by table."""
+        """The length of a row by table."""
         return {table.name: table.dim for table in self.tables.values()}
 
     def pack_flat(self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int], out: Any) -> None:
-        """Write a flat matrix; `Packing` says of what."""
+        """Write a flat matrix; see `Packing`."""
         native.pack_flat((self._set, native_at(self._set, at)), columns, shape, out)
 
     def pack_sequences(
         self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int, int], out: Any
     ) -> None:
-        """Write a sequence block; `Packing` says of what."""
+        """Write a sequence block; see `Packing`."""
         native.pack_sequences((self._set, native_at(self._set, at)), columns, shape, out)
 
     @property
     def retained(self) -> list[int]:
-        """Versions that are kept, oldest first."""
+        """The retained versions, oldest first."""
         versions: list[int] = self._set.retained
         return versions
 
     @property
     def sealed(self) -> int | None:
-        """The version that is closed and not yet committed."""
+        """The version that is sealed but not committed."""
         version: int | None = self._set.sealed
         return version
 
@@ -124,12 +126,12 @@ class TableSet:
 
     @property
     def retiring(self) -> int:
-        """Versions that were retired while a reader of before was still at work; their rows wait for it."""
+        """The number of retired versions whose rows wait for an earlier reader to finish."""
         count: int = self._set.retiring
         return count
 
     def seal(self, version: int) -> None:
-        """Close the version that is open, when running writes have ended; sealing it again changes nothing.
+        """Close the open version once running writes have ended; sealing it again changes nothing.
 
         Raises:
             TableBusy: Another version is sealed and not committed.
@@ -138,29 +140,25 @@ class TableSet:
         self._set.seal(_version(version))
 
     def commit(self, version: int) -> None:
-        """Keep the sealed version.
-
-        Raises:
-            VersionRefused: It is not the sealed one.
-        """
+        """Keep the sealed version; any other number raises `VersionRefused`."""
         self._set.commit(_version(version))
 
     def abandon(self, version: int) -> None:
-        """Give up the sealed version: what it wrote belongs to the open one again, and the next one sealed says it all.
+        """Give up the sealed version: its writes return to the open version, and the next seal includes them.
 
-        Giving up the same version again changes nothing. Its number is not needed any more.
+        Giving up the same version again changes nothing. Its number may stay unused.
 
         Raises:
-            VersionRefused: It is not the sealed one.
+            VersionRefused: It is not the sealed version.
             TableBusy: A pin or an export holds it.
         """
         self._set.abandon(_version(version))
 
     def discard(self, *, threads: int = 1) -> None:
-        """Drop everything that is not committed, sealed or open. Exports under way end with `TableBusy`.
+        """Drop the open version, and a sealed one that is not committed. Running exports end with `TableBusy`.
 
-        Rows alone go back. How often keys without a row were seen and where expiry is stay as they are, and go back
-        with `Table.restore` of the `Table.upkeep` that was asked for at the same step as the version.
+        Only rows go back. Counts of keys without a row and the position of expiry stay; `Table.restore` takes them back
+        to a `Table.upkeep` from the step of the version.
 
         Raises:
             TableBusy: The sealed version is pinned.
@@ -170,84 +168,76 @@ class TableSet:
     def stage(
         self, version: int, parent: int | None, changes: Changes | Iterable[Changes], *, threads: int = 1
     ) -> None:
-        """Make a version of what was exported elsewhere; it is kept, and not yet active. On an error nothing of it is.
+        """Build a version from changes made elsewhere and retain it, not yet active. An error leaves nothing of it.
 
-        Args:
-            version: Its number.
-            parent: The version the changes were made against; None for the first, which holds everything.
-            changes: Rows and keys that are gone, each key once.
-            threads: How many threads share the work.
+        `parent` is the version that the changes are based on; None for the first version, which holds everything. Each
+        key may occur once.
 
         Raises:
-            VersionRefused: The parent is not the newest version, or a key is given twice.
-            TableBusy: A version is sealed and not committed, or is being staged, or something was written since the
-                last one. Meanwhile whoever else writes, seals or discards is told so.
-            TableFull: All rows are taken.
+            VersionRefused: The parent is not the newest version, or a key occurs twice.
+            TableBusy: A version is sealed and not committed or is being staged, or there were writes since the last
+                version. While staging runs, other writes, seals and discards raise it.
+            TableFull: All rows are in use.
         """
         changes = [changes] if isinstance(changes, Changes) else changes
         version, threads = _version(version), _threads(threads)
         self._set.begin_staging(None if parent is None else _version(parent))
         try:
-            for one in changes:
-                self[one.table].stage(one, threads=threads)
+            for part in changes:
+                self[part.table].stage(part, threads=threads)
             self._set.end_staging(version)
         except BaseException:
             self._set.drop_staging(threads)
             raise
 
     def activate(self, version: int) -> None:
-        """Make readers follow a version that is kept, older or newer; one store of an integer.
+        """Make readers follow a retained version, older or newer, which is one atomic store.
 
         Raises:
-            VersionRefused: It is not kept.
+            VersionRefused: It is not retained.
         """
         self._set.activate(_version(version))
 
     def retire(self, version: int, *, wait_ms_max: int = _RETIRE_WAIT_MS_MAX, threads: int = 1) -> None:
-        """Keep a version no longer; of a version between two others, its changes become the next one's.
+        """Retire a version; if it lies between two others, its changes become part of the next one.
 
-        Its rows are used again once the readers of before have passed. Readers are waited for no longer than
-        `wait_ms_max`; what is left then goes with the next call, see `retiring`.
+        Its rows are free once earlier readers have finished. The call waits for them at most `wait_ms_max`; the next
+        call frees the others, see `retiring`.
 
         Raises:
-            VersionRefused: It is not kept, is active, or is the newest.
+            VersionRefused: It is not retained, is active, or is the newest.
             TableBusy: A pin or an export holds it.
         """
         wait_ms_max = whole("wait_ms_max", wait_ms_max, 0, UINT64_MAX)
         self._set.retire(_version(version), wait_ms_max, _threads(threads))
 
     def sweep(self, *, wait_ms_max: int = 0, threads: int = 1) -> None:
-        """Use rows again that no version needs any more: of versions retired beside a reader, or given up.
+        """Free rows that no version needs any more, of versions that were given up, or retired while a reader ran.
 
-        Args:
-            wait_ms_max: How long readers of before are waited for; what is left goes with the next call.
-            threads: How many threads share the work.
+        The call waits for earlier readers at most `wait_ms_max`; the next call frees the others.
         """
         self._set.sweep(whole("wait_ms_max", wait_ms_max, 0, UINT64_MAX), _threads(threads))
 
     def pin(self, version: int) -> Pin:
-        """Hold a version, kept or sealed, to read it however long that takes.
+        """Hold a retained or sealed version, to read it for any length of time.
 
         Raises:
-            VersionRefused: It is not kept.
+            VersionRefused: It is not retained.
         """
         return Pin(self._set.pin(_version(version)))
 
     def changed(self, since: int | None, upto: int, *, parts: int = 64) -> Generator[Changes, None, None]:
-        """What changed from one version to another, while writers go on.
+        """Yield the changes from one version to another while writers continue.
 
-        Both versions are held until the last changes were taken, or the iterator is let go of.
-
-        Args:
-            since: The earlier version; None gives everything there is in the later one.
-            upto: The later version, kept or sealed.
-            parts: How many of a table's 1,024 parts come at once: what bounds the memory this takes.
+        Both versions are held from this call until the last changes are taken or the iterator is dropped. `since` None
+        yields the whole of `upto`, which may be sealed. `parts` of a table's 1,024 parts come at once, which bounds
+        memory.
 
         Raises:
-            VersionRefused: A version is not kept.
-            TableBusy: What was to be exported has been discarded.
+            VersionRefused: A version is not retained.
+            TableBusy: The exported version has been discarded.
         """
-        # Both versions are held from here on, and not from when the first changes are asked for.
+        # Not a generator itself, so that both versions are held from the call on.
         export = self._set.changed(None if since is None else _version(since), _version(upto))
         return self._exported(export, whole("parts", parts, 1, native.TABLE_PARTS))
 
@@ -255,27 +245,11 @@ class TableSet:
         try:
             for number, table in enumerate(self.tables.values()):
                 for begin in range(0, native.TABLE_PARTS, parts):
-                    found = export.read(number, begin, min(begin + parts, native.TABLE_PARTS))
-                    yield Changes.of(table.options, found)
+                    exported = export.read(number, begin, min(begin + parts, native.TABLE_PARTS))
+                    yield Changes.of(table.options, exported)
         finally:
-            # Also where a traceback still knows of it.
+            # Even if a traceback still refers to it.
             export.close()
-
-
-def _names(options: Sequence[TableOptions]) -> list[str]:
-    """The tables' names."""
-    if not isinstance(options, Sequence) or not all(isinstance(one, TableOptions) for one in options):
-        message = f"options: expected a list of TableOptions, got {options!r:.200}"
-        raise TypeError(message)
-    return [one.spec.name for one in options]
-
-
-def _made(options: Sequence[TableOptions]) -> Any:
-    try:
-        return native.TableSet([_settings(one) for one in options])
-    except (ValueError, OverflowError) as error:
-        message = f"tables {', '.join(one.spec.name for one in options)}: {error}"
-        raise ConfigError(message, help="see streamlearn.table.TableOptions") from None
 
 
 def _version(number: int) -> int:

@@ -1,4 +1,4 @@
-"""Source: where rows come from when a model's inputs are packed: tables of this process, or shards of others."""
+"""Source: where packing reads rows, from tables in this process or from shards."""
 
 from __future__ import annotations
 
@@ -11,24 +11,16 @@ __all__ = ["RowSource"]
 
 
 class RowSource(Protocol):
-    """Tables whose rows are read, wherever they are.
-
-    What packs says once which columns it reads; a source says how. Columns and shapes are as the native core takes
-    them.
-    """
+    """Tables whose rows can be packed. Columns and shapes are those of the native core."""
 
     @property
     def dims(self) -> Mapping[str, int]:
-        """Length of a row by table, in the order the tables are numbered."""
+        """The length of a row by table, in the order of the tables' numbers."""
 
     def pack_flat(self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int], out: Any) -> None:
-        """Write a flat matrix, as of a version."""
+        """Write a flat matrix of a version."""
 
     def pack_sequences(
-        self,
-        at: At,
-        columns: Sequence[tuple[Any, ...]],
-        shape: tuple[int, int, int, int, int],
-        out: Any,
+        self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int, int], out: Any
     ) -> None:
-        """Write a sequence block, as of a version."""
+        """Write a sequence block of a version."""

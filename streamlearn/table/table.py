@@ -1,4 +1,4 @@
-"""One table of a set: keys in, rows out, and what rows learn. Versions are the set's."""
+"""One table of a set: lookups, pushes and expiry. The set owns the versions."""
 
 from __future__ import annotations
 
@@ -22,111 +22,71 @@ Float32s = npt.NDArray[np.float32]
 Uint64s = npt.NDArray[np.uint64]
 Uint32s = npt.NDArray[np.uint32]
 
-# Counts of keys without a row go no further.
+# The largest count of keys without a row.
 _THRESHOLD_MAX = 15
-# Ticks go round, and an age is told up to half of that.
+# Ticks wrap around at this number, so ages are known up to half of it.
 _TICKS = 1 << 24
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push did.
+    """The result of a push, in distinct keys."""
 
-    Attributes:
-        learned: Keys whose rows learned, each once.
-        created: Those of them that had no row before.
-        waiting: Keys that were not seen often enough to get one.
-    """
-
-    learned: int
-    created: int
-    waiting: int
+    learned: int  # keys whose rows learned
+    created: int  # keys among them that were new
+    waiting: int  # keys that have not occurred often enough to get a row
 
 
 @dataclass(frozen=True)
 class Expired:
-    """What expiry did.
+    """The result of a call of `Table.expire`, in keys."""
 
-    Attributes:
-        scanned: Keys that were looked at.
-        idle: Keys that left for not being used.
-        rare: Keys that left for being used too rarely.
-        over: Keys that left because there were too many.
-    """
-
-    scanned: int
-    idle: int
-    rare: int
-    over: int
+    scanned: int  # keys that were checked
+    idle: int  # keys that left because they were unused
+    rare: int  # keys that left because they were rarely used
+    over: int  # keys that left because there were too many
 
 
 @dataclass(frozen=True)
 class TableStats:
-    """What a table holds, and the memory that takes.
+    """The size of a table and the memory that it uses."""
 
-    Attributes:
-        keys: Keys there are in the newest version.
-        gone: Keys that are gone in it and still there for an older one.
-        rows: Rows in use, those of older images among them.
-        images: Images that not every reader sees.
-        slots: Places for keys in the index; `keys + gone` of them are taken.
-        free_rows: Rows to be used again.
-        waiting_rows: Rows that wait for readers to pass.
-        embedding_bytes: Bytes of embeddings.
-        state_bytes: Bytes of optimizer state.
-        use_bytes: Bytes of when and how often rows were used.
-        index_bytes: Bytes of the index.
-        images_bytes: Bytes of what is known of images beside their rows.
-        touched_bytes: Bytes of the lists of keys that versions touched.
-        sketch_bytes: Bytes of the counts of keys without a row.
-        bytes: All of them.
-    """
-
-    keys: int
-    gone: int
-    rows: int
-    images: int
-    slots: int
-    free_rows: int
-    waiting_rows: int
+    keys: int  # keys of the newest version
+    gone: int  # keys that only older versions have
+    rows: int  # rows in use, including older images
+    images: int  # images that only some readers see
+    slots: int  # slots of the index, of which `keys + gone` are in use
+    free_rows: int  # rows that can be reused
+    waiting_rows: int  # rows that wait for readers to finish
     embedding_bytes: int
-    state_bytes: int
-    use_bytes: int
+    state_bytes: int  # optimizer state
+    use_bytes: int  # last uses and counts of rows
     index_bytes: int
-    images_bytes: int
-    touched_bytes: int
-    sketch_bytes: int
-    bytes: int
+    images_bytes: int  # records of images, without their rows
+    touched_bytes: int  # lists of keys that versions touched
+    sketch_bytes: int  # counts of keys without a row
+    bytes: int  # the sum
 
     @property
     def load(self) -> float:
-        """How full the index is."""
+        """The share of the index that is in use."""
         return (self.keys + self.gone) / self.slots if self.slots else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Upkeep:
-    """What a table knows beside its rows, to be saved with a version.
+    """The state of a table beside its rows, which is saved with a version."""
 
-    Attributes:
-        pages: How often keys without a row were seen: by part, as bytes of their own format.
-        next_part: The part that expiry looks at next.
-        hands: uint64[1024]. Where it is in each part.
-    """
-
-    pages: Mapping[int, bytes]
-    next_part: int
-    hands: Uint64s
+    pages: Mapping[int, bytes]  # by part, the counts of keys without a row, as bytes in a format of their own
+    next_part: int  # the part that expiry checks next
+    hands: Uint64s  # uint64[1024]: the position of expiry in each part
 
 
 class Table:
-    """One table of a `TableSet`; made by it.
+    """One table of a `TableSet`, which makes it.
 
-    Calls may come from several threads at once. Readers never wait for writers; two writers wait for each other
-    only where they meet in one of the 1,024 parts.
-
-    Attributes:
-        options: What it is made of.
+    Several threads may call it at once. Readers never wait for writers; two writers wait for each other only if they
+    write to the same of the 1,024 parts.
     """
 
     def __init__(self, native_set: Any, number: int, options: TableOptions) -> None:
@@ -135,11 +95,11 @@ class Table:
         self._number = number
 
     def __len__(self) -> int:
-        """How many keys there are in the newest version."""
+        """Return the number of keys in the newest version."""
         return self.stats().keys
 
     def __bool__(self) -> bool:
-        """A table is there, whether or not it has keys."""
+        """Return True: an empty table counts as a table."""
         return True
 
     def __repr__(self) -> str:
@@ -147,34 +107,27 @@ class Table:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the table."""
         return self.options.spec.name
 
     @property
     def dim(self) -> int:
-        """Length of a row."""
+        """The length of a row."""
         return self.options.spec.dim
 
     @property
     def state_width(self) -> int:
-        """Numbers of optimizer state a row has."""
+        """How many numbers of optimizer state a row has."""
         optimizer = self.options.optimizer
         return 0 if optimizer is None else optimizer.state_width(self.dim)
 
     def lookup(self, keys: Uint64s, *, at: At = "newest", out: Float32s | None = None, threads: int = 1) -> Float32s:
-        """The rows of keys; a key that was never stored has its initial row, and stores nothing.
+        """Return the rows of keys in `out`, a float32[n, dim], or in a new array.
 
-        Args:
-            keys: uint64[n]; any value is a key.
-            at: Which version to read.
-            out: float32[n, dim] to write into; a new array by default.
-            threads: How many threads share the work.
-
-        Returns:
-            `out`, or the new array.
+        `keys` is uint64[n]; any value is a key. A key without a row returns its initial row, and stores nothing.
 
         Raises:
-            VersionRefused: `at` is "active" and no version is.
+            VersionRefused: `at` is "active" and no version is active.
         """
         keys = flat("keys", keys, np.uint64, (None,))
         out = np.empty((len(keys), self.dim), np.float32) if out is None else out
@@ -193,21 +146,21 @@ class Table:
         rate_scale: float = 1.0,
         threads: int = 1,
     ) -> Pushed:
-        """Let rows learn from their gradients, once a key: gradients of the same key are summed in their order.
+        """Update rows with their gradients. Gradients of the same key are first summed in their order.
 
         Args:
             keys: uint64[n].
             gradients: float32[n, dim].
-            now_ms: Table time, which rows keep as that of their last use.
-            counts: How often each key was seen; once by default.
-            admit: `(end, threshold)` by runs of keys: those before `end` get a row when they were seen `threshold`
-                times, 1 to 15; keys after the last run get one at once.
-            rate_scale: What the optimizer's rate is multiplied with.
+            now_ms: Table time, stored as the last use of the rows.
+            counts: uint32[n]. How often each key occurred; once by default.
+            admit: Pairs `(end, threshold)` for runs of keys: keys before `end` get a row after `threshold` occurrences,
+                1 to 15. Keys after the last run get one at once.
+            rate_scale: The factor of the optimizer's rate.
             threads: How many threads share the work; the result does not depend on it.
 
         Raises:
-            TableFull: All rows are taken; what is not committed is to be discarded.
-            UsageError: A threshold is asked for, and the table does not count keys without a row.
+            TableFull: All rows are in use. Discard what is not committed.
+            UsageError: There is a threshold above 1, but the table does not count keys without a row.
         """
         keys = flat("keys", keys, np.uint64, (None,))
         gradients = flat("gradients", gradients, np.float32, (len(keys), self.dim))
@@ -218,7 +171,7 @@ class Table:
         return Pushed(*self._set.push(self._number, keys, gradients, counts, runs, times, threads))
 
     def _runs_of(self, admit: Sequence[tuple[int, int]], keys_count: int) -> list[tuple[int, int]]:
-        """How often keys are to be seen, by runs of them."""
+        """Check the admission thresholds of runs of keys."""
         runs = []
         for run in admit:
             try:
@@ -242,18 +195,14 @@ class Table:
         now_ms: int | None = None,
         threads: int = 1,
     ) -> None:
-        """Set rows as they are, such as those of another system; of a key given twice the later row counts.
+        """Set rows to given values, such as those of another system; the last row of a repeated key counts.
 
-        Args:
-            keys: uint64[n].
-            rows: float32[n, dim]; stored in the table's row type.
-            state: float32[n, state] of the optimizer; begun anew by default.
-            now_ms: Table time, as which each row is once used; by default a row that is there keeps what it has, and a
-                new one was never used, so that it has no age for expiry to go by.
-            threads: How many threads share the work.
+        `keys` is uint64[n]; `rows` is float32[n, dim], stored in the table's row type; `state` is float32[n, state],
+        and starts fresh by default. With the table time `now_ms` each row counts as used once. Without it existing rows
+        keep their use, and new ones count as never used, so expiry by age does not apply to them.
 
         Raises:
-            TableFull: All rows are taken.
+            TableFull: All rows are in use.
         """
         keys = flat("keys", keys, np.uint64, (None,))
         rows = flat("rows", rows, np.float32, (len(keys), self.dim))
@@ -266,28 +215,23 @@ class Table:
         self._set.put(self._number, keys, (rows, None, None), state, uses, False, threads)
 
     def apply(self, changes: Changes, *, threads: int = 1) -> None:
-        """Set rows and take keys away as an export says.
+        """Set rows and remove keys as an export states.
 
-        Args:
-            changes: What to set; its rows are of this table's row type, or float32. A table without an optimizer
-                leaves their state aside. Without ticks and counts a row that is there keeps its own, and a new one
-                was never used.
-            threads: How many threads share the work.
+        Rows have this table's row type, or float32. A table without an optimizer ignores their state. Without ticks and
+        counts existing rows keep theirs, and new ones count as never used.
 
         Raises:
-            UsageError: The changes name another table; no name at all is taken as this one's.
-            TableFull: All rows are taken.
+            UsageError: The changes name another table; an empty name fits every table.
+            TableFull: All rows are in use.
         """
         self._apply(changes, False, threads)
 
     def stage(self, changes: Changes, *, threads: int = 1) -> None:
-        """The same into a version that is being staged, which says of each key once what it says.
-
-        `TableSet.stage` is what to call.
+        """Apply changes to a version that is being staged, which may hold each key once. Call `TableSet.stage`.
 
         Raises:
-            VersionRefused: A key was already written in the version that is open.
-            TableFull: All rows are taken.
+            VersionRefused: The open version has the key already.
+            TableFull: All rows are in use.
         """
         self._apply(changes, True, threads)
 
@@ -295,15 +239,8 @@ class Table:
         self._check_changes(changes)
         keys, threads = flat("keys", changes.keys, np.uint64, (None,)), whole("threads", threads, 1, THREADS_MAX)
         gone = None if changes.gone is None else flat("gone", changes.gone, np.uint64, (None,))
-        self._set.put(
-            self._number,
-            keys,
-            self._rows_of(changes),
-            self._state_of(changes),
-            _uses_of(changes),
-            refuse_twice,
-            threads,
-        )
+        rows, state, uses = self._rows_of(changes), self._state_of(changes), _uses_of(changes)
+        self._set.put(self._number, keys, rows, state, uses, refuse_twice, threads)
         if gone is not None and len(gone):
             self._set.remove(self._number, gone, refuse_twice, threads)
 
@@ -314,14 +251,14 @@ class Table:
             raise UsageError(message, help="if they belong to this one, give `dataclasses.replace(changes, table='')`")
 
     def _rows_of(self, changes: Changes) -> tuple[Any, Any, Any]:
-        """Floats, or stored numbers and their scales."""
+        """Return the rows as floats, or as stored numbers with their scales."""
         shape, stored = (len(changes.keys), self.dim), DTYPES[self.options.row_type]
-        found = getattr(changes.rows, "dtype", None)
-        is_stored = found == stored
-        if found in (np.float16, np.int8) and not is_stored:
-            taken = "float32" if stored == "<f4" else f"float32 or {self.options.row_type}"
+        given = getattr(changes.rows, "dtype", None)
+        is_stored = given == stored
+        if given in (np.float16, np.int8) and not is_stored:
+            expected = "float32" if stored == "<f4" else f"float32 or {self.options.row_type}"
             message = (
-                f"rows: expected a C-contiguous {taken} array, got {found} array; "
+                f"rows: expected a C-contiguous {expected} array, got {given} array; "
                 "`dataclasses.replace(changes, rows=changes.floats(), scales=None)` has them as float32"
             )
             raise TypeError(message)
@@ -337,43 +274,31 @@ class Table:
         return None, rows.view(np.uint8), scales
 
     def _state_of(self, changes: Changes) -> Float32s | None:
-        """The optimizer's state; a table that does not learn has no place for it."""
+        """Return the optimizer's state; None if there is none, or the table does not learn."""
         if changes.state is None or not self.state_width or changes.state.shape[1:] == (0,):
             return None
         shape = (len(changes.keys), self.state_width)
         if len(changes.state) == shape[0] and changes.state.shape[1:] != shape[1:]:
             message = (
-                f"state: expected the shape {shape}, got {changes.state.shape}, which belongs to another "
-                "optimizer; `dataclasses.replace(changes, state=None)` drops it, so that the optimizer starts "
-                "from zero"
+                f"state: expected the shape {shape}, got {changes.state.shape}, which belongs to another optimizer; "
+                "`dataclasses.replace(changes, state=None)` drops it, so that the optimizer starts from zero"
             )
             raise ValueError(message)
         return flat("state", changes.state, np.float32, shape)
 
     def remove(self, keys: Uint64s, *, threads: int = 1) -> int:
-        """Take keys away.
-
-        Args:
-            keys: uint64[n]; those that are not there change nothing.
-            threads: How many threads share the work.
-
-        Returns:
-            How many were there.
-        """
+        """Remove keys, uint64[n], and return how many of them had a row; unknown keys are ignored."""
         keys, threads = flat("keys", keys, np.uint64, (None,)), whole("threads", threads, 1, THREADS_MAX)
         removed: int = self._set.remove(self._number, keys, False, threads)
         return removed
 
     def expire(self, expiry: Expiry, *, now_ms: int, budget_keys: int) -> Expired:
-        """Look at some keys from where the last call ended, and let those leave that are to.
+        """Check about `budget_keys` keys, at most once each, from where the last call ended, and remove expired ones.
 
-        Args:
-            expiry: Which keys leave.
-            now_ms: Table time.
-            budget_keys: About how many keys are looked at, at most once each.
+        `now_ms` is table time.
 
         Raises:
-            ConfigError: An age is longer than the table's ticks can tell.
+            ConfigError: An age of `expiry` is beyond the range of the table's ticks.
         """
         self._check_expiry(expiry)
         now_ms = whole("now_ms", now_ms, INT64_MIN, INT64_MAX)
@@ -383,29 +308,28 @@ class Table:
 
     def _check_expiry(self, expiry: Expiry) -> None:
         instance("expiry", expiry, Expiry, "an Expiry")
-        # An age is at most one tick less than half a round, and a key leaves when its age is longer.
-        told_ms = (_TICKS // 2 - 1) * self.options.tick_ms
+        # An age is at most one tick less than half the range, and a key leaves when its age is longer than the limit.
+        limit_ms = (_TICKS // 2 - 1) * self.options.tick_ms
         for name in ("idle_ms", "rare_idle_ms"):
             age_ms = getattr(expiry, name)
-            if age_ms is not None and age_ms >= told_ms:
+            if age_ms is not None and age_ms >= limit_ms:
                 message = f"expiry of table {self.name!r}: {name} is {age_ms}, and with a tick_ms of "
-                message += f"{self.options.tick_ms} ages must be below {told_ms}"
+                message += f"{self.options.tick_ms} ages must be below {limit_ms}"
                 raise ConfigError(message, help="lower it, or create the table with a longer `TableOptions.tick_ms`")
 
     def upkeep(self, *, changed_only: bool = False) -> Upkeep:
-        """What it knows beside its rows; to be asked for at a step boundary, before anything is written again.
+        """Return the state beside the rows. Call it at a step boundary, before the next write.
 
-        Args:
-            changed_only: Leave out pages that are the same as when they were last asked for.
+        With `changed_only`, pages that have not changed since the last call are left out.
         """
         pages = dict(self._set.take_pages(self._number, 0, native.TABLE_PARTS, changed_only))
         return Upkeep(pages, *self._set.hands(self._number, 0, native.TABLE_PARTS))
 
     def restore(self, upkeep: Upkeep) -> None:
-        """Go on from what was saved; parts it has no page of have counted nothing.
+        """Continue from a saved state; parts without a page have counted nothing.
 
         Raises:
-            ValueError: A page is not one of a table with these options; nothing is counted then.
+            ValueError: A page does not fit a table with these options; all counts are then 0.
         """
         parts = native.TABLE_PARTS
         hands = flat("hands", upkeep.hands, np.uint64, (parts,))
@@ -421,12 +345,12 @@ class Table:
         self._set.set_hands(self._number, 0, next_part, hands)
 
     def stats(self) -> TableStats:
-        """What it holds, and the memory that takes."""
+        """Return the table's size and the memory that it uses."""
         return TableStats(**self._set.size(self._number))
 
 
 def _uses_of(changes: Changes) -> tuple[Any, Any]:
-    """When and how often rows were used."""
+    """Return the last uses and counts of rows, or None for both."""
     shape = (len(changes.keys),)
     if (changes.ticks is None) != (changes.counts is None):
         missing = "counts" if changes.counts is None else "ticks"
@@ -436,8 +360,7 @@ def _uses_of(changes: Changes) -> tuple[Any, Any]:
         return None, None
     ticks = flat("ticks", changes.ticks, np.uint32, shape)
     if len(ticks) and int(ticks.max()) >= _TICKS:
-        message = (
-            f"ticks: expected 0 to {_TICKS - 1}, got {int(ticks.max())}; ticks wrap around: give `ticks % {_TICKS}`"
-        )
+        bound = f"expected 0 to {_TICKS - 1}, got {int(ticks.max())}"
+        message = f"ticks: {bound}; ticks wrap around: give `ticks % {_TICKS}`"
         raise ValueError(message)
     return ticks, flat("counts", changes.counts, np.uint8, shape)

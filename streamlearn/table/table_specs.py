@@ -1,4 +1,4 @@
-"""Declared: the tables of an application, from its features and settings. It makes none."""
+"""Declared tables: the table options of an application, from its features and settings. It makes no table."""
 
 from __future__ import annotations
 
@@ -8,16 +8,7 @@ from functools import partial
 from streamlearn.errors import ConfigError
 from streamlearn.features import FeatureSpec
 from streamlearn.settings.tables import TableSettings
-from streamlearn.table.options import (
-    Adagrad,
-    Adam,
-    Admission,
-    Ftrl,
-    Optimizer,
-    RowwiseAdagrad,
-    Sgd,
-    TableOptions,
-)
+from streamlearn.table.options import Adagrad, Adam, Admission, Ftrl, Optimizer, RowwiseAdagrad, Sgd, TableOptions
 
 __all__ = ["declared_tables"]
 
@@ -31,20 +22,13 @@ _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 def declared_tables(features: FeatureSpec, settings: TableSettings) -> tuple[TableOptions, ...]:
-    """What the tables of an application are made of, in the order they are declared in.
-
-    Args:
-        features: The application's.
-        settings: The section `tables` of its settings.
+    """Return the options of an application's tables, in the order of their declaration.
 
     Raises:
-        ConfigError: A weight decay is asked for of an optimizer that has none, or a rate of a table that no slot has.
+        ConfigError: The optimizer does not support the weight decay, or a rate names a table that no slot uses.
     """
     if settings.weight_decay and settings.optimizer == "ftrl":
-        message = (
-            f"tables.weight_decay is {settings.weight_decay}, but tables.optimizer is ftrl, which does not "
-            "have weight decay"
-        )
+        message = f"tables.weight_decay is {settings.weight_decay}, which tables.optimizer ftrl does not support"
         raise ConfigError(message, help="choose another optimizer for rows, or remove tables.weight_decay")
     names = [spec.name for spec in features.tables]
     for name in settings.rates:
@@ -53,12 +37,12 @@ def declared_tables(features: FeatureSpec, settings: TableSettings) -> tuple[Tab
             raise ConfigError(message, help=f"the tables of the features are {', '.join(names)}")
     window_ms, width = settings.admission_window_ms, settings.admission_width_counters
     admission = Admission(window_ms=window_ms, width_counters=width) if window_ms else None
-    decayed = partial(_OPTIMIZERS[settings.optimizer], weight_decay=settings.weight_decay)
+    optimizer = partial(_OPTIMIZERS[settings.optimizer], weight_decay=settings.weight_decay)
     return tuple(
         TableOptions(
             spec,
             rows_max=settings.rows_max,
-            optimizer=decayed(rate=settings.rates.get(spec.name, settings.rate)),
+            optimizer=optimizer(rate=settings.rates.get(spec.name, settings.rate)),
             seed=settings.seed,
             tick_ms=settings.tick_ms,
             admission=admission,

@@ -1,4 +1,4 @@
-"""The trainer: samples in, rows and dense weights that have learned them out, each label once."""
+"""The trainer: learns rows and dense weights from samples, each label once."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Columns: a step's pieces as one set of arrays. It pulls nothing and learns nothing."""
+"""StepColumns: the pieces of a step, joined into one set of arrays. It pulls no rows and learns nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from streamlearn.samples import FeatureColumns, SampleBatch, SegmentColumns, SlotColumns
 from streamlearn.trainer.intake.identity import identity_of
+from streamlearn.trainer.intake.step_cutter import bits_of
 from streamlearn.trainer.step import Piece, Step
 
 __all__ = ["StepColumns", "columns_of", "join_features", "requests_of", "take_features"]
@@ -26,72 +27,61 @@ Number = TypeVar("Number", bound=np.generic)
 
 @dataclass(frozen=True, eq=False)
 class StepColumns:
-    """A step. U requests, N rows, L labels.
-
-    Attributes:
-        step: What it is of.
-        requests: U.
-        user: The user side's features, by request.
-        item: The item side's features, by row.
-        request_index: int32[N]. The request of each row.
-        learn: uint32[N]. A bit for every label that is learned.
-        correct: uint32[N]. A bit for every label that is corrected.
-        positive: uint32[N]. A bit for every label that is positive.
-        rates: float32[N, L]. The share of negatives that was kept.
-        weights: float32[N, L].
-        identity: uint64[N]. A hash of each row's identity.
-        event_time_ms: int64[N]. When each was shown.
-        segments: One after the other, as samples have them.
-    """
+    """The columns of a step with U requests, N rows and L labels. Masks have one bit for each label."""
 
     step: Step
-    requests: int
-    user: FeatureColumns
-    item: FeatureColumns
-    request_index: Int32s
-    learn: Uint32s
-    correct: Uint32s
-    positive: Uint32s
-    rates: Float32s
-    weights: Float32s
-    identity: Uint64s
-    event_time_ms: Int64s
-    segments: tuple[SegmentColumns, ...]
+    requests: int  # U
+    user: FeatureColumns  # one entry a request
+    item: FeatureColumns  # one entry a row
+    request_index: Int32s  # int32[N]: the request of each row
+    learn: Uint32s  # uint32[N]: labels to learn
+    correct: Uint32s  # uint32[N]: labels to correct
+    positive: Uint32s  # uint32[N]: positive labels
+    rates: Float32s  # float32[N, L]: the share of negatives kept
+    weights: Float32s  # float32[N, L]
+    identity: Uint64s  # uint64[N]: a hash of each row's identity
+    event_time_ms: Int64s  # int64[N]: impression times
+    segments: tuple[SegmentColumns, ...]  # one entry a row each, texts of all pieces merged
 
     def __len__(self) -> int:
         return len(self.request_index)
 
 
 def columns_of(step: Step) -> StepColumns:
-    """Bring the rows of a step together; its requests are those of its messages, each once a piece."""
-    chosen = [requests_of(piece.batch, piece.rows) for piece in step.pieces]
-    indexes, at = [], 0
-    for requests, index in chosen:
-        indexes.append(index + at)
-        at += len(requests)
+    """Join the rows of a step; each piece contributes the requests of its rows."""
     pieces = step.pieces
+    selected = [requests_of(piece.batch, piece.rows) for piece in pieces]
+    indexes, begin = [], 0
+    for requests, index in selected:
+        indexes.append(index + begin)
+        begin += len(requests)
     labels = range(len(pieces[0].batch.labels)) if pieces else range(0)
     return StepColumns(
         step=step,
-        requests=at,
+        requests=begin,
         user=join_features(
-            [take_features(one.batch.user, _run_of(wanted)) for one, (wanted, _) in zip(pieces, chosen, strict=True)]
+            [
+                take_features(piece.batch.user, _as_slice(rows))
+                for piece, (rows, _) in zip(pieces, selected, strict=True)
+            ]
         ),
-        item=join_features([take_features(one.batch.item, _run_of(one.rows)) for one in pieces]),
+        item=join_features([take_features(piece.batch.item, _as_slice(piece.rows)) for piece in pieces]),
         request_index=np.concatenate([*indexes, np.zeros(0, np.int32)]).astype(np.int32),
-        learn=_end_to_end([one.learn for one in pieces], np.uint32),
-        correct=_end_to_end([one.correct for one in pieces], np.uint32),
-        positive=_end_to_end([_positive(one) for one in pieces], np.uint32),
+        learn=_concatenated([piece.learn for piece in pieces], np.uint32),
+        correct=_concatenated([piece.correct for piece in pieces], np.uint32),
+        positive=_concatenated(
+            [bits_of([label.value for label in piece.batch.labels], piece.rows) for piece in pieces], np.uint32
+        ),
         rates=_by_label(pieces, labels, lambda batch, label: batch.labels[label].sample_rate),
         weights=_by_label(pieces, labels, lambda batch, label: batch.labels[label].weight),
-        identity=_end_to_end([identity_of(one.batch, one.rows) for one in pieces], np.uint64),
-        event_time_ms=_end_to_end([_shown_ms(one) for one in pieces], np.int64),
+        identity=_concatenated([identity_of(piece.batch, piece.rows) for piece in pieces], np.uint64),
+        event_time_ms=_concatenated([_shown_ms(piece) for piece in pieces], np.int64),
         segments=_segments(pieces),
     )
 
 
 def take_features(features: FeatureColumns, rows: Rows) -> FeatureColumns:
-    """Some rows of a side's features; of a slice, views."""
+    """Return some rows of a side's features; for a slice they are views."""
     return FeatureColumns(
         slots={name: _take_slot(slot, rows) for name, slot in features.slots.items()},
         dense={name: values[rows] for name, values in features.dense.items()},
@@ -99,7 +89,7 @@ def take_features(features: FeatureColumns, rows: Rows) -> FeatureColumns:
 
 
 def requests_of(batch: SampleBatch, rows: Int64s) -> tuple[Int64s, Int32s]:
-    """The requests of some rows, growing, and which of them each row is of."""
+    """Return the requests of some rows in increasing order, and the index into them for each row."""
     of = batch.request_index[rows]
     if len(of) and (of[1:] >= of[:-1]).all():
         is_new = np.concatenate(([True], of[1:] != of[:-1]))
@@ -108,8 +98,8 @@ def requests_of(batch: SampleBatch, rows: Int64s) -> tuple[Int64s, Int32s]:
     return requests.astype(np.int64), index.astype(np.int32)
 
 
-def _run_of(rows: Int64s) -> Rows:
-    """The same rows as a slice where they lie side by side."""
+def _as_slice(rows: Int64s) -> Rows:
+    """Return contiguous rows as a slice, others unchanged."""
     if not len(rows):
         return rows
     begin, end = int(rows[0]), int(rows[-1]) + 1
@@ -128,22 +118,22 @@ def _take_slot(slot: SlotColumns, rows: Rows) -> SlotColumns:
     lengths = slot.offsets[rows + 1] - begins
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    places = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return SlotColumns(slot.keys[places], offsets, None if slot.weights is None else slot.weights[places])
+    positions = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
+    return SlotColumns(slot.keys[positions], offsets, None if slot.weights is None else slot.weights[positions])
 
 
 def join_features(sides: Sequence[FeatureColumns]) -> FeatureColumns:
-    """The rows of several, one after the other."""
+    """Concatenate the rows of several sides."""
     if len(sides) == 1:
         return sides[0]
     first = sides[0] if sides else FeatureColumns({}, {})
     return FeatureColumns(
-        slots={name: _joined_slot([side.slots[name] for side in sides]) for name in first.slots},
+        slots={name: _join_slot([side.slots[name] for side in sides]) for name in first.slots},
         dense={name: np.concatenate([side.dense[name] for side in sides]) for name in first.dense},
     )
 
 
-def _joined_slot(slots: Sequence[SlotColumns]) -> SlotColumns:
+def _join_slot(slots: Sequence[SlotColumns]) -> SlotColumns:
     keys = np.concatenate([slot.keys for slot in slots])
     if slots[0].offsets is None:
         return SlotColumns(keys)
@@ -154,15 +144,8 @@ def _joined_slot(slots: Sequence[SlotColumns]) -> SlotColumns:
     return SlotColumns(keys, offsets, np.concatenate(weights) if weights else None)
 
 
-def _end_to_end(arrays: Sequence[npt.NDArray[Number]], kind: type[Number]) -> npt.NDArray[Number]:
+def _concatenated(arrays: Sequence[npt.NDArray[Number]], kind: type[Number]) -> npt.NDArray[Number]:
     return np.concatenate([*arrays, np.zeros(0, kind)])
-
-
-def _positive(piece: Piece) -> Uint32s:
-    bits = np.zeros(len(piece), np.uint32)
-    for number, label in enumerate(piece.batch.labels):
-        bits |= (label.value[piece.rows] != 0).astype(np.uint32) << np.uint32(number)
-    return bits
 
 
 def _shown_ms(piece: Piece) -> Int64s:
@@ -173,7 +156,7 @@ def _by_label(
     pieces: Sequence[Piece], labels: Iterable[int], column: Callable[[SampleBatch, int], Float32s]
 ) -> Float32s:
     columns = [
-        np.concatenate([column(one.batch, label)[one.rows] for one in pieces] or [np.zeros(0, np.float32)])
+        np.concatenate([column(piece.batch, label)[piece.rows] for piece in pieces] or [np.zeros(0, np.float32)])
         for label in labels
     ]
     rows = sum(map(len, pieces))
@@ -181,14 +164,14 @@ def _by_label(
 
 
 def _segments(pieces: Sequence[Piece]) -> tuple[SegmentColumns, ...]:
-    """The segments of all rows; a text that several messages have is one."""
-    found = []
+    """Join the segments of all pieces, with one code a text."""
+    joined = []
     for number, first in enumerate(pieces[0].batch.segments if pieces else ()):
         codes_of: dict[str, int] = {}
         codes = []
-        for one in pieces:
-            segment = one.batch.segments[number]
+        for piece in pieces:
+            segment = piece.batch.segments[number]
             known = np.array([codes_of.setdefault(text, len(codes_of)) for text in segment.texts], np.int32)
-            codes.append(known[segment.codes[one.rows]])
-        found.append(SegmentColumns(first.name, tuple(codes_of), np.concatenate(codes)))
-    return tuple(found)
+            codes.append(known[segment.codes[piece.rows]])
+        joined.append(SegmentColumns(first.name, tuple(codes_of), np.concatenate(codes)))
+    return tuple(joined)

@@ -1,4 +1,4 @@
-"""Device: where dense weights learn, and how TensorFlow is set up for it. The one place that asks what there is."""
+"""Device: where dense weights learn, and the TensorFlow setup for it. Only this module queries the hardware."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ __all__ = ["device_of", "is_compiled"]
 
 
 def device_of(settings: TrainerSettings) -> str:
-    """TensorFlow's name of the device.
+    """Set TensorFlow up and return its name of the device.
 
     Raises:
-        UsageError: A GPU is asked for and TensorFlow sees none, or threads that it cannot have any more.
+        UsageError: The settings require a GPU and TensorFlow finds none, or TensorFlow already runs with another
+            number of threads.
     """
     if settings.threads and tf.config.threading.get_intra_op_parallelism_threads() != settings.threads:
         try:

@@ -1,4 +1,4 @@
-"""Evaluation: the same samples learned several times over, and scored on others. It writes no version."""
+"""Evaluation: trains a fresh model on the same samples several times and scores it on others. It writes no version."""
 
 from __future__ import annotations
 
@@ -14,52 +14,40 @@ from streamlearn.models import Model, model_of
 from streamlearn.ps import Epoch, PsClient, Shelf
 from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
-from streamlearn.trainer.expiry_schedule import Expiring
+from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.held_out import HeldOut, HeldOutScores
-from streamlearn.trainer.intake.sample_range import Reading
-from streamlearn.trainer.intake.split import Asked, Split, split_of
+from streamlearn.trainer.intake.sample_range import SampleRange
+from streamlearn.trainer.intake.split import Split, SplitRequest, split_of
 from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.learning_loop import Done, Learning, Tally
-from streamlearn.trainer.quarantine import Kept
+from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, Tally
+from streamlearn.trainer.quarantine import Quarantine
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.trainer_setup import ends_of, samples_of
 from streamlearn.versions import open_store
 
-__all__ = ["Evaluated", "Evaluation", "Pass", "evaluate"]
+__all__ = ["Evaluation", "EvaluationResult", "Pass", "evaluate"]
 
-_KEPT = ".streamlearn/kept-evaluation"
+_QUARANTINE_FOLDER = ".streamlearn/kept-evaluation"
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One time through all samples.
+    """One pass over all training samples; `seconds` includes the scoring of the held-out samples."""
 
-    Attributes:
-        number: From 1.
-        seconds: How long it took, scoring included.
-        tally: What was learned in it.
-        held_out: How well it fitted then what is held out.
-    """
-
-    number: int
+    number: int  # the number of the pass, from 1
     seconds: float
     tally: Tally
-    held_out: HeldOutScores
+    held_out: HeldOutScores  # the scores of the held-out samples after the pass
 
     @property
     def loss(self) -> float:
-        """The mean loss of a row, of all its labels, each row before it was learned in this pass."""
+        """The mean loss of a row over all its labels, taken before this pass learned the row."""
         return self.tally.loss / max(self.tally.rows, 1)
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """What an evaluation did.
-
-    Attributes:
-        split: What was learned, and what was held out.
-        passes: The passes that were made whole.
-    """
+class EvaluationResult:
+    """The result of an evaluation: the split and the completed passes."""
 
     split: Split
     passes: tuple[Pass, ...]
@@ -69,18 +57,9 @@ Show: TypeAlias = Callable[[int, Tally], None]
 
 
 class Evaluation:
-    """A model that begins anew and learns a split's samples, pass by pass.
+    """A fresh model that learns the samples of a split, pass by pass.
 
-    Args:
-        folder: The application.
-        model: Its model.
-        topic: Its samples.
-        client: Empty tables, which nobody else uses.
-        split: What is learned, and what is held out.
-        clock: What time is taken by.
-
-    Attributes:
-        learner: Its dense weights.
+    `client` serves empty tables that nothing else uses. `learner` holds the dense weights.
     """
 
     def __init__(
@@ -97,21 +76,17 @@ class Evaluation:
         self._folder, self._topic, self._split, self._clock = folder, topic, split, clock
         self.learner = Learner(folder.app, model, settings.trainer)
         self._rows = Rows(folder.app, client, settings.trainer.step_rows, settings.tables)
-        self._expiry = Expiring(client, settings.tables)
-        self._kept = _kept(folder)
-        self._held_out = HeldOut(folder, topic, split, self.learner, self._rows, keep_aside=self._kept.add, clock=clock)
+        self._expiry = ExpirySchedule(client, settings.tables)
+        self._quarantine = _quarantine(folder)
+        self._held_out = HeldOut(
+            folder, topic, split, self.learner, self._rows, keep_aside=self._quarantine.add, clock=clock
+        )
         self._passes = 0
 
     def passes(self, count: int, stop: threading.Event, show: Show = lambda number, tally: None) -> Iterator[Pass]:
-        """Make passes; one that `stop` ends is not told of.
+        """Learn all samples `count` times. A pass that `stop` interrupts is not returned.
 
-        Args:
-            count: How many.
-            stop: Ends it at the next step boundary.
-            show: Told between steps of the pass's number and of what it has learned so far.
-
-        Raises:
-            StreamlearnError: What cannot be gone on from.
+        `show` is called between steps with the number of the pass and what it has learned so far.
         """
         for _ in range(count):
             begin_s = self._clock.monotonic_s()
@@ -124,74 +99,63 @@ class Evaluation:
 
     def _learn(self, stop: threading.Event, show: Show) -> Tally:
         split, tally = self._split, Tally()
-        # To tables a pass comes after the one before it: their time never goes back.
+        # Each pass continues the table time of the previous one, so that it never goes back.
         ahead_ms = self._passes * split.span_ms
 
-        def learned(done: Done) -> None:
+        def learned(done: LearnedStep) -> None:
             reading.forget(done.step.reached)
             if self._expiry.is_due(done.steps):
                 reached = done.step.reached
                 assert reached.clock_ms is not None
                 self._expiry.look(done.steps, replace(reached, clock_ms=reached.clock_ms + ahead_ms))
 
-        reading = Reading(
+        reading = SampleRange(
             self._folder, self._topic, split, split.begin, split.not_learned,
-            keep_aside=self._kept.add, clock=self._clock,
+            keep_aside=self._quarantine.add, clock=self._clock,
         )  # fmt: skip
-        learning = Learning(
-            self._folder, reading.feed, self.learner, self._rows, reading.remembered,
-            kept=self._kept, tally=tally, learned=learned, ahead_ms=ahead_ms, clock=self._clock,
+        learning = LearningLoop(
+            self._folder, reading.feed, self.learner, self._rows, reading.marks,
+            quarantine=self._quarantine, tally=tally, on_step=learned, ahead_ms=ahead_ms, clock=self._clock,
         )  # fmt: skip
         with closing(reading), closing(learning.run(stop)) as steps:
             for _ in steps:
                 show(self._passes + 1, tally)
-        counts = vars(reading.stepping.counts) | {"bad": reading.feed.bad}
+        counts = vars(reading.cutter.counts) | {"bad": reading.feed.bad}
         tally.counts, tally.seconds = dict(counts), learning.seconds
         return tally
 
 
 def evaluate(
     folder: AppFolder,
-    asked: Asked,
+    request: SplitRequest,
     stop: threading.Event,
     *,
     passes: int = 1,
     until_offset: str = "end",
-    told: Callable[[Pass], None] = lambda one: None,
+    on_pass: Callable[[Pass], None] = lambda result: None,
     show: Show = lambda number, tally: None,
     clock: Clock = SYSTEM_CLOCK,
-) -> Evaluated:
-    """Evaluate an application's model on its samples: anew, in this process, and beside what is live.
+) -> EvaluationResult:
+    """Evaluate an application's model on its samples: from scratch, in this process, without touching the live model.
 
-    Args:
-        folder: The application.
-        asked: Which samples.
-        stop: Ends it at the next step boundary.
-        passes: How often they are learned.
-        until_offset: Where they end, as `ends_of` takes it.
-        told: Told of each pass.
-        show: Told between steps.
-        clock: What time is taken by.
-
-    Raises:
-        StreamlearnError: It cannot begin, or cannot go on.
+    `on_pass` is called after each pass, `show` between steps. `stop` ends the evaluation at the next step boundary.
     """
     model = model_of(folder)
     with ExitStack() as ends:
         topic = ends.enter_context(samples_of(folder))
-        where = ends_of(topic, until_offset)
-        split = split_of(folder, topic, asked, where, keep_aside=_kept(folder).add, clock=clock)
+        ends_by_partition = ends_of(topic, until_offset)
+        split = split_of(folder, topic, request, ends_by_partition, keep_aside=_quarantine(folder).add, clock=clock)
         client = ends.enter_context(_own_tables(folder))
         evaluation = Evaluation(folder, model, topic, client, split, clock=clock)
-        made = []
-        for one in evaluation.passes(passes, stop, show):
-            told(one)
-            made.append(one)
-    return Evaluated(split, tuple(made))
+        completed = []
+        for result in evaluation.passes(passes, stop, show):
+            on_pass(result)
+            completed.append(result)
+    return EvaluationResult(split, tuple(completed))
 
 
 def _own_tables(folder: AppFolder) -> PsClient:
-    """Empty tables in this process, wherever those of the live model are; no version of them is ever written."""
+    """Return a client of empty local tables, which never write a version."""
     options = declared_tables(folder.app.features, folder.settings.tables)
     store = open_store("memory://evaluation", settings=folder.settings.versions)
     client = PsClient.local(options, Shelf(store, folder.app.name), folder.settings.ps)
@@ -199,6 +163,6 @@ def _own_tables(folder: AppFolder) -> PsClient:
     return client
 
 
-def _kept(folder: AppFolder) -> Kept:
-    """What cannot be learned from, apart from what live training keeps."""
-    return Kept(folder.folder / _KEPT, folder.settings.trainer.kept_bytes_max)
+def _quarantine(folder: AppFolder) -> Quarantine:
+    """Return the quarantine of evaluations, which is separate from that of live training."""
+    return Quarantine(folder.folder / _QUARANTINE_FOLDER, folder.settings.trainer.kept_bytes_max)

@@ -1,4 +1,4 @@
-"""Loss: what a step's logits cost, label by label. Closed forms; it knows no model."""
+"""Loss: the loss of a step's logits, summed over labels, in closed form. It knows no model."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ __all__ = ["TARGETS", "loss_of"]
 TARGETS = ("positive", "learn", "correct", "log_rate")
 """The channels of a step's targets, (rows, labels, 4) float32.
 
-`learn` and `correct` are weights, 0 where a label is not learned, or not corrected; `log_rate` is the logarithm of the
-share of negatives that was kept.
+`learn` and `correct` are weights, 0 for a label that is not learned or not corrected; `log_rate` is the logarithm of
+the share of negatives that was kept.
 """
 
 
 def loss_of(logits: Any, targets: Any) -> Any:
-    """The sum of all labels' losses.
+    """Return the sum of all labels' losses. `logits` is (rows, labels); `TARGETS` describes `targets`.
 
-    Negatives were thinned by r, so the chance among samples is that of z - ln r, and z is what serving answers. A label
-    that was learned as negative and is positive costs what it would have, less what it did: loss(z, 1) - loss(z, 0),
-    which is ln r - z.
-
-    Args:
-        logits: (rows, labels).
-        targets: See `TARGETS`.
+    Negatives are sampled at rate r. So the probability among samples is sigmoid(z - ln r), and serving uses z. A label
+    that was learned as negative and turns positive adds the difference of the two losses:
+    loss(z, 1) - loss(z, 0) = ln r - z.
     """
     positive, learn, correct, log_rate = tf.unstack(targets, axis=-1)
     shifted = logits - log_rate

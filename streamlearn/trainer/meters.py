@@ -1,4 +1,4 @@
-"""Meters: what a trainer says of itself to prometheus. It decides nothing."""
+"""Meters: the Prometheus metrics of a trainer. It decides nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Meters"]
 
 
 class Meters:
-    """The metrics of the trainer of this process; totals are since it began."""
+    """The trainer metrics of this process; totals count from its start."""
 
     def __init__(self) -> None:
         self._rows = counter("trainer", "rows", "Rows by outcome", labels=["outcome"])
@@ -24,38 +24,25 @@ class Meters:
         self._marks = gauge("trainer", "marks", "ratio", "Share of marks.bytes_max in use")
         self._clock = gauge("trainer", "clock", "seconds", "Event time that training has reached, since 1970")
         self._loss = gauge("trainer", "loss", "nats", "Recent mean loss of a row, over all labels")
-        self._freshness = histogram(
-            "trainer",
-            "freshness",
-            "seconds",
-            "Time from when a row was due until it was learned, for the oldest row of each step",
-            AGES_S,
-        )
+        help = "Time from when a row was due until it was learned, for the oldest row of each step"
+        self._freshness = histogram("trainer", "freshness", "seconds", help, AGES_S)
         self._known: dict[tuple[str, str], float] = {}
 
-    def rows(self, outcomes: Mapping[str, int]) -> None:
-        """How many rows there were by now, by outcome."""
-        for name, count in outcomes.items():
-            self._rows.labels(name).inc(self._since("rows", name, count))
+    def totals(self, *, rows: Mapping[str, int], steps: Mapping[str, int], seconds: Mapping[str, float]) -> None:
+        """Set the total rows and steps by outcome, and the busy time of each stage since the stages last started."""
+        families = (("rows", self._rows, rows), ("steps", self._steps, steps), ("seconds", self._seconds, seconds))
+        for kind, metric, totals in families:
+            for name, total in totals.items():
+                metric.labels(name).inc(self._since(kind, name, total))
 
     def learned(self, pieces: Sequence[Piece], wall_ms: int) -> None:
-        """A step's rows, and when they were learned."""
+        """Observe how old the rows of a step were when they were learned."""
         if pieces:
-            due_ms = min(int(one.batch.settle_time_ms[one.rows].min()) for one in pieces)
+            due_ms = min(int(piece.batch.settle_time_ms[piece.rows].min()) for piece in pieces)
             self._freshness.observe((wall_ms - due_ms) / 1_000)
 
-    def steps(self, outcomes: Mapping[str, int]) -> None:
-        """How many steps there were by now, by outcome."""
-        for name, count in outcomes.items():
-            self._steps.labels(name).inc(self._since("steps", name, count))
-
-    def seconds(self, stages: Mapping[str, float]) -> None:
-        """How long each stage was busy by now, of this life of the stages."""
-        for name, seconds in stages.items():
-            self._seconds.labels(name).inc(self._since("seconds", name, seconds))
-
     def state(self, *, behind: int, marks_ratio: float, clock_ms: int | None, recoveries: int, rewinds: int) -> None:
-        """How it stands."""
+        """Set the gauges of the trainer's state."""
         self._behind.set(behind)
         self._marks.set(marks_ratio)
         if clock_ms is not None:
@@ -64,13 +51,13 @@ class Meters:
         self._rewound.inc(self._since("rewinds", "", rewinds))
 
     def loss(self, loss: float, rows: int) -> None:
-        """The sum of all losses and how many rows that is of, by now."""
+        """Set the mean loss from the running sum of losses and its number of rows."""
         rows_since, loss_since = self._since("loss", "rows", rows), self._since("loss", "sum", loss)
         if rows_since:
             self._loss.set(loss_since / rows_since)
 
     def _since(self, kind: str, name: str, now: float) -> float:
-        """What came since this was last asked; counts that began anew count from there."""
+        """Return the increase since the last call; a total that restarted counts from 0."""
         before = self._known.get((kind, name), 0.0)
         self._known[kind, name] = now
         return now - before if now >= before else now

@@ -1,41 +1,36 @@
-"""Kept: files of what could not be learned from, for people to look at; the oldest go when there are too many."""
+"""Quarantine: a folder of messages and steps that could not be learned, for people to inspect."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
 
-__all__ = ["Kept"]
+__all__ = ["Quarantine"]
 
-_LOG = logging.getLogger("streamlearn.trainer.Kept")
+_LOG = logging.getLogger("streamlearn.trainer.Quarantine")
 
 
-class Kept:
-    """A folder of bounded size.
-
-    Args:
-        folder: Where to; it is made when there is something.
-        bytes_max: Of all files together. A larger one is not kept at all, and no other goes for it.
-    """
+class Quarantine:
+    """A folder whose files take at most `bytes_max`; the oldest are deleted first. A larger file is not stored."""
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
         self._folder, self._bytes_max = folder, bytes_max
 
     def add(self, name: str, data: bytes) -> None:
-        """Keep something; what cannot be kept is logged, and training goes on."""
+        """Store a file; a failure is logged and does not stop training."""
         if len(data) > self._bytes_max:
             _LOG.warning("%s of %d bytes exceeds the quarantine's limit: it is dropped", name, len(data))
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            others = (one for one in self._folder.iterdir() if one.name != name)
-            there = sorted(others, key=lambda one: one.stat().st_mtime)
-            held = sum(one.stat().st_size for one in there)
-            for one in there:
-                if held + len(data) <= self._bytes_max:
+            others = (file for file in self._folder.iterdir() if file.name != name)
+            oldest_first = sorted(others, key=lambda file: file.stat().st_mtime)
+            used_bytes = sum(file.stat().st_size for file in oldest_first)
+            for file in oldest_first:
+                if used_bytes + len(data) <= self._bytes_max:
                     break
-                held -= one.stat().st_size
-                one.unlink()
+                used_bytes -= file.stat().st_size
+                file.unlink()
             (self._folder / name).write_bytes(data)
             _LOG.warning("put into quarantine: %s", self._folder / name)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Rows: what a step pulls from the parameter server, and what it pushes there. It knows no graph."""
+"""Rows: pulls a step's rows from the parameter server and pushes their gradients. It knows no graph."""
 
 from __future__ import annotations
 
@@ -22,18 +22,10 @@ _USERS_LEAST, _USERS_GROWTH = 64, 1.5
 
 
 class Rows:
-    """Packs steps from rows, and gives rows the gradients of what was packed.
+    """Packs steps from rows, and pushes the gradients of packed steps to the rows.
 
-    `pack` and `push` may go on in two threads at once, one step each.
-
-    Args:
-        app: Whose features.
-        client: Where its rows are.
-        step_rows: The most rows of a step; every step is padded to it, so that all are of one shape.
-        tables: How often a key is seen before it gets a row; at once by default.
-
-    Raises:
-        ConfigError: See `Thresholds`.
+    Every step is padded to `step_rows` rows, so that all have one shape. `tables` sets how often a key must occur
+    before it gets a row; the default is once. `pack` and `push` may run in two threads at once, one step each.
     """
 
     def __init__(self, app: App, client: PsClient, step_rows: int, tables: TableSettings | None = None) -> None:
@@ -45,11 +37,7 @@ class Rows:
         self._labels = len(app.labels)
 
     def pack(self, columns: StepColumns, *, at: At = "newest") -> Packed:
-        """Pull and pack a step.
-
-        Raises:
-            StreamlearnError: As `PsClient.pull`.
-        """
+        """Pull the rows of a step and pack them; raises as `PsClient.pull` does."""
         rows, requests = len(columns), columns.requests
         padded, users = self._step_rows, next(size for size in self._ladder if size >= requests)
         user, item = self._user.side, self._item.side
@@ -63,21 +51,13 @@ class Rows:
         self._item.sequences(columns.item, rows, at=at, out=item_sequence)
         user_index = np.zeros(padded, np.int32)
         user_index[:rows] = columns.request_index
-        return Packed(
-            user_flat, user_sequence, item_flat, item_sequence, user_index, self._targets(columns, padded), rows
-        )
+        targets = self._targets(columns, padded)
+        return Packed(user_flat, user_sequence, item_flat, item_sequence, user_index, targets, rows)
 
     def push(self, columns: StepColumns, gradients: tuple[Float32s, ...], now_ms: int, rate_scale: float) -> int:
-        """Let rows learn; gives how many distinct keys.
+        """Push the gradients of `Packed.sides` and return the number of distinct keys; raises as `PsClient.push` does.
 
-        Args:
-            columns: The step.
-            gradients: Of `Packed.sides`.
-            now_ms: Table time.
-            rate_scale: What their rate is multiplied with.
-
-        Raises:
-            StreamlearnError: As `PsClient.push`.
+        `now_ms` is table time; `rate_scale` multiplies the rows' learning rate.
         """
         scatter, (user_flat, user_sequence, item_flat, item_sequence) = self._scatter, gradients
         scatter.clear()
@@ -95,21 +75,21 @@ class Rows:
         return pushed
 
     def _targets(self, columns: StepColumns, padded: int) -> Float32s:
-        """See `TARGETS`; all zeros beyond the step's rows, which cost nothing."""
+        """Return the targets described by `TARGETS`; padding rows are zero, which adds no loss."""
         rows = len(columns)
         targets = np.zeros((padded, self._labels, 4), np.float32)
         for label in range(self._labels):
-            bit, of = np.uint32(1 << label), targets[:rows, label]
+            bit, channels = np.uint32(1 << label), targets[:rows, label]
             weight = columns.weights[:, label]
-            of[:, 0] = (columns.positive & bit) != 0
-            of[:, 1] = np.where((columns.learn & bit) != 0, weight, 0.0)
-            of[:, 2] = np.where((columns.correct & bit) != 0, weight, 0.0)
-            of[:, 3] = np.log(columns.rates[:, label])
+            channels[:, 0] = (columns.positive & bit) != 0
+            channels[:, 1] = np.where((columns.learn & bit) != 0, weight, 0.0)
+            channels[:, 2] = np.where((columns.correct & bit) != 0, weight, 0.0)
+            channels[:, 3] = np.log(columns.rates[:, label])
         return targets
 
 
 def ladder_of(rows_max: int) -> tuple[int, ...]:
-    """The numbers of users a step is padded to: few, so that few shapes are compiled, and near to each other.
+    """Return the user counts that steps are padded to: few, so that few shapes are compiled, and close together.
 
     Examples:
         >>> ladder_of(256)

@@ -1,4 +1,4 @@
-"""Remembered: marks that several stages share, and the bytes of them that a version keeps."""
+"""SharedMarks: marks that several stages share, and their bytes in a version."""
 
 from __future__ import annotations
 
@@ -16,23 +16,18 @@ from streamlearn.settings.join import MarksSettings
 from streamlearn.struct_decoder import from_json
 from streamlearn.trainer.intake.message import Reached
 
-__all__ = ["Remembered"]
+__all__ = ["SharedMarks"]
 
 _REACHED, _REFUSED = "reached", "refused-"
 
 
-class Remembered:
-    """Marks, for several threads at once; with them goes up to where messages are learned.
-
-    Args:
-        labels: How many labels there are.
-        settings: Bounds.
-    """
+class SharedMarks:
+    """Marks for several threads, saved together with the position up to which messages are learned."""
 
     def __init__(self, labels: int, settings: MarksSettings) -> None:
         self._marks, self._lock = Marks(labels, settings), threading.Lock()
         self._newest = 0
-        # Refused rows, and the step whose acknowledgement brings them into a save.
+        # Refused rows, with the step whose acknowledgement puts them into the saved marks.
         self._refused: list[tuple[int, MarkedRows]] = []
 
     def settle(self, step: int, rows: MarkedRows) -> Settled:
@@ -42,7 +37,7 @@ class Remembered:
             return self._marks.settle(step, rows)
 
     def refuse(self, step: int, rows: MarkedRows) -> None:
-        """See `Marks`; steps that were learned meanwhile are not in the way."""
+        """See `Marks`; steps that were learned in between do not matter."""
         with self._lock:
             self._newest = max(step, self._newest)
             self._marks.refuse(self._newest, rows)
@@ -55,7 +50,7 @@ class Remembered:
             self._refused = [(booked, rows) for booked, rows in self._refused if booked > step]
 
     def save(self, reached: Reached) -> dict[str, bytes]:
-        """All that was acknowledged, where it ends, and what was refused, whatever step that is booked under."""
+        """Return all acknowledged marks, the position they belong to, and the rows refused under any later step."""
         with self._lock:
             entries = dict(self._marks.save().entries)
             refused = {f"{_REFUSED}{at}": _bytes_of(rows) for at, (_, rows) in enumerate(self._refused)}
@@ -67,11 +62,7 @@ class Remembered:
             self._marks.forget(horizon_ms)
 
     def load(self, entries: Mapping[str, bytes | memoryview]) -> Reached:
-        """Go on from a save.
-
-        Raises:
-            BadRecord: It is none.
-        """
+        """Continue from a save; an invalid one raises a BadRecord."""
         if _REACHED not in entries:
             message = f"the marks of this version lack the positions of training; they have {sorted(entries)[:8]}"
             raise BadRecord(message, help="continue from a version that this trainer wrote")
@@ -80,7 +71,7 @@ class Remembered:
         except msgspec.DecodeError as error:
             message = f"the positions of training cannot be read: {error}"
             raise BadRecord(message, help="continue from an older version") from error
-        of_marks = {name: bytes(one) for name, one in entries.items() if not name.startswith((_REACHED, _REFUSED))}
+        of_marks = {name: bytes(data) for name, data in entries.items() if not name.startswith((_REACHED, _REFUSED))}
         with self._lock:
             self._marks.load(of_marks)
             for name in sorted(entries):
@@ -91,7 +82,7 @@ class Remembered:
 
     @property
     def bytes(self) -> int:
-        """Bytes that are held."""
+        """The bytes of memory that the marks use."""
         with self._lock:
             return self._marks.bytes
 
@@ -105,10 +96,10 @@ def _bytes_of(rows: MarkedRows) -> bytes:
 
 def _rows_of(data: bytes) -> MarkedRows:
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as found:
-            columns: dict[str, Any] = {name: found[name] for name in found.files}
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            columns: dict[str, Any] = {name: file[name] for name in file.files}
         return MarkedRows(**columns | {"topic_id": str(columns["topic_id"])})
-    # Bytes that are no file of arrays, or of an absurd size, end in many ways; none of them is a bug here.
+    # Bytes that are not a file of arrays, or claim an absurd size, fail in many ways; none of them is a bug here.
     except Exception as error:
         message = f"refused rows cannot be read: {type(error).__name__}: {error}"
         raise BadRecord(message, help="continue from an older version") from error

@@ -1,6 +1,6 @@
-"""Stages: five threads that hand steps on in order, with bounded queues between them, and how long each took.
+"""Stages: five threads that pass steps on in order through bounded queues, and the time each stage takes.
 
-They know no model and no topic: what a stage does is given.
+They know no model and no topic: the caller supplies the work of each stage.
 """
 
 from __future__ import annotations
@@ -22,47 +22,30 @@ _LOOK_S, _QUIET_LOOK_S = 0.05, 0.25
 
 @dataclass(frozen=True)
 class Work:
-    """What each stage does with what the one before gave.
+    """The work of each stage."""
 
-    Attributes:
-        read: Gives steps, or None while there is nothing.
-        gather: A step to its columns.
-        pull: Columns to packed inputs.
-        learn: Packed inputs to gradients; called by whoever takes `Stages.learned`.
-        push: Gradients to rows.
-    """
-
-    read: Iterable[Any]
-    gather: Callable[[Any], Any]
-    pull: Callable[[Any], Any]
-    learn: Callable[[Any], Any]
-    push: Callable[[Any], Any]
+    read: Iterable[Any]  # steps, or None while there is nothing to read
+    gather: Callable[[Any], Any]  # turns a step into columns
+    pull: Callable[[Any], Any]  # turns columns into packed inputs
+    learn: Callable[[Any], Any]  # turns packed inputs into gradients, in the thread that iterates over `Stages.learned`
+    push: Callable[[Any], Any]  # applies gradients to rows
 
 
 class Stages:
-    """Runs a pipeline; `learn` runs in the thread that iterates.
+    """A pipeline of five stages; `learn` runs in the thread that iterates.
 
-    A step is pulled once the step `staleness + 1` before it was pushed. An error of any stage ends all of them, and is
-    raised to whoever iterates.
-
-    Args:
-        work: What the stages do.
-        queue_max: How many steps may wait between two stages.
-        staleness: By how many steps pulling may be ahead of pushing.
-        clock: How long a stage takes.
+    Before a step is pulled, the step `staleness + 1` before it has been pushed. At most `queue_max` steps wait between
+    two stages. An error in any stage ends all of them, and the iterating thread raises it.
     """
 
     def __init__(self, work: Work, *, queue_max: int, staleness: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self._work, self._staleness, self._clock = work, staleness, clock
-        self._gathered: queue.Queue[Any] = queue.Queue(queue_max)
-        self._pulled: queue.Queue[Any] = queue.Queue(queue_max)
-        self._to_push: queue.Queue[Any] = queue.Queue(queue_max)
-        self._stepped: queue.Queue[Any] = queue.Queue(queue_max)
+        self._stepped, self._gathered, self._pulled, self._to_push = (queue.Queue[Any](queue_max) for _ in range(4))
         self._error: BaseException | None = None
         self._has_ended = threading.Event()
         self._moved = threading.Condition()
-        self._pushed = self._handed = 0
-        self._went_round = set[int | None]()
+        self._pushed = self._learned_steps = 0
+        self._active_threads = set[int | None]()
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self._threads = [
             threading.Thread(target=self._guarded, args=(stage,), name=f"streamlearn-trainer-{name}", daemon=True)
@@ -77,57 +60,57 @@ class Stages:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End all threads; what waits is forgotten."""
+        """End all threads and drop the steps that wait."""
         self._has_ended.set()
         for thread in self._threads:
             thread.join()
 
     def learned(self) -> Generator[Any | None, None, None]:
-        """What `learn` gave, step by step, each handed to `push`; None where there is nothing to learn for a while."""
+        """Yield the result of `learn` for each step and pass it on to `push`; None while there is nothing to learn."""
         try:
             yield from self._learned()
         except _Ended:
             self._check()
 
     def _learned(self) -> Generator[Any | None, None, None]:
-        came_s = self._clock.monotonic_s()
+        last_step_s = self._clock.monotonic_s()
         while True:
-            silence_s = self._clock.monotonic_s() - came_s
-            found = self._get(self._pulled, pause_s_of(silence_s, _LOOK_S, _QUIET_LOOK_S))
-            if found is _NOTHING:
+            silence_s = self._clock.monotonic_s() - last_step_s
+            packed = self._get(self._pulled, pause_s_of(silence_s, _LOOK_S, _QUIET_LOOK_S))
+            if packed is _NOTHING:
                 self._check()
                 yield None
                 continue
-            if found is _END:
+            if packed is _END:
                 break
-            came_s = self._clock.monotonic_s()
-            done = self._timed("learn", self._work.learn, found)
-            self._handed += 1
+            last_step_s = self._clock.monotonic_s()
+            done = self._timed("learn", self._work.learn, packed)
+            self._learned_steps += 1
             self._put(self._to_push, done)
             self._check()
             yield done
         self.drain()
 
     def drain(self) -> None:
-        """Wait until all that was learned is pushed."""
+        """Wait until all learned steps are pushed."""
         with self._moved:
-            while self._pushed < self._handed and self._error is None:
+            while self._pushed < self._learned_steps and self._error is None:
                 self._moved.wait(_LOOK_S)
         self._check()
 
     @property
-    def has_gone_round(self) -> bool:
-        """Whether each thread has taken a step or waited for others since this was last so.
+    def is_moving(self) -> bool:
+        """Whether each thread took a step or waited for another stage since this last returned True.
 
-        One that has a step in hand for long, or waits for something else than the others, has not.
+        A thread that works on one step for long, or waits for something outside of the stages, did not.
         """
-        if not all(thread.ident in self._went_round for thread in self._threads if thread.is_alive()):
+        if not all(thread.ident in self._active_threads for thread in self._threads if thread.is_alive()):
             return False
-        self._went_round.clear()
+        self._active_threads.clear()
         return True
 
-    def _go_round(self) -> None:
-        self._went_round.add(threading.get_ident())
+    def _note_active(self) -> None:
+        self._active_threads.add(threading.get_ident())
 
     def _check(self) -> None:
         if self._error is not None:
@@ -136,7 +119,7 @@ class Stages:
     def _read(self) -> None:
         steps = iter(self._work.read)
         while not self._has_ended.is_set():
-            self._go_round()
+            self._note_active()
             begin_s = self._clock.monotonic_s()
             step = next(steps, _END)
             if step is None:
@@ -157,7 +140,7 @@ class Stages:
             number += 1
             with self._moved:
                 while self._pushed < number - 1 - self._staleness and not self._has_ended.is_set():
-                    self._go_round()
+                    self._note_active()
                     self._moved.wait(_LOOK_S)
             if self._has_ended.is_set():
                 raise _Ended
@@ -173,21 +156,21 @@ class Stages:
                 self._moved.notify_all()
 
     def _pass_on(self, source: queue.Queue[Any], name: str, do: Callable[[Any], Any], target: queue.Queue[Any]) -> None:
-        while (found := self._get(source)) is not _END:
-            self._put(target, self._timed(name, do, found) if name else do(found))
+        while (item := self._get(source)) is not _END:
+            self._put(target, self._timed(name, do, item) if name else do(item))
         self._put(target, _END)
 
-    def _timed(self, name: str, do: Callable[[Any], Any], given: Any) -> Any:
+    def _timed(self, name: str, do: Callable[[Any], Any], item: Any) -> Any:
         begin_s = self._clock.monotonic_s()
         try:
-            return do(given)
+            return do(item)
         finally:
             self.seconds[name] += self._clock.monotonic_s() - begin_s
 
     def _get(self, source: queue.Queue[Any], wait_s: float | None = None) -> Any:
-        """The next of a queue; with a wait, nothing where it brought none."""
+        """Return the next item; with a wait, `_NOTHING` if it brought none."""
         while not self._has_ended.is_set():
-            self._go_round()
+            self._note_active()
             try:
                 return source.get(timeout=_QUIET_LOOK_S if wait_s is None else wait_s)
             except queue.Empty:
@@ -195,11 +178,11 @@ class Stages:
                     return _NOTHING
         raise _Ended
 
-    def _put(self, target: queue.Queue[Any], given: Any) -> None:
+    def _put(self, target: queue.Queue[Any], item: Any) -> None:
         while not self._has_ended.is_set():
-            self._go_round()
+            self._note_active()
             try:
-                return target.put(given, timeout=_LOOK_S)
+                return target.put(item, timeout=_LOOK_S)
             except queue.Full:
                 continue
         raise _Ended
@@ -209,7 +192,7 @@ class Stages:
             stage()
         except _Ended:
             pass
-        # Whatever it is, whoever iterates is told; a thread has nobody else to tell.
+        # The iterating thread raises the error, since a thread has no caller to raise it to.
         except BaseException as error:
             with self._moved:
                 self._error = self._error or error
@@ -218,7 +201,7 @@ class Stages:
 
 
 class _Ended(Exception):
-    """The stages were ended."""
+    """The stages have ended."""
 
 
 _END, _NOTHING = object(), object()

@@ -1,4 +1,4 @@
-"""Step: the rows that are learned at once, as pieces of messages. It computes nothing."""
+"""Step: the rows that are learned together, as pieces of messages. It computes nothing."""
 
 from __future__ import annotations
 
@@ -18,19 +18,12 @@ Uint32s = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Rows of one message.
-
-    Attributes:
-        batch: The message's samples.
-        rows: int64[n]. Which of its rows, in their order.
-        learn: uint32[n]. A bit for every label that is learned.
-        correct: uint32[n]. A bit for every label that was learned as negative and is positive.
-    """
+    """Rows of one message. Masks have one bit for each label."""
 
     batch: SampleBatch
-    rows: npt.NDArray[np.int64]
-    learn: Uint32s
-    correct: Uint32s
+    rows: npt.NDArray[np.int64]  # int64[n]: the indexes of the rows, in their order
+    learn: Uint32s  # uint32[n]: the labels to learn
+    correct: Uint32s  # uint32[n]: the labels that were learned as negative and are positive
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -38,19 +31,12 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What is learned at once.
+    """Rows that are learned together."""
 
-    Attributes:
-        number: From 1, one after the other, in a life of the trainer.
-        pieces: What is learned; none of them is empty.
-        reached: Up to where messages are learned once this step is.
-        read: Rows that were read for it, learned or not.
-    """
-
-    number: int
-    pieces: Sequence[Piece]
-    reached: Reached
-    read: int
+    number: int  # from 1, consecutive within one process
+    pieces: Sequence[Piece]  # none is empty
+    reached: Reached  # the position up to which messages are learned after this step
+    read: int  # the number of rows read for it, learned or not
 
     def __len__(self) -> int:
         return sum(map(len, self.pieces))

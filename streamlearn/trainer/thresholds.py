@@ -1,4 +1,4 @@
-"""Thresholds: how often a key is seen before it gets a row, by the slot whose key it is. It counts nothing."""
+"""Thresholds: how often a key must occur before it gets a row, by slot. It counts nothing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,7 @@ Uint64s = npt.NDArray[np.uint64]
 
 
 class Thresholds:
-    """The thresholds of an application's slots.
-
-    Args:
-        features: Its slots.
-        settings: Its section `tables`.
-
-    Raises:
-        ConfigError: A threshold is of no slot, or of one that shares another's keys; or keys are not counted at all.
-    """
+    """The admission thresholds of an application's slots; a wrong one raises a ConfigError."""
 
     def __init__(self, features: FeatureSpec, settings: TableSettings) -> None:
         self._all, counts = settings.admission_count, settings.admission_counts
@@ -32,28 +24,21 @@ class Thresholds:
         for name in counts:
             if name not in sources:
                 message = f"tables.admission_counts: {name!r} is not a slot with keys of its own"
-                raise ConfigError(
-                    message,
-                    help=(
-                        f"those slots are {', '.join(sources)}; a slot with keys_of uses the count of the slot it names"
-                    ),
-                )
+                help = f"those slots are {', '.join(sources)}; a slot with keys_of uses the count of the slot it names"
+                raise ConfigError(message, help=help)
         if max((self._all, *counts.values())) > 1 and not settings.admission_window_ms:
             message = "keys need several occurrences before they get a row, but tables.admission_window_ms is 0"
             raise ConfigError(message, help="set how long keys without a row are counted, such as 86400000 for a day")
-        # By table: those of its slots whose keys have a threshold of their own.
+        # By table: the slots whose keys have a threshold of their own.
         self._own: dict[str, list[tuple[str, str, int]]] = {}
         for slot in features.slots:
             if slot.salt_name in counts:
                 self._own.setdefault(slot.table, []).append((slot.side, slot.name, counts[slot.salt_name]))
 
     def runs(self, table: str, keys: Uint64s, columns: StepColumns) -> list[tuple[int, int]]:
-        """The thresholds of a step's keys as `PsClient.push` takes them: pairs of where a run ends, and its threshold.
+        """Return the thresholds of keys as `PsClient.push` takes them: pairs of a run's end and its threshold.
 
-        Args:
-            table: Whose keys.
-            keys: uint64[n], each once.
-            columns: The step.
+        `keys` is uint64[n] without duplicates.
         """
         own = self._own.get(table, [])
         if max((self._all, *(count for _, _, count in own))) == 1 or not len(keys):
@@ -62,6 +47,6 @@ class Thresholds:
         for side, name, count in own:
             features = columns.user if side == "user" else columns.item
             least[np.isin(keys, features.slots[name].keys)] = count
-        # Keys come by column, so that there are about as many runs as slots.
+        # Keys are ordered by column, so there are about as many runs as slots.
         ends = np.append(np.flatnonzero(np.diff(least)) + 1, len(keys))
         return list(zip(ends.tolist(), least[ends - 1].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Training: an application's trainer put together from its folder, and run."""
+"""Training: builds an application's trainer from its folder and runs it."""
 
 from __future__ import annotations
 
@@ -39,20 +39,11 @@ def train(
     show: Callable[[Trainer], None] = lambda trainer: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> TrainReport:
-    """Train an application's model from its samples.
+    """Train an application's model from its samples until `stop` is set or the open topic's `until` is reached.
 
-    Args:
-        folder: The application.
-        stop: Ends it at the next step boundary, with a version.
-        until: When it ends by itself, said of the topic once that is open.
-        token: What shards are told to be let in.
-        begin_with: MODEL or MODEL:VERSION of the same store, whose rows and weights its first version has.
-        accept_lost: Go on from the earliest samples there are, where those that come next are gone.
-        show: Called between steps.
-        clock: What time is taken by.
-
-    Raises:
-        StreamlearnError: It cannot begin, or cannot go on.
+    The run ends at a step boundary, with a version. The shards require `token`. The first version takes over rows and
+    weights of `begin_with`, MODEL or MODEL:VERSION of the same store. With `accept_lost`, training continues from the
+    earliest samples if the next ones are gone. `show` is called between steps.
     """
     model = model_of(folder)
     with ExitStack() as ends:
@@ -65,7 +56,7 @@ def train(
         log = ends.enter_context(ScoreLog(scores_folder(folder.folder, validation), validation, clock=clock))
         trainer = Trainer(
             folder, model, topic, client, store,
-            registry=registry, graph=_graph(folder, model, store), scored=log.offer, clock=clock,
+            registry=registry, graph=_graph(folder, model, store), on_scores=log.offer, clock=clock,
             begin_with=source_of(store, begin_with) if begin_with else None, compact=_compact(folder),
             accept_lost=accept_lost,
         )  # fmt: skip
@@ -73,32 +64,23 @@ def train(
 
 
 def ends_of(topic: Topic, text: str) -> Mapping[int, int]:
-    """Where each partition is not read on, of `end`, or of `PARTITION:OFFSET,...`.
-
-    Raises:
-        UsageError: It is neither, or names no partition of the topic.
-    """
+    """Parse `end` or `PARTITION:OFFSET,...` into the end of each partition; other texts raise a UsageError."""
     with topic.reader() as reader:
         ends = {partition: reader.end(partition) for partition in range(topic.partitions)}
     if text == "end":
         return ends
-    for one in text.split(","):
-        partition, colon, offset = one.partition(":")
+    for text_part in text.split(","):
+        partition, colon, offset = text_part.partition(":")
         if not (colon and partition.isdecimal() and offset.isdecimal() and int(partition) in ends):
-            message = f"invalid PARTITION:OFFSET {one!r} of {topic.url}, which has {topic.partitions} partitions"
-            raise UsageError(
-                message, help="write `end`, or for example 0:1000,1:980; partitions left out are read to their end"
-            )
+            message = f"invalid PARTITION:OFFSET {text_part!r} of {topic.url}, which has {topic.partitions} partitions"
+            help = "write `end`, or for example 0:1000,1:980; partitions left out are read to their end"
+            raise UsageError(message, help=help)
         ends[int(partition)] = int(offset)
     return ends
 
 
 def samples_of(folder: AppFolder) -> Topic:
-    """An application's topic of samples.
-
-    Raises:
-        TopicMissing: There is none yet.
-    """
+    """Open an application's topic of samples; raises TopicMissing before it exists."""
     try:
         return folder.open_topic("samples")
     except TopicMissing as error:
@@ -110,18 +92,18 @@ def samples_of(folder: AppFolder) -> Topic:
 
 
 def _check_newest(folder: AppFolder, store: Store) -> None:
-    """Hold the application against its newest version before its model is built: a model speaks of shapes alone."""
+    """Check the application against its newest version before its model is built, whose errors name only shapes."""
     log = Log(store, folder.app.name)
     newest = log.newest()
-    found = None if newest is None else log.read(newest)
-    if found is not None:
+    entry = None if newest is None else log.read(newest)
+    if entry is not None:
         options = declared_tables(folder.app.features, folder.settings.tables)
-        Lineage.of(folder.app, options, folder.settings.publisher.row_type).check(found.manifest)
-        store.signatures.check_can_sign(found.manifest)
+        Lineage.of(folder.app, options, folder.settings.publisher.row_type).check(entry.manifest)
+        store.signatures.check_can_sign(entry.manifest)
 
 
 def _graph(folder: AppFolder, model: Model, store: Store) -> str:
-    """The graphs that versions are served by, in the store; their id."""
+    """Export the model's graphs to the store and return their id."""
     app = folder.app
     with tempfile.TemporaryDirectory(prefix="streamlearn-graphs-") as scratch:
         exported = Path(scratch, "graphs")
@@ -130,7 +112,7 @@ def _graph(folder: AppFolder, model: Model, store: Store) -> str:
 
 
 def _compact(folder: AppFolder) -> Compact | None:
-    """What writes bases beside training; a store in memory is no other process's."""
+    """Return the process that writes bases beside training; a store in memory is visible to this process only."""
     url = folder.store_url
     return None if url.startswith("memory://") else compact_apart(url, folder.app.name, folder.settings.versions)
 

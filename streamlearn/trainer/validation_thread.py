@@ -1,4 +1,4 @@
-"""Validating: first predictions scored beside training, in a thread of its own. What a score is, others know."""
+"""ValidationThread: scores first predictions in a thread beside training. It does not compute scores itself."""
 
 from __future__ import annotations
 
@@ -14,22 +14,16 @@ from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Learned
 from streamlearn.trainer.validation import Predicted, ProgressiveValidation, WindowScore
 
-__all__ = ["Validating", "predicted_of"]
+__all__ = ["ValidationThread", "predicted_of"]
 
 _LOOK_S = 0.25
 
 
-class Validating:
-    """Takes what steps predicted; scores windows as they close.
+class ValidationThread:
+    """Takes the predictions of steps and scores windows as they close.
 
-    Args:
-        app: Whose labels.
-        settings: Widths and bounds.
-        told: Told of scores, by the thread that scores.
-        learned_before_ms: Up to when impressions may have been learned by an earlier life.
-
-    Attributes:
-        refuse: Takes rows that are never learned; see `ProgressiveValidation`.
+    `on_scores` runs in the scoring thread. Impressions up to `learned_before_ms` may have been learned by an earlier
+    process. `refuse` takes rows that are never learned; see `ProgressiveValidation`.
     """
 
     def __init__(
@@ -37,51 +31,43 @@ class Validating:
         app: App,
         settings: ValidationSettings,
         *,
-        told: Callable[[Sequence[WindowScore]], None],
+        on_scores: Callable[[Sequence[WindowScore]], None],
         learned_before_ms: int | None,
     ) -> None:
         self._validation = ProgressiveValidation(app, settings, learned_before_ms=learned_before_ms)
-        self._told, self.refuse = told, self._validation.refuse
+        self._on_scores, self.refuse = on_scores, self._validation.refuse
         self._watermark_ms: int | None = None
         self._summary: dict[str, float] = {}
         self._error: BaseException | None = None
         self._has_ended, self._closing = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._run, name="streamlearn-trainer-validation", daemon=True)
 
-    def __enter__(self) -> Validating:
+    def __enter__(self) -> ValidationThread:
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Score what has closed by now, and end.
-
-        Raises:
-            StreamlearnError: What went wrong in the thread that scores, where nothing else did.
-        """
+        """Score the windows that have closed, and raise the error of the scoring thread if nothing else failed."""
         self._has_ended.set()
         self._thread.join()
         if kind is None and self._error is not None:
             raise self._error
 
     def add(self, columns: StepColumns, learned: Learned) -> None:
-        """A step that was learned: what it predicted, and up to when samples are complete.
-
-        Raises:
-            StreamlearnError: What went wrong in the thread that scores.
-        """
+        """Take a step's predictions and watermark; raises the error of the scoring thread if there is one."""
         if self._error is not None:
             raise self._error
         self._validation.add(predicted_of(columns, learned.logits))
         self._watermark_ms = columns.step.reached.watermark_ms
 
     def catch_up(self) -> None:
-        """Score all that has closed by now, before this returns."""
+        """Score all windows that have closed before this returns."""
         if self._watermark_ms is not None:
             self._close(self._watermark_ms)
 
     @property
     def summary(self) -> dict[str, float]:
-        """The numbers of the newest closed windows, by name."""
+        """The scores of the newest closed windows, by name."""
         return dict(self._summary)
 
     def _run(self) -> None:
@@ -93,7 +79,7 @@ class Validating:
                 closed_ms = watermark_ms
                 try:
                     self._close(watermark_ms)
-                # The thread that trains is told at its next step.
+                # `add` raises it in the training thread at the next step.
                 except BaseException as error:
                     self._error = error
                     return
@@ -101,24 +87,15 @@ class Validating:
                 return
 
     def _close(self, watermark_ms: int) -> None:
-        # Who catches up waits for the summary of windows that the other thread closes at that moment.
+        # `catch_up` has to wait for the summary of windows that the scoring thread is closing.
         with self._closing:
             scores = self._validation.close(watermark_ms)
             if scores:
                 self._summary = self._validation.summary()
-                self._told(scores)
+                self._on_scores(scores)
 
 
 def predicted_of(columns: StepColumns, logits: npt.NDArray[np.float32]) -> Predicted:
-    """A step with what was predicted of it, as validation takes it."""
-    return Predicted(
-        identity=columns.identity,
-        event_time_ms=columns.event_time_ms,
-        logits=logits,
-        learn=columns.learn,
-        correct=columns.correct,
-        positive=columns.positive,
-        rates=columns.rates,
-        weights=columns.weights,
-        segments=columns.segments,
-    )
+    """Return a step and its logits in the form that validation takes."""
+    shared = {name: getattr(columns, name) for name in Predicted.__dataclass_fields__ if name != "logits"}
+    return Predicted(logits=logits, **shared)

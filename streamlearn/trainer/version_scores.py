@@ -1,4 +1,4 @@
-"""Scoring: samples as a version scores them, from rows that shards still have of it, whatever is learned meanwhile."""
+"""VersionScorer: scores samples with a version, while the shards still keep its rows and training continues."""
 
 from __future__ import annotations
 
@@ -20,28 +20,21 @@ from streamlearn.versions import Chain, Store, load_tensors
 __all__ = ["SCORED_ROWS", "VersionScorer", "score_rows"]
 
 SCORED_ROWS = 4_096
-"""How many samples are scored at once, however small the steps are that learn."""
+"""How many samples are scored at once, whatever the size of training steps."""
 
 Float32s = npt.NDArray[np.float32]
 _WEIGHTS_MAX = 4
 
 
 class VersionScorer:
-    """Scores samples by versions; see `versions.Scorer`.
-
-    Args:
-        model: The application's name.
-        store: Where dense weights of versions are.
-        learner: Whose graphs score.
-        rows: Where rows are pulled from, `SCORED_ROWS` at once.
-    """
+    """Scores samples with versions; see `versions.Scorer`. `rows` packs `SCORED_ROWS` at once."""
 
     def __init__(self, model: str, store: Store, learner: Learner, rows: Rows) -> None:
         self._model, self._store, self._learner, self._rows = model, store, learner, rows
         self._weights: OrderedDict[int, Float32s] = OrderedDict()
 
     def score(self, version: int, batch: SampleBatch) -> Float32s:
-        """The logits of a version; see `versions.Scorer`."""
+        """Return the logits of a version; see `versions.Scorer`."""
         weights = self._weights_of(version)
         return score_rows(self._learner, self._rows, batch, SCORED_ROWS, at=version, weights=weights)
 
@@ -69,20 +62,14 @@ def score_rows(
     at: At = "newest",
     weights: Float32s | None = None,
 ) -> Float32s:
-    """The logits of samples, float32[rows, labels].
+    """Return the logits of samples, float32[rows, labels].
 
-    Args:
-        learner: Whose graphs.
-        rows: Whose rows.
-        batch: The samples.
-        step_rows: How many are packed at once.
-        at: Of which version rows are.
-        weights: Dense weights; those of now by default.
+    `step_rows` samples are packed at once, with the rows of version `at`; `weights` defaults to the current ones.
     """
-    found = [np.zeros((0, len(batch.labels)), np.float32)]
+    logits = [np.zeros((0, len(batch.labels)), np.float32)]
     for begin in range(0, len(batch), step_rows):
-        some = np.arange(begin, min(begin + step_rows, len(batch)))
-        none = np.zeros(len(some), np.uint32)
-        step = Step(1, (Piece(batch, some, none, none),), Reached((), ()), len(some))
-        found.append(learner.score(rows.pack(columns_of(step), at=at), weights))
-    return np.concatenate(found)
+        index = np.arange(begin, min(begin + step_rows, len(batch)))
+        no_labels = np.zeros(len(index), np.uint32)
+        step = Step(1, (Piece(batch, index, no_labels, no_labels),), Reached((), ()), len(index))
+        logits.append(learner.score(rows.pack(columns_of(step), at=at), weights))
+    return np.concatenate(logits)

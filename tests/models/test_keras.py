@@ -204,8 +204,8 @@ def three_dimensions(features: FeatureSpec, labels: int) -> Any:
     [
         (wrong_width, "the score network does not take user_flat (1, 6), item_flat (1, 4)"),
         (wrong_name, "the score network has an input 'items'"),
-        (three_dimensions, "the user network gives (1, 1, 1, 6)"),
-        (lambda _, labels: (None, Tower(labels + 1)), "gives (1, 3) for one candidate and 2 labels"),
+        (three_dimensions, "the user network returns (1, 1, 1, 6)"),
+        (lambda _, labels: (None, Tower(labels + 1)), "returns (1, 3) for one candidate and 2 labels"),
     ],
 )
 def test_networks_that_do_not_fit_are_refused(make: Any, said: str) -> None:

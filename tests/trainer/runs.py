@@ -15,7 +15,7 @@ from streamlearn.table import TableSet, declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.step_cutter import marked_rows
-from streamlearn.trainer.shared_marks import Remembered
+from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.versions import Chain, Store, load, load_tensors, open_store
 from streamlearn.versions.format.loading import load_bytes
@@ -71,7 +71,7 @@ def state_of(folder: AppFolder, version: int | None = None) -> dict[str, bytes]:
 def known_of(folder: AppFolder, messages: list[tuple[int, Any]]) -> Mapping[tuple[int, int, int, str], int]:
     """What the newest version's marks know of every label in some messages: 0 or 1; nothing of those not learned."""
     chain = Chain.find(store_of(folder), folder.app.name)
-    remembered = Remembered(len(folder.app.labels), folder.settings.marks)
+    remembered = SharedMarks(len(folder.app.labels), folder.settings.marks)
     remembered.load(load_bytes(chain.store, chain.head, "marks"))
     known: dict[tuple[int, int, int, str], int] = {}
     for _, batch in messages:

@@ -14,7 +14,7 @@ from streamlearn.samples import SampleBatch, SegmentColumns
 from streamlearn.samples.rules import check_batch
 from streamlearn.testing import small_app, small_batch
 from streamlearn.trainer.columns import columns_of, join_features, take_features
-from streamlearn.trainer.intake.extract import joined_to, rows_of
+from streamlearn.trainer.intake.extract import join_batches, rows_of
 from streamlearn.trainer.intake.identity import identity_of
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.step import Piece, Step
@@ -135,7 +135,7 @@ def test_messages_joined_are_the_same_rows_in_as_many_as_are_needed(seed: int, r
     def plain(some: list[SampleBatch]) -> list[dict[str, Any]]:
         return [row_of(one, row, segments=False) for one in some for row in range(len(one))]
 
-    joined = list(joined_to(iter(batches), rows_max))
+    joined = list(join_batches(iter(batches), rows_max))
     for one in joined:
         check_batch(_APP, one)
     assert plain(joined) == plain(batches)
@@ -165,4 +165,4 @@ def test_a_message_without_rows_is_refused_nowhere() -> None:
     check_batch(_APP, some)
     assert (len(some), len(some.requests)) == (0, 0)
     with pytest.raises(StopIteration):
-        next(joined_to([], 5))
+        next(join_batches([], 5))

@@ -21,7 +21,7 @@ from streamlearn.ps import Epoch, PsClient
 from streamlearn.samples import SampleBatch
 from streamlearn.trainer.evaluation import Evaluation, Pass
 from streamlearn.trainer.intake.extract import rows_of
-from streamlearn.trainer.intake.split import Asked, Split, split_of
+from streamlearn.trainer.intake.split import Split, SplitRequest, split_of
 from streamlearn.trainer.trainer_setup import ends_of
 from tests.trainer.processes import write_app
 from tests.trainer.runs import local_client, run, state_of
@@ -58,7 +58,7 @@ def shown_within(batch: SampleBatch, begin_ms: int, end_ms: int) -> SampleBatch:
 
 
 @contextmanager
-def evaluation_of(folder: AppFolder, asked: Asked) -> Iterator[tuple[Evaluation, Split, PsClient]]:
+def evaluation_of(folder: AppFolder, asked: SplitRequest) -> Iterator[tuple[Evaluation, Split, PsClient]]:
     """An evaluation in this process, on tables of its own."""
     with folder.open_topic("samples") as topic, local_client(folder) as client:
         client.restore(Epoch(1), None)
@@ -69,7 +69,7 @@ def evaluation_of(folder: AppFolder, asked: Asked) -> Iterator[tuple[Evaluation,
 class Made:
     """An evaluation's passes, and after each of them what it had learned and how many keys had a row."""
 
-    def __init__(self, folder: AppFolder, asked: Asked, passes: int = 1) -> None:
+    def __init__(self, folder: AppFolder, asked: SplitRequest, passes: int = 1) -> None:
         self.passes: list[Pass] = []
         self.dense: list[dict[str, bytes]] = []
         self.keys: list[dict[str, int]] = []
@@ -96,7 +96,7 @@ def messages() -> Messages:
 
 def test_one_pass_learns_what_the_trainer_does_to_the_byte(tmp_path: Path, messages: Messages) -> None:
     folder = folder_of(tmp_path, messages)
-    made = Made(folder, Asked(hold_out=0.0))
+    made = Made(folder, SplitRequest(hold_out=0.0))
     report = run(folder)
     assert made.dense[0] == dense_of(folder)
     tally = made.passes[0].tally
@@ -109,7 +109,7 @@ def test_one_pass_learns_what_the_trainer_does_to_the_byte(tmp_path: Path, messa
 
 def test_what_is_held_out_is_never_learned(tmp_path: Path, messages: Messages) -> None:
     test_ms = T_MS + 17 * STEP_MS + 300
-    made = Made(folder_of(tmp_path / "all", messages), Asked(test_ms=test_ms), passes=3)
+    made = Made(folder_of(tmp_path / "all", messages), SplitRequest(test_ms=test_ms), passes=3)
     # The trainer on what is left when the rows that are held out are taken out of the topic.
     rest = [(partition, shown_within(batch, 0, test_ms)) for partition, batch in messages]
     plain = folder_of(tmp_path / "rest", rest)
@@ -119,11 +119,11 @@ def test_what_is_held_out_is_never_learned(tmp_path: Path, messages: Messages) -
     for one in made.passes:
         assert one.tally.counts["read"] - one.tally.counts["skipped"] == rows
     # Nor does it matter for the passes that follow what was held out.
-    assert Made(plain, Asked(hold_out=0.0), passes=3).dense == made.dense
+    assert Made(plain, SplitRequest(hold_out=0.0), passes=3).dense == made.dense
 
 
 def test_passes_lower_the_loss_of_training_and_each_gives_every_label_again(tmp_path: Path, messages: Messages) -> None:
-    made = Made(folder_of(tmp_path, messages, tables={"rate": 0.2}), Asked(), passes=3)
+    made = Made(folder_of(tmp_path, messages, tables={"rate": 0.2}), SplitRequest(), passes=3)
     losses = [one.loss for one in made.passes]
     assert losses[1] < 0.95 * losses[0]
     assert losses[2] < losses[1]
@@ -134,7 +134,7 @@ def test_passes_lower_the_loss_of_training_and_each_gives_every_label_again(tmp_
 
 
 def test_two_evaluations_say_the_same_to_the_last_digit(tmp_path: Path, messages: Messages) -> None:
-    one, other = (Made(folder_of(tmp_path / name, messages), Asked(), passes=2) for name in ("one", "other"))
+    one, other = (Made(folder_of(tmp_path / name, messages), SplitRequest(), passes=2) for name in ("one", "other"))
     assert one.dense == other.dense
     assert [each.held_out for each in one.passes] == [each.held_out for each in other.passes]
     assert one.dense[0] != one.dense[1]
@@ -143,7 +143,7 @@ def test_two_evaluations_say_the_same_to_the_last_digit(tmp_path: Path, messages
 def test_scores_are_of_the_rows_held_out_once_each_with_their_last_label(tmp_path: Path, messages: Messages) -> None:
     test_ms = T_MS + 16 * STEP_MS
     folder = folder_of(tmp_path, messages)
-    held_out = Made(folder, Asked(test_ms=test_ms)).passes[0].held_out
+    held_out = Made(folder, SplitRequest(test_ms=test_ms)).passes[0].held_out
     held = [(partition, shown_within(batch, test_ms, 1 << 60)) for partition, batch in messages]
     expected = outcomes(held)
     assert held_out.open_rows == {"click": 0, "bought": 0}
@@ -160,7 +160,7 @@ def test_scores_are_of_the_rows_held_out_once_each_with_their_last_label(tmp_pat
 
 def test_what_was_learned_tells_held_out_rows_apart(tmp_path: Path) -> None:
     many = complete(messages_of(learnable_folder(Path()).app, 60, 100))
-    made = Made(folder_of(tmp_path, many, tables={"rate": 0.2}), Asked(hold_out=0.2), passes=2)
+    made = Made(folder_of(tmp_path, many, tables={"rate": 0.2}), SplitRequest(hold_out=0.2), passes=2)
     for one in made.passes:
         whole = next(score for score in one.held_out.scores if score.label == "click")
         assert whole.auc is not None
@@ -171,7 +171,7 @@ def test_labels_that_may_still_become_positive_are_counted_and_not_scored(tmp_pa
     # Samples are complete up to 62 s after the first: clicks of the first 2 s are final, and no purchase is.
     of_62 = [(at, replace(one, header=replace(one.header, watermark_ms=T_MS + 62_000))) for at, one in messages]
     test_ms, final_ms = T_MS + STEP_MS, T_MS + 2 * STEP_MS
-    held_out = Made(folder_of(tmp_path, of_62), Asked(test_ms=test_ms)).passes[0].held_out
+    held_out = Made(folder_of(tmp_path, of_62), SplitRequest(test_ms=test_ms)).passes[0].held_out
     final, rest = (
         outcomes([(partition, shown_within(batch, begin, end)) for partition, batch in messages])
         for begin, end in ((test_ms, final_ms), (final_ms, 1 << 60))
@@ -188,16 +188,16 @@ def test_a_share_is_of_the_rows_and_by_when_they_were_shown(tmp_path: Path, mess
     folder = folder_of(tmp_path, messages)
     times = np.concatenate([one.requests.event_time_ms[one.request_index] for _, one in messages])
     for share in (0.1, 0.5, 0.9):
-        split = Made(folder, Asked(hold_out=share), passes=0).split
+        split = Made(folder, SplitRequest(hold_out=share), passes=0).split
         assert share <= np.mean(times >= split.test_ms) < share + 0.06
         assert split.begin_ms <= times.min() < split.test_ms <= times.max() < split.end_ms
-    assert Made(folder, Asked(), passes=0).split == Made(folder, Asked(hold_out=0.1), passes=0).split
+    assert Made(folder, SplitRequest(), passes=0).split == Made(folder, SplitRequest(hold_out=0.1), passes=0).split
 
 
 def test_rows_before_and_after_the_times_given_are_neither_learned_nor_scored(
     tmp_path: Path, messages: Messages
 ) -> None:
-    asked = Asked(begin_ms=T_MS + 5_000, test_ms=T_MS + 12_000, end_ms=T_MS + 15_000)
+    asked = SplitRequest(begin_ms=T_MS + 5_000, test_ms=T_MS + 12_000, end_ms=T_MS + 15_000)
     made = Made(folder_of(tmp_path / "all", messages), asked)
     learned = [(at, shown_within(batch, T_MS + 5_000, T_MS + 12_000)) for at, batch in messages]
     plain = folder_of(tmp_path / "some", learned)
@@ -210,9 +210,9 @@ def test_rows_before_and_after_the_times_given_are_neither_learned_nor_scored(
 def test_the_time_of_tables_goes_on_from_pass_to_pass(tmp_path: Path, messages: Messages) -> None:
     """What a pass has counted of keys without a row is forgotten in the next; otherwise rare ones would add up."""
     tables = {"admission_window_ms": STEP_MS, "admission_count": 3}
-    made = Made(folder_of(tmp_path, messages, tables=tables), Asked(hold_out=0.0), passes=3)
+    made = Made(folder_of(tmp_path, messages, tables=tables), SplitRequest(hold_out=0.0), passes=3)
     assert made.split.span_ms == _LATER_MS
-    every = Made(folder_of(tmp_path / "every", messages), Asked(hold_out=0.0))
+    every = Made(folder_of(tmp_path / "every", messages), SplitRequest(hold_out=0.0))
     for table, keys in every.keys[0].items():
         first, _, last = (one[table] for one in made.keys)
         assert 0 < first < keys / 2
@@ -227,7 +227,7 @@ def test_a_pass_that_is_stopped_is_not_told_of(tmp_path: Path, messages: Message
         if number == 2:
             stop.set()
 
-    with evaluation_of(folder_of(tmp_path, messages), Asked()) as (evaluation, _, _):
+    with evaluation_of(folder_of(tmp_path, messages), SplitRequest()) as (evaluation, _, _):
         assert [one.number for one in evaluation.passes(3, stop, show)] == [1]
 
 
@@ -315,11 +315,11 @@ def refused(result: Any, kind: type[StreamlearnError], *said: str) -> None:
     ("words", "said"),
     [
         (("--hold-out", "0.1", "--test-from", "2023-11-14"), ("--test-from or --hold-out",)),
-        (("--hold-out", "1"), ("share of 1", "--hold-out")),
-        (("--hold-out", "-0.1"), ("share of -0.1",)),
-        (("--hold-out", "nan"), ("share of nan",)),
+        (("--hold-out", "1"), ("share to hold out: 1", "--hold-out")),
+        (("--hold-out", "-0.1"), ("share to hold out: -0.1",)),
+        (("--hold-out", "nan"), ("share to hold out: nan",)),
         (("--hold-out", "0.999"), ("all rows would be held out, or none", "--from")),
-        (("--test-from", "yesterday"), ("'yesterday' is no time", "UTC")),
+        (("--test-from", "yesterday"), ("'yesterday' is not a time", "UTC")),
         (("--test-from", "2001-01-01"), ("all rows would be held out, or none", f"{T_MS} ms")),
         (("--test-from", "2101-01-01"), ("all rows would be held out, or none", f"{T_MS} ms")),
         (("--from", "2101-01-01"), ("none of the", "--from")),

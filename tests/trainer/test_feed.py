@@ -23,8 +23,8 @@ from streamlearn.trainer.intake.extract import rows_of
 from streamlearn.trainer.intake.feed import Feed, Until, beginning_of
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.skips import SkippedRows
-from streamlearn.trainer.intake.step_cutter import Stepping
-from streamlearn.trainer.shared_marks import Remembered
+from streamlearn.trainer.intake.step_cutter import StepCutter
+from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.step import Step
 from tests.trainer.stream import learnable_folder, messages_of
 
@@ -52,8 +52,8 @@ class Place:
 
     @contextmanager
     def feed(self, until: Until | None = None, reached: Reached | None = None) -> Iterator[Feed]:
-        stepping = Stepping(
-            Remembered(len(self.folder.app.labels), MarksSettings()),
+        stepping = StepCutter(
+            SharedMarks(len(self.folder.app.labels), MarksSettings()),
             self.folder.settings.trainer.step_rows,
             SkippedRows(()),
             10**9,
@@ -291,7 +291,7 @@ def test_leader_epochs_of_what_was_learned_are_kept_and_checked_where_it_goes_on
         with place.feed(Until({0: 1, 1: 2})) as feed:
             reached = steps_of(feed)[-1].reached
         assert reached.leader_epochs == (3, 5)
-        remembered = Remembered(len(place.folder.app.labels), MarksSettings())
+        remembered = SharedMarks(len(place.folder.app.labels), MarksSettings())
         with place.feed(reached=remembered.load(remembered.save(reached))):
             assert [(one.offset, one.leader_epoch) for one in positions[-2:]] == [(1, 3), (2, 5)]
         older = json.loads(remembered.save(reached)["reached"])

@@ -11,9 +11,9 @@ import pytest
 
 from streamlearn.settings.tables import TableSettings
 from streamlearn.table import Expiry
-from streamlearn.trainer.expiry_schedule import Expiring
+from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.intake.message import Reached
-from streamlearn.trainer.quarantine import Kept
+from streamlearn.trainer.quarantine import Quarantine
 
 
 def names(folder: Path) -> set[str]:
@@ -21,7 +21,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_the_oldest_go_when_there_are_too_many(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "kept", 100)
+    kept = Quarantine(tmp_path / "kept", 100)
     assert not (tmp_path / "kept").exists()
     for number in range(5):
         kept.add(f"one-{number}", bytes(30))
@@ -33,7 +33,7 @@ def test_the_oldest_go_when_there_are_too_many(tmp_path: Path) -> None:
 
 
 def test_what_is_too_large_is_not_kept_and_drives_nothing_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    kept = Kept(tmp_path, 100)
+    kept = Quarantine(tmp_path, 100)
     kept.add("small", bytes(60))
     with caplog.at_level(logging.WARNING):
         kept.add("large", bytes(101))
@@ -42,7 +42,7 @@ def test_what_is_too_large_is_not_kept_and_drives_nothing_out(tmp_path: Path, ca
 
 
 def test_what_comes_again_under_its_name_takes_its_place(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, 100)
+    kept = Quarantine(tmp_path, 100)
     kept.add("other", bytes(30))
     for size in (60, 70):
         kept.add("same", bytes(size))
@@ -55,7 +55,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_nothing_raised(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     with caplog.at_level(logging.WARNING):
-        Kept(tmp_path / "file", 100).add("one", b"1")
+        Quarantine(tmp_path / "file", 100).add("one", b"1")
     assert "one could not be put into quarantine" in caplog.text
 
 
@@ -73,7 +73,7 @@ class Tables:
 
 def looked(settings: TableSettings, steps: int, **reached: Any) -> list[tuple[dict[str, Expiry], int, int]]:
     tables = Tables()
-    expiring = Expiring(tables, settings)  # type: ignore[arg-type]
+    expiring = ExpirySchedule(tables, settings)  # type: ignore[arg-type]
     for step in range(1, steps + 1):
         if expiring.is_due(step):
             expiring.look(step, Reached((0,), (None,), **reached))

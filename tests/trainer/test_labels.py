@@ -21,7 +21,7 @@ from streamlearn.schemas.sample import sample_schema
 from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.topics import TopicSettings, create_topic
 from streamlearn.trainer.evaluation import Evaluation
-from streamlearn.trainer.intake.split import Asked, split_of
+from streamlearn.trainer.intake.split import SplitRequest, split_of
 from streamlearn.trainer.trainer_setup import ends_of
 from streamlearn.trainer.warm_start import source_of
 from streamlearn.versions import Chain, open_store, write_revert
@@ -202,7 +202,7 @@ def test_other_dims_are_learned_from_the_samples_there_are(tmp_path: Path) -> No
     assert newest(narrow).tables[0].dim == 2
     with ExitStack() as ends:
         topic = ends.enter_context(narrow.open_topic("samples"))
-        split = split_of(narrow, topic, Asked(hold_out=0.0), ends_of(topic, "end"), keep_aside=lambda *_: None)
+        split = split_of(narrow, topic, SplitRequest(hold_out=0.0), ends_of(topic, "end"), keep_aside=lambda *_: None)
         client = ends.enter_context(local_client(narrow))
         client.restore(Epoch(1), None)
         (made,) = Evaluation(narrow, Toy(), topic, client, split).passes(1, threading.Event())

@@ -297,7 +297,7 @@ def test_weights_of_another_model_or_optimizer_are_refused() -> None:
     dense, state = one.dense(), one.optimizer_state()
     with pytest.raises(UsageError, match="has shape"):
         one.load({name: part[:1] for name, part in dense.items()}, state)
-    with pytest.raises(UsageError, match=r"2 slots, trainer\.optimizer has 1"):
+    with pytest.raises(UsageError, match=r"2 optimizer slots, but trainer\.optimizer has 1"):
         learner(optimizer="adagrad").load(dense, state)
 
 

@@ -16,7 +16,7 @@ from streamlearn.errors import CutFailed, ShardRefused, ShardUnreachable
 from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf
 from streamlearn.ps.orders import Restored
 from streamlearn.table import declared_tables
-from streamlearn.trainer.learning_loop import Done
+from streamlearn.trainer.learning_loop import LearnedStep
 from streamlearn.versions import VersionRef
 from tests.trainer.runs import known_of, run, store_of
 from tests.trainer.stream import learnable_folder, messages_of, outcomes, write_messages
@@ -88,13 +88,13 @@ def test_a_store_that_is_lost_in_the_midst_ends_training_with_what_is_missing(sh
     shards.restores = 0
     lost = threading.Event()
 
-    def told(_: Done) -> None:
+    def told(_: LearnedStep) -> None:
         if not lost.is_set():
             shards.lose_store()
             lost.set()
 
     with pytest.raises(CutFailed, match=r"2 cuts failed in a row; the last: .* its parent 2 is not in") as ended:
-        run(shards.folder, client=shards.client(), told=told)
+        run(shards.folder, client=shards.client(), on_step=told)
     assert "learns again" in ended.value.help
     assert shards.restores == 1
 

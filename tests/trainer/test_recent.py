@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streamlearn.samples import SampleBatch
 from streamlearn.trainer.intake.identity import identity_of, request_identity
-from streamlearn.trainer.intake.recent import Recent
+from streamlearn.trainer.intake.recent import RecentSamples
 from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.step import Piece
 from streamlearn.versions import TimeSkip
@@ -108,7 +108,7 @@ def content(batch: SampleBatch, row: int) -> tuple[Any, ...]:
     )
 
 
-def told(recent: Recent) -> list[tuple[Any, ...]]:
+def told(recent: RecentSamples) -> list[tuple[Any, ...]]:
     return [
         (content(batch, row), *((int(one.settles[row]), int(one.value[row])) for one in batch.labels))
         for batch in recent.closed()
@@ -139,7 +139,7 @@ _STEP = st.tuples(st.lists(_PIECE, max_size=3), st.integers(0, 250))
 def test_what_is_held_is_what_copies_of_single_rows_would_be(
     steps: list[tuple[list[Piece], int]], rows_max: int
 ) -> None:
-    recent, loops = Recent(APP, rows_max, batch_rows=64), Loops(rows_max)
+    recent, loops = RecentSamples(APP, rows_max, batch_rows=64), Loops(rows_max)
     for pieces, watermark_s in steps:
         recent.add(pieces, T_MS + watermark_s * STEP_MS)
         loops.add(pieces, T_MS + watermark_s * STEP_MS)
@@ -149,7 +149,7 @@ def test_what_is_held_is_what_copies_of_single_rows_would_be(
 
 def test_what_is_closed_goes_for_what_is_new_whatever_the_steps_are_of() -> None:
     """A step of many messages: as many of the oldest go, and the share of requests stays what it was."""
-    recent, batch = Recent(APP, 200), MESSAGES[0]
+    recent, batch = RecentSamples(APP, 200), MESSAGES[0]
     whole = piece(0, 1, 0, 3, 0)
     longest_ms = 121 * STEP_MS
     for _ in range(10):
@@ -161,7 +161,7 @@ def test_what_is_closed_goes_for_what_is_new_whatever_the_steps_are_of() -> None
 def test_a_message_of_which_little_is_held_is_let_go() -> None:
     def held(rows: int) -> bool:
         """Whether a message is still there when only so many of its 40 rows are held."""
-        recent, batch = Recent(APP, 1_000), messages_of(APP, 1, 40)[0][1]
+        recent, batch = RecentSamples(APP, 1_000), messages_of(APP, 1, 40)[0][1]
         there = weakref.ref(batch)
         which = np.arange(rows)
         recent.add([Piece(batch, which, np.ones(rows, np.uint32), np.zeros(rows, np.uint32))], T_MS)
@@ -175,7 +175,7 @@ def test_a_message_of_which_little_is_held_is_let_go() -> None:
 
 
 def test_what_is_skipped_from_now_on_is_not_judged_by_either() -> None:
-    recent = Recent(APP, 10_000)
+    recent = RecentSamples(APP, 10_000)
     pieces = [piece(number, 1, 0, 3, 3) for number in range(len(MESSAGES))]
     recent.add(pieces, T_MS + 1_000 * STEP_MS)
     shown = np.concatenate([one.requests.event_time_ms for one in MESSAGES])

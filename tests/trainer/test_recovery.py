@@ -20,11 +20,11 @@ from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.columns import columns_of
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learned
-from streamlearn.trainer.learning_loop import Done
+from streamlearn.trainer.learning_loop import LearnedStep
 from streamlearn.trainer.step import Piece, Step
 from streamlearn.trainer.trainer import TrainReport
 from streamlearn.trainer.validation import ProgressiveValidation
-from streamlearn.trainer.validation_thread import Validating
+from streamlearn.trainer.validation_thread import ValidationThread
 from streamlearn.versions import Chain
 from tests.trainer.runs import known_of, run, state_of, store_of
 from tests.trainer.stream import T_MS, learnable_app, learnable_folder, messages_of, outcomes, write_messages
@@ -52,7 +52,7 @@ class Failing:
     def __init__(self, *steps: int) -> None:
         self.steps, self.learned = set(steps), 0
 
-    def __call__(self, done: Done) -> None:
+    def __call__(self, done: LearnedStep) -> None:
         self.learned += 1
         if self.learned in self.steps:
             message = f"no shard answers at step {self.learned}"
@@ -65,7 +65,7 @@ def test_a_run_recovers_by_itself_and_learns_the_same_bytes(tmp_path: Path) -> N
     run(whole)
     broken = folder_of(tmp_path / "broken", publish_interval_s=0.001)
     written(broken)
-    report = run(broken, told=Failing(2, 3, 7, 12))
+    report = run(broken, on_step=Failing(2, 3, 7, 12))
     assert (report.run, report.recoveries) == (1, 4)
     assert known_of(broken, messages) == outcomes(messages)
     assert state_of(broken) == state_of(whole)
@@ -76,7 +76,7 @@ def test_a_run_recovers_by_itself_and_learns_the_same_bytes(tmp_path: Path) -> N
 def test_what_was_read_is_counted_through_recoveries(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "folder")
     messages = written(folder)
-    report = run(folder, told=Failing(9))
+    report = run(folder, on_step=Failing(9))
     rows = sum(len(batch) for _, batch in messages)
     # From the first version on all of it was read again; what came before the failure was read too.
     assert report.recoveries == 1
@@ -93,7 +93,7 @@ def test_keys_leave_at_the_same_steps_whatever_is_learned_again(tmp_path: Path) 
     run(staying)
     run(whole)
     # All is learned again from the beginning, the looks at keys among it.
-    report = run(broken, told=Failing(7, 11))
+    report = run(broken, on_step=Failing(7, 11))
     assert report.recoveries == 2
     state = state_of(whole)
     assert len(state["main.keys"]) < 0.8 * len(state_of(staying)["main.keys"])
@@ -141,14 +141,14 @@ def test_a_run_whose_versions_are_gone_ends_and_does_not_begin_anew(tmp_path: Pa
     written(folder)
     failing = Failing(3)
 
-    def told(done: Done) -> None:
+    def told(done: LearnedStep) -> None:
         if done.step.number == 3:
             for kind in ("deltas", "bases"):
                 rmtree(folder.folder / "store" / folder.app.name / kind, ignore_errors=True)
         failing(done)
 
     with pytest.raises(FileMissing, match="version 1 of 'learnable' was in the store, but now it is empty"):
-        run(folder, told=told)
+        run(folder, on_step=told)
     assert failing.learned == 3
 
 
@@ -157,12 +157,12 @@ def test_a_second_run_ends_the_first(tmp_path: Path) -> None:
     messages = written(folder)
     second: list[TrainReport] = []
 
-    def told(_: Done) -> None:
+    def told(_: LearnedStep) -> None:
         if not second:
             second.append(run(folder))
 
     with pytest.raises(RunOver):
-        run(folder, told=told)
+        run(folder, on_step=told)
     assert second[0].run == 2
     # What the second one said stands, and nothing was added to it.
     assert Chain.find(store_of(folder), folder.app.name).manifest.run == 2
@@ -175,14 +175,14 @@ def test_recoveries_are_counted_from_the_newest_version_on(tmp_path: Path, monke
     messages = written(folder, 200)  # enough that a version is committed among them, however slowly
     failed_at: list[int] = []
 
-    def told(_: Done) -> None:
+    def told(_: LearnedStep) -> None:
         version = Chain.find(store_of(folder), folder.app.name).version
         if version not in failed_at and len(failed_at) < 2:
             failed_at.append(version)
             message = f"no shard answers after version {version}"
             raise ShardUnreachable(message, help="a test")
 
-    assert run(folder, told=told).recoveries == 2
+    assert run(folder, on_step=told).recoveries == 2
     assert known_of(folder, messages) == outcomes(messages)
 
 
@@ -192,7 +192,7 @@ def test_a_run_that_comes_no_further_ends(tmp_path: Path, monkeypatch: pytest.Mo
     written(folder)
     failing = Failing(*range(1, 100))
     with pytest.raises(ShardUnreachable, match="at step 3"):
-        run(folder, told=failing)
+        run(folder, on_step=failing)
 
 
 @pytest.mark.parametrize("other", [None, KeyError("other")], ids=["alone", "beside another"])
@@ -216,8 +216,8 @@ def test_what_goes_wrong_with_the_last_scores_is_said(other: Exception | None, m
 
 
 def _validated(app: App, step: Step, learned: Learned, error: Exception | None) -> None:
-    with Validating(app, ValidationSettings(), told=lambda scores: None, learned_before_ms=None) as validating:
-        validating.add(columns_of(step), learned)
+    with ValidationThread(app, ValidationSettings(), on_scores=lambda scores: None, learned_before_ms=None) as thread:
+        thread.add(columns_of(step), learned)
         if error is not None:
             raise error
 
@@ -238,14 +238,14 @@ def test_who_catches_up_has_the_summary_of_windows_that_close_at_that_moment(mon
     bits, late_ms = np.full(len(batch), 3, np.uint32), T_MS + 86_400_000
     pieces = (Piece(batch, np.arange(len(batch)), bits, 0 * bits),)
     step = Step(1, pieces, Reached((1,), (late_ms,), late_ms, (late_ms,)), len(batch))
-    with Validating(app, ValidationSettings(), told=lambda scores: None, learned_before_ms=None) as validating:
-        validating.add(columns_of(step), Learned(np.zeros((len(batch), 2), np.float32), 1.0, (), True))
+    with ValidationThread(app, ValidationSettings(), on_scores=lambda scores: None, learned_before_ms=None) as thread:
+        thread.add(columns_of(step), Learned(np.zeros((len(batch), 2), np.float32), 1.0, (), True))
         assert is_closed.wait(60)
-        validating.catch_up()
-        summary = validating.summary
+        thread.catch_up()
+        summary = thread.summary
         has_caught_up.set()
     assert "validation.click.auc" in summary
-    assert summary == validating.summary
+    assert summary == thread.summary
 
 
 def test_what_is_no_number_stays_refused_however_soon_training_ends(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_what_is_no_number_stays_refused_however_soon_training_ends(tmp_path: Pa
     stopped, _ = bad(tmp_path / "stopped", 0.001)
     while True:
         stop = threading.Event()
-        run(stopped, stop=stop, told=lambda _, stop=stop: stop.set())
+        run(stopped, stop=stop, on_step=lambda _, stop=stop: stop.set())
         if not stop.is_set():
             break
     assert known_of(stopped, messages) == known_of(whole, messages)

@@ -23,7 +23,7 @@ from streamlearn.errors import EpochOver, RunOver
 from streamlearn.ps import PsClient
 from streamlearn.table import declared_tables
 from streamlearn.testing import wait_until
-from streamlearn.trainer.learning_loop import Done
+from streamlearn.trainer.learning_loop import LearnedStep
 from streamlearn.trainer.trainer import TrainReport
 from tests.trainer.processes import job, newest, said, store_files, write_app
 from tests.trainer.runs import known_of, run, state_of
@@ -107,7 +107,7 @@ def with_kills(app: AppFolder, shards: ShardProcesses, client: PsClient) -> Trai
     at = {step: rng.randrange(2) for step in rng.sample(range(2, 10 * _SHARD_KILLS), _SHARD_KILLS)}
     starts: list[threading.Thread] = []
 
-    def told(_: Done) -> None:
+    def told(_: LearnedStep) -> None:
         learned[0] += 1
         if learned[0] in at:
             for one in starts:  # the last one is there again
@@ -118,7 +118,7 @@ def with_kills(app: AppFolder, shards: ShardProcesses, client: PsClient) -> Trai
             starts[-1].start()
 
     try:
-        return run(app, client=client, told=told)
+        return run(app, client=client, on_step=told)
     finally:
         for one in starts:
             one.join()
@@ -151,13 +151,13 @@ def test_of_two_trainers_on_the_same_shards_the_older_one_ends(tmp_path: Path) -
         ps = msgspec.structs.replace(app.settings.ps, addresses=shards.addresses)
         options = declared_tables(app.app.features, app.settings.tables)
 
-        def told(_: Done) -> None:
+        def told(_: LearnedStep) -> None:
             if not second:
                 with PsClient.connect(app.app.name, options, ps) as other:
                     second.append(run(app, client=other))
 
         with pytest.raises((RunOver, EpochOver)) as ended:
-            run(app, client=client, told=told)
+            run(app, client=client, on_step=told)
         assert ended.type is RunOver
         return second[0]
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, structs
 
 from streamlearn.settings.versions import VersionSettings
 from streamlearn.versions import Chain, History, open_store
-from streamlearn.versions.format.manifest import encode_manifest
+from streamlearn.versions.format.record import encode_record
 from streamlearn.versions.store.layout import MANIFEST_NAME
 from tests.trainer.processes import job, said, write_app
 from tests.trainer.stream import messages_of, write_messages
@@ -45,7 +45,7 @@ def test_a_trainer_signs_what_it_writes_and_refuses_to_go_on_from_what_nobody_si
 
     newest = tmp_path / "app" / "store" / chain.head.folder / MANIFEST_NAME
     newest.chmod(0o644)
-    newest.write_bytes(encode_manifest(structs.replace(chain.manifest, signature=UNSET)))
+    newest.write_bytes(encode_record(structs.replace(chain.manifest, signature=UNSET)))
     with job(app, "--until-offset", "end") as process:
         assert process.wait(_WAIT_S) != 0
     assert "has no signature (unsigned)" in said(app)

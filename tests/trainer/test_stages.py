@@ -197,12 +197,12 @@ def test_a_stage_that_stands_still_is_seen_while_the_others_wait_for_it(stuck: s
         found = stages.learned()
         wait_until(lambda: next(found) is None and is_in.is_set(), f"{stuck} stands still")
         # What was noted before it stood still counts once.
-        wait_until(lambda: next(found) is None and not stages.has_gone_round, "a round that is not whole")
+        wait_until(lambda: next(found) is None and not stages.is_moving, "a round that is not whole")
         for _ in range(5):
             next(found)
-            assert not stages.has_gone_round
+            assert not stages.is_moving
         go_on.set()
-        wait_until(lambda: next(found, "") == "" or stages.has_gone_round, "it goes on")
+        wait_until(lambda: next(found, "") == "" or stages.is_moving, "it goes on")
         rest = [one for one in found if one is not None]
     assert not rest or rest[-1] == _COUNT - 1
 
@@ -219,10 +219,10 @@ def test_a_reader_that_does_not_come_back_is_seen_and_one_that_finds_nothing_is_
     with stages:
         found = stages.learned()
         for _ in range(3):
-            wait_until(lambda: next(found) is None and stages.has_gone_round, "a round while there is nothing")
+            wait_until(lambda: next(found) is None and stages.is_moving, "a round while there is nothing")
         is_in.set()
-        wait_until(lambda: next(found) is None and not stages.has_gone_round, "a round that is not whole")
+        wait_until(lambda: next(found) is None and not stages.is_moving, "a round that is not whole")
         next(found)
-        assert not stages.has_gone_round
+        assert not stages.is_moving
         go_on.set()
         assert [one for one in found if one is not None] == []

@@ -1,4 +1,4 @@
-"""Stepping against a plain dict: the same steps whole, and after a restart at any boundary with marks saved there."""
+"""StepCutter against a plain dict: the same steps whole, and after a restart at any boundary with marks saved there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from streamlearn.settings.join import MarksSettings
 from streamlearn.trainer.intake.merge import Merge
 from streamlearn.trainer.intake.message import Message, Reached
 from streamlearn.trainer.intake.skips import SkippedRows
-from streamlearn.trainer.intake.step_cutter import Counts, Stepping, marked_rows
-from streamlearn.trainer.shared_marks import Remembered
+from streamlearn.trainer.intake.step_cutter import Counts, StepCutter, marked_rows
+from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.step import Step
 from streamlearn.versions import TimeSkip
 from streamlearn.versions.format.manifest import OriginSkip, Skip
@@ -37,8 +37,8 @@ class Case:
     horizon_ms: int
     skips: tuple[Skip, ...]
 
-    def stepping(self, remembered: Remembered) -> Stepping:
-        return Stepping(remembered, self.rows_max, SkippedRows(self.skips), self.horizon_ms)
+    def stepping(self, remembered: SharedMarks) -> StepCutter:
+        return StepCutter(remembered, self.rows_max, SkippedRows(self.skips), self.horizon_ms)
 
 
 @st.composite
@@ -124,7 +124,7 @@ def beginning() -> Reached:
     return Reached((0,) * _PARTITIONS, (None,) * _PARTITIONS)
 
 
-def stepped(case: Case, stepping: Stepping, reached: Reached) -> Iterator[Step]:
+def stepped(case: Case, stepping: StepCutter, reached: Reached) -> Iterator[Step]:
     """Steps of all messages from somewhere on, in the order they were written; the last is what is left."""
     merge, offsets = Merge(reached), [0] * _PARTITIONS
     for partition, batch in case.messages:
@@ -141,8 +141,8 @@ def stepped(case: Case, stepping: Stepping, reached: Reached) -> Iterator[Step]:
         yield stepping.flush(merge.reached)
 
 
-def new_marks() -> Remembered:
-    return Remembered(len(_APP.labels), MarksSettings())
+def new_marks() -> SharedMarks:
+    return SharedMarks(len(_APP.labels), MarksSettings())
 
 
 @settings(max_examples=examples(60))

@@ -12,8 +12,8 @@ from prometheus_client import REGISTRY
 
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import TrainingFailed, UsageError
-from streamlearn.trainer.intake.recent import Recent
-from streamlearn.trainer.learning_loop import Done
+from streamlearn.trainer.intake.recent import RecentSamples
+from streamlearn.trainer.learning_loop import LearnedStep
 from streamlearn.trainer.validation import ProgressiveValidation
 from streamlearn.versions import Chain, Request, Requests, TimeSkip
 from tests.trainer.runs import known_of, run, state_of, store_of
@@ -63,11 +63,11 @@ def test_it_learns(tmp_path: Path) -> None:
     write_messages(folder, messages_of(folder.app, 60, 100))
     losses: list[float] = []
 
-    def told(done: Done) -> None:
+    def told(done: LearnedStep) -> None:
         assert done.learned is not None
         losses.append(done.learned.loss / len(done.step))
 
-    run(folder, told=told)
+    run(folder, on_step=told)
     assert np.mean(losses[-8:]) < 0.85 * np.mean(losses[:8])
 
 
@@ -83,12 +83,12 @@ def test_strict_order_gives_the_same_bytes_however_often_it_is_stopped(tmp_path:
     for steps in (3, 1, 4, 2, 1_000):
         stop, left = threading.Event(), [steps]
 
-        def told(_: Done, stop: threading.Event = stop, left: list[int] = left) -> None:
+        def told(_: LearnedStep, stop: threading.Event = stop, left: list[int] = left) -> None:
             left[0] -= 1
             if not left[0]:
                 stop.set()
 
-        runs = run(pieces, stop=stop, told=told).run
+        runs = run(pieces, stop=stop, on_step=told).run
     assert runs == 5
     assert known_of(pieces, messages) == outcomes(messages)
     assert state_of(pieces) == state_of(whole)
@@ -106,13 +106,13 @@ def test_what_was_not_published_is_learned_again_as_it_was(tmp_path: Path) -> No
     broken, left = strict_folder(tmp_path / "broken", publish_interval_s=0.05), [5]
     write_messages(broken, messages)
 
-    def told(_: Done) -> None:
+    def told(_: LearnedStep) -> None:
         left[0] -= 1
         if not left[0]:
             raise Stopped
 
     with pytest.raises(Stopped):
-        run(broken, told=told)
+        run(broken, on_step=told)
     run(broken)
     assert known_of(broken, messages) == outcomes(messages)
     assert state_of(broken) == state_of(whole)
@@ -200,9 +200,9 @@ def damage(file: Path) -> None:
 
 
 def test_versions_are_not_judged_by_what_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Recent] = []
+    made: list[RecentSamples] = []
 
-    class Noted(Recent):
+    class Noted(RecentSamples):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             made.append(self)
@@ -212,19 +212,19 @@ def test_versions_are_not_judged_by_what_is_skipped(tmp_path: Path, monkeypatch:
         times = [int(ms) for batch in made[0].closed() for ms in batch.requests.event_time_ms[batch.request_index]]
         return [ms for ms in times if skip.begin_ms <= ms < skip.end_ms]
 
-    monkeypatch.setattr("streamlearn.trainer.trainer.Recent", Noted)
+    monkeypatch.setattr("streamlearn.trainer.trainer.RecentSamples", Noted)
     folder = strict_folder(tmp_path, publish_interval_s=0.001)
     write_messages(folder, messages_of(folder.app, 240))
     skip = TimeSkip(begin_ms=T_MS + 10 * STEP_MS, end_ms=T_MS + 12 * STEP_MS)
     asked: list[int] = []
 
-    def told(_: Done) -> None:
+    def told(_: LearnedStep) -> None:
         if not asked and (before := judged_by()):
             asked.extend(before)
             store, name = store_of(folder), folder.app.name
             Requests(store, name, clock=SYSTEM_CLOCK).ask(Request(to=Chain.find(store, name).ref, skips=(skip,)))
 
-    assert run(folder, told=told).rewinds == 1
+    assert run(folder, on_step=told).rewinds == 1
     assert asked
     assert judged_by() == []
 

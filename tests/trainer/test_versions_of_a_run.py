@@ -10,7 +10,7 @@ import pytest
 
 from streamlearn.ps import Epoch
 from streamlearn.samples import SampleCodec, read_golden
-from streamlearn.trainer.intake.recent import Recent
+from streamlearn.trainer.intake.recent import RecentSamples
 from streamlearn.trainer.learner import Learner, Packed
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.step import Piece
@@ -94,7 +94,7 @@ def test_recent_rows_end_with_the_labels_their_windows_close_with() -> None:
     batch = messages_of(app, 1, 40)[0][1]
     rows = np.arange(len(batch))
     none = np.zeros(len(batch), np.uint32)
-    recent = Recent(app, 1_000)
+    recent = RecentSamples(app, 1_000)
     recent.add([Piece(batch, rows, none + np.uint32(3), none)], T_MS)
     assert recent.closed() == []
     # The windows of clicks are closed after a minute, those of purchases are not.
@@ -114,7 +114,7 @@ def test_recent_rows_end_with_the_labels_their_windows_close_with() -> None:
 
 def test_recent_rows_are_a_fair_share_of_requests_where_there_are_too_many() -> None:
     app = learnable_app()
-    recent = Recent(app, 400)
+    recent = RecentSamples(app, 400)
     sent = 0
     for _, batch in messages_of(app, 60, 40):
         rows = np.arange(len(batch))
@@ -137,7 +137,7 @@ def test_rows_that_were_dropped_are_not_judged_by() -> None:
     batch = messages_of(app, 1, 40)[0][1]
     rows = np.arange(len(batch))
     learn = np.where(rows % 2 == 0, 1, 0).astype(np.uint32)
-    recent = Recent(app, 1_000)
+    recent = RecentSamples(app, 1_000)
     recent.add([Piece(batch, rows, learn, np.zeros(len(rows), np.uint32))], T_MS + 3_600_000)
     (closed,) = recent.closed()
     assert len(closed) == int(learn.sum())

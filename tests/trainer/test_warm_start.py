@@ -39,7 +39,7 @@ def test_rows_of_tables_that_both_have_are_carried_over_with_their_optimizers_st
     assert (carried.model, carried.version) == ("learnable", source.version)
     assert dict(carried.rows) == {"main": len(learned["main.keys"]) // 8}
     assert carried.rows["main"] > 300
-    assert carried.fresh == {"tags": "its dim is 6 here, 4 there"}
+    assert carried.fresh == {"tags": "its dim is 6 here, but 4 there"}
     # The layer over everything is of another width; those after it are not.
     assert carried.fresh_weights == ("weight_0",)
     assert carried.weights == ("weight_1", "weight_2", "weight_3")
@@ -61,7 +61,7 @@ def test_it_is_for_the_first_version_alone(tmp_path: Path) -> None:
         run(folder, begin_with=source_of(store_of(folder), "learnable:1"))
     with pytest.raises(UsageError, match="does not name a version"):
         source_of(store_of(folder), "learnable:newest")
-    with pytest.raises(UsageError, match=r"'nobody' to begin with.*/store has no committed version") as refused:
+    with pytest.raises(UsageError, match=r"version 'nobody'.*/store has no committed version") as refused:
         source_of(store_of(folder), "nobody")
     assert "this application's store" in refused.value.help
     with pytest.raises(UsageError, match="version 99 does not exist; the newest is"):

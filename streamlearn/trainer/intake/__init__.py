@@ -1,3 +1,3 @@
-"""Intake: messages of samples in their order, cut into the steps that are learned."""
+"""Intake: reads messages of samples in order and cuts them into steps."""
 
 __all__: list[str] = []

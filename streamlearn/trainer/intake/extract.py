@@ -1,4 +1,4 @@
-"""Extract: some rows of a message, or those of several, as a message of their own."""
+"""Extract: copies rows of a message into a new one, selects golden requests, and joins messages."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import numpy.typing as npt
 
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch
 from streamlearn.trainer.columns import join_features, requests_of, take_features
+from streamlearn.trainer.step import Piece
 
-__all__ = ["joined_to", "rows_of"]
+__all__ = ["golden_rows", "join_batches", "rows_of"]
+
+GOLDEN_REQUESTS = 32
+_GOLDEN_ROWS_MAX = 1_024
 
 
 def rows_of(batch: SampleBatch, rows: npt.NDArray[np.int64]) -> SampleBatch:
-    """Samples of some rows of others, with the requests that these are of; a copy, so that the others can go.
-
-    Args:
-        batch: All of them.
-        rows: int64[n], growing.
-    """
+    """Copy some rows and their requests, so that `batch` can be freed; `rows` is int64[n], increasing."""
     requests, index = requests_of(batch, rows)
     columns = {name: getattr(batch.requests, name)[requests] for name in RequestColumns.__dataclass_fields__}
     return replace(
@@ -31,8 +30,8 @@ def rows_of(batch: SampleBatch, rows: npt.NDArray[np.int64]) -> SampleBatch:
         item_index=batch.item_index[rows],
         settle_time_ms=batch.settle_time_ms[rows],
         item=take_features(batch.item, rows),
-        labels=tuple(_label(one, rows) for one in batch.labels),
-        segments=tuple(replace(one, codes=one.codes[rows]) for one in batch.segments),
+        labels=tuple(_label(label, rows) for label in batch.labels),
+        segments=tuple(replace(segment, codes=segment.codes[rows]) for segment in batch.segments),
     )
 
 
@@ -41,42 +40,54 @@ def _label(label: LabelColumns, rows: npt.NDArray[np.int64]) -> LabelColumns:
     return LabelColumns(name=label.name, **columns)
 
 
-def joined_to(batches: Iterable[SampleBatch], rows_max: int) -> Iterator[SampleBatch]:
-    """The same rows in fewer messages, none of them of more than `rows_max` rows unless it was before.
+def golden_rows(pieces: Sequence[Piece]) -> SampleBatch | None:
+    """Return the newest requests of the last piece, with the rows that were learned; None without pieces."""
+    if not pieces:
+        return None
+    piece = pieces[-1]
+    request_index = piece.batch.request_index[piece.rows]
+    newest = np.unique(request_index)[-GOLDEN_REQUESTS:]
+    return rows_of(piece.batch, piece.rows[np.isin(request_index, newest)][-_GOLDEN_ROWS_MAX:])
 
-    Segments are left out: their codes are a message's own.
+
+def join_batches(batches: Iterable[SampleBatch], rows_max: int) -> Iterator[SampleBatch]:
+    """Join messages into fewer ones of at most `rows_max` rows; only a message that was larger before exceeds it.
+
+    Segments are left out: their codes are specific to a message.
     """
-    held: list[SampleBatch] = []
+    waiting: list[SampleBatch] = []
     for batch in batches:
-        if held and sum(map(len, held)) + len(batch) > rows_max:
-            yield _joined(held)
-            held = []
-        held.append(batch)
-    if held:
-        yield _joined(held)
+        if waiting and sum(map(len, waiting)) + len(batch) > rows_max:
+            yield _joined(waiting)
+            waiting = []
+        waiting.append(batch)
+    if waiting:
+        yield _joined(waiting)
 
 
 def _joined(batches: Sequence[SampleBatch]) -> SampleBatch:
-    begins = np.cumsum([0, *(len(one.requests) for one in batches[:-1])])
+    begins = np.cumsum([0, *(len(batch.requests) for batch in batches[:-1])])
     requests = {
-        name: np.concatenate([getattr(one.requests, name) for one in batches])
+        name: np.concatenate([getattr(batch.requests, name) for batch in batches])
         for name in RequestColumns.__dataclass_fields__
     }
-    indexes = [one.request_index + begin for one, begin in zip(batches, begins, strict=True)]
+    indexes = [batch.request_index + begin for batch, begin in zip(batches, begins, strict=True)]
     return SampleBatch(
         header=batches[-1].header,
         requests=RequestColumns(**requests),
-        user=join_features([one.user for one in batches]),
+        user=join_features([batch.user for batch in batches]),
         request_index=np.concatenate(indexes).astype(np.int32),
-        item_index=np.concatenate([one.item_index for one in batches]),
-        settle_time_ms=np.concatenate([one.settle_time_ms for one in batches]),
-        item=join_features([one.item for one in batches]),
-        labels=tuple(_joined_label([one.labels[at] for one in batches]) for at in range(len(batches[0].labels))),
+        item_index=np.concatenate([batch.item_index for batch in batches]),
+        settle_time_ms=np.concatenate([batch.settle_time_ms for batch in batches]),
+        item=join_features([batch.item for batch in batches]),
+        labels=tuple(
+            _joined_label([batch.labels[number] for batch in batches]) for number in range(len(batches[0].labels))
+        ),
         segments=(),
     )
 
 
 def _joined_label(labels: Sequence[LabelColumns]) -> LabelColumns:
     names = [name for name in LabelColumns.__dataclass_fields__ if name != "name"]
-    columns = {name: np.concatenate([getattr(one, name) for one in labels]) for name in names}
+    columns = {name: np.concatenate([getattr(label, name) for label in labels]) for name in names}
     return LabelColumns(name=labels[0].name, **columns)

@@ -1,4 +1,4 @@
-"""Feed: the samples topic as steps, read ahead within a bound. It learns nothing."""
+"""Feed: reads the samples topic as steps, with bounded read-ahead. It learns nothing."""
 
 from __future__ import annotations
 
@@ -19,63 +19,51 @@ from streamlearn.trainer.intake.merge import Merge
 from streamlearn.trainer.intake.message import Message, Reached
 from streamlearn.trainer.step import Step
 
-__all__ = ["Feed", "MakesSteps", "Until", "beginning_of", "from_what_is_there", "quiet_s_max"]
+__all__ = ["Feed", "StepSource", "Until", "beginning_of", "quiet_s_max", "skip_lost"]
 
 _LOG = logging.getLogger("streamlearn.trainer.Feed")
 _RECORDS, _RECORDS_BYTES = 64, 4 << 20
 _LOOK_S, _QUIET_LOOK_S, _QUIET_WAIT_S = 1.0, 5.0, 0.5
-_QUIET_SHARE = 0.1  # of how long the topic keeps messages
+_QUIET_SHARE = 0.1  # of the topic's retention
 
 
 @dataclass(frozen=True)
 class Until:
-    """When a feed ends by itself; never, as it is.
+    """When a feed ends by itself; by default never."""
 
-    Attributes:
-        offsets: By partition, the offset that is not read any more.
-        idle_s: After how long without anything new; None for never.
-    """
-
-    offsets: Mapping[int, int] | None = None
-    idle_s: float | None = None
+    offsets: Mapping[int, int] | None = None  # by partition, the first offset that is not read
+    idle_s: float | None = None  # the time without new messages; None for no limit
 
 
-class MakesSteps(Protocol):
-    """What makes steps of messages; see `Stepping`."""
+class StepSource(Protocol):
+    """Makes steps of messages; see `StepCutter`."""
 
     @property
     def has_more(self) -> bool:
-        """Whether messages go further than the last step does."""
+        """Whether messages were added after the last step."""
         ...
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows wait for a step to fill."""
+        """Whether rows wait for a step to fill up."""
         ...
 
     def add(self, message: Message, before: Reached, after: Reached) -> Iterator[Step]:
-        """The steps that a message fills."""
+        """Yield the steps that a message fills."""
         ...
 
     def flush(self, reached: Reached) -> Step:
-        """What there is so far, as a step."""
+        """Return the waiting rows as a step."""
         ...
 
 
 class Feed:
-    """Steps from the samples topic, from where messages are learned.
+    """Reads steps from the samples topic, starting at `reached`.
 
-    Args:
-        folder: The application.
-        topic: Its samples.
-        reached: Where to begin.
-        stepping: Makes steps.
-        until: When it ends.
-        keep_aside: Takes the bytes of a message that cannot be read, and what is wrong with them.
-        clock: How long it waits.
+    `keep_aside` takes the file name and the bytes of each message that cannot be read.
 
     Raises:
-        PositionLost: What comes next is not in the topic any more.
+        PositionLost: The topic no longer has the next message.
     """
 
     def __init__(
@@ -83,7 +71,7 @@ class Feed:
         folder: AppFolder,
         topic: Topic,
         reached: Reached,
-        stepping: MakesSteps,
+        step_source: StepSource,
         *,
         until: Until | None = None,
         keep_aside: Callable[[str, bytes], None],
@@ -92,98 +80,101 @@ class Feed:
         self._settings: TrainerSettings = folder.settings.trainer
         self._codec = SampleCodec(folder.app, folder.settings.samples)
         self._until, self._keep_aside, self._clock = until or Until(), keep_aside, clock
-        self._stepping, self._merge = stepping, Merge(reached)
+        self._step_source, self._merge = step_source, Merge(reached)
         self._next = dict(enumerate(reached.offsets))
         self._reader: Reader = topic.reader(positions=_positions(topic, reached))
         self._is_strict = self._settings.order == "strict"
-        self._began_s = self._heard_s = clock.monotonic_s()
+        self._step_begin_s = self._last_message_s = clock.monotonic_s()
         self.bad = self._lag = 0
-        self._looked_s = -_LOOK_S
+        self._lag_checked_s = -_LOOK_S
 
     def steps(self) -> Iterator[Step | None]:
-        """Steps, in their order; None where there is nothing new within `poll_s`. Ends as `until` says."""
+        """Yield steps in order, and None when nothing new arrives within `poll_s`. Ends as `until` states."""
         while True:
             self._end_partitions()
-            took = yield from self._take()
-            silence_s = self._clock.monotonic_s() - self._heard_s
-            has_read = self._read(0.0 if took else pause_s_of(silence_s, self._settings.poll_s, _QUIET_WAIT_S))
+            has_taken = yield from self._take()
+            silence_s = self._clock.monotonic_s() - self._last_message_s
+            has_read = self._read(0.0 if has_taken else pause_s_of(silence_s, self._settings.poll_s, _QUIET_WAIT_S))
             if self._has_waited():
                 yield self._flush()
-            if took or has_read:
+            if has_taken or has_read:
                 continue
             if not self._open or self._is_idle():
                 break
             yield None
-        yield from self._rest()
+        yield from self._drain()
 
     def close(self) -> None:
-        """Let go of the topic."""
+        """Close the topic's reader."""
         self._reader.close()
 
     @property
     def lag(self) -> int:
-        """Messages that are in the topic and not read yet, as of the last look at where it ends."""
+        """Unread messages in the topic, as of the last look at its end."""
         return self._lag
 
     @property
     def _open(self) -> dict[int, int]:
-        """The partitions that are read on, and where."""
+        """The partitions that are still read, with the next offset."""
         ends = self._until.offsets
-        return {at: offset for at, offset in self._next.items() if ends is None or offset < ends.get(at, 0)}
+        return {
+            partition: offset
+            for partition, offset in self._next.items()
+            if ends is None or offset < ends.get(partition, 0)
+        }
 
     def _end_partitions(self) -> None:
         for partition in self._next.keys() - self._open.keys():
             self._merge.end(partition)
 
     def _take(self) -> Generator[Step | None, None, bool]:
-        """Steps of all messages whose turn it is; whether there was one."""
-        took = False
+        """Yield the steps of all messages that are next in order; returns whether there was such a message."""
+        has_taken = False
         while (message := self._merge.take(wait=self._is_strict)) is not None:
-            took = True
+            has_taken = True
             yield from self._learned(message)
-        return took
+        return has_taken
 
     def _learned(self, message: Message) -> Iterator[Step]:
-        if not self._stepping.has_more:
-            self._began_s = self._clock.monotonic_s()
+        if not self._step_source.has_more:
+            self._step_begin_s = self._clock.monotonic_s()
         before = self._merge.reached
         self._merge.consume(message)
-        for step in self._stepping.add(message, before, self._merge.reached):
-            self._began_s = self._clock.monotonic_s()
+        for step in self._step_source.add(message, before, self._merge.reached):
+            self._step_begin_s = self._clock.monotonic_s()
             yield step
 
-    def _rest(self) -> Iterator[Step]:
-        """What was read and waits for partitions that are silent, and then what fills no step."""
+    def _drain(self) -> Iterator[Step]:
+        """Yield the steps of messages that wait for silent partitions, then the rows that fill no step."""
         while (message := self._merge.take(wait=False)) is not None:
             yield from self._learned(message)
-        if self._stepping.has_more:
+        if self._step_source.has_more:
             yield self._flush()
 
     def _flush(self) -> Step:
-        return self._stepping.flush(self._merge.reached)
+        return self._step_source.flush(self._merge.reached)
 
     def _has_waited(self) -> bool:
-        """Whether a step that is not full has waited for long enough. One without rows may end anywhere."""
-        if not self._stepping.has_more or (self._is_strict and self._stepping.has_rows):
+        """Whether a step that is not full has waited long enough. In strict order only a step without rows may end."""
+        if not self._step_source.has_more or (self._is_strict and self._step_source.has_rows):
             return False
-        return self._clock.monotonic_s() - self._began_s >= self._settings.step_wait_s
+        return self._clock.monotonic_s() - self._step_begin_s >= self._settings.step_wait_s
 
     def _is_idle(self) -> bool:
         idle_s = self._until.idle_s
-        return idle_s is not None and self._clock.monotonic_s() - self._heard_s >= idle_s
+        return idle_s is not None and self._clock.monotonic_s() - self._last_message_s >= idle_s
 
     def _read(self, wait_s: float) -> bool:
-        """Read on; whether anything was there. Beyond the bound only partitions are read that others wait for."""
+        """Read more; returns whether a message arrived. Over the bound, read only partitions that others wait for."""
         wanted, waiting = self._open, self._merge.waiting
         if self._merge.bytes >= self._settings.read_ahead_bytes:
-            wanted = {at: offset for at, offset in wanted.items() if not waiting[at]}
+            wanted = {partition: offset for partition, offset in wanted.items() if not waiting[partition]}
         if not wanted:
             return False
-        found = self._reader.read_many(
-            wanted, max_records=_RECORDS, max_bytes=_RECORDS_BYTES, wait_ms=round(wait_s * 1e3)
-        )
         read = 0
-        for records in found:
+        for records in self._reader.read_many(
+            wanted, max_records=_RECORDS, max_bytes=_RECORDS_BYTES, wait_ms=round(wait_s * 1e3)
+        ):
             self._next[records.partition] = records.next_offset
             ends = self._until.offsets
             for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
@@ -192,10 +183,10 @@ class Feed:
                     read += 1
         now_s = self._clock.monotonic_s()
         if read:
-            self._heard_s = now_s
-        if now_s - self._looked_s >= (_LOOK_S if read or self._lag else _QUIET_LOOK_S):
-            self._looked_s = now_s
-            self._lag = sum(max(0, self._reader.end(at) - offset) for at, offset in self._next.items())
+            self._last_message_s = now_s
+        if now_s - self._lag_checked_s >= (_LOOK_S if read or self._lag else _QUIET_LOOK_S):
+            self._lag_checked_s = now_s
+            self._lag = sum(max(0, self._reader.end(partition) - offset) for partition, offset in self._next.items())
         return read > 0
 
     def _put(self, records: Records, offset: int, value: bytes) -> None:
@@ -216,16 +207,16 @@ class Feed:
 
 
 def beginning_of(topic: Topic) -> Reached:
-    """Where a topic begins."""
+    """Return the position at which a topic begins."""
     with topic.reader() as reader:
         offsets = tuple(reader.earliest(partition) for partition in range(topic.partitions))
     return Reached(offsets, (None,) * topic.partitions)
 
 
-def from_what_is_there(topic: Topic, reached: Reached) -> tuple[Reached, dict[int, tuple[int, int]]]:
-    """Where messages go on: at the earliest there is, in partitions where the next one is gone.
+def skip_lost(topic: Topic, reached: Reached) -> tuple[Reached, dict[int, tuple[int, int]]]:
+    """Move partitions whose next message is gone to their earliest one.
 
-    Also, by partition, the offset that is gone and the one that messages go on at.
+    Also returns, by partition, the lost offset and the one to continue at.
     """
     with topic.reader() as reader:
         lost = {
@@ -244,8 +235,8 @@ def from_what_is_there(topic: Topic, reached: Reached) -> tuple[Reached, dict[in
 
 def _positions(topic: Topic, reached: Reached) -> list[Position]:
     epochs = reached.leader_epochs or (-1,) * len(reached.offsets)
-    places = enumerate(zip(reached.offsets, epochs, strict=True))
-    return [Position(topic.topic_id, partition, offset, epoch) for partition, (offset, epoch) in places]
+    offsets = enumerate(zip(reached.offsets, epochs, strict=True))
+    return [Position(topic.topic_id, partition, offset, epoch) for partition, (offset, epoch) in offsets]
 
 
 def _is_lost(reader: Reader, position: Position) -> bool:
@@ -257,7 +248,7 @@ def _is_lost(reader: Reader, position: Position) -> bool:
 
 
 def quiet_s_max(topic: Topic) -> float:
-    """How long positions may move on with nothing learned before a version says so, for what the topic keeps."""
+    """How long positions may advance without a learned row before a version records them, given the retention."""
     try:
         retention_ms = topic.settings().retention_ms
     except TopicError as error:

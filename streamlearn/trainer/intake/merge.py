@@ -1,4 +1,4 @@
-"""Merge: messages of all partitions in one order, which depends on nothing but what they say."""
+"""Merge: orders the messages of all partitions by their content alone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ _BEFORE_ALL = -(1 << 63)
 
 
 class Merge:
-    """Gives messages by the highest watermark up to them in their partition, then by partition and offset.
+    """Orders messages by the highest watermark up to them in their partition, then by partition and offset.
 
-    Guaranteed: where every partition has a message, or nothing more will come, the order is the same in every run,
-    from wherever it began. Not guaranteed: anything of `take(wait=False)`, which leaves out partitions that are
-    silent now.
-
-    Args:
-        reached: Where messages go on.
+    Guaranteed: if every partition has a message or has ended, the order is the same in every run, wherever the run
+    began. Not guaranteed: the order of `take(wait=False)`, which leaves out partitions that are silent now.
 
     Examples:
         >>> merge = Merge(Reached((0, 0), (None, None)))
@@ -34,27 +30,23 @@ class Merge:
         self._leader_epochs = list(reached.leader_epochs) or [-1] * len(reached.offsets)
         self._watermarks: list[int | None] = list(reached.watermarks_ms)
         self._clock_ms, self._lots = reached.clock_ms, list(reached.lots_ms)
-        self._put_ms = [_BEFORE_ALL if one is None else one for one in reached.watermarks_ms]
+        self._put_ms = [_BEFORE_ALL if mark is None else mark for mark in reached.watermarks_ms]
         self._ended: set[int] = set()
         self.bytes = 0
 
     def put(self, message: Message) -> None:
-        """A message that comes after those of its partition that were put before."""
+        """Add a message that follows those already added of its partition."""
         partition = message.partition
         self._put_ms[partition] = max(self._put_ms[partition], message.batch.header.watermark_ms)
         self._heads[partition].append((self._put_ms[partition], message))
         self.bytes += message.bytes
 
     def end(self, partition: int) -> None:
-        """Nothing more comes of a partition."""
+        """Declare that a partition has no more messages."""
         self._ended.add(partition)
 
     def take(self, *, wait: bool = True) -> Message | None:
-        """The next message; None where there is none, or a partition that may have one has none yet.
-
-        Args:
-            wait: Whether partitions that are silent are waited for.
-        """
+        """Return the next message; None without one, or with `wait` while a partition that has not ended is silent."""
         first: tuple[int, int] | None = None
         for partition, head in enumerate(self._heads):
             if head:
@@ -71,27 +63,27 @@ class Merge:
         return message
 
     def consume(self, message: Message) -> None:
-        """All of a message was given to steps: what follows goes on after it."""
+        """Note that all of a message went into steps: the position moves past it."""
         partition = message.partition
         before = self._watermarks[partition]
         header = message.batch.header
-        mark, lot = header.watermark_ms, header.lot
-        self._watermarks[partition] = mark if before is None else max(before, mark)
-        if len(self._lots) != header.lots_count:  # ingest began anew, with lots of its own
+        watermark_ms, lot = header.watermark_ms, header.lot
+        self._watermarks[partition] = watermark_ms if before is None else max(before, watermark_ms)
+        if len(self._lots) != header.lots_count:  # ingest was restarted with another number of lots
             self._lots = [None] * header.lots_count
-        # Its samples stand in one partition alone; in others it says how far it is ahead of them.
+        # A lot's samples are in one partition; its watermark counts only there, since other partitions are behind.
         if partition == lot % len(self._offsets):
-            heard = self._lots[lot]
-            self._lots[lot] = mark if heard is None else max(heard, mark)
+            lot_before = self._lots[lot]
+            self._lots[lot] = watermark_ms if lot_before is None else max(lot_before, watermark_ms)
         self._offsets[partition], self._leader_epochs[partition] = message.offset + 1, message.leader_epoch
 
     @property
     def reached(self) -> Reached:
-        """Up to where messages were consumed."""
-        marks, lots = tuple(self._watermarks), tuple(self._lots)
-        return Reached(tuple(self._offsets), marks, self._clock_ms, lots, tuple(self._leader_epochs))
+        """The position up to which messages were consumed."""
+        watermarks, lots = tuple(self._watermarks), tuple(self._lots)
+        return Reached(tuple(self._offsets), watermarks, self._clock_ms, lots, tuple(self._leader_epochs))
 
     @property
     def waiting(self) -> Sequence[int]:
-        """How many messages of each partition wait."""
+        """The number of waiting messages of each partition."""
         return [len(head) for head in self._heads]

@@ -1,4 +1,4 @@
-"""Message: one message of the samples topic, read. It knows no order."""
+"""Message: a decoded message of the samples topic, and the position that training has reached."""
 
 from __future__ import annotations
 
@@ -11,47 +11,34 @@ __all__ = ["Message", "Reached"]
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """Samples, and where they were.
-
-    Attributes:
-        partition: Of the samples topic.
-        offset: Its own.
-        bytes: Its size.
-        batch: What it says.
-        leader_epoch: Kafka's leader epoch of it; -1 where it is not known.
-    """
+    """Samples and their position in the topic."""
 
     partition: int
     offset: int
-    bytes: int
+    bytes: int  # the encoded size
     batch: SampleBatch
-    leader_epoch: int = -1
+    leader_epoch: int = -1  # Kafka's leader epoch of the record; -1 if it is unknown
 
 
 @dataclass(frozen=True)
 class Reached:
-    """Up to where messages have been learned from.
+    """The position up to which messages have been learned.
 
-    Attributes:
-        offsets: By partition, the first offset that is not wholly learned from.
-        watermarks_ms: By partition, the highest watermark of the messages before it; None before any.
-        clock_ms: The highest watermark in the order of messages; None before any. The time of tables.
-        lots_ms: By lot of ingest, the highest watermark of its messages; None for one that was not heard yet.
-        leader_epochs: By partition, Kafka's leader epoch of the record before its offset; -1 where it is not known.
-            Empty in what an older release wrote.
+    `leader_epochs` has, by partition, Kafka's leader epoch of the record before the offset; -1 if it is unknown. It is
+    empty in positions that an older release wrote.
     """
 
-    offsets: tuple[int, ...]
-    watermarks_ms: tuple[int | None, ...]
-    clock_ms: int | None = None
-    lots_ms: tuple[int | None, ...] = ()
+    offsets: tuple[int, ...]  # by partition, the first offset that is not fully learned
+    watermarks_ms: tuple[int | None, ...]  # by partition, the highest watermark of earlier messages; None before any
+    clock_ms: int | None = None  # table time: the highest watermark of messages in their order; None before any
+    lots_ms: tuple[int | None, ...] = ()  # by lot of ingest, the highest watermark of its messages; None before any
     leader_epochs: tuple[int, ...] = ()
 
     @property
     def watermark_ms(self) -> int | None:
-        """Event time up to which samples are complete: the lowest of all lots; None until all were heard.
+        """The event time up to which samples are complete: the minimum of all lots; None until each has a watermark.
 
-        A lot says how far it is itself alone: one that catches up may be hours ahead of the next in one partition.
+        A lot's watermark covers that lot only: one that catches up may be hours ahead of the next.
         """
-        known = [one for one in self.lots_ms if one is not None]
+        known = [mark for mark in self.lots_ms if mark is not None]
         return min(known) if known and len(known) == len(self.lots_ms) else None

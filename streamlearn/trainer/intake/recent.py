@@ -1,4 +1,4 @@
-"""Recent: samples whose windows closed lately, with the labels they ended with, for whoever judges versions."""
+"""RecentSamples: recent samples whose label windows have closed, with their final labels, for the judge of versions."""
 
 from __future__ import annotations
 
@@ -12,34 +12,27 @@ import numpy.typing as npt
 
 from streamlearn.apps import App
 from streamlearn.samples import LabelColumns, SampleBatch
-from streamlearn.trainer.intake.extract import joined_to, rows_of
+from streamlearn.trainer.intake.extract import join_batches, rows_of
 from streamlearn.trainer.intake.identity import identity_of, request_identity
 from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.step import Piece
 
-__all__ = ["Recent"]
+__all__ = ["RecentSamples"]
 
 _ALL = (1 << 64) - 1
-# A message is held as it is while one row in so many of it is: so at most so many rows are in memory for one that is
-# held. Of fewer a copy is made, and the message can go.
+# A message stays in memory while at least one in this many of its rows is held; otherwise its held rows are copied.
+# So at most this many rows are in memory for each held row.
 _WHOLE_ROWS_MAX = 4
 
 
 @dataclass(frozen=True, eq=False)
 class _Held:
-    """Rows of one message.
+    """Held rows of one message."""
 
-    Attributes:
-        batch: The message, or a copy of these rows.
-        rows: int64[n]. Which of its rows.
-        learn: uint32[n]. A bit for every label that was learned from them.
-        settled_ms: The newest of their settle times.
-    """
-
-    batch: SampleBatch
-    rows: npt.NDArray[np.int64]
-    learn: npt.NDArray[np.uint32]
-    settled_ms: int
+    batch: SampleBatch  # the message, or a copy of these rows
+    rows: npt.NDArray[np.int64]  # int64[n]: the indexes of the rows
+    learn: npt.NDArray[np.uint32]  # uint32[n]: one bit for each label that was learned from them
+    settled_ms: int  # the newest of their settle times
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -49,22 +42,18 @@ class _Held:
         return identity_of(self.batch, self.rows)
 
     def slim(self) -> _Held:
-        """The same rows, without a message that they are little of."""
+        """Return the same rows, without a message that is mostly other rows."""
         if len(self) * _WHOLE_ROWS_MAX >= len(self.batch):
             return self
         return replace(self, batch=rows_of(self.batch, self.rows), rows=np.arange(len(self)))
 
 
-class Recent:
-    """A bounded sample of what was learned, by request, until its windows are closed.
+class RecentSamples:
+    """A bounded sample of learned rows, by request, until their windows are closed.
 
-    Which requests are held hangs on a hash of their origin, so that it is a fair share of all; where more come than
-    may be held for as long as a window is open, half of them are let go, and half of those that come.
-
-    Args:
-        app: Whose windows.
-        rows_max: The most rows that are held.
-        batch_rows: How many are given at once.
+    A hash of their identity decides which requests are held, so they are a fair sample. If more rows arrive in one
+    window than `rows_max`, half of the held requests are dropped, and half of the new ones. `closed` returns batches
+    of `batch_rows` rows.
     """
 
     def __init__(self, app: App, rows_max: int, batch_rows: int = 4_096) -> None:
@@ -80,7 +69,7 @@ class Recent:
         return self._rows
 
     def add(self, pieces: Sequence[Piece], watermark_ms: int | None) -> None:
-        """What was learned, and up to when samples are complete now."""
+        """Add learned pieces and the watermark that samples have reached."""
         with self._lock:
             if watermark_ms is not None:
                 self._clock_ms = max(self._clock_ms, watermark_ms)
@@ -91,17 +80,17 @@ class Recent:
                     self._halve()
 
     def leave_out(self, skipped: SkippedRows) -> None:
-        """Let go what is not to be learned from any more: nothing is to be judged by it either."""
+        """Drop rows that must not be learned any more: they must not judge a version either."""
         with self._lock:
-            self._keep(lambda one: ~skipped.match(one.batch, one.rows))
+            self._keep(lambda entry: ~skipped.match(entry.batch, entry.rows))
 
     def closed(self) -> list[SampleBatch]:
-        """Rows with the labels whose windows are closed, newest last; each settles just those."""
+        """Return rows with the labels whose windows are closed, newest last; each row settles only those labels."""
         with self._lock:
             held, clock_ms = list(self._held), self._clock_ms
-            corrected = [np.fromiter(one, np.uint64, len(one)) for one in self._corrected]
-        found = (_closed(one, self._windows_ms, corrected, clock_ms) for one in held)
-        return list(joined_to((one for one in found if one is not None), self._batch_rows))
+            corrected = [np.fromiter(identities, np.uint64, len(identities)) for identities in self._corrected]
+        batches = (_closed(entry, self._windows_ms, corrected, clock_ms) for entry in held)
+        return list(join_batches((batch for batch in batches if batch is not None), self._batch_rows))
 
     def _add(self, piece: Piece) -> None:
         batch = piece.batch
@@ -117,18 +106,18 @@ class Recent:
             self._hold(_Held(batch, rows, piece.learn[learned], newest_ms))
 
     def _is_held(self, batch: SampleBatch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether the requests of some rows are among those that are held."""
+        """Return for each of some rows whether its request is in the sample."""
         if self._share_max == _ALL:
             return np.ones(len(rows), np.bool_)
-        found: npt.NDArray[np.bool_] = request_identity(batch) <= np.uint64(self._share_max)
-        return found[batch.request_index[rows]]
+        is_sampled: npt.NDArray[np.bool_] = request_identity(batch) <= np.uint64(self._share_max)
+        return is_sampled[batch.request_index[rows]]
 
     def _hold(self, held: _Held) -> None:
         self._held.append(held.slim())
         self._rows += len(held)
 
     def _drop_closed(self) -> bool:
-        """Let the oldest go, if that leaves enough that is closed; whether it did."""
+        """Drop the oldest entry if enough closed rows remain; returns whether it did."""
         longest_ms = max(self._windows_ms)
         if len(self._held) < 2 or self._held[1].settled_ms + longest_ms > self._clock_ms:
             return False
@@ -137,18 +126,18 @@ class Recent:
 
     def _halve(self) -> None:
         self._share_max //= 2
-        self._keep(lambda one: self._is_held(one.batch, one.rows))
+        self._keep(lambda entry: self._is_held(entry.batch, entry.rows))
 
     def _keep(self, chosen: Callable[[_Held], npt.NDArray[np.bool_]]) -> None:
-        """Let all others go."""
+        """Drop all rows but the chosen ones."""
         held, self._held, self._rows = self._held, deque(), 0
-        for one in held:
-            kept = chosen(one)
+        for entry in held:
+            kept = chosen(entry)
             if kept.any():
-                self._hold(replace(one, rows=one.rows[kept], learn=one.learn[kept]))
+                self._hold(replace(entry, rows=entry.rows[kept], learn=entry.learn[kept]))
         if any(self._corrected):
-            there = {number for one in self._held for number in one.identity.tolist()}
-            self._corrected = [known & there for known in self._corrected]
+            identities = {number for entry in self._held for number in entry.identity.tolist()}
+            self._corrected = [known & identities for known in self._corrected]
 
     def _forget(self, gone: _Held) -> None:
         self._rows -= len(gone)
@@ -160,22 +149,22 @@ class Recent:
 def _closed(
     held: _Held, windows_ms: Sequence[int], corrected: Sequence[npt.NDArray[np.uint64]], clock_ms: int
 ) -> SampleBatch | None:
-    """The rows of a message with labels whose windows are closed; None without any."""
+    """Return the rows of an entry with labels whose windows are closed; None without any."""
     batch, rows = held.batch, held.rows
     shown_ms = batch.requests.event_time_ms[batch.request_index[rows]]
     is_closed = [
         ((held.learn & np.uint32(1 << number)) != 0) & (shown_ms + window_ms <= clock_ms)
         for number, window_ms in enumerate(windows_ms)
     ]
-    mine = np.flatnonzero(np.logical_or.reduce(is_closed))
-    if not len(mine):
+    has_closed = np.flatnonzero(np.logical_or.reduce(is_closed))
+    if not len(has_closed):
         return None
-    found = rows_of(batch, rows[mine])
+    closed = rows_of(batch, rows[has_closed])
     labels: list[LabelColumns] = []
-    for label, settles, known in zip(found.labels, is_closed, corrected, strict=True):
+    for label, settles, positives in zip(closed.labels, is_closed, corrected, strict=True):
         is_positive = label.value != 0
-        if len(known):
-            is_positive |= np.isin(held.identity[mine], known)
-        closed = settles[mine]
-        labels.append(replace(label, settles=closed.astype(np.uint8), value=(closed & is_positive).astype(np.uint8)))
-    return replace(found, labels=tuple(labels))
+        if len(positives):
+            is_positive |= np.isin(held.identity[has_closed], positives)
+        final = settles[has_closed]
+        labels.append(replace(label, settles=final.astype(np.uint8), value=(final & is_positive).astype(np.uint8)))
+    return replace(closed, labels=tuple(labels))

@@ -1,4 +1,4 @@
-"""Reading: one reading of a range of samples as steps, with marks of its own. It learns nothing and scores nothing."""
+"""SampleRange: reads a range of samples as steps, with marks of its own. It learns nothing and scores nothing."""
 
 from __future__ import annotations
 
@@ -6,35 +6,24 @@ from collections.abc import Callable, Sequence
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.marks import MarkedRows, Settled
+from streamlearn.marks import MarkedRows
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import Feed, Until
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.intake.split import Split
-from streamlearn.trainer.intake.step_cutter import Stepping
-from streamlearn.trainer.shared_marks import Remembered
+from streamlearn.trainer.intake.step_cutter import StepCutter
+from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.versions.format.manifest import Skip
 
-__all__ = ["Reading"]
+__all__ = ["SampleRange"]
 
 
-class Reading:
-    """Gives each label once, and once more where it is corrected, as a stream does. Another reading gives all again.
+class SampleRange:
+    """Yields each label once, and again when it is corrected; every instance starts over.
 
-    Args:
-        folder: The application.
-        topic: Its samples.
-        split: Where they end.
-        begin: Where they begin.
-        left_out: Rows that are not given.
-        keep_aside: Takes messages that cannot be read.
-        clock: How long is waited.
-
-    Attributes:
-        remembered: Marks of this reading.
-        stepping: Makes its steps, and counts rows.
-        feed: Gives its steps.
+    `begin` and `split` bound the range, and rows in `left_out` are skipped. `keep_aside` takes messages that cannot
+    be read.
     """
 
     def __init__(
@@ -51,31 +40,27 @@ class Reading:
         settings = folder.settings
         longest_s = max(group.window_s for group in folder.app.groups)
         self._horizon_ms = round((longest_s + settings.trainer.restart_slack_s) * 1e3)
-        self.remembered = Remembered(len(folder.app.labels), settings.marks)
-        marks, skipped = _Within(self.remembered), SkippedRows(left_out)
-        self.stepping = Stepping(marks, settings.trainer.step_rows, skipped, self._horizon_ms)
-        self.feed = Feed(
-            folder, topic, begin, self.stepping, until=Until(split.ends), keep_aside=keep_aside, clock=clock
+        self.marks = SharedMarks(len(folder.app.labels), settings.marks)
+        self.cutter = StepCutter(
+            _NoRefusals(self.marks), settings.trainer.step_rows, SkippedRows(left_out), self._horizon_ms
         )
+        self.feed = Feed(folder, topic, begin, self.cutter, until=Until(split.ends), keep_aside=keep_aside, clock=clock)
 
     def close(self) -> None:
-        """Let go of the topic."""
+        """Close the feed."""
         self.feed.close()
 
     def forget(self, reached: Reached) -> None:
-        """Let go of marks of rows that would be refused for their age, should they come again."""
+        """Forget marks of rows so old that they would be refused if they came again."""
         if reached.watermark_ms is not None:
-            self.remembered.forget(reached.watermark_ms - self._horizon_ms)
+            self.marks.forget(reached.watermark_ms - self._horizon_ms)
 
 
-class _Within:
-    """Marks that keep nothing of rows that are left out: when they were shown leaves them out again."""
+class _NoRefusals:
+    """Marks that do not store refused rows: their impression times exclude them every time."""
 
-    def __init__(self, remembered: Remembered) -> None:
-        self._remembered = remembered
-
-    def settle(self, step: int, rows: MarkedRows) -> Settled:
-        return self._remembered.settle(step, rows)
+    def __init__(self, marks: SharedMarks) -> None:
+        self.settle = marks.settle
 
     def refuse(self, step: int, rows: MarkedRows) -> None:
         del step, rows

@@ -1,4 +1,4 @@
-"""Skips: which rows are not learned from, by what a version's manifest says."""
+"""Skips: finds the rows that a version's manifest excludes from learning."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ __all__ = ["SkippedRows"]
 
 
 class SkippedRows:
-    """Tells rows that are not to be learned from.
-
-    Args:
-        skips: Ranges of impressions, by origin or by time.
+    """Finds rows that must not be learned, by ranges of their impressions' origin or time.
 
     Examples:
         >>> len(SkippedRows([]))
@@ -31,16 +28,16 @@ class SkippedRows:
         return len(self._skips)
 
     def match(self, batch: SampleBatch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether each of some rows is among them."""
+        """Return for each of some rows whether it is skipped."""
         if not self._skips:
             return np.zeros(len(rows), np.bool_)
         requests = batch.requests
-        found = np.zeros(len(requests), np.bool_)
+        is_skipped = np.zeros(len(requests), np.bool_)
         for skip in self._skips:
             if isinstance(skip, OriginSkip):
                 if skip.topic_id == batch.header.events_topic_id:
                     is_within = (requests.offset >= skip.begin) & (requests.offset < skip.end)
-                    found |= is_within & (requests.partition == skip.partition)
+                    is_skipped |= is_within & (requests.partition == skip.partition)
             else:
-                found |= (requests.event_time_ms >= skip.begin_ms) & (requests.event_time_ms < skip.end_ms)
-        return found[batch.request_index[rows]]
+                is_skipped |= (requests.event_time_ms >= skip.begin_ms) & (requests.event_time_ms < skip.end_ms)
+        return is_skipped[batch.request_index[rows]]

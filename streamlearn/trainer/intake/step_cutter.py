@@ -1,4 +1,4 @@
-"""Stepping: messages cut into steps of the rows that are still to be learned. It reads no topic and learns nothing."""
+"""StepCutter: cuts messages into steps of rows that are still to be learned. It reads no topic and learns nothing."""
 
 from __future__ import annotations
 
@@ -15,116 +15,96 @@ from streamlearn.trainer.intake.message import Message, Reached
 from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["Counts", "Refused", "Remembers", "Stepping", "bits_of", "marked_rows"]
+__all__ = ["Counts", "MarkStore", "Refused", "StepCutter", "bits_of", "marked_rows"]
 
 Int64s = npt.NDArray[np.int64]
 Refused: TypeAlias = Callable[[Int64s, npt.NDArray[np.uint32]], None]
-"""Called for rows that are never learned: the times they were shown, and their labels, one bit each."""
+"""Called for rows that are never learned, with their impression times and their labels, one bit each."""
 
 
-class Remembers(Protocol):
-    """What is known of rows, as `Marks` keep it."""
+class MarkStore(Protocol):
+    """Stores what is known of rows; see `Marks`."""
 
     def settle(self, step: int, rows: MarkedRows) -> Settled:
-        """What of some rows is to be learned."""
+        """Return which labels of some rows must be learned."""
         ...
 
     def refuse(self, step: int, rows: MarkedRows) -> None:
-        """Rows that are never learned."""
+        """Mark rows that are never learned."""
         ...
 
 
 @dataclass
 class Counts:
-    """What became of rows since the beginning.
-
-    Attributes:
-        read: Rows that were read.
-        dropped: Rows all of whose labels were known.
-        old: Rows from before the horizon, which were refused.
-        skipped: Rows that are not to be learned from.
-    """
+    """Row totals by outcome."""
 
     read: int = 0
-    dropped: int = 0
-    old: int = 0
-    skipped: int = 0
+    dropped: int = 0  # rows whose labels were all known
+    old: int = 0  # rows from before the horizon, which were refused
+    skipped: int = 0  # rows that a manifest excludes
 
 
-class Stepping:
-    """Fills steps with rows, in the order they come.
+class StepCutter:
+    """Fills steps with rows in their order.
 
-    A step has `rows_max` rows that are learned, whatever was left out between them: so the same rows make the same
-    steps, whether or not some were learned before a restart.
-
-    Args:
-        marks: What was learned.
-        rows_max: Rows of a step.
-        skipped: Which rows are not learned from.
-        horizon_ms: How long before the watermark a row may have been shown.
-        refused: Told of rows that came too late to be learned.
+    A full step has `rows_max` learned rows, however many rows between them were left out. So the same rows make the
+    same steps, even if some were learned before a restart. A row older than `horizon_ms` before the watermark is
+    refused; `on_refused` is called for it.
     """
 
     def __init__(
         self,
-        marks: Remembers,
+        marks: MarkStore,
         rows_max: int,
         skipped: SkippedRows,
         horizon_ms: int,
         *,
-        refused: Refused = lambda event_time_ms, labels: None,
+        on_refused: Refused = lambda event_time_ms, labels: None,
     ) -> None:
-        self._refused = refused
+        self._on_refused = on_refused
         self._marks, self._rows_max, self._skipped, self._horizon_ms = marks, rows_max, skipped, horizon_ms
         self.counts = Counts()
         self._number = 1
         self._pieces: list[Piece] = []
-        self._held = self._read = 0
+        self._waiting = self._read = 0
         self._has_more = False
 
     @property
     def has_more(self) -> bool:
-        """Whether messages, be they without rows, go further than the last step does."""
+        """Whether messages, with rows or without, were added after the last step."""
         return self._has_more
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows wait for a step to fill."""
-        return self._held > 0
+        """Whether rows wait for a step to fill up."""
+        return self._waiting > 0
 
     def add(self, message: Message, before: Reached, after: Reached) -> Iterator[Step]:
-        """The steps that a message fills.
+        """Yield the steps that a message fills.
 
-        Args:
-            message: The next message.
-            before: Up to where messages are learned while some rows of it are not.
-            after: Up to where they are once all its rows are.
+        `before` is the position until all rows of the message are learned, `after` the one from then on.
         """
         batch = message.batch
-        at, rows = 0, len(batch)
+        begin, rows = 0, len(batch)
         self._has_more = True
-        while at < rows:
-            end = min(rows, at + self._rows_max - self._held)
-            self._settle(batch, at, end, before)
-            at = end
-            if self._held == self._rows_max:
-                step = self.flush(after if at == rows else before)
-                self._has_more = at < rows
+        while begin < rows:
+            end = min(rows, begin + self._rows_max - self._waiting)
+            self._settle(batch, begin, end, before)
+            begin = end
+            if self._waiting == self._rows_max:
+                step = self.flush(after if begin == rows else before)
+                self._has_more = begin < rows
                 yield step
 
     def flush(self, reached: Reached) -> Step:
-        """What there is so far, as a step.
-
-        Args:
-            reached: Up to where messages are learned with it.
-        """
+        """Return the waiting rows as a step, after which messages are learned up to `reached`."""
         step = Step(self._number, tuple(self._pieces), reached, self._read)
         self._number += 1
-        self._pieces, self._held, self._read, self._has_more = [], 0, 0, False
+        self._pieces, self._waiting, self._read, self._has_more = [], 0, 0, False
         return step
 
     def _settle(self, batch: SampleBatch, begin: int, end: int, reached: Reached) -> None:
-        """Keep what of some rows is to be learned."""
+        """Append the rows of a range that must be learned to the step."""
         rows: Int64s = np.arange(begin, end)
         self._read += end - begin
         self.counts.read += end - begin
@@ -150,16 +130,16 @@ class Stepping:
         self.counts.dropped += len(rows) - len(kept) - old
         if len(kept):
             self._pieces.append(Piece(batch, rows[kept], settled.learn[kept], settled.correct[kept]))
-            self._held += len(kept)
+            self._waiting += len(kept)
 
     def _refuse(self, rows: MarkedRows) -> None:
-        """Count rows that came too late to be learned."""
+        """Count rows that are too old to be learned."""
         self.counts.old += len(rows.settles)
-        self._refused(rows.event_time_ms[rows.request_index], rows.settles)
+        self._on_refused(rows.event_time_ms[rows.request_index], rows.settles)
 
 
 def marked_rows(batch: SampleBatch, rows: Int64s) -> MarkedRows:
-    """Rows of a message as marks take them."""
+    """Return rows of a message in the form that marks take."""
     requests = batch.requests
     return MarkedRows(
         topic_id=batch.header.events_topic_id,
@@ -174,7 +154,7 @@ def marked_rows(batch: SampleBatch, rows: Int64s) -> MarkedRows:
 
 
 def bits_of(columns: Sequence[npt.NDArray[np.uint8]], rows: Int64s) -> npt.NDArray[np.uint32]:
-    """A bit for each column, 1 where it is not 0."""
+    """Return one bit for each column, set where the column is not 0."""
     bits = np.zeros(len(rows), np.uint32)
     for number, column in enumerate(columns):
         bits |= (column[rows] != 0).astype(np.uint32) << np.uint32(number)

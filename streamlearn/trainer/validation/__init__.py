@@ -1,4 +1,4 @@
-"""Progressive validation: first predictions, scored once their labels are final, and the log of those scores."""
+"""Progressive validation: scores first predictions once their labels are final, and logs the scores."""
 
 from streamlearn.trainer.validation.predictions import Predicted
 from streamlearn.trainer.validation.score import WindowScore

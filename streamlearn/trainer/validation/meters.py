@@ -1,4 +1,4 @@
-"""Meters: what progressive validation says of itself to prometheus. It decides nothing."""
+"""Meters: the Prometheus metrics of progressive validation. It decides nothing."""
 
 from __future__ import annotations
 
@@ -9,35 +9,28 @@ __all__ = ["ScoreMeters"]
 
 
 class ScoreMeters:
-    """The metrics of the validation of this process."""
+    """The validation metrics of this process."""
 
     def __init__(self) -> None:
         by_label = ["label"]
         newest = "of first predictions in the newest closed window"
         self.auc = gauge("trainer", "validation_auc", "ratio", f"AUC {newest}", by_label)
         self.log_loss = gauge("trainer", "validation_log_loss", "nats", f"Log loss {newest}", by_label)
-        self.calibration = gauge(
-            "trainer", "validation_calibration", "ratio", f"Predicted over observed positives {newest}", by_label
-        )
+        help = f"Predicted over observed positives {newest}"
+        self.calibration = gauge("trainer", "validation_calibration", "ratio", help, by_label)
         self.kept = gauge(
             "trainer", "validation_kept", "ratio", "Share of that window's rows that was scored", by_label
         )
         self.held = gauge("trainer", "validation_held", "ratio", "Predictions held, as a share of rows_max")
         self.windows = counter("trainer", "validation_windows", "Windows scored", by_label)
-        self.unscored = counter(
-            "trainer",
-            "validation_unscored",
-            "Samples and predictions that were not scored, by reason",
-            ["label", "reason"],
-        )
+        by_reason = ["label", "reason"]
+        unscored = "Samples and predictions that were not scored, by reason"
+        self.unscored = counter("trainer", "validation_unscored", unscored, by_reason)
 
     def scored(self, score: WindowScore) -> None:
-        """One of the shortest windows was scored, all rows of it."""
+        """Set the metrics to the score of one of the shortest windows, over all its rows."""
         self.windows.labels(score.label).inc()
         self.kept.labels(score.label).set(score.kept)
-        for metric, value in (
-            (self.auc, score.auc),
-            (self.log_loss, score.log_loss),
-            (self.calibration, score.calibration),
-        ):
-            metric.labels(score.label).set(float("nan") if value is None else value)
+        for name in ("auc", "log_loss", "calibration"):
+            value = getattr(score, name)
+            getattr(self, name).labels(score.label).set(float("nan") if value is None else value)

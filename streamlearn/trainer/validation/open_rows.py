@@ -1,4 +1,4 @@
-"""OpenRows: the predictions of one label in windows that are not closed, and DueRows: those to be settled."""
+"""OpenRows: the predictions of one label in open windows. DueRows: those that are ready to be settled."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class OpenRows:
-    """Rows by the number of their window. Corrections are noted, and laid over the rows when these are settled.
-
-    Args:
-        kind: `row_type`.
-    """
+    """Rows by window number. Corrections are stored beside the rows and applied when these are settled."""
 
     __slots__ = ("_corrected", "_halvings", "_lacking", "_rows")
 
@@ -36,23 +32,23 @@ class OpenRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """The bytes of memory of the held rows."""
         return self._rows.nbytes + self._corrected.nbytes
 
     def add(self, rows: Rows, windows: Int64s) -> int:
-        """Take rows; gives how many were kept."""
+        """Add rows; returns how many were kept."""
         return self._append(self._rows, run_of(rows, windows))
 
     def correct(self, identity: Uint64s, windows: Int64s) -> int:
-        """Take the identities of rows that are positive after all; gives how many were kept."""
+        """Add identities of rows that turned positive; returns how many were kept."""
         return self._append(self._corrected, run_of(identity, windows))
 
     def lack(self, windows: Int64s) -> None:
-        """Note windows that have rows which could not be taken."""
+        """Note windows with rows that could not be taken."""
         self._lacking.update(windows.tolist())
 
     def take(self, before: int) -> DueRows:
-        """Take all windows before one."""
+        """Take all windows before a number."""
         halvings = {window: count for window, count in self._halvings.items() if window < before}
         lacking = {window for window in self._lacking if window < before}
         for window in halvings:
@@ -62,73 +58,60 @@ class OpenRows:
 
     @property
     def halvings_least(self) -> int | None:
-        """How often the windows were halved that were halved least; None where no more can be let go of."""
+        """The smallest number of times a window was halved; None if no window can be halved again."""
         halvings = [self._halvings.get(window, 0) for window in self._rows.windows | self._corrected.windows]
-        return min((one for one in halvings if one < HALVINGS_MAX), default=None)
+        return min((count for count in halvings if count < HALVINGS_MAX), default=None)
 
     def halve(self, halvings: int) -> None:
-        """Let go of half the rows of windows that were halved so often, and of the corrections of the same rows."""
+        """Drop half the rows of windows that were halved `halvings` times, and the corrections of those rows."""
         for window in self._rows.windows | self._corrected.windows:
             if self._halvings.get(window, 0) == halvings:
                 self._halvings[window] = halvings + 1
         for runs in (self._rows, self._corrected):
-            runs.keep(self._stand)
+            runs.keep(self._is_sampled)
 
     def _append(self, runs: Runs, run: Run) -> int:
         if self._halvings:
-            run = run.kept(self._stand(run))
+            run = run.kept(self._is_sampled(run))
         runs.append(run)
         return len(run)
 
-    def _stand(self, run: Run) -> npt.NDArray[np.bool_]:
-        """Whether rows are among those that stand for all of their window."""
+    def _is_sampled(self, run: Run) -> npt.NDArray[np.bool_]:
+        """Return which rows are in the sample of their window."""
         halvings = np.array([self._halvings.get(window, 0) for window in run.windows.tolist()], np.uint64)
         return stands_for(_identity(run.rows), np.repeat(halvings, run.counts))
 
 
 @dataclass(frozen=True, eq=False)
 class SettledWindow:
-    """A window that was settled.
+    """A settled window."""
 
-    Attributes:
-        window: Its number.
-        held: How many rows and corrections it had.
-        rows: What it has now.
-        unmatched: Corrections of rows that it does not have.
-    """
-
-    window: int
-    held: int
+    window: int  # its number
+    held: int  # the number of rows and corrections before settling
     rows: SettledRows
-    unmatched: int
+    unmatched: int  # corrections without a row
 
 
 @dataclass(frozen=True, eq=False)
 class DueRows:
-    """What was held of windows that are closed now.
-
-    Attributes:
-        rows: Oldest first.
-        corrected: The identities of rows that are positive after all.
-        halvings: How often windows were halved; of others, never.
-        lacking: Windows with rows that could not be taken.
-    """
+    """The rows of windows that have closed, oldest first."""
 
     rows: Sequence[Run]
-    corrected: Sequence[Run]
-    halvings: dict[int, int]
-    lacking: set[int]
+    corrected: Sequence[Run]  # identities of rows that turned positive
+    halvings: dict[int, int]  # how often each window was halved; 0 for windows not listed
+    lacking: set[int]  # windows with rows that could not be taken
 
     def settled(self) -> Iterator[SettledWindow]:
-        """The windows that have rows or corrections, oldest first."""
+        """Settle the windows that have rows or corrections, oldest first."""
         rows, corrected = merged(self.rows), merged(self.corrected)
         for window in np.union1d(rows.windows, corrected.windows).tolist():
-            mine, theirs = rows.of(window), corrected.of(window)
-            found, unmatched = settled(mine, theirs, self.halvings.get(window, 0), lacks=window in self.lacking)
-            yield SettledWindow(window, len(mine) + len(theirs), found, unmatched)
+            predictions, corrections = rows.of(window), corrected.of(window)
+            halvings, lacks = self.halvings.get(window, 0), window in self.lacking
+            settled_rows, unmatched = settled(predictions, corrections, halvings, lacks=lacks)
+            yield SettledWindow(window, len(predictions) + len(corrections), settled_rows, unmatched)
 
 
 def _identity(rows: Rows) -> Uint64s:
-    """Of predictions, or of corrections, which are identities and nothing else."""
-    found: Uint64s = rows if rows.dtype.names is None else rows["identity"]
-    return found
+    """Return the identities of predictions, or of corrections, which are identities only."""
+    identity: Uint64s = rows if rows.dtype.names is None else rows["identity"]
+    return identity

@@ -1,4 +1,4 @@
-"""Predicted: what one step predicted before it learned, and what it learned then, as columns. It knows no window."""
+"""Predicted: the predictions that a step made before it learned, and its labels, as columns. It knows no window."""
 
 from __future__ import annotations
 
@@ -20,31 +20,20 @@ Float32s: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """The rows of one step; N rows, L labels as the application declares them. Bit l of a mask is label l.
+    """The rows of one step: N rows, L labels in the application's order. Bit l of a mask is label l.
 
-    Arrays are read before `ProgressiveValidation.add` returns, and none is kept.
-
-    Attributes:
-        identity: uint64[N]. A hash of (events topic id, partition, offset, item index); equal for what comes again.
-        event_time_ms: int64[N]. When the impression was shown, event time.
-        logits: float32[N, L]. What the model said before this step learned.
-        learn: uint32[N]. The labels that are learned now for the first time.
-        correct: uint32[N]. The labels that were learned earlier as negative, and are positive.
-        positive: uint32[N]. Of `learn`, the labels that are positive.
-        rates: float32[N, L]. The share of negatives kept.
-        weights: float32[N, L]. How much a row weighs.
-        segments: As samples have them; those the application declares.
+    `ProgressiveValidation.add` keeps none of the arrays.
     """
 
-    identity: Uint64s
-    event_time_ms: Int64s
-    logits: Float32s
-    learn: Uint32s
-    correct: Uint32s
-    positive: Uint32s
-    rates: Float32s
-    weights: Float32s
-    segments: tuple[SegmentColumns, ...] = ()
+    identity: Uint64s  # uint64[N]: a hash of (events topic id, partition, offset, item index), equal for repeated rows
+    event_time_ms: Int64s  # int64[N]: impression times
+    logits: Float32s  # float32[N, L]: predictions from before the step
+    learn: Uint32s  # uint32[N]: labels that are learned for the first time
+    correct: Uint32s  # uint32[N]: labels that were learned as negative and are positive
+    positive: Uint32s  # uint32[N]: the positive labels among `learn`
+    rates: Float32s  # float32[N, L]: the share of negatives kept
+    weights: Float32s  # float32[N, L]: sample weights
+    segments: tuple[SegmentColumns, ...] = ()  # the segments that the application declares
 
     def __len__(self) -> int:
         return len(self.identity)

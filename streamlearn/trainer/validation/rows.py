@@ -1,4 +1,4 @@
-"""Rows: predictions of one label, as an array; thinned, and settled once their window is closed."""
+"""Rows: the predictions of one label as an array, thinned, and settled once their window is closed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.trainer.intake.identity import mixed
+
 __all__ = ["HALVINGS_MAX", "Rows", "SettledRows", "Uint64s", "joined", "row_type", "settled", "stands_for", "taken"]
 
 HALVINGS_MAX = 60
@@ -17,27 +19,28 @@ Uint64s = npt.NDArray[np.uint64]
 
 
 def row_type(segments: int) -> np.dtype[Any]:
-    """One prediction: 21 bytes, and one for each segment."""
-    fields = [
-        ("identity", np.uint64),
-        ("logit", np.float32),
-        ("weight", np.float32),
-        ("rate", np.float32),
-        ("positive", np.bool_),
-        ("codes", np.uint8, (segments,)),
-    ]
-    return np.dtype(fields)
+    """Return the record type of a prediction: 21 bytes, and one for each segment."""
+    return np.dtype(
+        [
+            ("identity", np.uint64),
+            ("logit", np.float32),
+            ("weight", np.float32),
+            ("rate", np.float32),
+            ("positive", np.bool_),
+            ("codes", np.uint8, (segments,)),
+        ]
+    )
 
 
 def taken(rows: Rows, which: npt.NDArray[Any] | slice) -> Rows:
-    """Some of the rows; as bytes, for NumPy takes rows of fields by each of their fields."""
+    """Select rows; as bytes, since NumPy would copy structured rows field by field."""
     return rows.view(_bytes_of(rows.dtype))[which].view(rows.dtype)
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Rows one after the other; as bytes, likewise."""
+    """Concatenate rows; as bytes, as in `taken`."""
     kind = parts[0].dtype
-    return np.concatenate([one.view(_bytes_of(kind)) for one in parts]).view(kind)
+    return np.concatenate([part.view(_bytes_of(kind)) for part in parts]).view(kind)
 
 
 def _bytes_of(kind: np.dtype[Any]) -> np.dtype[Any]:
@@ -45,80 +48,63 @@ def _bytes_of(kind: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def stands_for(identity: Uint64s, halvings: int | Uint64s) -> npt.NDArray[np.bool_]:
-    """Whether a row is among those that stand for all, when a half was let go of so many times.
+    """Return which rows stay in the sample after a number of halvings, for all rows or one for each.
 
-    Identities are mixed first (the last step of SplitMix64), so that no pattern in them is one in who stays.
-
-    Args:
-        identity: uint64[n].
-        halvings: Of all rows, or uint64[n]; up to `HALVINGS_MAX`.
+    At most `HALVINGS_MAX` halvings. Identities are mixed first, so that no pattern in them decides which rows stay.
     """
-    mixed = identity.copy()
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed ^= mixed >> np.uint64(shift)
-        mixed *= np.uint64(factor)
-    mixed ^= mixed >> np.uint64(31)
-    often = np.asarray(halvings, np.uint64)
-    # A number is not moved by as many bits as it has.
-    kept: npt.NDArray[np.bool_] = (mixed >> (np.uint64(64) - np.maximum(often, np.uint64(1))) == 0) | (often == 0)
+    counts = np.asarray(halvings, np.uint64)
+    # A shift by all 64 bits is undefined.
+    shift = np.uint64(64) - np.maximum(counts, np.uint64(1))
+    kept: npt.NDArray[np.bool_] = (mixed(identity) >> shift == 0) | (counts == 0)
     return kept
 
 
 @dataclass(eq=False)
 class SettledRows:
-    """The rows of a window that is closed, each identity once, its label final.
+    """The rows of a closed window, each identity once, with final labels."""
 
-    Attributes:
-        rows: As `row_type` says, by identity.
-        halvings: How often a half of them was let go of.
-        is_whole: Whether every row of the window was scored as it was first predicted, as far as is known.
-    """
-
-    rows: Rows
-    halvings: int
-    is_whole: bool
+    rows: Rows  # of `row_type`, sorted by identity
+    halvings: int  # how often the rows were halved
+    is_whole: bool  # whether every row of the window was scored with its first prediction, as far as is known
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """The bytes of memory of the rows."""
         return self.rows.nbytes
 
     def halve(self) -> None:
-        """Let go of half the rows."""
+        """Drop half the rows."""
         self.halvings += 1
         self.rows = taken(self.rows, stands_for(self.rows["identity"], self.halvings))
 
 
 def settled(rows: Rows, corrected: Uint64s, halvings: int, *, lacks: bool) -> tuple[SettledRows, int]:
-    """Each identity once, with its first prediction, positive when anything said so; and corrections of none.
+    """Settle the rows of a window: each identity once, with its first prediction, positive if any row or correction is.
 
-    Args:
-        rows: All rows of a window, in the order they came.
-        corrected: The identities of those that are positive after all.
-        halvings: How often a half of both was let go of.
-        lacks: Whether rows of it could not be taken.
+    `rows` is in order of arrival; rows and `corrected` were halved `halvings` times; `lacks` states whether rows of
+    the window could not be taken. Also returns the number of corrections without a row.
     """
-    found = _once(rows, np.argsort(rows["identity"]))
+    unique = _once(rows, np.argsort(rows["identity"]))
     corrected = np.unique(corrected)
-    place = np.searchsorted(found["identity"], corrected)
-    is_there = place < len(found)
-    is_there[is_there] = found["identity"][place[is_there]] == corrected[is_there]
-    found["positive"][place[is_there]] = True
-    unmatched = len(corrected) - int(np.count_nonzero(is_there))
-    return SettledRows(found, halvings, is_whole=not (halvings or lacks or unmatched)), unmatched
+    position = np.searchsorted(unique["identity"], corrected)
+    has_row = position < len(unique)
+    has_row[has_row] = unique["identity"][position[has_row]] == corrected[has_row]
+    unique["positive"][position[has_row]] = True
+    unmatched = len(corrected) - int(np.count_nonzero(has_row))
+    return SettledRows(unique, halvings, is_whole=not (halvings or lacks or unmatched)), unmatched
 
 
 def _once(rows: Rows, order: npt.NDArray[np.int64]) -> Rows:
-    """Rows by identity; of those of one identity the first, positive when any is."""
+    """Return the first row of each identity, positive if any of them is."""
     ranked = taken(rows, order)
     is_new = ranked["identity"][1:] != ranked["identity"][:-1]
     if is_new.all():
         return ranked
     ranked = taken(rows, np.argsort(rows["identity"], kind="stable"))
     begins = np.flatnonzero(np.concatenate(([True], is_new)))
-    found = taken(ranked, begins)
-    found["positive"] = np.logical_or.reduceat(ranked["positive"], begins)
-    return found
+    first = taken(ranked, begins)
+    first["positive"] = np.logical_or.reduceat(ranked["positive"], begins)
+    return first

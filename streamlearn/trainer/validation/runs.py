@@ -1,6 +1,6 @@
-"""Runs: rows in the order of their windows, appended step by step and taken by window. What a row is, others know.
+"""Runs: rows in the order of their windows, appended step by step and taken by window. They know no fields of a row.
 
-Nothing here is done for one window alone: what a row costs hangs little on how many windows a step is of.
+Nothing here loops over windows: the cost of a row hardly depends on how many windows a step has.
 """
 
 from __future__ import annotations
@@ -19,78 +19,64 @@ __all__ = ["Run", "Runs", "merged", "run_of"]
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-# So many runs that were merged alike become one, but none of more rows than this.
+# This number of runs with equally many merges becomes one run, of at most `_ROWS_MAX` rows.
 _MERGED, _ROWS_MAX = 16, 1 << 18
-# A run whose windows closed in part is copied once this share of its memory is of closed ones.
+# A run with closed windows is copied once they take this share of its memory.
 _GONE_SHARE = 0.25
 _SMALL = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """N rows of W windows. Arrays are never written to.
+    """N rows of W windows. The arrays are never written to."""
 
-    Attributes:
-        rows: N. Window by window; those of one window in the order they came.
-        windows: int64[W]. The numbers of the windows, growing; each has rows.
-        ends: int64[W]. Where the rows of each end.
-        merges: How often they were merged with others.
-        gone: Rows of closed windows that are in memory still.
-    """
-
-    rows: Rows
-    windows: Int64s
-    ends: Int64s
-    merges: int = 0
-    gone: int = 0
+    rows: Rows  # N rows, window by window; those of one window in order of arrival
+    windows: Int64s  # int64[W]: the window numbers, increasing; each window has rows
+    ends: Int64s  # int64[W]: the end of each window's rows
+    merges: int = 0  # how often the rows were merged with others
+    gone: int = 0  # rows of closed windows that are still in memory
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """The bytes of memory, closed windows included."""
         return (len(self) + self.gone) * self.rows.dtype.itemsize + self.windows.nbytes + self.ends.nbytes
 
     @property
     def counts(self) -> Int64s:
-        """How many rows each window has."""
-        found = self.ends.copy()
-        found[1:] -= self.ends[:-1]
-        return found
+        """The number of rows of each window."""
+        return np.diff(self.ends, prepend=np.int64(0))
 
     def of(self, window: int) -> Rows:
-        """The rows of a window."""
+        """Return the rows of a window."""
         at = int(np.searchsorted(self.windows, window))
         if at == len(self.windows) or self.windows[at] != window:
             return self.rows[:0]
         return self.rows[int(self.ends[at - 1]) if at else 0 : int(self.ends[at])]
 
     def kept(self, is_kept: Bools) -> Run:
-        """Some of the rows."""
+        """Return the run with some of its rows."""
         if is_kept.all():
             return self
         counts = np.add.reduceat(is_kept.astype(np.int64), self.ends - self.counts)
-        left = counts > 0
-        return Run(taken(self.rows, is_kept), self.windows[left], np.cumsum(counts[left]), self.merges)
+        has_rows = counts > 0
+        return Run(taken(self.rows, is_kept), self.windows[has_rows], np.cumsum(counts[has_rows]), self.merges)
 
     def cut(self, before: int) -> tuple[Run, Run]:
-        """The rows of windows before one, and the others."""
+        """Split into the windows before a number and the others."""
         at = int(np.searchsorted(self.windows, before))
         end = int(self.ends[at - 1]) if at else 0
         first = Run(self.rows[:end], self.windows[:at], self.ends[:at])
-        gone, rest = self.gone + end, self.rows[end:]
-        if gone > _GONE_SHARE * (gone + len(rest)):
-            gone, rest = 0, rest.copy()
-        return first, Run(rest, self.windows[at:].copy(), self.ends[at:] - end, self.merges, gone)
+        gone, remaining = self.gone + end, self.rows[end:]
+        if gone > _GONE_SHARE * (gone + len(remaining)):
+            gone, remaining = 0, remaining.copy()
+        return first, Run(remaining, self.windows[at:].copy(), self.ends[at:] - end, self.merges, gone)
 
 
 class Runs:
-    """Rows that are held.
-
-    Args:
-        kind: What a row is.
-    """
+    """All held rows, as runs; `kind` is the type of a row."""
 
     __slots__ = ("_count", "_none", "_runs")
 
@@ -104,16 +90,16 @@ class Runs:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
-        return sum(one.nbytes for one in self._runs)
+        """The bytes of memory of all runs."""
+        return sum(run.nbytes for run in self._runs)
 
     @property
     def windows(self) -> set[int]:
         """The windows that have rows."""
-        return set().union(*(one.windows.tolist() for one in self._runs))
+        return set().union(*(run.windows.tolist() for run in self._runs))
 
     def append(self, run: Run) -> None:
-        """Take rows that came after all others."""
+        """Add rows that arrived after all others."""
         if not len(run):
             return
         self._runs.append(run)
@@ -123,33 +109,29 @@ class Runs:
             self._runs.append(replace(merged(newest), merges=newest[0].merges + 1))
 
     def take(self, before: int) -> list[Run]:
-        """Take the rows of windows before one; as runs, oldest first, that are to be merged by whoever has the time."""
-        found, left = [], []
-        for one in self._runs:
-            if one.windows[0] >= before:
-                left.append(one)
+        """Take the rows of windows before a number, as unmerged runs, oldest first."""
+        taken_runs, remaining = [], []
+        for run in self._runs:
+            if run.windows[0] >= before:
+                remaining.append(run)
                 continue
-            first, rest = one.cut(before)
-            found.append(first)
+            first, rest = run.cut(before)
+            taken_runs.append(first)
             if len(rest):
-                left.append(rest)
-        self._runs = left
-        self._count -= sum(map(len, found))
-        return found or [self._none]
+                remaining.append(rest)
+        self._runs = remaining
+        self._count -= sum(map(len, taken_runs))
+        return taken_runs or [self._none]
 
     def keep(self, is_kept: Callable[[Run], Bools]) -> None:
-        """Let go of rows."""
-        kept = (one.kept(is_kept(one)) for one in self._runs)
-        self._runs = [one for one in kept if len(one)]
+        """Keep only the rows that `is_kept` selects."""
+        kept = (run.kept(is_kept(run)) for run in self._runs)
+        self._runs = [run for run in kept if len(run)]
         self._count = sum(map(len, self._runs))
 
 
 def run_of(rows: Rows, windows: Int64s) -> Run:
-    """Rows in the order they came, as a run.
-
-    Args:
-        rows: The rows.
-        windows: int64[n]. The number of the window of each.
+    """Build a run from rows in order of arrival; `windows` is int64[n], the window number of each row.
 
     Examples:
         >>> run = run_of(np.array([10, 11, 12]), np.array([7, 5, 7]))
@@ -166,13 +148,12 @@ def run_of(rows: Rows, windows: Int64s) -> Run:
 
 
 def merged(runs: Sequence[Run]) -> Run:
-    """Several runs, oldest first, as one."""
+    """Merge runs, oldest first, into one."""
     if len(runs) == 1:
         return runs[0]
-    rows = joined([one.rows for one in runs])
-    windows, counts = (
-        np.concatenate(arrays) for arrays in zip(*((one.windows, one.counts) for one in runs), strict=True)
-    )
+    rows = joined([run.rows for run in runs])
+    windows = np.concatenate([run.windows for run in runs])
+    counts = np.concatenate([run.counts for run in runs])
     if (windows[1:] < windows[:-1]).any():
         return run_of(rows, np.repeat(windows, counts))
     is_last = np.append(windows[1:] != windows[:-1], True)
@@ -180,7 +161,7 @@ def merged(runs: Sequence[Run]) -> Run:
 
 
 def _order(windows: Int64s) -> npt.NDArray[np.intp]:
-    """The order by window, of one window as they came; small numbers are sorted several times faster."""
+    """Return a stable order by window; a small range of numbers is sorted several times faster."""
     least = windows.min()
     if int(windows.max()) - int(least) < _SMALL:
         return np.argsort((windows - least).astype(np.uint16), kind="stable")
@@ -189,4 +170,4 @@ def _order(windows: Int64s) -> npt.NDArray[np.intp]:
 
 def _are_alike(runs: Sequence[Run]) -> bool:
     merges = runs[-1].merges
-    return all(one.merges == merges for one in runs) and sum(map(len, runs)) <= _ROWS_MAX
+    return all(run.merges == merges for run in runs) and sum(map(len, runs)) <= _ROWS_MAX

@@ -1,4 +1,4 @@
-"""WindowScore: how well first predictions of one label in one window fitted what happened. Pure."""
+"""WindowScore: how well first predictions of one label in one window match the final labels. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Float64s = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Window:
-    """A window of one label: impressions from `begin_ms` on and before `end_ms`, event time."""
+    """A window of one label: impressions from `begin_ms` to before `end_ms`, event time."""
 
     label: str
     begin_ms: int
@@ -28,55 +28,37 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowScore:
-    """The score of one window, of all its rows or of those with one text of a segment.
-
-    Attributes:
-        label: The label.
-        begin_ms: Impressions from here on, event time.
-        end_ms: Impressions before here.
-        segment: The segment; empty for all rows.
-        text: Its text.
-        rows: Rows that were scored.
-        positives: Weight of positives. With `kept` below 1, what it is estimated to be for all rows.
-        weight: Weight of all, a negative's over the share of negatives kept; estimated likewise.
-        auc: The chance that a positive is above a negative, a tie counted half; None without both kinds.
-        log_loss: The mean of -ln of the chance given to what happened; None without weight.
-        calibration: The sum of chances over the weight of positives; None without positives.
-        base_entropy: The log loss of always saying the share of positives; log loss over it is the normalised
-            entropy. None without weight.
-        kept: The share of the window's rows that were held to be scored.
-        is_complete: Whether every row of the window was scored as it was first predicted, as far as is known.
-    """
+    """The score of one window, over all its rows or over those with one text of a segment."""
 
     label: str
-    begin_ms: int
-    end_ms: int
-    segment: str
+    begin_ms: int  # the event time of the window's begin
+    end_ms: int  # its end, exclusive
+    segment: str  # the segment; empty for all rows
     text: str
-    rows: int
-    positives: float
-    weight: float
-    auc: float | None
-    log_loss: float | None
-    calibration: float | None
-    base_entropy: float | None
-    kept: float
-    is_complete: bool
+    rows: int  # scored rows
+    positives: float  # the weight of positives; with `kept` below 1, estimated for all rows
+    weight: float  # the weight of all rows, where a negative counts 1 / the share of negatives kept; estimated likewise
+    auc: float | None  # the probability that a positive ranks above a negative, ties half; None without both kinds
+    log_loss: float | None  # the mean of -ln of the probability given to what happened; None without weight
+    calibration: float | None  # the sum of probabilities over the weight of positives; None without positives
+    base_entropy: float | None  # the log loss of always predicting the share of positives; None without weight
+    kept: float  # the share of the window's rows that were held to be scored
+    is_complete: bool  # whether every row of the window was scored with its first prediction, as far as is known
 
     @property
     def window_s(self) -> int:
-        """How wide the window is."""
+        """The width of the window."""
         return (self.end_ms - self.begin_ms) // 1_000
 
     @property
     def normalised_entropy(self) -> float | None:
-        """The log loss in shares of the base entropy: below 1 is better than the share of positives alone."""
+        """The log loss over the base entropy: below 1 is better than predicting the share of positives."""
         return self.log_loss / self.base_entropy if self.base_entropy and self.log_loss is not None else None
 
 
 @dataclass(frozen=True, eq=False)
 class _Fitted:
-    """Rows with all that scores are made of; each array has n values."""
+    """Rows with everything that scores are computed from; each array has n values."""
 
     logits: Float64s
     positive: npt.NDArray[np.bool_]
@@ -91,20 +73,17 @@ class _Fitted:
 def scores_of(
     window: Window, settled: Sequence[SettledRows], segments: Sequence[tuple[str, Sequence[str]]], *, is_whole: bool
 ) -> Iterator[WindowScore]:
-    """The score of a window, then those of each text of each segment; none without rows.
+    """Yield the score of a window, then those of each text of each segment; nothing without rows.
 
-    Args:
-        window: The window.
-        settled: Its rows. Where parts of it were thinned unlike, each row weighs as many as it stands for.
-        segments: The names of the segments, each with its texts by code.
-        is_whole: Whether nothing is known to be missing, beyond what the rows themselves say.
+    Parts of the window may be thinned differently: a row counts for all rows it stands for. `segments` holds each
+    segment's name and its texts by code. `is_whole` states whether no row is missing that the parts do not know of.
     """
     if not sum(map(len, settled)):
         return
-    rows = joined([one.rows for one in settled])
-    stand = [(len(one), 2.0**one.halvings) for one in settled]
+    rows = joined([part.rows for part in settled])
+    stand = [(len(part), 2.0**part.halvings) for part in settled]
     kept = len(rows) / sum(count * factor for count, factor in stand)
-    is_complete = is_whole and kept == 1.0 and all(one.is_whole for one in settled)
+    is_complete = is_whole and kept == 1.0 and all(part.is_whole for part in settled)
     positive = rows["positive"]
     weights = rows["weight"].astype(np.float64) / np.where(positive, 1.0, rows["rate"])
     weights *= np.repeat([factor for _, factor in stand], [count for count, _ in stand])
@@ -121,12 +100,10 @@ def scores_of(
 
 
 def _score(window: Window, segment: str, text: str, rows: _Fitted, kept: tuple[float, bool]) -> WindowScore:
-    positives, negatives = (float(rows.weights[one].sum()) for one in (rows.positive, ~rows.positive))
+    positives, negatives = (float(rows.weights[mask].sum()) for mask in (rows.positive, ~rows.positive))
     weight = positives + negatives
     return WindowScore(
-        label=window.label,
-        begin_ms=window.begin_ms,
-        end_ms=window.end_ms,
+        **vars(window),
         segment=segment,
         text=text,
         rows=len(rows.logits),
@@ -142,4 +119,4 @@ def _score(window: Window, segment: str, text: str, rows: _Fitted, kept: tuple[f
 
 
 def _entropy(share: float) -> float:
-    return -sum(one * math.log(one) for one in (share, 1.0 - share) if one > 0)
+    return -sum(value * math.log(value) for value in (share, 1.0 - share) if value > 0)

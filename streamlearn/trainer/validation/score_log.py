@@ -1,7 +1,7 @@
-"""ScoreLog: scores of closed windows in files of lines, one a score, and how they are read again.
+"""ScoreLog: scores of closed windows in CSV files, one line a score, and their reader.
 
-A file is begun by one process and only grows; whoever is killed leaves at most one torn line at its end, which readers
-leave out. No process adds to the file of another. It does not know how scores are made.
+One process writes a file, and only appends; no other process adds to it. A killed process leaves at most one torn line
+at the end, which readers skip. This module does not know how scores are computed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["COLUMNS", "ScoreColumns", "ScoreLog", "read_scores", "scores_folder"
 
 _LOG = logging.getLogger(__name__)
 
-# Each column of a file, the unit last in its name, with its field in a score.
+# The columns of a file, the unit last in the name, with the field of a score.
 COLUMNS = {
     "label": "label",
     "begin_ms": "begin_ms",
@@ -53,12 +53,7 @@ _NAME = re.compile(r"scores-(\d{6,})\.csv")
 
 
 def scores_folder(folder: Path, settings: ValidationSettings) -> Path:
-    """Where the scores of an application are.
-
-    Args:
-        folder: The application's.
-        settings: `folder` of these may name another place.
-    """
+    """Return the folder of an application's scores; `settings.folder` replaces the default in `folder`."""
     return Path(settings.folder) if settings.folder else folder / ".streamlearn" / "validation"
 
 
@@ -67,13 +62,12 @@ class ScoreColumns:
     """Scores as columns, in the order in which they were written.
 
     Attributes:
-        columns: By the names of `COLUMNS`: texts as objects, counts and times as int64, `is_complete` as bool, all else
-            as float64 with NaN for what cannot be said.
-        torn_lines: Lines that somebody was killed in.
+        columns: By the names of `COLUMNS`: texts as objects, counts and times as int64, `is_complete` as bool, all
+            others as float64 with NaN for undefined values.
     """
 
     columns: Columns
-    torn_lines: int = 0
+    torn_lines: int = 0  # incomplete last lines that were skipped
 
     def __len__(self) -> int:
         return len(self.columns["label"])
@@ -82,18 +76,17 @@ class ScoreColumns:
         return self.columns[name]
 
     def where(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> ScoreColumns:
-        """Some of the scores."""
+        """Select some of the scores."""
         return ScoreColumns({name: column[rows] for name, column in self.columns.items()}, self.torn_lines)
 
     def best(self) -> ScoreColumns:
-        """One score for each window and text, by time: a complete one, else that of most rows, else the newest.
+        """Return one score for each window and text, by time: a complete one, else that of most rows, else the newest.
 
-        A window that a trainer died in is scored in part by it and in part by the next one.
+        A window during which a trainer died is scored in parts, by it and by the next one.
         """
         best: dict[tuple[Any, ...], int] = {}
-        keys = list(
-            zip(*(self[name].tolist() for name in ("end_ms", "begin_ms", "label", "segment", "text")), strict=True)
-        )
+        names = ("end_ms", "begin_ms", "label", "segment", "text")
+        keys = list(zip(*(self[name].tolist() for name in names), strict=True))
         ranks = list(zip(self["is_complete"].tolist(), self["rows"].tolist(), strict=True))
         for at, key in enumerate(keys):
             if key not in best or ranks[at] >= ranks[best[key]]:
@@ -101,7 +94,7 @@ class ScoreColumns:
         return self.where(np.array([best[key] for key in sorted(best)], np.int64))
 
     def write_parquet(self, file: Path) -> None:
-        """Write them as a Parquet file, NaN as null."""
+        """Write the scores as a Parquet file, NaN as null."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -113,12 +106,9 @@ class ScoreColumns:
 
 
 class ScoreLog:
-    """Writes scores into a folder. A file that is full is followed by another; beyond `kept_bytes_max` the oldest go.
+    """Writes scores into a folder, which the first score creates. A full file is followed by another one.
 
-    Args:
-        folder: Where; made when the first score comes.
-        settings: Bounds.
-        clock: When a score was written.
+    Beyond `kept_bytes_max` the oldest files are deleted.
     """
 
     def __init__(
@@ -135,10 +125,10 @@ class ScoreLog:
         self.close()
 
     def append(self, scores: Sequence[WindowScore]) -> None:
-        """Add scores; they survive the death of this process.
+        """Append scores; they survive a crash of this process.
 
         Raises:
-            OSError: The folder cannot be written to. What was written of them is in no later file.
+            OSError: The folder cannot be written to. These scores are not written again.
         """
         if not scores:
             return
@@ -149,19 +139,19 @@ class ScoreLog:
         try:
             _write(self._file, data)
         except OSError:
-            self.close()  # its last line may be torn: the next scores begin another file
+            self.close()  # its last line may be torn: the next scores start another file
             raise
         self._bytes += len(data)
 
     def offer(self, scores: Sequence[WindowScore]) -> None:
-        """Add scores, or say that they are lost: a disk that is full stops no training."""
+        """Append scores, or log that they are lost: a full disk does not stop training."""
         try:
             self.append(scores)
         except OSError as error:
             _LOG.warning("%d scores of closed windows are lost: %s", len(scores), error)
 
     def close(self) -> None:
-        """End the file; the next score begins another."""
+        """Close the file; the next score starts another."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -176,43 +166,43 @@ class ScoreLog:
             file = self._folder / f"scores-{number:06d}.csv"
             try:
                 self._file = file.open("xb", buffering=0)
-            except FileExistsError:  # of another process that begins now
+            except FileExistsError:  # another process starts now
                 continue
         self._bytes = 0
         try:
             _write(self._file, _HEAD)
         except OSError:
-            self.close()  # nothing may come after half a head
+            self.close()  # nothing may follow half a header
             file.unlink(missing_ok=True)
             raise
         self._bytes = len(_HEAD)
         self._forget(files)
 
     def _forget(self, files: Sequence[tuple[int, Path]]) -> None:
-        """Remove the oldest files, so that the new one has room."""
+        """Delete the oldest files, to make room for a new one."""
         sizes = [file.stat().st_size for _, file in files]
-        held = sum(sizes) + self._settings.file_bytes_max
+        used_bytes = sum(sizes) + self._settings.file_bytes_max
         for (_, file), size in zip(files, sizes, strict=True):
-            if held <= self._settings.kept_bytes_max:
+            if used_bytes <= self._settings.kept_bytes_max:
                 return
             file.unlink(missing_ok=True)
-            held -= size
+            used_bytes -= size
 
 
 def read_scores(folder: Path) -> ScoreColumns:
-    """All scores of a folder, oldest first.
+    """Return all scores of a folder, oldest first.
 
     Raises:
         ScoresMissing: There are none.
-        BadRecord: A line, other than a torn last one, is none of a score.
+        BadRecord: A line, other than a torn last one, is not a score.
     """
     read = [_read(file) for _, file in _files(folder)]
     if not any(len(columns["label"]) for columns, _ in read):
         message = f"{folder} has no scores"
-        hint = (
+        help = (
             "a trainer writes them when the first windows of its labels have closed; validation.folder names the folder"
         )
-        raise ScoresMissing(message, help=hint)
+        raise ScoresMissing(message, help=help)
     columns = {name: np.concatenate([columns[name] for columns, _ in read]) for name in COLUMNS}
     return ScoreColumns(columns, sum(is_torn for _, is_torn in read))
 
@@ -223,10 +213,10 @@ def _files(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _write(file: io.FileIO, data: bytes) -> None:
-    """All of it; a disk that is full may take a part first, and refuses the rest."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[file.write(rest) or 0 :]
+    """Write all of it; a full disk may accept a part first and refuse the rest."""
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[file.write(remaining) or 0 :]
 
 
 def _lines(scores: Iterable[WindowScore], wall_ms: int) -> bytes:
@@ -234,31 +224,31 @@ def _lines(scores: Iterable[WindowScore], wall_ms: int) -> bytes:
     writer = csv.writer(out, lineterminator="\n")
     for score in scores:
         values = [getattr(score, field) if field else wall_ms for field in COLUMNS.values()]
-        writer.writerow([_said(value) for value in values])
+        writer.writerow([_encoded(value) for value in values])
     return out.getvalue().encode()
 
 
-def _said(value: Any) -> str:
-    """A value in a line; a text without characters that would end one."""
+def _encoded(value: Any) -> str:
+    """Encode a value for a line; texts are escaped, so that none ends the line."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=not value.isprintable())[1:-1]
     return "" if value is None else repr(int(value) if isinstance(value, bool) else value)
 
 
 def _read(file: Path) -> tuple[Columns, bool]:
-    """The columns of a file, and whether its last line is torn."""
+    """Return the columns of a file, and whether its last line is torn."""
     data = file.read_bytes()
     whole, newline, torn = data.rpartition(b"\n")
     if not newline or not data.startswith(_HEAD):
-        if _HEAD.startswith(data):  # killed before anything was written
+        if _HEAD.startswith(data):  # the writer was killed before the first line
             return _columns([]), bool(data)
         raise _bad(file, 1, "is not the head of a file of scores")
-    found = _parsed(whole + newline)
-    return _by_line(file, (whole + newline)[len(_HEAD) :]) if found is None else found, bool(torn)
+    columns = _parsed(whole + newline)
+    return _by_line(file, (whole + newline)[len(_HEAD) :]) if columns is None else columns, bool(torn)
 
 
 def _parsed(data: bytes) -> Columns | None:
-    """The columns of whole lines with their head, many at a time; None where a line is at fault."""
+    """Parse whole lines with their header at once; None if a line is wrong."""
     import pyarrow as pa
     from pyarrow import csv as fast
 
@@ -272,14 +262,14 @@ def _parsed(data: bytes) -> Columns | None:
             if column.null_count and types[name] != pa.float64():
                 return None
             values = column.to_pylist() if name in _TEXTS else column.to_numpy()
-            columns[name] = np.array([_value(name, one) for one in values], object) if name in _TEXTS else values
+            columns[name] = np.array([_value(name, text) for text in values], object) if name in _TEXTS else values
     except (pa.ArrowInvalid, ValueError):
         return None
     return columns
 
 
 def _by_line(file: Path, data: bytes) -> Columns:
-    """The same, one line after the other, so that the line at fault is named."""
+    """Parse line by line, to name the wrong line."""
     rows = []
     for number, line in enumerate(data.splitlines(keepends=True), 2):
         row = _row(line)
@@ -290,7 +280,7 @@ def _by_line(file: Path, data: bytes) -> Columns:
 
 
 def _row(line: bytes) -> list[str] | None:
-    """The values of a line; None when it is none of a score."""
+    """Return the values of a line; None if it is not a score."""
     try:
         (row,) = csv.reader([line.decode()])
         for name, value in zip(COLUMNS, row, strict=True):
@@ -300,27 +290,23 @@ def _row(line: bytes) -> list[str] | None:
     return row
 
 
-def _value(name: str, said: str) -> Any:
+def _value(name: str, text: str) -> Any:
     if name in _TEXTS:
-        return json.loads(f'"{said}"') if "\\" in said or '"' in said else said
+        return json.loads(f'"{text}"') if "\\" in text or '"' in text else text
     if name in _INTS:
-        return np.int64(int(said))
+        return np.int64(int(text))
     if name == "is_complete":
-        return bool(int(said))
-    return float(said) if said else float("nan")
+        return bool(int(text))
+    return float(text) if text else float("nan")
 
 
 def _kind(name: str) -> np.dtype[Any]:
-    return np.dtype(
-        object if name in _TEXTS else np.int64 if name in _INTS else np.bool_ if name == "is_complete" else float
-    )
+    kinds = dict.fromkeys(_TEXTS, object) | dict.fromkeys(_INTS, np.int64) | {"is_complete": np.bool_}
+    return np.dtype(kinds.get(name, float))
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> Columns:
-    found: Columns = {}
-    for at, name in enumerate(COLUMNS):
-        found[name] = np.array([_value(name, row[at]) for row in rows], _kind(name))
-    return found
+    return {name: np.array([_value(name, row[at]) for row in rows], _kind(name)) for at, name in enumerate(COLUMNS)}
 
 
 def _bad(file: Path, line: int, what: str) -> BadRecord:

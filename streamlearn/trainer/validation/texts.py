@@ -1,4 +1,4 @@
-"""Texts: one byte for each text of a segment, for the first that come; all later ones share one."""
+"""Texts: one-byte codes for the first texts of each segment; all later texts share one code."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Texts:
-    """The texts of all segments.
-
-    Args:
-        names: The segments.
-        texts_max: Texts of one segment that get a code of their own.
+    """The codes of all segments' texts; `texts_max` texts of a segment get a code of their own.
 
     Examples:
         >>> texts = Texts(("page",), texts_max=1)
@@ -37,28 +33,27 @@ class Texts:
         self._codes: list[dict[str, int]] = [{OTHER: 0} for _ in names]
 
     def of(self, segment: int) -> tuple[str, ...]:
-        """The texts of a segment by code."""
+        """Return the texts of a segment by code."""
         return tuple(self._codes[segment])
 
     def codes(self, columns: Sequence[SegmentColumns], rows: int) -> npt.NDArray[np.uint8]:
-        """The codes of some rows, uint8[rows, segments]; a segment that is not given is `(other)`.
+        """Return the codes of some rows, uint8[rows, segments]; a segment that is missing is `(other)`.
 
-        Texts get codes in the order in which they stand in `SegmentColumns.texts`.
+        Texts get codes in the order of `SegmentColumns.texts`.
         """
-        found = np.zeros((rows, len(self.names)), np.uint8)
-        given = {one.name: one for one in columns}
+        result = np.zeros((rows, len(self.names)), np.uint8)
+        given = {column.name: column for column in columns}
         for at, name in enumerate(self.names):
             if name in given:
-                texts, codes = given[name].texts, given[name].codes
-                own = np.array([self._code(at, text) for text in texts], np.uint8)
-                found[:, at] = own[codes]
-        return found
+                codes = np.array([self._code(at, text) for text in given[name].texts], np.uint8)
+                result[:, at] = codes[given[name].codes]
+        return result
 
     def _code(self, segment: int, text: str) -> int:
         known, text = self._codes[segment], text[:_TEXT_CHARS_MAX]
         if text not in known and len(known) <= self._texts_max:
             known[text] = len(known)
             if len(known) > self._texts_max:
-                told = "segment %s has %d or more texts: later ones are scored together as %s"
-                _log.info(told, self.names[segment], self._texts_max, OTHER)
+                message = "segment %s has %d or more texts: later ones are scored together as %s"
+                _log.info(message, self.names[segment], self._texts_max, OTHER)
         return known.get(text, 0)

@@ -103,7 +103,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     larger = lines[2].replace("60000", "7" * 30)  # than any column holds
     for damaged in ("garbage\n", lines[2].replace("60000", "6x"), larger, lines[2].replace("click", '"cl\\x"')):
         file.write_text("".join([*lines[:2], damaged, *lines[3:]]))
-        with pytest.raises(BadRecord, match=r"scores-000001.csv, line 3 is no score") as error:
+        with pytest.raises(BadRecord, match=r"scores-000001.csv, line 3 is not a score") as error:
             read_scores(tmp_path)
         assert error.value.help
     file.write_text("other,columns\n1,2\n")
