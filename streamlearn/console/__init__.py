@@ -1,4 +1,4 @@
-"""The console: one page on which people watch a model's versions and nodes, and move its pointer."""
+"""The console: a web page that shows a model's versions and nodes, and moves its pointer."""
 
 from streamlearn.console.server import ConsoleServer
 from streamlearn.console.snapshot import Gathered

@@ -1,4 +1,4 @@
-"""Answer: what a request is answered with, before it is put on a wire."""
+"""Answer: the answer to a request, before it is sent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,9 @@ __all__ = ["Answer", "json_answer", "refusal"]
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer.
+    """An HTTP answer: its status, its body of media type `kind`, and headers beside those that every answer has.
 
-    Attributes:
-        status: Of HTTP.
-        body: Its bytes.
-        kind: Their media type.
-        headers: Others than those that every answer has.
-        is_static: Whether it is the same for as long as this console lives.
+    If `is_static`, the body stays the same as long as this console runs.
     """
 
     status: int
@@ -29,14 +24,13 @@ class Answer:
 
 
 def json_answer(status: int, value: object) -> Answer:
-    """An answer of JSON."""
+    """Return an answer with a JSON body."""
     return Answer(status, msgspec.json.encode(value))
 
 
 def refusal(status: int, error: str, help: str = "", **headers: str) -> Answer:
-    """An answer that says what is wrong, and what to do."""
+    """Return an answer that says what is wrong and what to do."""
     named = {name.replace("_", "-").title(): value for name, value in headers.items()}
     if status == 401:
         named["WWW-Authenticate"] = "Bearer"
-    body = msgspec.json.encode({"error": error, "help": help})
-    return Answer(status, body, headers=named)
+    return Answer(status, msgspec.json.encode({"error": error, "help": help}), headers=named)

@@ -1,4 +1,4 @@
-"""Gatherer: reads a model's store and registry, each of them no more often than is needed. It judges nothing."""
+"""Gatherer: reads a model's store and registry, no more often than needed. It judges nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ __all__ = ["Gatherer"]
 
 
 class Gatherer:
-    """Reads a model. One thread may use it at a time.
+    """Reads a model, for one thread at a time.
 
-    Args:
-        model: Which, and where.
-        settings: How often versions are listed, and how much is kept.
-        clock: What the time is.
-        dead_share: Gives the share of ingest's recent events that became dead letters; asked when versions are listed.
+    `dead_share` returns the share of ingest's recent events that became dead letters; it is called when versions are
+    listed.
     """
 
     def __init__(
@@ -40,22 +37,22 @@ class Gatherer:
         self._refused: Refusal | None = None
         self._listed_s: float | None = None
         self._moves: dict[int, Pointer | None] = {}
-        self._seen: tuple[Node, ...] = ()
+        self._nodes: tuple[Node, ...] = ()
 
     def gather(self) -> Gathered:
-        """What there is now.
+        """Read the present state.
 
         Raises:
             StoreError: The store did not answer, or the newest record of the pointer is damaged.
         """
         pointer = self._model.pointer
         self._list(pointer)
-        nodes, said = self._model.nodes()
+        nodes, registry_error = self._model.nodes()
         now_ms = self._clock.wall_ms()
-        # While the registry is away nothing is known of nodes: nobody is gone for that.
-        gone = () if said else gone_nodes(self._seen, nodes, now_ms, self._settings.gone_s)
-        if not said:
-            self._seen = (*nodes, *gone)
+        # Without the registry no node is known, so none counts as gone.
+        gone = () if registry_error else gone_nodes(self._nodes, nodes, now_ms, self._settings.gone_s)
+        if not registry_error:
+            self._nodes = (*nodes, *gone)
         moves = self._moves_of(pointer)
         return Gathered(
             model=self._model.name,
@@ -66,7 +63,7 @@ class Gatherer:
             moves_left=pointer.seq - len(moves),
             nodes=tuple(nodes),
             gone=gone,
-            registry=said,
+            registry=registry_error,
             requests=self._requests,
             refused=self._refused,
             is_live=self._model.settings.topics.time == "wall",
@@ -74,10 +71,10 @@ class Gatherer:
         )
 
     def _list(self, pointer: Pointer) -> None:
-        """List versions when it is time, and at once when one is served that is not known."""
+        """List versions when it is time, or if one is served that is not known."""
         now_s = self._clock.monotonic_s()
         is_due = self._listed_s is None or now_s - self._listed_s >= self._settings.versions_s
-        known = {one.version for one in self._known}
+        known = {version.version for version in self._known}
         if is_due or any(ref.version not in known for name, ref in pointer.needed.items() if name != "previous"):
             self._known = self._model.history.read()
             requests = Requests(self._model.store, self._model.name)
@@ -85,15 +82,14 @@ class Gatherer:
             self._dead, self._listed_s = self._dead_share(), now_s
 
     def _moves_of(self, pointer: Pointer) -> tuple[Pointer, ...]:
-        """The newest moves; a move never changes, so each is read once."""
+        """Return the newest moves. A move never changes, so each is read once."""
         first = max(1, pointer.seq - self._settings.moves_max + 1)
-        for seq in [one for one in self._moves if one < first]:
+        for seq in [seq for seq in self._moves if seq < first]:
             del self._moves[seq]
         for seq in range(pointer.seq, first - 1, -1):
-            if seq in self._moves:
-                continue
-            self._moves[seq] = pointer if seq == pointer.seq else self._read(seq)
-        return tuple(one for _, one in sorted(self._moves.items()) if one is not None)
+            if seq not in self._moves:
+                self._moves[seq] = pointer if seq == pointer.seq else self._read(seq)
+        return tuple(move for _, move in sorted(self._moves.items()) if move is not None)
 
     def _read(self, seq: int) -> Pointer | None:
         try:

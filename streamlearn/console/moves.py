@@ -1,4 +1,4 @@
-"""Moves: what a visitor may ask of the pointer, and how it is done: by the same decisions and mover as the verbs'."""
+"""Moves: the moves of the pointer that the page offers. The commands use the same decisions and the same mover."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ _VIA = "console"
 
 
 class Move(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every move has.
+    """The fields of every move, stored with it.
 
-    Attributes:
-        reason: Why; it is kept with the move.
-        by: Who asks, as he calls himself: the token says that he may, not who he is.
+    `by` is the name that the caller gives: the token proves that they may move the pointer, not who they are.
     """
 
     reason: _Text = ""
@@ -35,21 +33,16 @@ class Move(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def who(self) -> str:
-        """Who moves the pointer, as its log says it."""
+        """The author of the move for the pointer's log."""
         return f"{self.by} ({_VIA})" if self.by.strip() else _VIA
 
     def decide(self, pointer: Pointer, known: Sequence[Known]) -> Pointer:
-        """Where the pointer is to stand."""
+        """Return the pointer after the move."""
         raise NotImplementedError
 
 
 class Rollback(Move, frozen=True, kw_only=True):
-    """Serve an older version and hold it.
-
-    Attributes:
-        to: Which version.
-        steps: Or so many good versions back.
-    """
+    """Serve an older version and hold it: the version `to`, or the one `steps` good versions back."""
 
     to: _Version | None = None
     steps: Annotated[int, Meta(ge=1, le=100_000)] | None = None
@@ -80,12 +73,7 @@ class Release(Move, frozen=True, kw_only=True):
 
 
 class Promote(Move, frozen=True, kw_only=True):
-    """Serve a version because somebody says so; a hold stays.
-
-    Attributes:
-        version: Which.
-        accept: Though it is tainted, or the judge refused it.
-    """
+    """Serve a version; a hold stays. With `accept`, even if it is tainted or was rejected."""
 
     version: _Version
     accept: bool = False
@@ -98,27 +86,22 @@ class Promote(Move, frozen=True, kw_only=True):
 MOVES: dict[str, type[Move]] = {"rollback": Rollback, "hold": Hold, "release": Release, "promote": Promote}
 
 
-def make_move(model: Model, what: str, asked: Move, wait_s: float) -> Facts:
-    """Move the pointer, wait until nodes have acted, and say of each how long it took.
+def make_move(model: Model, what: str, move: Move, wait_s: float) -> Facts:
+    """Move the pointer, wait up to `wait_s` for the nodes to follow, and return how long each took.
 
-    Args:
-        model: Whose pointer.
-        what: What it is called in the audit log.
-        asked: The move.
-        wait_s: How long nodes are waited for.
+    `what` names the move in the audit log.
 
     Raises:
-        MoveRefused: It may not be moved that way.
-        StoreUnreachable: The store did not answer. The pointer may have moved all the same.
+        MoveRefused: The move is not allowed.
+        StoreUnreachable: The store did not answer. The pointer may have moved anyway.
     """
-    mine = replace(model)  # of this move alone: what watchers have open may hang or be behind
+    own = replace(model)  # with its own connections: those of the watch may hang or be behind
     try:
-        moved, known = mine.move(asked.decide, what=what, by=asked.who, reason=asked.reason, wait_s=wait_s)
+        moved, known = own.move(move.decide, what=what, by=move.who, reason=move.reason, wait_s=wait_s)
     finally:
-        mine.close()
+        own.close()
     active = 0 if moved.pointer.active is None else moved.pointer.active.version
     tainted = [version for version in decisions.taints_of(moved.pointer, known) if version > active]
-    has_nodes = mine.url != ""
     return moved_facts(moved) | {
-        "what": what, "by": asked.who, "tainted": tainted, "is_whole": moved.is_whole, "has_registry": has_nodes,
+        "what": what, "by": move.who, "tainted": tainted, "is_whole": moved.is_whole, "has_registry": own.url != "",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Pages: the files of the page, read from the package once; no path of a request ever becomes a path of a disk."""
+"""Pages: the files of the page, read from the package once. A request's path never becomes a path on disk."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _KINDS = {
 
 
 def read_pages() -> dict[str, Answer]:
-    """The files of the page, by the path they are asked for under."""
-    found = {}
+    """Return the files of the page by request path."""
+    pages = {}
     for file in files("streamlearn.console").joinpath("page").iterdir():
         kind = _KINDS.get(f".{file.name.rpartition('.')[2]}")
         if kind is not None:
             data = file.read_bytes()
             etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-            found[f"/{file.name}"] = Answer(200, data, kind, {"ETag": etag}, is_static=True)
-    found["/"] = found["/index.html"]
-    return found
+            pages[f"/{file.name}"] = Answer(200, data, kind, {"ETag": etag}, is_static=True)
+    pages["/"] = pages["/index.html"]
+    return pages

@@ -1,8 +1,8 @@
-"""ConsoleServer: the console on a socket: one thread a connection and one request each, all of it bounded.
+"""ConsoleServer: the console on a socket, with one thread and one request per connection, and bounds on everything.
 
-The standard library's server is enough for a page that a few people look at: one more library in every deployment would
-have to be watched for holes. What it leaves open is closed here: how many connections, how large a head and a body, and
-how long either may take. It knows nothing of what is asked: that is `Api`.
+The standard library's server suffices for a page with a few visitors, and needs no security updates of its own. This
+module adds the bounds that it lacks: the number of connections, the sizes of head and body, and the time for each. It
+knows nothing about requests: see `Api`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOG = logging.getLogger(__name__)
 _POLL_S = 0.25
 _GZIP_BYTES_MIN = 1_024
 _DRAINED_BYTES_MAX, _DRAIN_S = 256 << 10, 1.0
-# How long a move may take beside what nodes are waited for: the store's and the registry's part.
+# The time for the store and the registry in a move, in addition to the wait for nodes.
 _MOVE_S = 120.0
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -51,22 +51,10 @@ _HEADERS = {
 
 
 class ConsoleServer:
-    """The console of one model, from when it is made until it is closed.
+    """The console of one model, from its construction until it is closed; it listens at `address`, HOST:PORT.
 
-    Args:
-        model: Whose versions.
-        settings: Where it is served, and its limits.
-        token: What callers must say to move the pointer; without it the console is read-only.
-        tls: Files of certificates and key.
-        dead_share: Gives the share of ingest's recent events that became dead letters.
-
-    Attributes:
-        address: Where it listens, HOST:PORT.
-        url: Where people find it.
-
-    Raises:
-        ServiceError: The address is taken, or cannot be listened at.
-        UsageError: The certificate or the key cannot be used.
+    Without a token for moves it is read-only. `tls` are the files of a certificate and its key. `dead_share` returns
+    the share of ingest's recent events that became dead letters.
     """
 
     def __init__(
@@ -78,25 +66,22 @@ class ConsoleServer:
         tls: tuple[Path, Path] | None = None,
         dead_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        host, _, port = settings.listen.rpartition(":")
         context = None if tls is None else _context(*tls)
-        self._server = _bound(host.removeprefix("[").removesuffix("]"), int(port), settings)
+        self._server = _listen(settings)
         self._server.context = context
-        bound_host, bound_port = self._server.server_address[:2]
-        named = f"[{bound_host!s}]" if ":" in str(bound_host) else str(bound_host)
-        self.address = f"{named}:{bound_port}"
+        host, port = self._server.server_address[:2]
+        host = host if isinstance(host, str) else host.decode()
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.url = f"{'http' if context is None else 'https'}://{self.address}/"
         gatherer = Gatherer(model, settings, dead_share=dead_share)
         beat_s = model.settings.replica.beat_s
         self._watch = Watch(
             gatherer.gather,
-            lambda found: state_of(
-                found, versions_max=settings.versions_max, late_s=settings.late_s, beat_s=beat_s
-            ),
+            lambda found: state_of(found, versions_max=settings.versions_max, late_s=settings.late_s, beat_s=beat_s),
             refresh_s=settings.refresh_s,
             idle_s=settings.idle_s,
-        )  # fmt: skip
-        guard = Guard(token, is_loopback=_is_loopback(str(bound_host)))
+        )
+        guard = Guard(token, is_loopback=host == "::1" or host.startswith("127."))
         self._server.api = Api(model, self._watch, guard, settings)
         self._model = model
         self._thread = threading.Thread(
@@ -105,10 +90,10 @@ class ConsoleServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving; requests under way are cut off."""
+        """Stop serving; requests in flight are cut off."""
         self._server.shutdown()
         self._server.server_close()
-        self._server.cut_all()
+        self._server.cut(float("inf"))
         self._thread.join()
         self._watch.close()
         self._model.close()
@@ -116,7 +101,7 @@ class ConsoleServer:
     def __enter__(self) -> ConsoleServer:
         return self
 
-    def __exit__(self, *ended: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -136,7 +121,7 @@ class _Server(ThreadingHTTPServer):
         self._free = threading.BoundedSemaphore(settings.connections_max)
         self._lock = threading.Lock()
         self._deadlines: dict[socket.socket, float] = {}
-        # Connections whose request's head is not there yet, oldest first.
+        # Connections that have sent no complete head yet, oldest first.
         self._silent: dict[socket.socket, None] = {}
         self._open = gauge(
             "console", "connections", "ratio", "Open connections, as a share of the most that are allowed."
@@ -145,7 +130,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Connection)
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """A connection; its TLS is spoken by its own thread."""
+        """Accept a connection; its own thread does the TLS handshake."""
         connection, peer = super().get_request()
         connection.settimeout(self.settings.arrival_s)
         if self.context is not None:
@@ -154,8 +139,8 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give a connection a thread, or refuse it."""
-        if not self._free.acquire(blocking=False) and not self._takes_over():
-            self.answered(503)
+        if not self._free.acquire(blocking=False) and not self._evict():
+            self.count(503)
             if self.context is None:
                 request.setblocking(False)
                 with suppress(OSError):
@@ -165,12 +150,11 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
             return
         self.give_time(request, 2 * self.settings.arrival_s)
-        with self._lock:
-            self._silent[request] = None
+        self.set_silent(request, True)
         super().process_request(request, client_address)
 
-    def _takes_over(self) -> bool:
-        """Whether the oldest connection without a request gave its place to a new one."""
+    def _evict(self) -> bool:
+        """Cut the oldest silent connection, and return whether its slot became free."""
         with self._lock:
             oldest = next(iter(self._silent), None)
             if oldest is None:
@@ -179,15 +163,13 @@ class _Server(ThreadingHTTPServer):
         _cut(oldest)
         return self._free.acquire(timeout=_DRAIN_S)
 
-    def asked(self, connection: socket.socket) -> None:
-        """Say that a request's head has come, so that its connection gives way to nobody."""
+    def set_silent(self, connection: socket.socket, is_silent: bool) -> None:
+        """Set whether a new connection may replace this one: before its head has arrived, and after its answer."""
         with self._lock:
-            self._silent.pop(connection, None)
-
-    def answered_all(self, connection: socket.socket) -> None:
-        """Say that a connection has its answer: it may give way again."""
-        with self._lock:
-            self._silent[connection] = None
+            if is_silent:
+                self._silent[connection] = None
+            else:
+                self._silent.pop(connection, None)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection."""
@@ -201,32 +183,28 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def give_time(self, connection: socket.socket, seconds: float) -> None:
-        """Say until when a connection may live."""
+        """Set the deadline of a connection."""
         with self._lock:
             self._deadlines[connection] = time.monotonic() + seconds
             self._open.set(len(self._deadlines) / self.settings.connections_max)
 
     def service_actions(self) -> None:
-        """Cut connections whose time is over, which a byte now and then would keep open for ever."""
-        now_s = time.monotonic()
+        """Cut connections after their deadline: a byte now and then would keep them open forever."""
+        self.cut(time.monotonic())
+
+    def cut(self, now_s: float) -> None:
+        """Cut the connections with a deadline before `now_s`."""
         with self._lock:
             late = [connection for connection, until_s in self._deadlines.items() if until_s < now_s]
         for connection in late:
             _cut(connection)
 
-    def cut_all(self) -> None:
-        """Cut all connections."""
-        with self._lock:
-            every = list(self._deadlines)
-        for connection in every:
-            _cut(connection)
-
-    def answered(self, status: int) -> None:
+    def count(self, status: int) -> None:
         """Count an answer."""
         self._answers.labels(str(status)).inc()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Visitors come and go, and some speak no HTTP: no reason to say more than that."""
+        """Log a failed connection for debugging only: visitors leave early, or do not speak HTTP."""
         _LOG.debug("a connection of %s ended early", client_address, exc_info=True)
 
 
@@ -238,7 +216,7 @@ class _Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def setup(self) -> None:
-        """Speak TLS, where that is asked for, and bound what is read of a head."""
+        """Do the TLS handshake, if any, and bound the size of the head."""
         if isinstance(self.request, ssl.SSLSocket):
             self.request.do_handshake()
         super().setup()
@@ -256,7 +234,7 @@ class _Connection(BaseHTTPRequestHandler):
             return
         if not self.raw_requestline or not self.parse_request():
             return
-        self.server.asked(self.connection)
+        self.server.set_silent(self.connection, False)
         if len(self.headers.get_all("host", [])) > 1:
             self._send(refusal(400, "the request names two hosts", "send one Host header"))
             return
@@ -265,8 +243,8 @@ class _Connection(BaseHTTPRequestHandler):
         self._send(self._answer())
 
     def finish(self) -> None:
-        """Let the answer arrive: what the other side still sends is read and thrown away, up to a bound."""
-        self.server.answered_all(self.connection)
+        """Let the answer arrive: read and discard what the client still sends, up to a bound."""
+        self.server.set_silent(self.connection, True)
         with suppress(OSError):
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_WR)
@@ -277,43 +255,42 @@ class _Connection(BaseHTTPRequestHandler):
         super().finish()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Say what the library found wrong as everything wrong is said."""
+        """Send the library's errors in the format of all others."""
         if not hasattr(self, "_headers"):
             self._headers = {}
         self._send(refusal(int(code), message or explain or "the request cannot be parsed"))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are counted, and not logged."""
+        """Log nothing: requests are counted."""
 
     def _answer(self) -> Answer:
         path = self.path.partition("?")[0]
         route = self.server.api.route(self._method, path, self._headers)
         if not isinstance(route, Route):
             return route
-        body = b""
+        body: bytes | Answer = self._body() if route.has_body else b""
+        if isinstance(body, Answer):
+            return body
         if route.has_body:
-            read = self._body()
-            if isinstance(read, Answer):
-                return read
-            body = read
             self.server.give_time(self.connection, self.server.settings.move_wait_s + _MOVE_S)
         return route.answer(body)
 
     def _body(self) -> bytes | Answer:
-        """The body; refused by its stated length before any of it is read."""
-        most, said = self.server.settings.body_bytes_max, self._headers.get("content-length", "")
-        if "transfer-encoding" in self._headers or not (said.isascii() and said.isdecimal() and len(said) < 16):
+        """Read the body; refuse it by its stated length before reading any of it."""
+        bytes_max, length = self.server.settings.body_bytes_max, self._headers.get("content-length", "")
+        if "transfer-encoding" in self._headers or not (length.isascii() and length.isdecimal() and len(length) < 16):
             return refusal(411, "the length of the body is missing", "send Content-Length, and no Transfer-Encoding")
-        if int(said) > most:
-            return refusal(413, f"the body has {int(said)} bytes; at most {most} are allowed", "send a smaller body")
-        body: bytes = self.rfile.read(int(said))
-        if len(body) < int(said):
-            return refusal(400, f"the body ended after {len(body)} of {said} bytes", "send the whole body")
+        size = int(length)
+        if size > bytes_max:
+            return refusal(413, f"the body has {size} bytes; at most {bytes_max} are allowed", "send a smaller body")
+        body: bytes = self.rfile.read(size)
+        if len(body) < size:
+            return refusal(400, f"the body ended after {len(body)} of {length} bytes", "send the whole body")
         return body
 
     def _send(self, answer: Answer) -> None:
         body = answer.body
-        self.server.answered(answer.status)
+        self.server.count(answer.status)
         self.server.give_time(self.connection, self.server.settings.arrival_s)
         self.send_response(answer.status)
         for name, value in (_HEADERS | answer.headers).items():
@@ -332,13 +309,14 @@ class _Connection(BaseHTTPRequestHandler):
 
 
 class _Head:
-    """What is read of a connection: lines up to a bound together; a body is read by a length that was checked."""
+    """The input of a connection: all lines of a head together are bounded; a body's length is checked before."""
 
     def __init__(self, file: Any, bytes_max: int) -> None:
         self._file, self._left = file, bytes_max
+        self.read, self.close = file.read, file.close
 
     def readline(self, size: int = -1) -> bytes:
-        """A line of the head."""
+        """Read a line of the head."""
         line: bytes = self._file.readline(self._left + 1)
         self._left -= len(line)
         if self._left < 0:
@@ -346,20 +324,12 @@ class _Head:
             raise LineTooLong(what)
         return line
 
-    def read(self, size: int) -> bytes:
-        """So many bytes of the body."""
-        body: bytes = self._file.read(size)
-        return body
 
-    def close(self) -> None:
-        """Let go of it."""
-        self._file.close()
-
-
-def _bound(host: str, port: int, settings: ConsoleSettings) -> _Server:
+def _listen(settings: ConsoleSettings) -> _Server:
+    host, _, port = settings.listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return _Server(family, (host, port), settings)
+        return _Server(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port)), settings)
     except OSError as error:
         message = f"the console cannot be served at {settings.listen}: {error.strerror or error}"
         raise ServiceError(message, help="set console.listen to a free port of this machine, or to port 0") from error
@@ -369,19 +339,14 @@ def _context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         message = f"the certificate {certificate} and the key {key} cannot be used: {error.strerror or error}"
-        raise UsageError(
-            message, help="give PEM files of a certificate and of its key, readable by this user"
-        ) from None
+        help = "give PEM files of a certificate and of its key, readable by this user"
+        raise UsageError(message, help=help) from None
     return context
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "::1" or host.startswith("127.")
 
 
 def _cut(connection: socket.socket) -> None:
     with suppress(OSError):
-        # Of a TLS connection too it is the socket below that is shut: its own thread is in the middle of TLS.
+        # Shut down the plain socket below TLS: another thread may be in the middle of a TLS call.
         socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Gathered: what store and registry gave at one moment, from which all that the page says follows. It reads nothing."""
+"""Gathered: the state of store and registry at one moment; the whole page follows from it. It reads nothing."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Gathered:
     """A model at one moment.
 
     Attributes:
-        model: Its name.
-        at_ms: When, by the wall.
-        pointer: Where its pointer stood.
-        known: Its history, oldest first; empty before the first version.
+        model: The model's name.
+        at_ms: The wall time.
+        pointer: The pointer.
+        known: The versions, oldest first.
         moves: The newest moves of the pointer, oldest first, up to `pointer`.
-        moves_left: Older moves that were not read, or are forgotten or damaged.
-        nodes: The nodes that are alive.
-        gone: Nodes that were seen and are not heard of any more.
-        registry: Why nodes are not known; empty when they are.
-        requests: What training is asked for and has not obeyed.
-        refused: The newest request, if training could not obey it.
-        is_live: Whether event time is that of the wall, and not a replay's.
-        dead_share: The share of ingest's recent events that became dead letters, where it is more than may.
+        moves_left: The number of older moves that were not read, or are deleted or damaged.
+        nodes: The nodes that send heartbeats.
+        gone: Nodes that sent heartbeats before and no longer do.
+        registry: Why the nodes are unknown; empty if they are known.
+        requests: Requests to training that it has not carried out.
+        refused: The newest request, if training could not carry it out.
+        is_live: Whether event time follows wall time, as it does outside a replay.
+        dead_share: The share of ingest's recent events that became dead letters, if it is above its limit; else 0.
     """
 
     model: str
@@ -49,20 +49,15 @@ class Gathered:
 
 
 def gone_nodes(seen: Sequence[Node], nodes: Sequence[Node], now_ms: int, gone_s: float) -> tuple[Node, ...]:
-    """The nodes that were seen before and are not there now, for as long as they are to be shown.
+    """Return the nodes in `seen` that are missing in `nodes`, for `gone_s` after their last heartbeat.
 
-    A registry forgets who is silent; people want to know who is missing. One whose name is back is not missing.
-
-    Args:
-        seen: Those seen so far, those that were gone as well.
-        nodes: Those that are there.
-        now_ms: When.
-        gone_s: How long a node is shown as gone.
+    A registry forgets silent nodes, but operators need to see which are missing. If another node has the same name, the
+    node is not missing.
     """
-    names, lives = {one.name for one in nodes}, {one.boot_id for one in nodes}
+    names, boots = {node.name for node in nodes}, {node.boot_id for node in nodes}
     newest: dict[str, Node] = {}
-    for one in sorted(seen, key=lambda node: node.wall_ms):
-        if one.boot_id not in lives and one.name not in names and now_ms - one.wall_ms < gone_s * 1000:
-            newest[one.name] = one
-    kept = sorted(newest.values(), key=lambda node: node.wall_ms)[-_GONE_MAX:]
-    return tuple(sorted(kept, key=lambda node: (node.name, node.boot_id)))
+    for node in sorted(seen, key=lambda node: node.wall_ms):
+        if node.boot_id not in boots and node.name not in names and now_ms - node.wall_ms < gone_s * 1000:
+            newest[node.name] = node
+    gone = sorted(newest.values(), key=lambda node: node.wall_ms)[-_GONE_MAX:]
+    return tuple(sorted(gone, key=lambda node: (node.name, node.boot_id)))

@@ -1,6 +1,7 @@
-"""Trouble: what an operator should know of first, from what was gathered. Pure.
+"""Trouble: the problems that an operator should know, from what was gathered. Pure.
 
-It goes by what is said and by what is recorded, never by a guess: who is behind, who is missing, what was refused.
+It uses only reported and recorded facts, and never guesses: nodes that are behind or missing, versions that were
+rejected.
 """
 
 from __future__ import annotations
@@ -10,32 +11,31 @@ from dataclasses import dataclass
 from typing import Literal
 
 from streamlearn.console.snapshot import Gathered
-from streamlearn.versions import Node, Pointer
+from streamlearn.versions import Node
 from streamlearn.versions.pointer.moves import taints_of
 
-__all__ = ["LEVELS", "Level", "Trouble", "troubles"]
+__all__ = ["LEVELS", "Trouble", "troubles"]
 
-Level = Literal["bad", "warn", "note"]
-LEVELS: tuple[Level, ...] = ("bad", "warn", "note")
-# A node acts within milliseconds; one that hears of moves by its beat alone is given three.
+_Level = Literal["bad", "warn", "note"]
+LEVELS: tuple[_Level, ...] = ("bad", "warn", "note")
+# A node follows within milliseconds; one that learns of moves only with its heartbeats gets three of them.
 _BEATS = 3
 _REFUSED_SHOWN_MS = 86_400_000
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Something an operator should know.
+    """A problem.
 
     Attributes:
-        level: `bad`: people are answered wrongly, or might be. `warn`: they will be if it stays so. `note`: it is so
-            because somebody wanted it.
-        what: What it is about, in a word.
-        said: What it is.
-        help: What to do.
-        since_ms: Since when; 0 where that is not known.
+        level: `bad`: users may get wrong answers now. `warn`: they will if it stays so. `note`: someone wanted it so.
+        what: Its subject, in one word.
+        said: The problem.
+        help: The remedy.
+        since_ms: When it began; 0 if that is unknown.
     """
 
-    level: Level
+    level: _Level
     what: str
     said: str
     help: str = ""
@@ -43,16 +43,16 @@ class Trouble:
 
 
 def troubles(found: Gathered, *, late_s: float, beat_s: float) -> list[Trouble]:
-    """All there is, worst first.
+    """Return all problems, worst first.
 
-    Args:
-        found: What was gathered.
-        late_s: From when on training is late.
-        beat_s: How often nodes say that they are alive.
+    Training is late after `late_s` without a version, and nodes send a heartbeat every `beat_s`.
     """
-    every = [*_of_registry(found), *_of_nodes(found, beat_s), *_of_versions(found, late_s), *_of_pointer(found)]
-    every += _of_ingest(found)
-    return sorted(every, key=lambda one: LEVELS.index(one.level))
+    problems = [*_of_registry(found), *_of_nodes(found, beat_s), *_of_versions(found, late_s), *_of_pointer(found)]
+    if found.dead_share:
+        text = f"{found.dead_share:.1%} of ingest's recent events became dead letters"
+        help = "see `streamlearn peek APP dead_letters` for each one and its reason"
+        problems.append(Trouble("warn", "ingest", text, help))
+    return sorted(problems, key=lambda problem: LEVELS.index(problem.level))
 
 
 def _of_registry(found: Gathered) -> Iterator[Trouble]:
@@ -60,41 +60,34 @@ def _of_registry(found: Gathered) -> Iterator[Trouble]:
         help = "nodes read the store meanwhile, and moves still take effect; see docs/operating/registry.md"
         yield Trouble("bad", "registry", f"nodes are unknown: {found.registry}", help)
         return
-    answer = [one for one in found.nodes if one.state in ("ready", "stale", "draining")]
-    if found.pointer.active is not None and not answer:
-        said = "no node answers" if found.nodes else "no nodes are registered"
-        yield Trouble("bad", "nodes", said, "start some with `streamlearn serve`, or see why they are not ready")
+    is_answered = any(node.state in ("ready", "stale", "draining") for node in found.nodes)
+    if found.pointer.active is not None and not is_answered:
+        text = "no node answers" if found.nodes else "no nodes are registered"
+        yield Trouble("bad", "nodes", text, "start some with `streamlearn serve`, or see why they are not ready")
 
 
 def _of_nodes(found: Gathered, beat_s: float) -> Iterator[Trouble]:
-    for one in found.gone:
+    for node in found.gone:
+        text = f"{node.name} sends no heartbeat; it last answered with {_active(node)}"
         help = "see its log; a node that was stopped on purpose disappears after a while"
-        yield Trouble(
-            "bad", "node", f"{one.name} sends no heartbeat; it last answered with {_at(one)}", help, one.wall_ms
-        )
-    for one in found.nodes:
-        if _lags(found, one, beat_s):
-            moves = found.pointer.seq - one.seq
-            said = f"{one.name} has not followed {'the last move' if moves == 1 else f'the last {moves} moves'}"
+        yield Trouble("bad", "node", text, help, node.wall_ms)
+    for node in found.nodes:
+        if _lags(found, node, beat_s):
+            moves = found.pointer.seq - node.seq
+            text = f"{node.name} has not followed {'the last move' if moves == 1 else f'the last {moves} moves'}"
             help = "it follows when it is back; until then take it out of the load balancer"
-            yield Trouble("bad", "node", f"{said}: it answers with {_at(one)}", help, found.pointer.wall_ms)
-        if one.said or one.state == "stale":
-            level: Level = "bad" if one.state == "stale" else "warn"
-            does = "is stale" if one.state == "stale" else "says"
-            yield Trouble(level, "node", f"{one.name} {does}{f': {one.said}' if one.said else ''}", "see its log")
-        elif one.state in ("starting", "draining"):
-            yield Trouble("note", "node", f"{one.name} is {one.state}")
+            yield Trouble("bad", "node", f"{text}: it answers with {_active(node)}", help, found.pointer.wall_ms)
+        if node.said or node.state == "stale":
+            level: _Level = "bad" if node.state == "stale" else "warn"
+            does = "is stale" if node.state == "stale" else "says"
+            yield Trouble(level, "node", f"{node.name} {does}{f': {node.said}' if node.said else ''}", "see its log")
+        elif node.state in ("starting", "draining"):
+            yield Trouble("note", "node", f"{node.name} is {node.state}")
 
 
-def _of_ingest(found: Gathered) -> Iterator[Trouble]:
-    if found.dead_share:
-        said = f"{found.dead_share:.1%} of ingest's recent events became dead letters"
-        yield Trouble("warn", "ingest", said, "see `streamlearn peek APP dead_letters` for each one and its reason")
-
-
-def _lags(found: Gathered, one: Node, beat_s: float) -> bool:
-    """Whether a node should have acted on the pointer's last move by now."""
-    if one.state == "starting" or one.seq >= found.pointer.seq:
+def _lags(found: Gathered, node: Node, beat_s: float) -> bool:
+    """Return whether a node should have followed the pointer's last move by now and has not."""
+    if node.state == "starting" or node.seq >= found.pointer.seq:
         return False
     return found.at_ms - found.pointer.wall_ms > _BEATS * beat_s * 1000
 
@@ -103,75 +96,75 @@ def _of_versions(found: Gathered, late_s: float) -> Iterator[Trouble]:
     if not found.known:
         yield Trouble("note", "versions", "no version exists yet", "start a trainer with `streamlearn train`")
         return
-    newest = found.known[-1]
-    torn = [one for one in found.known if one.lacks]
+    torn = [known for known in found.known if known.lacks]
     if torn:
-        is_served = any(ref.version == one.version for ref in found.pointer.needed.values() for one in torn)
-        said = f"{_named([one.version for one in torn])} cannot be read: {torn[-1].lacks}"
-        yield Trouble("bad" if is_served else "warn", "versions", said, f"see `streamlearn verify {found.model}`")
-    tainted = taints_of(found.pointer, found.known)
-    if newest.version in tainted:
-        # Several taints may have been laid one before the other: people want to know where all of it began.
-        count = next(
-            (at for at, one in enumerate(reversed(found.known)) if one.version not in tainted), len(found.known)
-        )
-        mine = [one.version for one in found.known[-count:]]
-        began = tainted[mine[0]]
-        first = next((one for one in found.known if one.version == began), newest)
-        why = f"the judge rejected {began}" if first.outcome == "rejected" else f"{began} was rolled back"
-        said = f"{_named(mine)} {'is' if len(mine) == 1 else 'are'} tainted, and not followed: {why}"
-        help = (
-            f"`streamlearn rewind {found.model} --to VERSION` takes training back; `promote --accept` serves it anyway"
-        )
-        yield Trouble("warn", "versions", said, help, first.written_wall_ms)
-    late_ms = late_s * 1000
+        served = {ref.version for ref in found.pointer.needed.values()}
+        level: _Level = "bad" if any(known.version in served for known in torn) else "warn"
+        text = f"{_named([known.version for known in torn])} cannot be read: {torn[-1].lacks}"
+        yield Trouble(level, "versions", text, f"see `streamlearn verify {found.model}`")
+    yield from _of_taints(found)
+    newest, late_ms = found.known[-1], late_s * 1000
     if newest.written_wall_ms and found.at_ms - newest.written_wall_ms > late_ms:
-        said = f"no version was published since {newest.version}"
-        yield Trouble(
-            "warn", "training", said, "check that the trainer and its topics are running", newest.written_wall_ms
-        )
+        text = f"no version was published since {newest.version}"
+        help = "check that the trainer and its topics are running"
+        yield Trouble("warn", "training", text, help, newest.written_wall_ms)
     elif found.is_live and newest.watermark_ms is not None and found.at_ms - newest.watermark_ms > late_ms:
-        said = f"the newest version, {newest.version}, has learned nothing recent"
-        yield Trouble("warn", "training", said, "check whether ingest keeps up with its topics", newest.watermark_ms)
+        text = f"the newest version, {newest.version}, has learned nothing recent"
+        yield Trouble("warn", "training", text, "check whether ingest keeps up with its topics", newest.watermark_ms)
+
+
+def _of_taints(found: Gathered) -> Iterator[Trouble]:
+    """The newest versions, if they are tainted. Of overlapping taints, the oldest is named: there it began."""
+    tainted = taints_of(found.pointer, found.known)
+    versions: list[int] = []
+    for known in reversed(found.known):
+        if known.version not in tainted:
+            break
+        versions.insert(0, known.version)
+    if not versions:
+        return
+    began = tainted[versions[0]]
+    first = next((known for known in found.known if known.version == began), found.known[-1])
+    why = f"the judge rejected {began}" if first.outcome == "rejected" else f"{began} was rolled back"
+    text = f"{_named(versions)} {'is' if len(versions) == 1 else 'are'} tainted, and not followed: {why}"
+    help = f"`streamlearn rewind {found.model} --to VERSION` takes training back; `promote --accept` serves it anyway"
+    yield Trouble("warn", "versions", text, help, first.written_wall_ms)
 
 
 def _of_pointer(found: Gathered) -> Iterator[Trouble]:
     pointer = found.pointer
     if pointer.held and pointer.active is not None:
-        said = f"the pointer is held at {pointer.active.version}: nodes do not follow newer versions"
-        since_ms = next((one.wall_ms for one in _held(found)), pointer.wall_ms)
-        yield Trouble("note", "pointer", said, "release it to follow new versions again", since_ms)
+        text = f"the pointer is held at {pointer.active.version}: nodes do not follow newer versions"
+        yield Trouble("note", "pointer", text, "release it to follow new versions again", _held_since_ms(found))
     if pointer.canary is not None:
         does = "scores" if pointer.canary.shadow else "answers"
-        said = f"version {pointer.canary.version.version} {does} {pointer.canary.share:.1%} of the requests"
-        yield Trouble("note", pointer.canary.kind, said, "promote it, or roll back to end it", pointer.wall_ms)
-    for one in found.requests:
-        said = f"{one.by or 'somebody'} asked training to go back to version {one.to.version}"
-        yield Trouble("note", "request", said, "the trainer obeys at its next cut", one.wall_ms)
+        text = f"version {pointer.canary.version.version} {does} {pointer.canary.share:.1%} of the requests"
+        yield Trouble("note", pointer.canary.kind, text, "promote it, or roll back to end it", pointer.wall_ms)
+    for request in found.requests:
+        text = f"{request.by or 'somebody'} asked training to go back to version {request.to.version}"
+        yield Trouble("note", "request", text, "the trainer obeys at its next cut", request.wall_ms)
     refused = found.refused
     if refused is not None and found.at_ms - refused.wall_ms < _REFUSED_SHOWN_MS:
-        said = f"training could not go back to version {refused.to.version} and continues: {refused.reason}"
+        text = f"training could not go back to version {refused.to.version} and continues: {refused.reason}"
         help = f"`streamlearn rewind {found.model} --to VERSION` asks for another version"
-        yield Trouble("warn", "request", said, help, refused.wall_ms)
+        yield Trouble("warn", "request", text, help, refused.wall_ms)
 
 
-def _held(found: Gathered) -> Iterator[Pointer]:
-    """The moves since the one that laid the hold, that one first."""
-    began = len(found.moves)
-    while began and found.moves[began - 1].held:
-        began -= 1
-    yield from found.moves[began:]
+def _held_since_ms(found: Gathered) -> int:
+    """Return the time of the move that began the hold, as far as the moves are known."""
+    since_ms = found.pointer.wall_ms
+    for move in reversed(found.moves):
+        if not move.held:
+            break
+        since_ms = move.wall_ms
+    return since_ms
 
 
-def _at(one: Node) -> str:
-    return f"version {one.active}" if one.active else "no version yet"
+def _active(node: Node) -> str:
+    return f"version {node.active}" if node.active else "no version yet"
 
 
 def _named(versions: list[int]) -> str:
     if len(versions) == 1:
         return f"version {versions[0]}"
-    return (
-        f"versions {versions[0]} to {versions[-1]}"
-        if len(versions) > 2
-        else f"versions {versions[0]} and {versions[1]}"
-    )
+    return f"versions {versions[0]} {'to' if len(versions) > 2 else 'and'} {versions[-1]}"

@@ -1,4 +1,4 @@
-"""Serving: versions answer requests. What needs TensorFlow is loaded when it is first asked for."""
+"""Serving: versions answer requests. Names that need TensorFlow load it on first use."""
 
 from typing import TYPE_CHECKING
 

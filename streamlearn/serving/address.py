@@ -1,4 +1,4 @@
-"""Address: where a node is served, and who may reach it there without a token."""
+"""Address: where a node listens, and whether other machines may reach it without a token."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ __all__ = ["check_address"]
 
 
 def check_address(name: str, address: str, *, has_token: bool) -> None:
-    """Refuse an address that cannot be listened at, or that others can reach where callers need no token.
-
-    Args:
-        name: Of the setting.
-        address: HOST:PORT; a host is an IP address or `localhost`.
-        has_token: Whether callers must say a token.
+    """Check the address in the setting `name`: HOST:PORT, where HOST is an IP address or `localhost`.
 
     Raises:
-        ConfigError: It is refused.
+        ConfigError: It is invalid, or other machines can reach it although callers need no token.
 
     Examples:
         >>> check_address("front.listen", "127.0.0.1:8001", has_token=False)
@@ -27,18 +22,14 @@ def check_address(name: str, address: str, *, has_token: bool) -> None:
         streamlearn.errors.ConfigError: front.listen is 0.0.0.0:8001, ...
     """
     host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535:
-        raise _odd(name, address)
     bare = host.removeprefix("[").removesuffix("]")
     try:
-        is_own = bare == "localhost" or ipaddress.ip_address(bare).is_loopback
+        is_loopback = bare == "localhost" or ipaddress.ip_address(bare).is_loopback
     except ValueError:
-        raise _odd(name, address) from None
-    if not is_own and not has_token:
+        is_loopback = None
+    if is_loopback is None or not port.isdecimal() or int(port) > 65_535:
+        message = f"{name} is {address!r}, which is not an address"
+        raise ConfigError(message, help="give HOST:PORT, such as 127.0.0.1:8001; HOST is an IP address or localhost")
+    if not is_loopback and not has_token:
         message = f"{name} is {address}, which other machines can reach, but callers need no token"
         raise ConfigError(message, help="give --token-file FILE, or listen on 127.0.0.1")
-
-
-def _odd(name: str, address: str) -> ConfigError:
-    message = f"{name} is {address!r}, which is not an address"
-    return ConfigError(message, help="give HOST:PORT, such as 127.0.0.1:8001; HOST is an IP address or localhost")

@@ -1,4 +1,4 @@
-"""Hello: whether callers reach a node, asked by any caller's first bytes, which need no token and ask nothing."""
+"""Hello: a check whether callers reach a node. It sends the first bytes of an HTTP/2 client, which need no token."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from typing import Any
 
 __all__ = ["answers_hello", "is_at_door"]
 
-# RFC 9113, 3.4: what a client begins with, its settings, and with what kind of frame a server answers.
+# RFC 9113, 3.4: the client's preface and SETTINGS frame; the server replies with a SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
 _HEAD_BYTES, _KIND_AT, _SETTINGS_KIND = 9, 3, 4
 
 
 def answers_hello(address: str, wait_s: float, *, tls: bool) -> bool:
-    """Whether a server of this process answers at its address: it takes connections, and its threads are at work.
+    """Return whether a server of this process at HOST:PORT accepts connections and its threads reply.
 
-    Args:
-        address: HOST:PORT.
-        wait_s: For how long each step of it is waited for.
-        tls: Whether it speaks TLS. Whose certificate it has is not looked at: nothing is told to it.
+    Each step waits for `wait_s` at most. The certificate is not verified, because no secret is sent.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -37,7 +34,7 @@ def answers_hello(address: str, wait_s: float, *, tls: bool) -> bool:
 
 
 def is_at_door(native_node: Any, wait_s: float, *, tls: bool) -> bool:
-    """Whether a node's threads let callers in, or turn them away because callers have all its places."""
+    """Return whether a node's threads accept callers, or turn them away because all its connections are taken."""
     before = dict(native_node.refused())["connection"]
     return answers_hello(native_node.grpc, wait_s, tls=tls) or dict(native_node.refused())["connection"] != before
 

@@ -1,4 +1,4 @@
-"""WrittenBack: what a node's callers were shown, on its way to the impressions topic. Replies never wait for it."""
+"""WrittenBack: impressions of answered requests on their way to the impressions topic. Replies never wait for it."""
 
 from __future__ import annotations
 
@@ -23,30 +23,21 @@ from streamlearn.topics import Topic, Writer
 
 __all__ = ["WrittenBack"]
 
-# Events made and written at once; while they are, others wait.
+# The most events encoded and written at once; others wait meanwhile.
 _BATCH_EVENTS = 2_000
-# How long its thread waits for events before it looks whether it is to end.
+# How long the thread waits for events before it checks whether it must end.
 _TAKE_S = 0.25
-# How long until a topic that could not be opened is tried again, and between two lines that say what is lost.
-_AGAIN_S, _SAY_S = 2.0, 30.0
+# How long to wait before opening a topic again, and the least time between two warnings about dropped impressions.
+_RETRY_S, _WARN_S = 2.0, 30.0
 _LOG = logging.getLogger(__name__)
 
 
 class WrittenBack:
     """Impressions of answered requests, written by one thread.
 
-    What waits is bounded; at the bound a request is answered as ever, and its impression is dropped and counted. A
-    topic that is away, or not there yet, is tried again and again.
-
-    Args:
-        folder: The application; `impressions`, `events` and `topics` are its settings.
-        front: The native front whose requests they are.
-
-    Attributes:
-        native: What a native node notes answered requests with.
-
-    Raises:
-        ConfigError: The topics' clock is that of a replay.
+    The queue is bounded. When it is full, requests are still answered; their impressions are dropped and counted. A
+    topic that is missing or unreachable is opened again until it is there. `native` is the queue into which a native
+    node puts answered requests.
     """
 
     def __init__(self, folder: AppFolder, front: Any) -> None:
@@ -58,17 +49,17 @@ class WrittenBack:
             )
         self._folder, self._settings, self._events = folder, settings, folder.settings.events
         bounds = (folder.settings.join.logged_share, settings.waiting_events_max, settings.waiting_bytes_max)
-        self.native = native.Shown(folder.app.name, front, _described(folder.app, self._events.items_max), bounds)
+        self.native = native.Shown(folder.app.name, front, _schema(folder.app, self._events.items_max), bounds)
         self._written = counter(
             "serving", "impressions_written", "Impressions of answered requests written to the topic"
         )
-        what = "Impressions that were not written to the topic, by reason"
-        self._lost = counter("serving", "impressions_lost", what, ["reason"])
+        help = "Impressions that were not written to the topic, by reason"
+        self._lost = counter("serving", "impressions_lost", help, ["reason"])
         self._waiting = gauge(
             "serving", "impressions_waiting", "ratio", "Waiting impressions as a share of their limit"
         )
         self._counted = {"full": 0, "refused": 0}
-        self._unsaid, self._said_s = 0, -_SAY_S
+        self._unreported, self._reported_s = 0, -_WARN_S
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="impressions", daemon=True)
 
@@ -78,45 +69,45 @@ class WrittenBack:
         node.write_back(self.native)
 
     def measure(self) -> None:
-        """Set metrics, and say what was lost now and then."""
-        waiting, waiting_bytes, _, dropped, refused, said = self.native.figures()
+        """Set the metrics, and log dropped impressions from time to time."""
+        waiting, waiting_bytes, _, dropped, refused, reason = self.native.figures()
         settings = self._settings
         full = max(waiting / settings.waiting_events_max, waiting_bytes / settings.waiting_bytes_max)
         self._waiting.set(full)
-        for reason, count in (("full", dropped), ("refused", refused)):
-            more = count - self._counted[reason]
-            self._lost.labels(reason).inc(more)
-            self._counted[reason], self._unsaid = count, self._unsaid + more
-        if self._unsaid and time.monotonic() - self._said_s >= _SAY_S:
-            why = f"; the last one refused: {said}" if said else ""
-            _LOG.warning("%d impressions were dropped because the queue was full%s", self._unsaid, why)
-            self._unsaid, self._said_s = 0, time.monotonic()
+        for cause, count in (("full", dropped), ("refused", refused)):
+            new = count - self._counted[cause]
+            self._lost.labels(cause).inc(new)
+            self._counted[cause], self._unreported = count, self._unreported + new
+        if self._unreported and time.monotonic() - self._reported_s >= _WARN_S:
+            why = f"; the last one refused: {reason}" if reason else ""
+            _LOG.warning("%d impressions were dropped because the queue was full%s", self._unreported, why)
+            self._unreported, self._reported_s = 0, time.monotonic()
 
     def close(self) -> None:
-        """Write what waits, `flush_s` at most; call it when nothing is answered any more."""
+        """Write what waits, for at most `flush_s`. Call it when the node answers no more requests."""
         self._ended.set()
         self.native.close()
         self._thread.join(self._settings.flush_s)
         self.measure()
-        left = self.native.figures()[0]
+        waiting = self.native.figures()[0]
         if self._thread.is_alive():
-            _LOG.warning("shutdown took too long: %d waiting impressions, and those being sent, are lost", left)
-        self._lost.labels("ended").inc(left)
+            _LOG.warning("shutdown took too long: %d waiting impressions, and those being sent, are lost", waiting)
+        self._lost.labels("ended").inc(waiting)
 
     def _run(self) -> None:
-        said, is_over = "", False
+        logged, is_over = "", False
         while not is_over:
             try:
                 with self._folder.open_topic("impressions") as topic:
-                    said = ""
+                    logged = ""
                     is_over = self._write_to(topic)
             except StreamlearnError as error:
-                if str(error) != said:
+                if str(error) != logged:
                     _LOG.warning("impressions are not written: %s", error)
-                said, is_over = str(error), self._ended.wait(_AGAIN_S)
+                logged, is_over = str(error), self._ended.wait(_RETRY_S)
 
     def _write_to(self, topic: Topic) -> bool:
-        """Write until there is nothing more to come; false when the topic is to be opened anew."""
+        """Write until the queue has ended. Return false if the topic must be opened again."""
         record_bytes_max = min(self._events.record_bytes_max, topic.settings().record_bytes_max) - REQUEST_ID_BYTES_MAX
         linger_s = self._events.linger_ms / 1_000
         event_bytes_max = record_bytes_max - Pack.COST_BYTES - Pack.EVENT_COST_BYTES
@@ -133,12 +124,12 @@ class WrittenBack:
                     if not self._write(writer, records):
                         return self._ended.is_set()
         finally:
-            # What was collected was flushed, and what that said was told.
+            # `_write` flushed everything and reported errors.
             with suppress(StreamlearnError):
                 writer.close()
 
     def _write(self, writer: Writer, records: list[Packed]) -> bool:
-        """Write records; whether all are in the topic."""
+        """Write records and return whether the topic acknowledged all of them."""
         events, error = sum(record.events for record in records), None
         try:
             for record in records:
@@ -149,8 +140,8 @@ class WrittenBack:
         try:
             writer.flush()
         except NotDelivered as failed:
-            error, parts = failed, {partition for partition, _, _ in failed.failures}
-            lost = sum(record.events for record in records if record.partition in parts)
+            error, partitions = failed, {partition for partition, _, _ in failed.failures}
+            lost = sum(record.events for record in records if record.partition in partitions)
         if error is None:
             self._written.inc(events)
             return True
@@ -161,14 +152,14 @@ class WrittenBack:
         return False
 
 
-def _described(app: App, items_max: int) -> str:
-    """How impressions of an application are written, as text."""
+def _schema(app: App, items_max: int) -> str:
+    """Return how impressions of an application are encoded, as JSON for the native queue."""
     features = app.features
-    whole = {
+    schema = {
         "prefix": list(impression_schema(app).prefix),
         "user_segments": len(features.segments_of("user")),
         "item_segments": len(features.segments_of("item")),
         "items_max": items_max,
         "defaults": {slot.name: slot.default for slot in features.slots if slot.default is not None},
     }
-    return msgspec.json.encode(whole).decode()
+    return msgspec.json.encode(schema).decode()

@@ -1,4 +1,4 @@
-"""ModelInfer of the Open Inference Protocol: what is asked, as bytes, and what an answer's bytes hold."""
+"""ModelInfer of the Open Inference Protocol for clients: requests are encoded, answers decoded."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import numpy.typing as npt
 from streamlearn.errors import BadRecord
 from streamlearn.serving.protobuf import double, fields_of, integer, integers, integers_of, nested
 
-__all__ = ["InferAnswer", "InferRequest", "Parameter", "Tensor", "numbers_tensor", "texts_tensor"]
+__all__ = ["InferAnswer", "InferRequest", "Tensor", "numbers_tensor", "texts_tensor"]
 
-Parameter = bool | int | float | str
+_Parameter = bool | int | float | str
 
 _DATATYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8", "BOOL": "?"}
 _HELP = "check that the other side runs a compatible version"
@@ -27,13 +27,9 @@ _NAMES = {np.dtype(kind): name for name, kind in _DATATYPES.items()}
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named array as the protocol carries it.
+    """A named array with a datatype such as "INT64", "FP32" or "BYTES".
 
-    Attributes:
-        name: What the model calls it.
-        datatype: "INT64", "FP32", "BYTES", ...
-        shape: Its dimensions.
-        raw: Its values end to end, little-endian; texts each behind four bytes that say how long it is.
+    `raw` holds the values end to end, little-endian; each text follows four bytes with its length.
     """
 
     name: str
@@ -43,11 +39,7 @@ class Tensor:
 
     @property
     def numbers(self) -> npt.NDArray[Any]:
-        """Its values, where they are numbers.
-
-        Raises:
-            BadRecord: They are none, or not as many as its shape says.
-        """
+        """The values of a tensor of numbers; raises BadRecord if they do not fit its datatype and shape."""
         kind = _DATATYPES.get(self.datatype)
         is_shape = min(self.shape, default=0) >= 0
         if kind is None or not is_shape or len(self.raw) != math.prod(self.shape) * np.dtype(kind).itemsize:
@@ -57,14 +49,10 @@ class Tensor:
 
     @property
     def values(self) -> list[Any]:
-        """Its values one after another, as JSON has them: numbers, or texts.
-
-        Raises:
-            BadRecord: They are none.
-        """
+        """The values as a flat list for JSON, numbers or texts; raises BadRecord if they are neither."""
         if self.datatype != "BYTES":
-            found: list[Any] = self.numbers.reshape(-1).tolist()
-            return found
+            numbers: list[Any] = self.numbers.reshape(-1).tolist()
+            return numbers
         texts, at = [], 0
         while at < len(self.raw):
             end = at + 4 + int.from_bytes(self.raw[at : at + 4], "little")
@@ -77,76 +65,59 @@ class Tensor:
 
 
 def numbers_tensor(name: str, values: npt.NDArray[Any], shape: Sequence[int] | None = None) -> Tensor:
-    """A tensor of numbers.
-
-    Args:
-        name: What the model calls it.
-        values: int32, int64, float32, float64 or bool.
-        shape: Its dimensions; those of `values` by default.
-    """
+    """Make a tensor of int32, int64, float32, float64 or bool; its shape is that of `values` by default."""
     datatype = _NAMES[values.dtype.newbyteorder("<")]
     return Tensor(name, datatype, tuple(values.shape if shape is None else shape), values.tobytes())
 
 
 def texts_tensor(name: str, texts: Sequence[bytes], shape: Sequence[int] | None = None) -> Tensor:
-    """A tensor of texts.
-
-    Args:
-        name: What the model calls it.
-        texts: Their UTF-8.
-        shape: Its dimensions; one by default.
-    """
+    """Make a tensor of UTF-8 texts; it has one dimension by default."""
     raw = b"".join(struct.pack("<I", len(text)) + text for text in texts)
     return Tensor(name, "BYTES", (len(texts),) if shape is None else tuple(shape), raw)
 
 
 @dataclass(frozen=True)
 class InferRequest:
-    """A ModelInferRequest.
-
-    Attributes:
-        model: The model's name.
-        inputs: What it is asked with.
-        version: The version that is to answer; empty: the one that is served.
-        id: What the caller names it.
-        parameters: What is said beside the inputs.
-    """
+    """A ModelInferRequest; an empty `version` means the served one, and `id` is the caller's."""
 
     model: str
     inputs: tuple[Tensor, ...]
     version: str = ""
     id: str = ""
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, _Parameter] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Its bytes."""
+        """Encode the request for gRPC."""
         parts = [nested(1, self.model.encode())]
         parts += [nested(number, text.encode()) for number, text in ((2, self.version), (3, self.id)) if text]
-        parts += [nested(4, nested(1, name.encode()) + nested(2, _value(one))) for name, one in self.parameters.items()]
-        parts += [nested(5, _head(one)) for one in self.inputs]
-        parts += [nested(7, one.raw) for one in self.inputs]
+        parts += [
+            nested(4, nested(1, name.encode()) + nested(2, _value(value))) for name, value in self.parameters.items()
+        ]
+        parts += [nested(5, _head(tensor)) for tensor in self.inputs]
+        parts += [nested(7, tensor.raw) for tensor in self.inputs]
         return b"".join(parts)
 
     @property
     def path(self) -> str:
-        """Where it is posted over HTTP."""
+        """The path to post the request to over HTTP."""
         version = f"/versions/{quote(self.version, safe='')}" if self.version else ""
         return f"/v2/models/{quote(self.model, safe='')}{version}/infer"
 
     def body(self) -> bytes:
-        """What is posted there: JSON."""
+        """Encode the request as JSON, to post over HTTP."""
         inputs = [
-            {"name": one.name, "datatype": one.datatype, "shape": one.shape, "data": one.values} for one in self.inputs
+            {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape, "data": tensor.values}
+            for tensor in self.inputs
         ]
-        said = {"id": self.id, "parameters": dict(self.parameters)}
-        return msgspec.json.encode({name: one for name, one in said.items() if one} | {"inputs": inputs})
+        optional = {"id": self.id, "parameters": dict(self.parameters)}
+        return msgspec.json.encode({name: value for name, value in optional.items() if value} | {"inputs": inputs})
 
 
 def _head(tensor: Tensor) -> bytes:
     return nested(1, tensor.name.encode()) + nested(2, tensor.datatype.encode()) + integers(3, tensor.shape)
 
 
-def _value(value: Parameter) -> bytes:
+def _value(value: _Parameter) -> bytes:
     match value:
         case bool():
             return integer(1, value)
@@ -160,13 +131,7 @@ def _value(value: Parameter) -> bytes:
 
 @dataclass(frozen=True)
 class InferAnswer:
-    """What a ModelInferResponse holds.
-
-    Attributes:
-        model: The model that answered.
-        version: The version that did.
-        outputs: What it said, by name.
-    """
+    """A ModelInferResponse: the model and the version that answered, and the outputs by name."""
 
     model: str
     version: str
@@ -174,10 +139,10 @@ class InferAnswer:
 
     @classmethod
     def decode(cls, message: bytes) -> InferAnswer:
-        """Read one whose outputs are raw, as servers answer raw requests.
+        """Decode a response with raw outputs, which servers send to raw requests.
 
         Raises:
-            BadRecord: It is none, or its outputs are not raw.
+            BadRecord: It is not a response, or its outputs are not raw.
         """
         texts = {1: "", 2: ""}
         heads: list[bytes] = []
@@ -188,10 +153,10 @@ class InferAnswer:
             elif isinstance(value, bytes) and number in (5, 6):
                 (heads if number == 5 else raws).append(value)
         if len(heads) != len(raws):
-            found = f"an answer has {len(heads)} outputs but raw bytes for {len(raws)}"
-            raise BadRecord(found, help="only outputs in raw_output_contents can be read")
+            reason = f"an answer has {len(heads)} outputs but raw bytes for {len(raws)}"
+            raise BadRecord(reason, help="only outputs in raw_output_contents can be read")
         outputs = [_output(head, raw) for head, raw in zip(heads, raws, strict=True)]
-        return cls(texts[1], texts[2], {one.name: one for one in outputs})
+        return cls(texts[1], texts[2], {output.name: output for output in outputs})
 
 
 def _text(value: bytes) -> str:

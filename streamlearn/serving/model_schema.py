@@ -1,4 +1,4 @@
-"""Described: what the native front has to know of an application to take requests, as text."""
+"""Model schema: a model's features, labels and tables as JSON for the native front, which decodes requests by it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,19 @@ __all__ = ["described"]
 
 
 def described(features: FeatureSpec, labels: Sequence[str], tables: Sequence[str], limits: dict[str, int]) -> str:
-    """The inputs of requests and where they go.
+    """Return the schema as JSON. Its inputs are, for each side, the slots as declared, then the dense columns.
 
-    Args:
-        features: What a request holds: slots as declared, then dense columns, of each side.
-        labels: What is predicted, in the order of the scores' columns.
-        tables: Tables by name, in the order in which rows are read from them.
-        limits: `candidates_max`, `values_max` and `message_bytes_max`.
+    Labels are in the order of the columns of scores, tables in the order in which rows are read. The limits are
+    `candidates_max`, `values_max` and `message_bytes_max`.
     """
-    whole = {
+    schema = {
         "inputs": {"user": _inputs(features, "user"), "item": _inputs(features, "item")},
         "labels": list(labels),
         "tables": list(tables),
         "pack": features.pack.to_json(),
         "limits": limits,
     }
-    return msgspec.json.encode(whole).decode()
+    return msgspec.json.encode(schema).decode()
 
 
 def _inputs(features: FeatureSpec, side: Literal["user", "item"]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Fields of protobuf messages, written and read by hand: a few messages need no generated code. It knows no message."""
+"""Protobuf fields, encoded and decoded by hand: a few messages need no generated code. It knows no message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UINT64 = (1 << 64) - 1
 
 
 def varint(value: int) -> bytes:
-    """A whole number in as few bytes as it needs; negative ones as int64 has them.
+    """Encode an integer as a varint; negative ones as int64.
 
     Examples:
         >>> varint(300).hex(), len(varint(-1))
@@ -30,30 +30,30 @@ def varint(value: int) -> bytes:
 
 
 def integer(number: int, value: int) -> bytes:
-    """A field that holds a whole number."""
+    """Encode a varint field."""
     return varint(number << 3 | _VARINT) + varint(value)
 
 
 def double(number: int, packed: bytes) -> bytes:
-    """A field that holds the eight bytes of a float."""
+    """Encode a field with the eight bytes of a float."""
     return varint(number << 3 | _EIGHT) + packed
 
 
 def nested(number: int, value: bytes) -> bytes:
-    """A field that holds a text's bytes, or another message."""
+    """Encode a field with the bytes of a string or of a nested message."""
     return varint(number << 3 | _BYTES) + varint(len(value)) + value
 
 
 def integers(number: int, values: Iterable[int]) -> bytes:
-    """A field that holds several whole numbers, packed."""
+    """Encode a packed repeated field of varints."""
     return nested(number, b"".join(map(varint, values)))
 
 
 def fields_of(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The number and the value of each field: an int where it is a varint, else its bytes.
+    """Yield the number and the value of each field: an int for a varint, else its bytes.
 
     Raises:
-        BadRecord: The message ends within a field, or holds what none has.
+        BadRecord: The message ends inside a field, or has an unknown wire type.
     """
     at = 0
     while at < len(message):
@@ -68,28 +68,24 @@ def fields_of(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in _WIDTHS:
             width = _WIDTHS[kind]
         else:
-            found = f"field {number} has the unknown wire type {kind}"
-            raise _bad(found)
+            reason = f"field {number} has the unknown wire type {kind}"
+            raise _bad(reason)
         if at + width > len(message):
-            found = f"field {number} declares {width} bytes; {len(message) - at} are left"
-            raise _bad(found)
+            reason = f"field {number} declares {width} bytes; {len(message) - at} are left"
+            raise _bad(reason)
         yield number, message[at : at + width]
         at += width
 
 
 def integers_of(value: int | bytes) -> list[int]:
-    """The whole numbers of a field, packed or alone, as int64.
-
-    Raises:
-        BadRecord: They end within one.
-    """
+    """Decode the integers of a field, packed or single, as int64."""
     if isinstance(value, int):
         return [_signed(value)]
-    found, at = [], 0
+    numbers, at = [], 0
     while at < len(value):
-        one, at = _varint(value, at)
-        found.append(_signed(one))
-    return found
+        number, at = _varint(value, at)
+        numbers.append(_signed(number))
+    return numbers
 
 
 def _signed(value: int) -> int:
@@ -98,13 +94,13 @@ def _signed(value: int) -> int:
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     value = 0
-    for place, byte in enumerate(message[at : at + 10]):
-        value |= (byte & 0x7F) << 7 * place
+    for index, byte in enumerate(message[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return value & _UINT64, at + place + 1
-    found = f"the number at byte {at} does not end"
-    raise _bad(found)
+            return value & _UINT64, at + index + 1
+    reason = f"the number at byte {at} does not end"
+    raise _bad(reason)
 
 
-def _bad(found: str) -> BadRecord:
-    return BadRecord(f"not a protobuf message: {found}", help="check that the other side speaks this protocol")
+def _bad(reason: str) -> BadRecord:
+    return BadRecord(f"not a protobuf message: {reason}", help="check that the other side speaks this protocol")

@@ -1,11 +1,12 @@
-"""Sizes: how large requests and TensorBatches were, as a node or a file says, or as a distribution has them."""
+"""Sizes: how large requests and TensorBatches were, from a node, a file or a distribution."""
 
 from __future__ import annotations
 
 import math
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,22 +18,17 @@ from streamlearn.struct_decoder import from_json
 
 __all__ = ["Formed", "Histogram", "Rows", "Sizes", "lognormal", "node_sizes", "read_sizes", "summed"]
 
+# (size, count) pairs.
 Histogram = list[tuple[int, int]]
 
 _WAIT_S_MAX = 10.0
 _BYTES_MAX = 64 << 20
-# What is drawn from a distribution is counted as if so many requests had come.
+# The total count of a histogram made from a distribution.
 _DRAWN = 10_000_000
 
 
 class Formed(Struct, frozen=True):
-    """TensorBatches of one sequence length.
-
-    Attributes:
-        length: The length.
-        users: How often each number of users came.
-        candidates: How often each number of candidates came.
-    """
+    """TensorBatches of one sequence length: the counts of each number of users and of candidates."""
 
     length: int
     users: Histogram
@@ -40,28 +36,23 @@ class Formed(Struct, frozen=True):
 
 
 class Rows(Struct, frozen=True):
-    """Rows that a graph was run with.
-
-    Attributes:
-        run: All of them.
-        padding: Those that were nobody's.
-    """
+    """Rows in the runs of a graph: all, and those that were padding."""
 
     run: int
     padding: int
 
 
 class Sizes(Struct, frozen=True, kw_only=True):
-    """What a node says at `/sizes`.
+    """The reply of a node at `/sizes`.
 
     Attributes:
         users_buckets: The present ladder of the user graph.
-        candidates_buckets: That of the score graph.
+        candidates_buckets: The present ladder of the score graph.
         lengths: Sequence lengths.
-        user_us: What an execution of the user graph costs in microseconds, lists by length and then by bucket.
-        score_us: That of the score graph.
+        user_us: The cost of an execution of the user graph in microseconds, by length, then by bucket.
+        score_us: The same for the score graph.
         formed: TensorBatches by length.
-        requests: How often each number of `candidates` came, and of places of `histories`.
+        requests: The counts of each number of `candidates` and of each length of `histories`.
         user_rows: Rows of the user graph.
         score_rows: Rows of the score graph.
     """
@@ -78,83 +69,63 @@ class Sizes(Struct, frozen=True, kw_only=True):
 
 
 def node_sizes(address: str, token: str | None = None) -> Sizes:
-    """What a running node recorded since it started.
+    """Read what a running node recorded since it started.
 
-    Args:
-        address: HOST:PORT of its HTTP; `https://HOST:PORT` where it has a certificate.
-        token: What callers must say.
-
-    Raises:
-        ServiceError: It did not answer, or not with sizes.
+    `address` is HOST:PORT of its HTTP listener, or `https://HOST:PORT` if it has a certificate.
     """
     url = address if address.startswith(("http://", "https://")) else f"http://{address}"
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     try:
-        asked = urllib.request.Request(f"{url}/sizes", headers=headers)
-        with urllib.request.urlopen(asked, timeout=_WAIT_S_MAX) as answer:
-            found: bytes = answer.read(_BYTES_MAX)
+        request = urllib.request.Request(f"{url}/sizes", headers=headers)
+        with urllib.request.urlopen(request, timeout=_WAIT_S_MAX) as answer:
+            body: bytes = answer.read(_BYTES_MAX)
     except (OSError, ValueError, urllib.error.URLError) as error:
         message = f"{url}/sizes did not answer: {error}"
         raise ServiceError(message, help="give the HTTP address of a node (front.http), and its token") from None
-    return _decoded(found, f"{url}/sizes")
+    return _decoded(body, f"{url}/sizes")
 
 
 def read_sizes(path: Path) -> Sizes:
-    """Sizes of a file, as `streamlearn serve tune --save` writes them.
-
-    Raises:
-        UsageError: It cannot be read.
-        BadRecord: It holds something else.
-    """
+    """Read a file that `streamlearn serve tune --save` wrote."""
     try:
-        found = path.read_bytes()
+        text = path.read_bytes()
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}"
         raise UsageError(message, help="give a file that --save wrote") from None
-    return _decoded(found, str(path))
+    return _decoded(text, str(path))
 
 
 def summed(sizes: Sequence[Sizes]) -> Sizes:
-    """What several nodes recorded, as if they were one; costs are their means.
-
-    Raises:
-        UsageError: Their ladders differ, and so do the costs they measured.
-    """
+    """Add up the sizes of several nodes; costs are averaged."""
     first = sizes[0]
-    for one in sizes[1:]:
+    for other in sizes[1:]:
         for name in ("users_buckets", "candidates_buckets", "lengths"):
-            if getattr(one, name) != getattr(first, name):
-                message = f"{name} differs between nodes: {getattr(first, name)} and {getattr(one, name)}"
+            if getattr(other, name) != getattr(first, name):
+                message = f"{name} differs between nodes: {getattr(first, name)} and {getattr(other, name)}"
                 raise UsageError(message, help="combine only nodes with equal settings; tune others one by one")
     formed = [
         Formed(
             length,
-            _added([one.formed[at].users for one in sizes]),
-            _added([one.formed[at].candidates for one in sizes]),
+            _added([node.formed[index].users for node in sizes]),
+            _added([node.formed[index].candidates for node in sizes]),
         )
-        for at, length in enumerate(first.lengths)
+        for index, length in enumerate(first.lengths)
     ]
     return structs.replace(
         first,
-        user_us=_means([one.user_us for one in sizes]),
-        score_us=_means([one.score_us for one in sizes]),
+        user_us=_means([node.user_us for node in sizes]),
+        score_us=_means([node.score_us for node in sizes]),
         formed=formed,
-        requests={name: _added([one.requests[name] for one in sizes]) for name in first.requests},
-        user_rows=_rows([one.user_rows for one in sizes]),
-        score_rows=_rows([one.score_rows for one in sizes]),
+        requests={name: _added([node.requests[name] for node in sizes]) for name in first.requests},
+        user_rows=_rows([node.user_rows for node in sizes]),
+        score_rows=_rows([node.score_rows for node in sizes]),
     )
 
 
 def lognormal(mean: float, sigma: float, most: int) -> Histogram:
-    """How often each size comes, of a lognormal distribution, rounded, at least 1.
+    """Return the counts of sizes with a lognormal distribution, rounded, at least 1 and at most `most`.
 
-    Args:
-        mean: Its mean.
-        sigma: The spread of its logarithm.
-        most: Sizes beyond it are counted as this.
-
-    Raises:
-        UsageError: It is no distribution.
+    `sigma` is the standard deviation of the logarithm.
 
     Example:
         >>> lognormal(2.0, 0.5, 3)
@@ -173,30 +144,26 @@ def lognormal(mean: float, sigma: float, most: int) -> Histogram:
     return [(size, count) for size, count in enumerate(counts, 1) if count]
 
 
-def _decoded(found: bytes, where: str) -> Sizes:
+def _decoded(text: bytes, source: str) -> Sizes:
     try:
-        return from_json(found, Sizes)
+        return from_json(text, Sizes)
     except msgspec.DecodeError as error:
-        message = f"{where} holds no sizes: {error}"
+        message = f"{source} holds no sizes: {error}"
         raise BadRecord(message, help="use a node of this release, or a file that --save wrote") from None
 
 
 def _added(histograms: Sequence[Histogram]) -> Histogram:
-    found: dict[int, int] = {}
-    for size, count in _all(histograms):
-        found[size] = found.get(size, 0) + count
-    return sorted(found.items())
-
-
-def _all(histograms: Sequence[Histogram]) -> Iterator[tuple[int, int]]:
+    counts: Counter[int] = Counter()
     for histogram in histograms:
-        yield from histogram
+        for size, count in histogram:
+            counts[size] += count
+    return sorted(counts.items())
 
 
 def _means(costs: Sequence[list[list[float]]]) -> list[list[float]]:
     by_length = zip(*costs, strict=True)
-    return [[sum(one) / len(costs) for one in zip(*of, strict=True)] for of in by_length]
+    return [[sum(values) / len(costs) for values in zip(*nodes, strict=True)] for nodes in by_length]
 
 
 def _rows(rows: Sequence[Rows]) -> Rows:
-    return Rows(sum(one.run for one in rows), sum(one.padding for one in rows))
+    return Rows(sum(count.run for count in rows), sum(count.padding for count in rows))

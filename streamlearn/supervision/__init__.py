@@ -1,6 +1,6 @@
-"""Supervision: all processes of an application on one machine, started, started again, and stopped in order.
+"""Supervision: starts, restarts and stops all processes of an application on one machine.
 
-It imports no component: it knows their command lines, and what they say.
+It imports no component: it knows their command lines and the messages of `streamlearn.pulse`.
 """
 
 from streamlearn.supervision.claim import claimed

@@ -1,13 +1,13 @@
-"""Course: what is to be done with members, decided by what happened to them and by time. It starts and ends nothing.
+"""Course: decides what to do with members, from what happened to them and from time. It starts and ends nothing.
 
     waiting ──START──▶ starting ──ready──▶ running ──STOP──▶ stopping ──ends──▶ ended
        ▲                  │                  │                   └─KILL─▶ (ends, or is left)
-       └── wait doubles ──┴─── ends, unasked ┘
-                                   or was silent: ABORT, then KILL
+       └── wait doubles ──┴─ ends on its own ┘
+                                   or is silent: ABORT, then KILL
 
-At so many restarts within a window, or when a member says that it was asked for something impossible, all are stopped.
-Silence counts from when a member is ready, and only where somebody listened: while this process itself stood still, as
-with a machine that slept, nobody did.
+All members are stopped after too many restarts of one within a window, and when one ends with a usage error. Silence
+counts from when a member is ready. Time in which this process itself stood still, for example while the machine slept,
+does not count.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from streamlearn.versions.replica.backoff import Backoff
 
 __all__ = ["ABORTED_S_MAX", "KILLED_S_MAX", "LOOK_S_MAX", "Act", "Course", "GivenUp", "Order", "Standing", "State"]
 
-# A killed process ends at once, unless the kernel holds it, as on a disk that hangs: it is left to it then.
+# A killed process ends at once, unless the kernel holds it, for example on a disk that hangs. Then it is left.
 KILLED_S_MAX = 10.0
-# A process that hangs says where it stands, which takes no time, unless it was stopped by a signal and says nothing.
+# A hung process writes its stack traces at once, unless a signal stopped it and it can write nothing.
 ABORTED_S_MAX = 5.0
-# What is longer between two looks is time in which nobody looked.
+# If more time passes between two calls of `orders`, this process stood still, and the rest does not count as silence.
 LOOK_S_MAX = 1.0
 
 
 class State(StrEnum):
-    """Where a member is."""
+    """The state of a member."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -49,7 +49,7 @@ _ALIVE = (State.STARTING, State.RUNNING, State.STOPPING)
 
 
 class Act(StrEnum):
-    """What is to be done with a member."""
+    """An action on a member."""
 
     START = "start"
     STOP = "stop"
@@ -59,7 +59,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True)
 class Order:
-    """One thing to be done, now and once."""
+    """One action to carry out now, once, on the member `name`."""
 
     act: Act
     name: str
@@ -67,13 +67,9 @@ class Order:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """Why all are stopped though nobody asked for it.
+    """The member that was given up, which stops all, its restarts within the window, and why it does not restart again.
 
-    Attributes:
-        name: The member.
-        status: What it ended with; None where it does not even end when it is killed.
-        restarts: How often it was started again lately.
-        why: Why it is not once more.
+    `status` is None if it did not even end when it was killed.
     """
 
     name: str
@@ -84,23 +80,23 @@ class GivenUp:
 
 @dataclass
 class Standing:
-    """How one member stands.
+    """The state of one member, with its history.
 
     Attributes:
-        member: Which.
-        backoff: How long it waits before it is started again.
-        state: Where it is.
-        since_s: Since when, on the course's clock.
-        status: What it last ended with.
-        restarts: How often it was started again.
-        recent_s: When it ended unasked, within the window.
-        aborted_s: When it was told to say where it stands and end, while it has not ended.
-        killed_s: When it was last killed, while it has not ended.
+        member: The member.
+        backoff: The wait before its next start.
+        state: Its state.
+        since_s: The time of the last change of state, on the course's clock.
+        status: Its last exit status.
+        restarts: The number of its restarts.
+        recent_s: The times at which it ended on its own, within the window.
+        aborted_s: The time of its ABORT, until it has ended.
+        killed_s: The time of its last KILL, until it has ended.
         was_killed: Whether it had to be killed to stop.
-        has_spoken: Whether it said that it works since the last look.
-        silent_s: How long it has been silent.
-        silence_s_max: How long it may be; 0 for ever.
-        hangs: How often it was silent for longer.
+        has_spoken: Whether it sent a heartbeat since the last call of `orders`.
+        silent_s: The time since its last heartbeat.
+        silence_s_max: The limit of that time; 0 for no limit.
+        hangs: How often it exceeded the limit.
     """
 
     member: Member
@@ -120,43 +116,38 @@ class Standing:
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process."""
+        """Whether it has a process."""
         return self.state in _ALIVE
 
     @property
     def has_hung(self) -> bool:
-        """Whether it runs, and was silent for longer than it may be."""
+        """Whether it runs and exceeded its limit of silence."""
         return self.state is State.RUNNING and 0 < self.silence_s_max <= self.silent_s
 
     @property
     def stopped_well(self) -> bool:
-        """Whether it ended by itself, or when it was told to."""
-        # SIGTERM ends it where it came before anything was under way.
+        """Whether it ended by itself, or when it was asked to."""
+        # SIGTERM itself ends a process that has not begun its work.
         return self.state is State.ENDED and not self.was_killed and self.status in (None, 0, -signal.SIGTERM)
 
 
 class Course:
-    """Decides. Whoever asks for orders carries each out, and says what came of it.
-
-    Args:
-        members: Each a process.
-        settings: The bounds.
-        clock: What time is taken by.
+    """The decisions about all members. The caller of `orders` carries out each order and reports the result.
 
     Attributes:
-        given_up: Why all are stopped, where nobody asked for it.
+        given_up: Why all members are stopped without a request; None otherwise.
 
     Examples:
         >>> from streamlearn.testing import ManualClock
         >>> clock = ManualClock()
         >>> course = Course([Member("trainer", 1, ("train",))], UpSettings(backoff_first_ms=500), clock)
-        >>> [str(one.act) for one in course.orders()]
+        >>> [str(order.act) for order in course.orders()]
         ['start']
         >>> course.ended("trainer", -9)
         >>> course.orders()
         []
         >>> clock.sleep(0.5)
-        >>> [str(one.act) for one in course.orders()]
+        >>> [str(order.act) for order in course.orders()]
         ['start']
     """
 
@@ -164,7 +155,7 @@ class Course:
         self._settings, self._clock = settings, clock
         waits = (settings.backoff_first_ms, settings.backoff_ms_max)
         self._standings = {
-            one.name: Standing(one, Backoff(*waits, clock), since_s=clock.monotonic_s()) for one in members
+            member.name: Standing(member, Backoff(*waits, clock), since_s=clock.monotonic_s()) for member in members
         }
         assert len(self._standings) == len(members), "two members have the same name"
         self._is_stopping = self._is_killing = False
@@ -173,30 +164,32 @@ class Course:
 
     @property
     def standings(self) -> list[Standing]:
-        """How each member stands, in their order; to be read."""
+        """All members in their order; read-only."""
         return list(self._standings.values())
 
     def standing(self, name: str) -> Standing:
-        """How one member stands; to be read."""
+        """Return one member; read-only."""
         return self._standings[name]
 
     @property
     def is_stopping(self) -> bool:
-        """Whether members are being stopped, or were."""
+        """Whether all members are being stopped, or have been."""
         return self._is_stopping
 
     @property
     def is_up(self) -> bool:
-        """Whether every member is ready, or had nothing more to do."""
-        return not self._is_stopping and all(one.state in (State.RUNNING, State.ENDED) for one in self.standings)
+        """Whether every member is ready or has finished its work."""
+        return not self._is_stopping and all(
+            standing.state in (State.RUNNING, State.ENDED) for standing in self.standings
+        )
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to be done."""
-        return all(one.state in (State.ENDED, State.LEFT) for one in self.standings)
+        """Whether nothing is left to do."""
+        return all(standing.state in (State.ENDED, State.LEFT) for standing in self.standings)
 
     def orders(self) -> list[Order]:
-        """What is to be done now."""
+        """Return the actions that are due now."""
         self._listen()
         self._leave()
         if self._is_stopping:
@@ -204,36 +197,31 @@ class Course:
         return [*self._outlived(), *self._late(), *self._silent(), *self._starts()]
 
     def ready(self, name: str) -> None:
-        """Note that a member says that it is ready."""
+        """Note that a member is ready."""
         standing = self._standings[name]
         if standing.state is State.STARTING:
             self._put(standing, State.RUNNING)
             standing.has_spoken, standing.silence_s_max = True, self._settings.silence_s_max
 
     def beat(self, name: str) -> None:
-        """Note that a member says that its work goes round."""
+        """Note a heartbeat of a member."""
         self._standings[name].has_spoken = True
 
     def bear(self, name: str, silence_s_max: float) -> None:
-        """Note that a member asks for silence to be borne for so long, from its last beat on."""
+        """Note that a member asks for another limit of silence, which counts from its last heartbeat."""
         standing = self._standings[name]
         if standing.silence_s_max:
             standing.silence_s_max = silence_s_max
 
     def stopping(self, name: str) -> None:
-        """Note that a member says that it ends, which may take as long as if it was told to."""
+        """Note that a member is ending on its own. It has as much time as if it was asked to stop."""
         standing = self._standings[name]
         if standing.state is State.RUNNING:
             self.beat(name)
             self.bear(name, max(standing.silence_s_max, self._settings.stop_s_max))
 
     def ended(self, name: str, status: int) -> None:
-        """Note that a member's process has ended, or could not be started.
-
-        Args:
-            name: Which.
-            status: Its exit status; a signal's number below 0.
-        """
+        """Note that a member's process ended, or could not start; the status of a signal is its negative number."""
         standing = self._standings[name]
         assert standing.is_alive, f"{name} ended while it was {standing.state}"
         standing.status, standing.aborted_s, standing.killed_s = status, None, None
@@ -257,90 +245,91 @@ class Course:
             self._put(standing, State.WAITING)
 
     def stop(self) -> None:
-        """Have all stopped in order: one stage after another, each with its deadline."""
+        """Stop all members in order: stage by stage, each with its deadline."""
         if self._is_stopping:
             return
         self._is_stopping = True
-        for one in self.standings:
-            if one.state is State.WAITING:
-                # What ended before was another matter: it is not there to be stopped.
-                one.status = None
-                self._put(one, State.ENDED)
+        for standing in self.standings:
+            if standing.state is State.WAITING:
+                # An earlier failure is not a failure to stop.
+                standing.status = None
+                self._put(standing, State.ENDED)
 
     def kill(self) -> None:
-        """Have all killed at once."""
+        """Kill all members at once."""
         self.stop()
         self._is_killing = True
 
     def _starts(self) -> Iterator[Order]:
-        for one in self.standings:
-            is_due = one.state is State.WAITING and one.backoff.is_due
-            if is_due and all(self._standings[name].state is State.RUNNING for name in one.member.needs):
-                self._put(one, State.STARTING)
-                yield Order(Act.START, one.member.name)
+        for standing in self.standings:
+            is_due = standing.state is State.WAITING and standing.backoff.is_due
+            if is_due and all(self._standings[name].state is State.RUNNING for name in standing.member.needs):
+                self._put(standing, State.STARTING)
+                yield Order(Act.START, standing.member.name)
 
     def _late(self) -> Iterator[Order]:
         now_s = self._clock.monotonic_s()
-        for one in self.standings:
-            bound_s = one.member.ready_s_max
-            if one.state is State.STARTING and bound_s is not None and now_s - one.since_s >= bound_s:
-                yield from self._killed(one)
+        for standing in self.standings:
+            bound_s = standing.member.ready_s_max
+            if standing.state is State.STARTING and bound_s is not None and now_s - standing.since_s >= bound_s:
+                yield from self._killed(standing)
 
     def _silent(self) -> Iterator[Order]:
-        for one in self.standings:
-            if one.aborted_s is None and one.killed_s is None and one.has_hung:
-                one.aborted_s = self._clock.monotonic_s()
-                one.hangs += 1
-                yield Order(Act.ABORT, one.member.name)
+        for standing in self.standings:
+            if standing.aborted_s is None and standing.killed_s is None and standing.has_hung:
+                standing.aborted_s = self._clock.monotonic_s()
+                standing.hangs += 1
+                yield Order(Act.ABORT, standing.member.name)
 
     def _outlived(self) -> Iterator[Order]:
         now_s = self._clock.monotonic_s()
-        for one in self.standings:
-            if one.aborted_s is not None and now_s - one.aborted_s >= ABORTED_S_MAX:
-                yield from self._killed(one)
+        for standing in self.standings:
+            if standing.aborted_s is not None and now_s - standing.aborted_s >= ABORTED_S_MAX:
+                yield from self._killed(standing)
 
     def _ends(self) -> Iterator[Order]:
-        alive, now_s = [one for one in self.standings if one.is_alive], self._clock.monotonic_s()
-        stage = min((one.member.stage for one in alive), default=0)
-        for one in alive:
+        alive, now_s = [standing for standing in self.standings if standing.is_alive], self._clock.monotonic_s()
+        stage = min((standing.member.stage for standing in alive), default=0)
+        for standing in alive:
             if self._is_killing:
-                yield from self._killed(one)
-            elif one.member.stage != stage:
+                yield from self._killed(standing)
+            elif standing.member.stage != stage:
                 continue
-            elif one.state is not State.STOPPING:
-                self._put(one, State.STOPPING)
-                yield Order(Act.STOP, one.member.name)
-            elif now_s - one.since_s >= self._settings.stop_s_max:
-                yield from self._killed(one)
+            elif standing.state is not State.STOPPING:
+                self._put(standing, State.STOPPING)
+                yield Order(Act.STOP, standing.member.name)
+            elif now_s - standing.since_s >= self._settings.stop_s_max:
+                yield from self._killed(standing)
 
-    def _killed(self, one: Standing) -> Iterator[Order]:
-        if one.killed_s is None:
-            one.killed_s = self._clock.monotonic_s()
-            one.was_killed = self._is_stopping
-            yield Order(Act.KILL, one.member.name)
+    def _killed(self, standing: Standing) -> Iterator[Order]:
+        if standing.killed_s is None:
+            standing.killed_s = self._clock.monotonic_s()
+            standing.was_killed = self._is_stopping
+            yield Order(Act.KILL, standing.member.name)
 
     def _listen(self) -> None:
-        """Count silence since the last look."""
+        """Add the time since the last call to the silence of members without a heartbeat."""
         now_s = self._clock.monotonic_s()
-        for one in self.standings:
-            one.silent_s = 0.0 if one.has_spoken else one.silent_s + min(now_s - self._looked_s, LOOK_S_MAX)
-            one.has_spoken = False
+        elapsed_s = min(now_s - self._looked_s, LOOK_S_MAX)
+        for standing in self.standings:
+            standing.silent_s = 0.0 if standing.has_spoken else standing.silent_s + elapsed_s
+            standing.has_spoken = False
         self._looked_s = now_s
 
     def _leave(self) -> None:
         now_s = self._clock.monotonic_s()
-        for one in self.standings:
-            if one.is_alive and one.killed_s is not None and now_s - one.killed_s >= KILLED_S_MAX:
-                one.status = None
-                self._put(one, State.LEFT)
+        for standing in self.standings:
+            if standing.is_alive and standing.killed_s is not None and now_s - standing.killed_s >= KILLED_S_MAX:
+                standing.status = None
+                self._put(standing, State.LEFT)
                 if not self._is_stopping:
-                    self._give_up(one, f"it did not end within {KILLED_S_MAX:g} s of SIGKILL")
+                    self._give_up(standing, f"it did not end within {KILLED_S_MAX:g} s of SIGKILL")
 
-    def _give_up(self, one: Standing, why: str) -> None:
-        self.given_up = GivenUp(one.member.name, one.status, len(one.recent_s), why)
-        if one.state is not State.LEFT:
-            self._put(one, State.ENDED)
+    def _give_up(self, standing: Standing, why: str) -> None:
+        self.given_up = GivenUp(standing.member.name, standing.status, len(standing.recent_s), why)
+        if standing.state is not State.LEFT:
+            self._put(standing, State.ENDED)
         self.stop()
 
-    def _put(self, one: Standing, state: State) -> None:
-        one.state, one.since_s = state, self._clock.monotonic_s()
+    def _put(self, standing: Standing, state: State) -> None:
+        standing.state, standing.since_s = state, self._clock.monotonic_s()

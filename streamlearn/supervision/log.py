@@ -1,4 +1,4 @@
-"""MemberLog: what one member says, in files of bounded size; its last lines are kept at hand."""
+"""MemberLog: the output of one member, in files of bounded size; its last lines stay in memory."""
 
 from __future__ import annotations
 
@@ -12,34 +12,25 @@ from streamlearn.settings.up import UpSettings
 
 __all__ = ["LINE_BYTES_MAX", "MemberLog"]
 
-# A longer line becomes several.
+# Longer lines are split.
 LINE_BYTES_MAX = 1 << 16
 _TAIL_LINES = 20
 _TAIL_CHARS = 500
 
 
 class _File(RotatingFileHandler):
-    """A file that no error of the disk comes out of: whoever reads a pipe must go on reading it."""
+    """A file that raises no disk errors: the reader of a pipe must go on reading."""
 
     lost = 0
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Count it; see `logging`."""
+        """Count the lost line."""
         del record
         self.lost += 1
 
 
 class MemberLog:
-    """A log that goes on where it was.
-
-    Args:
-        folder: Where `NAME.log` and the older `NAME.log.1` and so on are.
-        name: The member's.
-        settings: How large files become, and how many are kept.
-
-    Attributes:
-        path: The file that is being written.
-    """
+    """The log of a member, appended to `NAME.log` in a folder; older files are `NAME.log.1` and so on."""
 
     def __init__(self, folder: Path, name: str, settings: UpSettings) -> None:
         self.path = folder / f"{name}.log"
@@ -50,21 +41,21 @@ class MemberLog:
 
     @property
     def lost_lines(self) -> int:
-        """Lines that could not be written, as on a full disk."""
+        """Lines that could not be written, for example on a full disk."""
         return self._file.lost
 
     @property
     def tail(self) -> list[str]:
-        """The last lines since `begin`, each cut where it is long."""
+        """The last lines since `begin`, truncated."""
         return list(self._tail)
 
     def begin(self, words: str) -> None:
-        """Say that a new process begins, and forget the lines of the one before."""
+        """Write that a new process starts, and clear the tail."""
         self._tail.clear()
         self._write(f"--- {words}")
 
     def take(self, line: bytes) -> str:
-        """Write a line; gives it as text."""
+        """Write a line and return it as text."""
         text = line.decode(errors="backslashreplace").rstrip()
         self._write(text)
         if text:
@@ -73,7 +64,7 @@ class MemberLog:
 
     def close(self) -> None:
         """Close the file."""
-        with suppress(OSError):  # what was not written by now is lost, and was counted
+        with suppress(OSError):  # lines that could not be written were counted
             self._file.close()
 
     def _write(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Member: one process of a running application, as it is planned. Whether it runs is not known here."""
+"""Member: one planned process of a running application. It does not know whether the process runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 __all__ = ["INGEST", "NODES", "SHARDS", "TRAINER", "Member"]
 
-# The order in which members are stopped. Who takes work in is stopped before who does it: ingest writes what is due,
-# the trainer learns what is there and publishes it, nodes answer until then and take that version; shards are needed to
-# the last, for without them the trainer's last version cannot be sealed.
+# The stages in which members are stopped, producers first: ingest writes what is due, the trainer learns and publishes
+# it, and nodes answer until then and take that version. Shards are last, because the trainer needs them to seal its
+# last version.
 INGEST, TRAINER, NODES, SHARDS = range(4)
 
 
@@ -18,13 +18,13 @@ class Member:
     """One process.
 
     Attributes:
-        name: Its own among the members, such as `node-1`; its log is named after it.
-        stage: When it is stopped: `INGEST` first, `SHARDS` last.
+        name: Its unique name, such as `node-1`, and that of its log.
+        stage: The stage in which it is stopped, from `INGEST` to `SHARDS`.
         command: Program and arguments.
-        needs: Members that are to be ready before it is started.
-        may_end: Whether an end with status 0 or 3 is right, as its input may end.
-        ready_s_max: How long it may take until it says that it is ready; None where it bounds itself.
-        where: Its addresses, by what answers there.
+        needs: Members that must be ready before it starts.
+        may_end: Whether it may end with status 0 or 3, as when its input ends.
+        ready_s_max: The time it has to become ready; None if it has a limit of its own.
+        where: Its addresses by protocol.
     """
 
     name: str

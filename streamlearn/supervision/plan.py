@@ -1,4 +1,4 @@
-"""Plan: which processes an application is run by on this machine, their commands, and where each answers."""
+"""Plan: the processes of an application on this machine, with their commands and addresses."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from streamlearn.errors import ServiceError, UsageError
 from streamlearn.supervision.member import INGEST, NODES, SHARDS, TRAINER, Member
 from streamlearn.supervision.ports import LOOPBACK, free_ports, is_taken
 
-__all__ = ["NODE_PORTS_STEP", "Asked", "Plan", "planned"]
+__all__ = ["Asked", "Plan", "planned"]
 
-# A node's configured ports are so far from those of the node before it.
-NODE_PORTS_STEP = 10
+# The distance between the configured ports of two nodes.
+_NODE_PORTS_STEP = 10
 _PORT_MAX = 65_535
 _SHARDS_MAX = 64
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asks for beyond settings.
+    """Options of the command line beside the settings.
 
     Attributes:
-        changes: Settings laid over app.toml, which every process is told too.
-        nodes: Serving nodes; `up.nodes` when None.
-        shards: Shards on this machine; as many as `ps.addresses` has here when None.
-        token_file: Holds what callers of nodes must say.
-        shards_token_file: Holds what shards must be told.
-        tls: Certificates and their key, of nodes.
+        changes: Settings that override app.toml; every process gets them.
+        nodes: The number of serving nodes; `up.nodes` if None.
+        shards: The number of shards on this machine; if None, those of `ps.addresses` that are here.
+        token_file: The file with the token for callers of nodes.
+        shards_token_file: The file with the token of the shards.
+        tls: Files of the nodes' certificate and key.
     """
 
     changes: tuple[str, ...] = ()
@@ -45,12 +45,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run.
-
-    Attributes:
-        members: The processes, those first that others need.
-        metrics_port: Where `up` serves metrics of its own.
-    """
+    """The processes to run, dependencies first, and the port of the metrics of `up` itself."""
 
     members: tuple[Member, ...]
     metrics_port: int
@@ -62,18 +57,7 @@ def planned(
     free: Callable[[int], Sequence[int]] = free_ports,
     taken: Callable[[int, str], bool] = is_taken,
 ) -> Plan:
-    """Plan the processes of an application.
-
-    Args:
-        folder: The application, with its settings.
-        asked: What else was asked for.
-        free: Gives ports of the loopback address that are free.
-        taken: Whether a port of a host is taken.
-
-    Raises:
-        UsageError: What is asked for contradicts itself.
-        ServiceError: An address is taken.
-    """
+    """Plan the processes of an application; `free` and `taken` are used to find and check ports."""
     settings = folder.settings
     nodes = settings.up.nodes if asked.nodes is None else asked.nodes
     ports = _Ports(free)
@@ -84,42 +68,41 @@ def planned(
     grpc = _node_addresses("front.listen", settings.front.listen, nodes, ports)
     http = _node_addresses("front.http", settings.front.http, nodes, ports) if settings.front.http else [""] * nodes
     metrics = _metrics_ports(settings.telemetry.metrics_port, 3 + len(here) + nodes, ports)
-    _check_free(
-        [*(one for _, one in here), *grpc, *filter(None, http), *(f"{LOOPBACK}:{one}" for one in metrics)], taken
-    )
+    shards_here, metrics_addresses = [address for _, address in here], [f"{LOOPBACK}:{port}" for port in metrics]
+    _check_free([*shards_here, *grpc, *filter(None, http), *metrics_addresses], taken)
     changes = [*asked.changes]
     if shards:
         changes.append(f"ps.addresses={json.dumps(shards)}")
-    made = _Made(folder, asked, changes, iter(metrics[1:]))
-    members = [made.shard(number, len(shards), address) for number, address in here]
-    needs = tuple(one.name for one in members)
-    members += [made.ingest(), made.trainer(needs)]
-    members += [made.node(number, *where) for number, where in enumerate(zip(grpc, http, strict=True), 1)]
+    commands = _Commands(folder, asked, changes, iter(metrics[1:]))
+    members = [commands.shard(number, len(shards), address) for number, address in here]
+    needs = tuple(member.name for member in members)
+    members += [commands.ingest(), commands.trainer(needs)]
+    members += [commands.node(number, *addresses) for number, addresses in enumerate(zip(grpc, http, strict=True), 1)]
     return Plan(tuple(members), metrics[0])
 
 
 class _Ports:
-    """Ports that are free and were not given to another."""
+    """Free ports, each returned once."""
 
     def __init__(self, free: Callable[[int], Sequence[int]]) -> None:
         self._free, self._given = free, set[int]()
 
     def take(self) -> int:
-        """One more."""
+        """Return another one."""
         while (port := self._free(1)[0]) in self._given:
             pass
         self._given.add(port)
         return port
 
 
-class _Made:
-    """Members of one application."""
+class _Commands:
+    """Makes the members of one application, each with the next port of `metrics`."""
 
     def __init__(self, folder: AppFolder, asked: Asked, changes: Sequence[str], metrics: Iterator[int]) -> None:
         self._folder, self._asked, self._changes, self._metrics = folder, asked, changes, metrics
 
     def shard(self, number: int, count: int, address: str) -> Member:
-        """One shard of the parameter server."""
+        """Return a shard of the parameter server."""
         words = ["ps", "--app", str(self._folder.folder), "--shard", f"{number}/{count}", "--listen", address]
         words += _option("--token-file", self._asked.shards_token_file)
         command, where = self._command(words)
@@ -127,26 +110,26 @@ class _Made:
         return Member(f"shard-{number}", SHARDS, command, ready_s_max=start_s_max, where={"frames": address, **where})
 
     def ingest(self) -> Member:
-        """Ingest, which ends with its topics."""
+        """Return ingest, which ends when its topics do."""
         command, where = self._command(["ingest", str(self._folder.folder)])
         return Member("ingest", INGEST, command, may_end=True, where=where)
 
     def trainer(self, needs: tuple[str, ...]) -> Member:
-        """The trainer, with its publisher."""
+        """Return the trainer, with its publisher."""
         words = ["train", str(self._folder.folder), *_option("--token-file", self._asked.shards_token_file)]
         command, where = self._command(words)
         return Member("trainer", TRAINER, command, needs=needs, where=where)
 
     def node(self, number: int, grpc: str, http: str) -> Member:
-        """One serving node; it gives up by itself when it is not ready in time."""
+        """Return a serving node, which ends by itself if it is not ready in time."""
         name = f"node-{number}"
         words = ["serve", str(self._folder.folder), "--name", name, "--listen", grpc, "--http", http or "none"]
         words += _option("--token-file", self._asked.token_file)
         if self._asked.tls is not None:
             words += ["--tls-cert", str(self._asked.tls[0]), "--tls-key", str(self._asked.tls[1])]
         command, where = self._command(words)
-        asked = {"grpc": grpc, "http": http} if http else {"grpc": grpc}
-        return Member(name, NODES, command, where={**asked, **where})
+        addresses = {"grpc": grpc, "http": http} if http else {"grpc": grpc}
+        return Member(name, NODES, command, where={**addresses, **where})
 
     def _command(self, words: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
         port = next(self._metrics)
@@ -156,7 +139,7 @@ class _Made:
 
 
 def _shard_addresses(configured: Sequence[str], count: int | None, ports: _Ports) -> list[str]:
-    """Addresses of all shards, here and elsewhere."""
+    """Return the addresses of all shards, on this machine and on others."""
     if count and configured and count != len(configured):
         message = f"--shards asks for {count}, but ps.addresses names {len(configured)}: {', '.join(configured)}"
         raise UsageError(message, help="leave --shards out to start those that are on this machine")
@@ -169,19 +152,19 @@ def _shard_addresses(configured: Sequence[str], count: int | None, ports: _Ports
 
 
 def _node_addresses(name: str, configured: str, count: int, ports: _Ports) -> list[str]:
-    """Where nodes serve: at the configured port and `NODE_PORTS_STEP` apart from there on, or at free ones for 0."""
+    """Return the addresses of nodes: `_NODE_PORTS_STEP` apart from the configured port on, or free ports if it is 0."""
     host, port = _parted(name, configured)
     if port == 0:
         return [f"{host}:{ports.take()}" for _ in range(count)]
-    highest = port + NODE_PORTS_STEP * (count - 1)
+    highest = port + _NODE_PORTS_STEP * (count - 1)
     if highest > _PORT_MAX:
         message = f"{count} nodes from {name} = {configured} on would need port {highest}"
         raise UsageError(message, help="choose a lower port, or 0 for free ports")
-    return [f"{host}:{port + NODE_PORTS_STEP * at}" for at in range(count)]
+    return [f"{host}:{port + _NODE_PORTS_STEP * index}" for index in range(count)]
 
 
 def _metrics_ports(first: int, count: int, ports: _Ports) -> list[int]:
-    """A port for `up` and one for each process."""
+    """Return a port for `up` and one for each process."""
     if first == 0:
         return [ports.take() for _ in range(count)]
     if first + count - 1 > _PORT_MAX:
@@ -218,7 +201,7 @@ def _parted(name: str, address: str) -> tuple[str, int]:
 
 
 def _is_here(address: str) -> bool:
-    """Whether an address is one that this machine alone reaches."""
+    """Return whether only this machine can reach an address."""
     if address.startswith("unix:"):
         return True
     host = address.rpartition(":")[0].strip("[]")

@@ -1,4 +1,4 @@
-"""Free ports of the loopback address, and how to tell that one is taken."""
+"""Ports: free ports of the loopback address, and a check whether a port is taken."""
 
 from __future__ import annotations
 
@@ -18,39 +18,27 @@ _CLIENT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int) -> Sequence[int]:
-    """Ports of the loopback address that nobody listens on.
+    """Return different ports of the loopback address that nothing listens on.
 
-    They lie below the range that the ends of clients' connections are given from: a client that keeps
-    connecting to a killed server on a port of that range may be given the same port as its own end, reach
-    itself, and so keep the server from ever coming back.
-
-    Args:
-        count: How many, all different.
-
-    Raises:
-        ServiceError: None was found.
+    They are below the range of the kernel's ports for clients. A client that keeps connecting to a killed server on a
+    port of that range may get the same port for itself, reach itself, and so keep the server from coming back.
     """
     highest = _client_range_start()
-    found: list[int] = []
+    ports: list[int] = []
     for _ in range(_PICKS_MAX):
-        if len(found) == count:
-            return found
+        if len(ports) == count:
+            return ports
         port = _LOWEST + secrets.randbelow(highest - _LOWEST)
-        if port not in found and not is_taken(port):
-            found.append(port)
-    message = f"found {len(found)} of {count} free ports between {_LOWEST} and {highest} on {LOOPBACK}"
+        if port not in ports and not is_taken(port):
+            ports.append(port)
+    message = f"found {len(ports)} of {count} free ports between {_LOWEST} and {highest} on {LOOPBACK}"
     raise ServiceError(message, help="end a process that listens there, or name a port")
 
 
 def is_taken(port: int, host: str = LOOPBACK) -> bool:
-    """Whether somebody listens on that port.
-
-    Args:
-        port: The port.
-        host: An address of this machine.
-    """
+    """Return whether something listens on a port of an address of this machine."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # As servers do: an old connection's leftovers are not a listener.
+        # Servers set this too: remains of an old connection are not a listener.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

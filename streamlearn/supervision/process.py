@@ -1,4 +1,4 @@
-"""MemberProcess: a member's process from its start to its end. When it is started and ended is decided elsewhere."""
+"""MemberProcess: the process of a member, from its start to its end. It does not decide when to start or end."""
 
 from __future__ import annotations
 
@@ -13,45 +13,37 @@ from datetime import UTC, datetime
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.supervision import tether
-from streamlearn.supervision.ear import Ear
 from streamlearn.supervision.log import LINE_BYTES_MAX, MemberLog
 from streamlearn.supervision.member import Member
+from streamlearn.supervision.pulse_receiver import PulseReceiver
 
 __all__ = ["MemberProcess", "how_ended"]
 
-# What it started itself may hold its output open a little longer.
-_LAST_WORDS_S_MAX = 5.0
+# Processes that the member started may hold its output open a little longer.
+_LAST_LINES_S_MAX = 5.0
 
 
 class MemberProcess:
-    """A process in a session of its own, so that Ctrl-C does not reach it, and that the kernel ends with this one.
+    """A process in its own session, so that Ctrl-C does not reach it. The kernel kills it when this process ends.
 
-    Make it in the main thread: the kernel ends it with the thread that made it.
-
-    Args:
-        member: What it is.
-        log: Where what it writes goes.
-        silence_s_max: How often it is asked to say that it works; 0 for never.
-        clock: What the time of its start is taken by.
-
-    Raises:
-        OSError: The system has no room for it.
+    Make it in the main thread: the kernel kills it when the thread that made it ends. It must send heartbeats within
+    `silence_s_max`, unless that is 0. Raises OSError if the system cannot start another process.
     """
 
     def __init__(self, member: Member, log: MemberLog, silence_s_max: float = 0.0, clock: Clock = SYSTEM_CLOCK) -> None:
         assert threading.current_thread() is threading.main_thread()
-        self._log, self._ear = log, Ear()
+        self._log, self._pulse = log, PulseReceiver()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *member.command],
-                env=self._ear.environ(silence_s_max),
+                env=self._pulse.environ(silence_s_max),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         except OSError:
-            self._ear.close()
+            self._pulse.close()
             raise
         at = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC).isoformat(timespec="seconds")
         log.begin(f"{member.name} started as pid {self.pid} at {at}")
@@ -60,23 +52,23 @@ class MemberProcess:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The process id."""
         return self._process.pid
 
-    def words(self) -> Iterator[tuple[str, str]]:
-        """What it has said of itself since the last time; see `Ear`."""
-        return self._ear.words(self.pid)
+    def messages(self) -> Iterator[tuple[str, str]]:
+        """Yield the messages that it sent since the last call; see `PulseReceiver`."""
+        return self._pulse.messages(self.pid)
 
     def poll(self) -> int | None:
-        """Its exit status, once it has ended and with it all that it left in its session's group."""
+        """Return its exit status once it has ended; then kill the rest of its process group."""
         if self._process.returncode is None:
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return None
-            # As long as it was not waited for its number is nobody else's.
+            # Until `wait`, no other process can get its id.
             self.kill()
             self._process.wait()
-            self._reader.join(_LAST_WORDS_S_MAX)
-            self._ear.close()
+            self._reader.join(_LAST_LINES_S_MAX)
+            self._pulse.close()
         return self._process.returncode
 
     def stop(self) -> None:
@@ -85,12 +77,12 @@ class MemberProcess:
             os.kill(self.pid, signal.SIGTERM)
 
     def abort(self) -> None:
-        """Have it write where each of its threads stands, and end: Python's `faulthandler` does."""
+        """End it; Python's `faulthandler` writes the stack of each thread to its log."""
         if self._process.returncode is None:
             os.kill(self.pid, signal.SIGABRT)
 
     def kill(self) -> None:
-        """End it and what is in its group."""
+        """Kill it and its process group."""
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -104,7 +96,7 @@ class MemberProcess:
 
 
 def how_ended(status: int | None) -> str:
-    """A status as people say it.
+    """Return an exit status as text.
 
     Examples:
         >>> how_ended(1), how_ended(-9), how_ended(None)

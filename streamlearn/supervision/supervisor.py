@@ -1,4 +1,4 @@
-"""Supervisor: carries out what its course orders, and tells it what came of it. It decides nothing itself."""
+"""Supervisor: carries out the orders of its course and reports the results to it. It decides nothing itself."""
 
 from __future__ import annotations
 
@@ -29,13 +29,9 @@ _DIGITS_MAX = 20  # of 64 bits
 
 @dataclass(frozen=True)
 class Seen:
-    """What is shown of a member.
+    """A member for display: its state since `age_s`, its process and the last line of its log.
 
-    Attributes:
-        standing: How it stands; to be read at once.
-        pid: Its process's number, while there is one.
-        age_s: Since when it is in its state.
-        said: The last line it said.
+    `standing` belongs to the course, which changes it later.
     """
 
     standing: Standing
@@ -46,33 +42,21 @@ class Seen:
 
 @dataclass(frozen=True)
 class Signals:
-    """What a person asks for while it runs.
-
-    Attributes:
-        stop: Set when all are to be stopped in order.
-        kill: Set when all are to be killed.
-    """
+    """Requests from outside: `stop` stops all members in order, `kill` kills them."""
 
     stop: Event
     kill: Event
 
 
 class Supervisor:
-    """Runs members until they have ended; use it in the main thread.
-
-    Args:
-        members: The processes.
-        settings: The bounds.
-        logs: The folder of their logs, which is there.
-        clock: What time is taken by.
-    """
+    """Runs members until they have ended; use it in the main thread. `logs` is an existing folder for their logs."""
 
     def __init__(
         self, members: Sequence[Member], settings: UpSettings, logs: Path, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._clock, self._settings = clock, settings
         self._course = Course(members, settings, clock)
-        self._logs = {one.name: MemberLog(logs, one.name, settings) for one in members}
+        self._logs = {member.name: MemberLog(logs, member.name, settings) for member in members}
         self._meters = Meters(settings)
         self._processes: dict[str, MemberProcess] = {}
 
@@ -82,22 +66,19 @@ class Supervisor:
         show: Callable[[Sequence[Seen]], None] = lambda _: None,
         when_up: Callable[[], None] = lambda: None,
     ) -> list[dict[str, Any]]:
-        """Run until all have ended; gives a line for each of what became of it.
+        """Run until all members have ended, and return a row with the result of each.
 
-        Args:
-            signals: What is asked for meanwhile.
-            show: Is told how all stand, again and again.
-            when_up: Called once, when all are ready.
+        `show` is called several times a second with the state of all; `when_up` once, when all are ready.
 
         Raises:
             ServiceError: A member was given up.
-            PartlyDone: Some did not stop as they should.
+            PartlyDone: Some members did not stop cleanly.
         """
         was_up = False
         try:
             while not self._course.is_over:
-                self._listen(signals)
-                self._hear()
+                self._pass_on(signals)
+                self._receive()
                 self._reap()
                 PULSE.beat()
                 for order in self._course.orders():
@@ -108,13 +89,13 @@ class Supervisor:
                     was_up = True
                     when_up()
                 if not self._course.is_over:
-                    asked = signals.kill if self._course.is_stopping else signals.stop
-                    asked.wait(_QUIET_LOOK_S if self._course.is_up else _LOOK_S)
+                    next_signal = signals.kill if self._course.is_stopping else signals.stop
+                    next_signal.wait(_QUIET_LOOK_S if self._course.is_up else _LOOK_S)
         finally:
             self._kill_all()
         return self._report()
 
-    def _listen(self, signals: Signals) -> None:
+    def _pass_on(self, signals: Signals) -> None:
         if signals.stop.is_set() and not self._course.is_stopping:
             _LOG.info("stopping: ingest, then the trainer, then nodes, then shards")
             PULSE.stopping()
@@ -122,17 +103,18 @@ class Supervisor:
         if signals.kill.is_set():
             self._course.kill()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
+        """Pass the messages of all processes on to the course."""
         for name, process in self._processes.items():
-            for word, value in process.words():
-                if word == "READY" and self._course.standing(name).state is State.STARTING:
+            for message, value in process.messages():
+                if message == "READY" and self._course.standing(name).state is State.STARTING:
                     self._course.ready(name)
                     _LOG.info("%s is ready", name, extra=dict(self._course.standing(name).member.where))
-                elif word == "WATCHDOG":
+                elif message == "WATCHDOG":
                     self._course.beat(name)
-                elif word == "WATCHDOG_USEC" and value.isdecimal() and len(value) < _DIGITS_MAX:
+                elif message == "WATCHDOG_USEC" and value.isdecimal() and len(value) < _DIGITS_MAX:
                     self._course.bear(name, int(value) / 1e6)
-                elif word == "STOPPING":
+                elif message == "STOPPING":
                     self._course.stopping(name)
 
     def _reap(self) -> None:
@@ -143,13 +125,13 @@ class Supervisor:
                 self._end(name, status)
 
     def _end(self, name: str, status: int) -> None:
-        """Tell the course, and people what it makes of it."""
+        """Report the end of a member to the course, and log the course's decision."""
         self._course.ended(name, status)
         standing, how = self._course.standing(name), how_ended(status)
         if standing.state is State.WAITING:
             wait_s, times = standing.backoff.left_s, len(standing.recent_s)
-            said = f"{times} of {self._settings.restarts_max} restarts in {self._settings.restarts_window_s:g} s"
-            _LOG.warning("%s ended with %s; it restarts in %.1f s (%s)", name, how, wait_s, said)
+            count = f"{times} of {self._settings.restarts_max} restarts in {self._settings.restarts_window_s:g} s"
+            _LOG.warning("%s ended with %s; it restarts in %.1f s (%s)", name, how, wait_s, count)
         elif self._course.given_up is not None and self._course.given_up.name == name:
             _LOG.error("%s ended with %s; giving it up and stopping all processes", name, how)
         elif not self._course.is_stopping:
@@ -173,53 +155,58 @@ class Supervisor:
             self._processes[name].kill()
 
     def _start(self, member: Member) -> None:
+        log = self._logs[member.name]
         try:
-            silence_s_max = self._settings.silence_s_max
-            process = MemberProcess(member, self._logs[member.name], silence_s_max, self._clock)
+            process = MemberProcess(member, log, self._settings.silence_s_max, self._clock)
         except OSError as error:
-            self._logs[member.name].take(f"it could not be started: {error.strerror}".encode())
+            log.take(f"it could not be started: {error.strerror}".encode())
             self._end(member.name, _NOT_STARTED)
             return
         self._processes[member.name] = process
-        _LOG.info("started %s", member.name, extra={"pid": process.pid, "log": str(self._logs[member.name].path)})
+        _LOG.info("started %s", member.name, extra={"pid": process.pid, "log": str(log.path)})
 
     def _seen(self) -> list[Seen]:
-        now_s, found = self._clock.monotonic_s(), []
-        for one in self._course.standings:
-            process, tail = self._processes.get(one.member.name), self._logs[one.member.name].tail
+        now_s, seen = self._clock.monotonic_s(), []
+        for standing in self._course.standings:
+            process, tail = self._processes.get(standing.member.name), self._logs[standing.member.name].tail
             pid = None if process is None else process.pid
-            found.append(Seen(one, pid, now_s - one.since_s, tail[-1] if tail else ""))
-        return found
+            seen.append(Seen(standing, pid, now_s - standing.since_s, tail[-1] if tail else ""))
+        return seen
 
     def _report(self) -> list[dict[str, Any]]:
         if self._course.given_up is not None:
             raise self._failure(self._course.given_up)
-        odd = [one for one in self._course.standings if not one.stopped_well]
+        standings = self._course.standings
+        odd = [standing for standing in standings if not standing.stopped_well]
         if odd:
-            said = "; ".join(f"{one.member.name} ended with {how_ended(one.status)}" for one in odd)
-            message = f"{len(odd)} of {len(self._course.standings)} processes did not stop cleanly: {said}"
+            ends = "; ".join(f"{standing.member.name} ended with {how_ended(standing.status)}" for standing in odd)
+            message = f"{len(odd)} of {len(standings)} processes did not stop cleanly: {ends}"
             raise PartlyDone(
                 message,
                 help="see their logs; raise up.stop_s_max if one was killed for taking too long. Unfinished "
                 "work continues after the next start",
             )
         return [
-            {"process": one.member.name, "ended": "" if one.status is None else how_ended(one.status),
-             "restarts": one.restarts, "log": str(self._logs[one.member.name].path)}
-            for one in self._course.standings
-        ]  # fmt: skip
+            {
+                "process": standing.member.name,
+                "ended": "" if standing.status is None else how_ended(standing.status),
+                "restarts": standing.restarts,
+                "log": str(self._logs[standing.member.name].path),
+            }
+            for standing in standings
+        ]
 
     def _failure(self, given_up: GivenUp) -> ServiceError:
         log = self._logs[given_up.name]
-        words = "\n".join(f"  {line}" for line in log.tail) or "  (its log is empty)"
+        lines = "\n".join(f"  {line}" for line in log.tail) or "  (its log is empty)"
         message = (
             f"{given_up.name} ended with {how_ended(given_up.status)} after {given_up.restarts} restarts, and "
-            f"was given up: {given_up.why}. The end of its log:\n{words}"
+            f"was given up: {given_up.why}. The end of its log:\n{lines}"
         )
         return ServiceError(message, help=f"fix the cause, then run `streamlearn up` again; its log is {log.path}")
 
     def _kill_all(self) -> None:
-        """What an error of this process's own would leave behind."""
+        """Kill the processes that are left after an error in this process, and close all logs."""
         for process in self._processes.values():
             process.kill()
         for log in self._logs.values():

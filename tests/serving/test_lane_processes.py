@@ -22,8 +22,8 @@ from streamlearn.errors import LaneLost, StreamlearnError, UsageError
 from streamlearn.models import load_graphs
 from streamlearn.serving import Bucket, Lanes, Work
 from streamlearn.serving.lanes.lane_kind import Made
-from streamlearn.serving.lanes.lane_life import LaneLife
-from streamlearn.serving.lanes.lane_orders import Lying
+from streamlearn.serving.lanes.lane_orders import TensorSpan
+from streamlearn.serving.lanes.lane_process import LaneProcess
 from streamlearn.serving.lanes.lane_processes import LaneProcesses, LaneWeights
 from streamlearn.serving.lanes.slab import places_of
 from streamlearn.settings import ServingSettings
@@ -117,18 +117,18 @@ class Farm:
         found = []
         for one in (*work.user, work.user_index, *work.item):
             data = np.asarray(one).tobytes()
-            found.append(Lying(self._used, one.shape))
+            found.append(TensorSpan(self._used, one.shape))
             self.slabs[self._used : self._used + len(data)] = data
             (_, used) = places_of([len(data)])
             self._used += used
         users = len(work.user)
         return work._replace(user=found[:users], user_index=found[users], item=found[users + 1 :])
 
-    def lives(self) -> list[LaneLife]:
+    def lives(self) -> list[LaneProcess]:
         """The processes, once each lane has one."""
-        wait_until(lambda: all(lane.life is not None and not lane.life.is_over for lane in self.processes.places),
+        wait_until(lambda: all(lane.process is not None and not lane.process.is_over for lane in self.processes.places),
                    "a process for each lane", WAIT_S)  # fmt: skip
-        found = [lane.life for lane in self.processes.places]
+        found = [lane.process for lane in self.processes.places]
         assert all(life is not None for life in found)
         return [life for life in found if life is not None]
 
@@ -174,7 +174,7 @@ def farm(exported: Path) -> Iterator[Farm]:
     try:
         yield Farm(processes, source, exported, mmap.mmap(slabs, SLAB_BYTES))
     finally:
-        pids = [life.process_id for lane in processes.places if (life := lane.life) is not None]
+        pids = [life.process_id for lane in processes.places if (life := lane.process) is not None]
         source.end()
         processes.end()
         assert lanes.join(WAIT_S)
@@ -229,7 +229,7 @@ def test_work_that_a_process_cannot_score_fails_alone(farm: Farm) -> None:
     made = farm.make("logistic")
     _, works = farm.version(made, "logistic", 1)
     work, wanted = works[0]
-    odd = work._replace(user_index=Lying(work.user_index.at, (5,)))
+    odd = work._replace(user_index=TensorSpan(work.user_index.at, (5,)))
     with farm.load(works):
         farm.source.works = [*works, (odd, wanted)]
         wait_until(lambda: farm.source.failed, "a failure", WAIT_S)
@@ -260,7 +260,7 @@ def test_a_process_that_is_killed_under_load_is_replaced_and_another_does_its_wo
         retries, failures = counted("retries"), counted("failures")
         farm.halt(0)
         os.kill(before[0].process_id, signal.SIGKILL)
-        wait_until(lambda: farm.processes.places[0].life is not before[0], "another process", WAIT_S)
+        wait_until(lambda: farm.processes.places[0].process is not before[0], "another process", WAIT_S)
         after = farm.lives()
     assert after[1] is before[1]
     assert after[0].process_id != before[0].process_id
@@ -280,7 +280,7 @@ def test_work_that_a_process_may_have_died_of_is_not_tried_again(farm: Farm) -> 
         farm.halt(1)
         os.kill(before[1].process_id, signal.SIGSEGV)
         os.kill(before[1].process_id, signal.SIGCONT)
-        wait_until(lambda: farm.processes.places[1].life is not before[1], "another process", WAIT_S)
+        wait_until(lambda: farm.processes.places[1].process is not before[1], "another process", WAIT_S)
         farm.lives()
     (error,) = farm.source.failed
     assert isinstance(error, LaneLost)
@@ -315,9 +315,9 @@ def test_a_process_that_has_made_all_it_may_is_replaced_without_a_gap(farm: Farm
 
 _NODE = """
 import os, sys, time
-from streamlearn.serving.lanes.lane_life import LaneLife
+from streamlearn.serving.lanes.lane_process import LaneProcess
 from streamlearn.settings import ServingSettings
-life = LaneLife(0, ServingSettings(device="cpu"), os.memfd_create("test"), 4096)
+life = LaneProcess(0, ServingSettings(device="cpu"), os.memfd_create("test"), 4096)
 print(life.process_id, "tensorflow" in sys.modules, flush=True)
 time.sleep(600)
 """

@@ -161,7 +161,7 @@ def lane_processes(node: int) -> list[int]:
     for folder in Path("/proc").iterdir():
         with suppress(OSError):
             status = (folder / "status").read_text()
-            if f"\nPPid:\t{node}\n" in status and b"lane_process" in (folder / "cmdline").read_bytes():
+            if f"\nPPid:\t{node}\n" in status and b"lane_main" in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
     return found
 

@@ -16,8 +16,8 @@ import tritonclient.http as by_http
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from streamlearn.load.load_run import Load
 from streamlearn.serving.infer import InferAnswer, InferRequest, Tensor, numbers_tensor, texts_tensor
-from streamlearn.serving.load.load_run import Load
 from streamlearn.testing import wait_until
 from tests.serving.test_front import LIMITS, Rig, expected
 

@@ -367,7 +367,7 @@ def test_a_topic_that_hangs_delays_no_reply_and_what_is_too_much_is_dropped_and_
 
 
 def test_a_topic_that_comes_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written_back, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(written_back, "_RETRY_S", 0.01)
     place = Place.make(memory_root())
     url = place.folder.topic_url("impressions")
     delete_topic(url)

@@ -1,3 +1,3 @@
-"""Graphs: exported graphs compiled for the shapes that come."""
+"""Graphs: exported graphs, compiled for the shapes of requests."""
 
 __all__: list[str] = []

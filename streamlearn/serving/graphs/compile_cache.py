@@ -1,8 +1,8 @@
-"""The compile cache: a folder of what XLA compiled, for one kind of machine, from one start to the next.
+"""CompileCache: a folder with what XLA compiled, for one kind of machine, kept between starts.
 
-TensorFlow finds a file by what it computes, writes it and reads it, and looks at nothing else: a file that is cut short
-is an error at every start, and one that was changed is code that runs. So each file has its digest beside it, and what
-has none or another goes before TensorFlow sees it.
+TensorFlow finds a file by its computation and reads it without any check. A truncated file would be an error at every
+start, and a changed one is code that runs. So each file has a digest file, and a file without its digest is deleted
+before TensorFlow sees it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,7 @@ _CPU = Path("/proc/cpuinfo")
 
 
 class CompileCache:
-    """The folder, and how much is in it.
-
-    Args:
-        folder: The folder of this kind of machine.
-        bytes_max: Of all files together; the one that was not read for longest goes first.
-    """
+    """The folder of this kind of machine, limited to `bytes_max`: the least recently read file is deleted first."""
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
         self.folder, self._bytes_max = folder, bytes_max
@@ -45,12 +40,9 @@ class CompileCache:
 
     @classmethod
     def open(cls, settings: ServingSettings) -> CompileCache:
-        """Let TensorFlow keep what it compiles; called before TensorFlow is loaded.
+        """Let TensorFlow keep what it compiles, in this process and in those that it starts.
 
-        Processes that this one starts do the same.
-
-        Raises:
-            UsageError: TensorFlow is loaded already, or the environment names another folder.
+        Call it before TensorFlow is loaded.
         """
         flags = os.environ.get("TF_XLA_FLAGS", "").split()
         if any(flag.startswith(_FLAG) for flag in flags):
@@ -60,65 +52,68 @@ class CompileCache:
             message = "TensorFlow is already loaded, so its compiled code would not be cached"
             raise UsageError(message, help="open the cache before loading TensorFlow")
         root = Path(settings.cache_folder).expanduser() if settings.cache_folder else cache_folder() / "compiled"
-        found = cls(root.absolute() / kind_of_machine(settings.device != "cpu"), settings.cache_bytes_max)
-        found.sweep()
-        os.environ["TF_XLA_FLAGS"] = " ".join([*flags, f"{_FLAG}{found.folder}"])
-        return found
+        cache = cls(root.absolute() / kind_of_machine(settings.device != "cpu"), settings.cache_bytes_max)
+        cache.sweep()
+        os.environ["TF_XLA_FLAGS"] = " ".join([*flags, f"{_FLAG}{cache.folder}"])
+        return cache
 
     @property
     def bytes(self) -> int:
-        """How large all files are."""
+        """The size of all files."""
         return sum(file.stat().st_size for file in self._files())
 
     def seal(self) -> None:
-        """Write the digests of files that are new, after something was compiled, and let go of what is too much."""
+        """Write the digests of new files after something was compiled, and delete files beyond the limit."""
         for file in self._files():
-            beside = _digest_file(file)
-            if not beside.exists():
+            digest_file = _digest_file(file)
+            if not digest_file.exists():
                 with suppress(OSError):
-                    scratch = beside.with_name(f"{beside.name}.{os.getpid()}")
+                    scratch = digest_file.with_name(f"{digest_file.name}.{os.getpid()}")
                     scratch.write_text(_digest(file))
-                    scratch.rename(beside)
+                    scratch.rename(digest_file)
         self._trim()
 
     def sweep(self) -> None:
-        """Let go of files that are not as they were written, and of what is too much."""
+        """Delete files that were changed after they were written, and files beyond the limit."""
         for file in self._files():
-            beside = _digest_file(file)
-            if not beside.exists() or beside.read_text() != _digest(file):
+            digest_file = _digest_file(file)
+            if not digest_file.exists() or digest_file.read_text() != _digest(file):
                 _LOG.warning("the cached entry %s is damaged or incomplete: it is compiled again", file.name)
                 _remove(file)
-        for beside in self.folder.glob("*.sha256*"):
-            if not beside.with_name(beside.name.partition(".sha256")[0]).exists():
-                beside.unlink(missing_ok=True)
+        for digest_file in self.folder.glob("*.sha256*"):
+            if not digest_file.with_name(digest_file.name.partition(".sha256")[0]).exists():
+                digest_file.unlink(missing_ok=True)
         self._trim()
 
     def _trim(self) -> None:
-        known = sorted((max(one.stat().st_atime, one.stat().st_mtime), one) for one in self._files())
-        held = sum(file.stat().st_size for _, file in known)
-        for _, file in known:
-            if held <= self._bytes_max:
+        by_age = sorted((max(file.stat().st_atime, file.stat().st_mtime), file) for file in self._files())
+        total = sum(file.stat().st_size for _, file in by_age)
+        for _, file in by_age:
+            if total <= self._bytes_max:
                 break
-            held -= file.stat().st_size
+            total -= file.stat().st_size
             _remove(file)
-        self._meters.cache.set(held)
+        self._meters.cache.set(total)
 
     def _files(self) -> Iterator[Path]:
         return self.folder.glob("*.pb")
 
 
 def kind_of_machine(has_gpus: bool) -> str:
-    """A name that machines share whose compiled code is the same: by TensorFlow, processor, GPUs and flags of XLA."""
+    """Return a name that machines share if they run the same compiled code.
+
+    It depends on TensorFlow's version, the processor, the GPUs and the flags of XLA.
+    """
     version = importlib.metadata.version("tensorflow")
     cpu = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*$", _CPU.read_text(), re.M) if _CPU.exists() else []
-    said = [*sorted(set(cpu)), os.environ.get("XLA_FLAGS", ""), os.environ.get("TF_XLA_FLAGS", "")]
+    facts = [*sorted(set(cpu)), os.environ.get("XLA_FLAGS", ""), os.environ.get("TF_XLA_FLAGS", "")]
     gpus = (
         sorted(_GPUS.glob("gpus/*/information")) if has_gpus and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1" else []
     )
     for file in (*gpus, *([_GPUS / "version"] if gpus else [])):
-        # The GPU's model and the driver; not its place, which other machines have otherwise.
-        said += re.findall(r"^(?:Model|NVRM version):.*$", file.read_text(), re.M)
-    digest = hashlib.sha256("\n".join(said).encode()).hexdigest()
+        # The GPU's model and the driver; not its bus address, which differs between machines.
+        facts += re.findall(r"^(?:Model|NVRM version):.*$", file.read_text(), re.M)
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
     return f"tensorflow-{version}-{'gpu' if gpus else 'cpu'}-{digest[:16]}"
 
 
@@ -127,11 +122,11 @@ def _digest_file(file: Path) -> Path:
 
 
 def _digest(file: Path) -> str:
-    """Of what is in it; this look at it does not count as reading it."""
-    known = file.stat()
+    """Return the digest of a file's content; its access time stays, because this is no use of it."""
+    stat = file.stat()
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    os.utime(file, ns=(known.st_atime_ns, known.st_mtime_ns))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     return digest
 
 

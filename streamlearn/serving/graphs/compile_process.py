@@ -1,7 +1,7 @@
-"""The compile process: compiles shapes of graphs, with what processors others leave, so that the cache has them.
+"""The compile process: compiles shapes of graphs into the cache, with CPU time that others leave.
 
-`Compiler` starts it, with a request of JSON a line on its stdin and an answer a line on its stdout. It ends when its
-stdin does, in the midst of a compilation too.
+`Compiler` starts it. Each line of stdin is a request, each line of stdout an answer, both as JSON. It ends when its
+stdin does, also during a compilation.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING
@@ -29,18 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CompileAnswer", "CompileRequest", "main"]
 
-# A shape takes what lanes leave, and after so long a tenth of a processor: a graph that is new waits for this.
+# A shape takes the CPU time that lanes leave, and after this time a tenth of a processor: new graphs wait for it.
 _PATIENCE_S, _LOOK_S = 30.0, 1.0
 
 
 class CompileRequest(Struct, frozen=True):
-    """A shape that is wanted.
-
-    Attributes:
-        graphs: The folder of exported graphs.
-        users_max: As their definitions have it.
-        bucket: The shape.
-    """
+    """A shape to compile, of graphs in the folder `graphs` whose user graph pads to `users_max` rows."""
 
     graphs: str
     users_max: int
@@ -48,18 +44,14 @@ class CompileRequest(Struct, frozen=True):
 
 
 class CompileAnswer(Struct, frozen=True):
-    """What became of it.
-
-    Attributes:
-        error: Why it failed; empty otherwise.
-    """
+    """The result of a request; `error` is empty if it succeeded."""
 
     error: str = ""
 
 
 def main() -> None:
-    """Do what the lines of stdin ask for; the first argument is the settings as JSON."""
-    # What libraries print goes to stderr, answers alone to stdout.
+    """Answer the requests on stdin; the first argument is the settings as JSON."""
+    # Libraries print to stderr; stdout is for answers alone.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     settings = from_json(sys.argv[1], ServingSettings)
@@ -71,13 +63,13 @@ def main() -> None:
     threading.Thread(target=_look, args=(courtesy,), daemon=True).start()
     with courtesy.given():
         load_tensorflow()
-        compiles = _Compiles(settings)
+        executables = _executables(settings)
     answers.write(msgspec.json.encode(CompileAnswer()) + b"\n")
     while True:
-        asked = from_json(lines.get(), CompileRequest)
+        request = from_json(lines.get(), CompileRequest)
         with courtesy.given():
-            answer = compiles.answer(asked)
-        answers.write(msgspec.json.encode(answer) + b"\n")
+            error = _compile(executables, request)
+        answers.write(msgspec.json.encode(CompileAnswer(error)) + b"\n")
 
 
 def _look(courtesy: Courtesy) -> None:
@@ -92,35 +84,30 @@ def _read(stdin: IO[bytes], lines: SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-class _Compiles:
-    """What is kept from one request to the next."""
+def _executables(settings: ServingSettings) -> Callable[[str, int], Executables]:
+    """Return a function that loads graphs from a folder, once, for this number of users."""
+    from streamlearn.models import load_graphs
+    from streamlearn.serving.graphs.compile_budget import CompileBudget
+    from streamlearn.serving.graphs.definitions import Definitions
+    from streamlearn.serving.graphs.executables import Executables
+    from streamlearn.serving.lanes.device import lane_places
 
-    def __init__(self, settings: ServingSettings) -> None:
-        from streamlearn.serving.graphs.compile_budget import CompileBudget
-        from streamlearn.serving.lanes.device import lane_places
+    places, budget = lane_places(msgspec.structs.replace(settings, lanes=1)), CompileBudget(settings.compiles_max)
 
-        self._places = lane_places(msgspec.structs.replace(settings, lanes=1))
-        self._budget = CompileBudget(settings.compiles_max)
-        self._known: dict[tuple[str, int], Executables] = {}
+    @cache
+    def load(folder: str, users_max: int) -> Executables:
+        return Executables(Definitions(load_graphs(Path(folder)), users_max), places, budget)
 
-    def answer(self, asked: CompileRequest) -> CompileAnswer:
-        """Compile what is asked for."""
-        try:
-            is_done = self._executables(asked).compile(asked.bucket)
-        except Exception as error:
-            return CompileAnswer(f"{type(error).__name__}: {error}")
-        return CompileAnswer("" if is_done else "the process has already made serving.compiles_max executables")
+    return load
 
-    def _executables(self, asked: CompileRequest) -> Executables:
-        from streamlearn.models import load_graphs
-        from streamlearn.serving.graphs.definitions import Definitions
-        from streamlearn.serving.graphs.executables import Executables
 
-        which = asked.graphs, asked.users_max
-        if which not in self._known:
-            definitions = Definitions(load_graphs(Path(asked.graphs)), asked.users_max)
-            self._known[which] = Executables(definitions, self._places, self._budget)
-        return self._known[which]
+def _compile(executables: Callable[[str, int], Executables], request: CompileRequest) -> str:
+    """Compile the shape of a request, and return why that failed; an empty text if it did not."""
+    try:
+        is_done = executables(request.graphs, request.users_max).compile(request.bucket)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "" if is_done else "the process has already made serving.compiles_max executables"
 
 
 if __name__ == "__main__":

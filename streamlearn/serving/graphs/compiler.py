@@ -1,7 +1,7 @@
-"""The compiler: makes executables for shapes that come often, while lanes go on.
+"""Compiler: makes executables for frequent shapes while lanes go on.
 
-A process of the lowest priority compiles into the cache; this process then takes it from there, in some hundredths of a
-second. Compiling here would hold lanes up for as long as it takes.
+A process of the lowest priority compiles into the cache; then this process loads the executable from there in a few
+hundredths of a second. Compiling here would delay lanes for the whole time.
 """
 
 from __future__ import annotations
@@ -36,16 +36,10 @@ _ANSWER_BYTES_MAX = 1 << 20
 
 
 class Compiler:
-    """A thread, the process it asks, and shapes that wait.
+    """A queue of shapes, a thread that works it off, and the process that compiles for it.
 
-    The process is started when the first shape is asked for, and again when it has died; a shape it died of, or was
-    too slow with, is given up. After `compile_failures_max` failures in a row nothing more is compiled.
-
-    Args:
-        settings: Bounds, and what the process is told.
-        cache: Where it compiles to.
-        command: The process; the one there is by default.
-        clock: What time is taken by.
+    The process starts with the first shape, and again after it died. A shape is given up if the process died or took
+    too long. After `compile_failures_max` failures in a row nothing more is compiled. Tests replace the command.
     """
 
     def __init__(
@@ -57,13 +51,8 @@ class Compiler:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._settings, self._cache, self._clock = settings, cache, clock
-        own = (
-            sys.executable,
-            "-m",
-            "streamlearn.serving.graphs.compile_process",
-            msgspec.json.encode(settings).decode(),
-        )
-        self._command = tuple(command) or own
+        arguments = ("-m", "streamlearn.serving.graphs.compile_process", msgspec.json.encode(settings).decode())
+        self._command = tuple(command) or (sys.executable, *arguments)
         self._meters = ExecutionMeters()
         self._waiting: deque[tuple[Executables, Path, Bucket]] = deque()
         self._changed = threading.Condition()
@@ -74,20 +63,14 @@ class Compiler:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process that compiles, when there is one."""
+        """The id of the compile process; None while there is none."""
         return self._process.pid if self._process else None
 
     def ask(self, executables: Executables, graphs: Path, bucket: Bucket) -> bool:
-        """Have a shape compiled; gives whether it will be tried. Waits for nothing.
-
-        Args:
-            executables: Whose shape.
-            graphs: The folder of the exported graphs they were made of.
-            bucket: The shape.
-        """
+        """Queue a shape of graphs that were exported to the folder `graphs`, and return whether it was queued."""
         with self._changed:
-            wanted = (executables, graphs, bucket)
-            if executables.has(bucket) or wanted in self._waiting:
+            task = (executables, graphs, bucket)
+            if executables.has(bucket) or task in self._waiting:
                 outcome = "known"
             elif executables.budget.is_used_up:
                 outcome = "too_many"
@@ -97,32 +80,26 @@ class Compiler:
                 outcome = "refused"
             else:
                 outcome = "taken"
-                self._waiting.append(wanted)
+                self._waiting.append(task)
                 self._changed.notify_all()
             self._meters.asked.labels(outcome).inc()
             self._meters.queue.set(len(self._waiting) / self._settings.compile_queue_max)
         return outcome == "taken"
 
     def compile_all(self, executables: Executables, graphs: Path, buckets: Iterable[Bucket]) -> None:
-        """Have shapes compiled, and wait until each is, or will not be: what failed is not there afterwards.
-
-        Args:
-            executables: Whose shapes.
-            graphs: The folder of the exported graphs they were made of.
-            buckets: The shapes.
-        """
-        wanted = [(executables, graphs, bucket) for bucket in buckets]
-        for one in wanted:
+        """Queue shapes and wait until each was compiled or has failed; failed shapes have no executables then."""
+        tasks = [(executables, graphs, bucket) for bucket in buckets]
+        for task in tasks:
             with self._changed:
                 self._changed.wait_for(
                     lambda: not self._is_open or len(self._waiting) < self._settings.compile_queue_max
                 )
-            self.ask(*one)
+            self.ask(*task)
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_open or not any(one in self._waiting for one in wanted))
+            self._changed.wait_for(lambda: not self._is_open or not any(task in self._waiting for task in tasks))
 
     def close(self) -> None:
-        """End the process and forget what waits."""
+        """End the process and drop the queue."""
         with self._changed:
             self._is_open = False
             self._waiting.clear()
@@ -138,7 +115,7 @@ class Compiler:
                 self._changed.wait_for(lambda: self._waiting or not self._is_open)
                 if not self._is_open:
                     break
-                # It stays in the queue while it is compiled, so that it is not asked for once more.
+                # It stays in the queue while it is compiled, so that it is not queued twice.
                 executables, graphs, bucket = self._waiting[0]
             self._try(executables, graphs, bucket)
             with self._changed:
@@ -187,15 +164,15 @@ class Compiler:
             if not self._is_open:
                 message = "the compiler is closed"
                 raise ServiceError(message)
-            # Of a group of its own, that Ctrl-C does not reach it; not of a session, among which Linux may share
-            # processors out before it asks how nice anybody is.
+            # In its own process group, so that Ctrl-C does not reach it; not in its own session, because Linux may
+            # share processors between sessions before it considers niceness.
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
             )
         self._answer()
 
     def _answer(self) -> CompileAnswer:
-        """The next line the process says, within the bound."""
+        """Read the next line of the process, for at most `compile_s_max`."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -206,11 +183,11 @@ class Compiler:
                 if not selector.select(max(until_s - self._clock.monotonic_s(), 0)):
                     message = f"the compile process did not answer within {self._settings.compile_s_max} s"
                     raise ServiceError(message, help="the machine is too busy, or the model is too large for it")
-                some = os.read(process.stdout.fileno(), _ANSWER_BYTES_MAX)
-                if not some or len(line) > _ANSWER_BYTES_MAX:
+                chunk = os.read(process.stdout.fileno(), _ANSWER_BYTES_MAX)
+                if not chunk or len(line) > _ANSWER_BYTES_MAX:
                     message = f"the compile process ended with status {process.wait()}"
                     raise ServiceError(message, help="see its messages on stderr")
-                line += some
+                line += chunk
         try:
             return from_json(line, CompileAnswer)
         except msgspec.DecodeError:

@@ -1,7 +1,7 @@
-"""Definitions: exported graphs as functions that run by name, each named by the hash of what it computes.
+"""Definitions: exported graphs as functions that run by name. The name is a hash of the computation.
 
-XLA's persistent cache finds an executable by its function's name among others. TensorFlow names functions by counters
-of the process; under these names every process finds what any other compiled, whatever it made before.
+XLA's persistent cache finds an executable by its function's name, among other things. TensorFlow names functions with
+counters of the process; with hashes, every process finds what any other compiled.
 """
 
 from __future__ import annotations
@@ -25,14 +25,10 @@ __all__ = ["Definition", "Definitions"]
 
 @dataclass(frozen=True)
 class Definition:
-    """A graph as functions of the eager context: the weights one by one, then the inputs.
+    """A graph as functions of the eager context, which take the weights one by one, then the inputs.
 
-    Attributes:
-        graph: Which.
-        compiled: The function that XLA compiles for each shape it is called with.
-        plain: The same, run as it is.
-        inputs: What it takes after the weights.
-        outputs: How many tensors it gives.
+    XLA compiles the function named `compiled` for each shape; the one named `plain` runs uncompiled. Both return
+    `outputs` tensors.
     """
 
     graph: Literal["user", "score"]
@@ -42,37 +38,25 @@ class Definition:
     outputs: int
 
     def check(self, kinds: Sequence[Kind]) -> None:
-        """Refuse inputs that the graph does not take.
-
-        Raises:
-            UsageError: There are more or fewer, or one is of another type or width.
-        """
-        wanted = [(one.name, tf.as_dtype(one.dtype), one.shape) for one in self.inputs]
-        found = [(tf.as_dtype(kind), shape) for kind, shape in kinds]
-        is_fit = len(found) == len(wanted) and all(
-            kind == wanted_kind and tf.TensorShape(wanted_shape).is_compatible_with(shape)
-            for (kind, shape), (_, wanted_kind, wanted_shape) in zip(found, wanted, strict=True)
+        """Check the types and shapes of inputs."""
+        expected = [(note.name, tf.as_dtype(note.dtype), note.shape) for note in self.inputs]
+        actual = [(tf.as_dtype(kind), shape) for kind, shape in kinds]
+        is_fit = len(actual) == len(expected) and all(
+            kind == expected_kind and tf.TensorShape(expected_shape).is_compatible_with(shape)
+            for (kind, shape), (_, expected_kind, expected_shape) in zip(actual, expected, strict=True)
         )
         if not is_fit:
-            takes = ", ".join(f"{name} {kind.name}{list(shape)}" for name, kind, shape in wanted)
-            given = ", ".join(f"{kind.name}{list(shape)}" for kind, shape in found)
+            takes = ", ".join(f"{name} {kind.name}{list(shape)}" for name, kind, shape in expected)
+            given = ", ".join(f"{kind.name}{list(shape)}" for kind, shape in actual)
             message = f"the {self.graph} graph takes {takes}, but was given {given}"
             raise UsageError(message, help="pack the inputs that graphs.json of these graphs lists")
 
 
 class Definitions:
-    """The functions of exported graphs.
+    """The functions of exported graphs, which are not needed afterwards.
 
-    Args:
-        graphs: The graphs; they are not needed any more afterwards.
-        users_max: To how many rows the user graph pads what it gives, so that the score graph is compiled for so many
-            users and no other number.
-
-    Attributes:
-        described: What is known of the graphs.
-        user: The user graph; None where there is none.
-        score: The score graph.
-        users_max: As given.
+    The user graph, if any, pads its outputs to `users_max` rows, so that the score graph is compiled for this number of
+    users alone.
     """
 
     def __init__(self, graphs: Graphs, users_max: int) -> None:
@@ -80,16 +64,16 @@ class Definitions:
         self.users_max = users_max
         weights, user, score = graphs.described.weights, graphs.described.user, graphs.described.score
 
-        def user_padded(*given: Tensor) -> list[Tensor]:
-            found = graphs.user(given[: len(weights)], _side("user", user, given[len(weights) :]))
-            return [_padded(one, users_max) for one in found if one is not None]
+        def user_padded(*arguments: Tensor) -> list[Tensor]:
+            assert user is not None
+            named = _by_name(user.inputs, arguments[len(weights) :])
+            outputs = graphs.user(arguments[: len(weights)], _side("user", named))
+            return [_padded(output, users_max) for output in outputs if output is not None]
 
-        def scored(*given: Tensor) -> Tensor:
-            named = dict(zip((one.name for one in score.inputs), given[len(weights) :], strict=True))
-            of_user, of_item = (
-                PackedSide(named.get(f"{side}_flat"), named.get(f"{side}_sequence")) for side in ("user", "item")
-            )
-            return graphs.score(given[: len(weights)], of_user, named["user_index"], of_item)
+        def scored(*arguments: Tensor) -> Tensor:
+            named = _by_name(score.inputs, arguments[len(weights) :])
+            sides = _side("user", named), named["user_index"], _side("item", named)
+            return graphs.score(arguments[: len(weights)], *sides)
 
         self._length = int(self.described.pack["user"]["sequence_length"])
         self.user: Definition | None = None
@@ -98,24 +82,27 @@ class Definitions:
         self.score = _define("score", scored, (weights, score.inputs), 1)
 
     def bucket(self, definition: Definition, kinds: Sequence[Kind]) -> Bucket | None:
-        """What shape one of the graphs is called with; None where no executable could be of use to it."""
-        shapes = {one.name: shape for one, (_, shape) in zip(definition.inputs, kinds, strict=True)}
+        """Return the shape of a call; None if no executable could ever serve it."""
+        shapes = {note.name: shape for note, (_, shape) in zip(definition.inputs, kinds, strict=True)}
         users = [shape[0] for name, shape in shapes.items() if name in ("user_flat", "user_sequence")]
         is_user = definition.graph == "user"
-        if any(one > self.users_max if is_user else one != self.users_max for one in users):
+        if any(rows > self.users_max if is_user else rows != self.users_max for rows in users):
             return None
         rows = users[0] if is_user else shapes["user_index"][0]
         length = shapes["user_sequence"][1] if "user_sequence" in shapes else self._length
         return Bucket(definition.graph, rows, length)
 
 
-def _side(name: str, note: Any, tensors: Sequence[Tensor]) -> PackedSide:
-    named = dict(zip((one.name for one in note.inputs), tensors, strict=True))
+def _by_name(notes: Sequence[TensorNote], tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    return dict(zip((note.name for note in notes), tensors, strict=True))
+
+
+def _side(name: str, named: dict[str, Tensor]) -> PackedSide:
     return PackedSide(named.get(f"{name}_flat"), named.get(f"{name}_sequence"))
 
 
 def _padded(tensor: Tensor, rows: int) -> Tensor:
-    """With rows of zeros; a tensor of more rows stays as it is."""
+    """Append rows of zeros; a tensor with more rows stays as it is."""
     missing = tf.maximum(rows - tf.shape(tensor)[0], 0)
     return tf.pad(tensor, [[0, missing]] + [[0, 0]] * (len(tensor.shape) - 1))
 
@@ -127,13 +114,14 @@ def _define(
     outputs: int,
 ) -> Definition:
     weights, inputs = takes
-    names = [*(f"weight_{at}" for at in range(len(weights))), *(one.name for one in inputs)]
+    names = [*(f"weight_{at}" for at in range(len(weights))), *(note.name for note in inputs)]
     specs = [
-        tf.TensorSpec(one.shape, one.dtype, name=named) for one, named in zip((*weights, *inputs), names, strict=True)
+        tf.TensorSpec(note.shape, note.dtype, name=argument)
+        for note, argument in zip((*weights, *inputs), names, strict=True)
     ]
     concrete = tf.function(function, input_signature=specs, autograph=False).get_concrete_function()
     (plain,), functions = canonical_functions(definitions_of(concrete), {concrete.function_def.signature.name: name})
-    by_name = {one.signature.name: one for one in functions}
+    by_name = {function.signature.name: function for function in functions}
     compiled = type(by_name[plain])()
     compiled.CopyFrom(by_name[plain])
     compiled.signature.name = f"compiled_{plain}"

@@ -1,4 +1,4 @@
-"""Dense: a version's dense weights on the devices that score, as graphs take them."""
+"""Dense: the dense weights of a version on the devices that score, as graphs take them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,7 @@ __all__ = ["Dense"]
 
 
 class Dense:
-    """The weights of one version; made once, before it answers.
-
-    Args:
-        described: What the graphs take.
-        named: The weights by name, as versions keep them; they are copied.
-        places: The devices.
-
-    Attributes:
-        described: As given.
-
-    Raises:
-        UsageError: One is missing, too many or of another shape.
-    """
+    """The weights of one version, given by name, copied to each device of `places`."""
 
     def __init__(self, described: Description, named: Mapping[str, npt.NDArray[Any]], places: Iterable[Place]) -> None:
         self.described = described
@@ -39,15 +27,15 @@ class Dense:
         self._on: dict[str, tuple[Tensor, ...]] = {}
         for place in places:
             with tf.device(place.name):
-                # Copied to memory on a boundary, which nobody else knows; on a GPU once more, by TensorFlow.
-                self._on[place.name] = tuple(tf.identity(tensor_of(aligned(one))) for one in arrays)
+                # Copied to aligned memory that only the tensor uses; for a GPU, TensorFlow copies it once more.
+                self._on[place.name] = tuple(tf.identity(tensor_of(aligned(array))) for array in arrays)
 
     @classmethod
     def zeros(cls, described: Description, places: Iterable[Place]) -> Dense:
-        """Weights of no version: to compile with."""
-        named = {one.name: np.zeros([size or 0 for size in one.shape], np.float32) for one in described.weights}
+        """Return zeros, to compile and to measure with."""
+        named = {note.name: np.zeros([size or 0 for size in note.shape], np.float32) for note in described.weights}
         return cls(described, named, places)
 
     def on(self, place: Place) -> tuple[Tensor, ...]:
-        """The weights on a device, in the order graphs take them."""
+        """Return the weights on a device, in the order of the graphs."""
         return self._on[place.name]

@@ -1,4 +1,4 @@
-"""Examples: inputs of a shape, to compile and to measure with."""
+"""Example inputs: zeros of a shape, to compile and to measure with."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["item_example", "user_example"]
 
 
 def user_example(described: Description, rows: int, length: int) -> list[npt.NDArray[Any]]:
-    """What the user graph takes: so many users with histories of so many places; nothing without a user graph."""
+    """Return inputs of the user graph for `rows` users with histories of this length; none without a user graph."""
     return _slab(() if described.user is None else described.user.inputs, rows, length)
 
 
 def item_example(described: Description, rows: int) -> list[npt.NDArray[Any]]:
-    """What the score graph takes beside the users: each candidate's user, the first one, and the candidates' blocks."""
+    """Return inputs of the score graph besides the users: `user_index`, all 0, and the candidates' blocks."""
     notes = described.score.inputs
-    at = [one.name for one in notes].index("user_index")
-    return _slab(notes[at:], rows, int(described.pack["item"]["sequence_length"]))
+    first = [note.name for note in notes].index("user_index")
+    return _slab(notes[first:], rows, int(described.pack["item"]["sequence_length"]))
 
 
 def _slab(notes: Sequence[TensorNote], rows: int, length: int) -> list[npt.NDArray[Any]]:
     sizes = (rows, length)
-    shapes = (tuple(sizes[at] if size is None else size for at, size in enumerate(one.shape)) for one in notes)
-    return Slab(*((shape, one.dtype) for shape, one in zip(shapes, notes, strict=True))).arrays
+    shapes = (tuple(sizes[at] if size is None else size for at, size in enumerate(note.shape)) for note in notes)
+    return Slab(*((shape, note.dtype) for shape, note in zip(shapes, notes, strict=True))).arrays

@@ -6,13 +6,14 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import UsageError
-from streamlearn.models.description import Description
+from streamlearn.models import load_graphs
 from streamlearn.models.protocol import Tensor
 from streamlearn.serving.graphs.compile_budget import CompileBudget
 from streamlearn.serving.graphs.definitions import Definition, Definitions
@@ -24,74 +25,58 @@ from streamlearn.serving.graphs.shape_misses import Missed
 from streamlearn.serving.graphs.tensors import tensor_of
 from streamlearn.serving.lanes.tf_calls import Kind, Place, kind_of
 from streamlearn.serving.lanes.work import Work
+from streamlearn.settings import ServingSettings
 
-__all__ = ["Executables"]
+__all__ = ["Executables", "load_executables"]
 
-# A device, a function, and what it is called with beside the weights: what one executable is for.
+# An executable is for a device, a function, and the types and shapes of the inputs after the weights.
 _Key: TypeAlias = tuple[str, bytes, tuple[Kind, ...]]
+
+
+def load_executables(
+    folder: Path, settings: ServingSettings, places: Iterable[Place], budget: CompileBudget
+) -> tuple[Executables, Ladder]:
+    """Load exported graphs, and return them with the ladder of the settings. Nothing is compiled yet."""
+    definitions = Definitions(load_graphs(folder), settings.users_buckets[-1])
+    ladder = Ladder.of(settings, definitions.described)
+    return Executables(definitions, places, budget, settings.compile_calls_min), ladder
 
 
 class Executables:
     """The graphs of one graph id, ready to score for any version that has it: weights are arguments.
 
-    Executables stay in memory as long as the process lives. So they are made of a budget, counted at the one place
-    where XLA can compile anything; a shape that has none runs uncompiled, at once.
+    Executables stay in memory as long as the process lives. So a budget limits them, counted at the one place where XLA
+    compiles; a shape without an executable runs uncompiled at once.
 
-    Any thread may call, and `score` waits for no compilation.
-
-    Args:
-        definitions: The graphs.
-        places: Where they run; one that is there twice counts once.
-        budget: How many executables the process may make; of all graphs together.
-        compile_calls_min: How often a shape without an executable comes before `wanted` is told of it.
+    Any thread may call, and `score` never waits for a compilation.
 
     Attributes:
-        definitions: The graphs.
-        places: Where they run.
-        budget: As given.
-        wanted: Told of a shape that came so often, by the thread that scores.
+        compiles: How many executables of these graphs were made, or loaded from the cache.
+        wanted: Called by the scoring thread when a shape without an executable came `compile_calls_min` times.
     """
 
     def __init__(
         self, definitions: Definitions, places: Iterable[Place], budget: CompileBudget, compile_calls_min: int = 100
     ) -> None:
-        self.definitions = definitions
+        self.definitions, self.described, self.budget = definitions, definitions.described, budget
         self.places = tuple({place.name: place for place in places}.values())
         self.wanted: Callable[[Bucket], object] = lambda _: None
-        self._described = definitions.described
-        self.budget = budget
-        self._compiles = 0
-        self._zeros = Dense.zeros(self._described, self.places)
+        self.compiles = 0
+        self._zeros = Dense.zeros(self.described, self.places)
         self._known: frozenset[_Key] = frozenset()
         self._made: frozenset[Bucket] = frozenset()
         self._missed = Missed(compile_calls_min)
         self._lock = threading.Lock()
         self._meters = ExecutionMeters()
 
-    @property
-    def described(self) -> Description:
-        """What is known of the graphs."""
-        return self._described
-
-    @property
-    def compiles(self) -> int:
-        """How many executables of these graphs were made, or loaded from the cache."""
-        return self._compiles
-
     def has(self, bucket: Bucket) -> bool:
-        """Whether a shape has executables."""
+        """Return whether a shape has executables."""
         return bucket in self._made
 
     def compile_ladder(self, ladder: Ladder, between: Callable[[Bucket], object] = lambda _: None) -> None:
-        """Make all executables of a ladder, and run the graphs once uncompiled: no later call is the first of its kind.
+        """Make all executables of a ladder; `between` is called before each shape.
 
-        Args:
-            ladder: The shapes.
-            between: Told of each before it is made.
-
-        Raises:
-            UsageError: There are more of them than may be made.
-            ExecutionFailed: XLA refuses one.
+        The graphs also run once uncompiled, so that no later call is the first of its kind.
         """
         assert ladder.users_max == self.definitions.users_max
         for bucket in ladder.buckets():
@@ -100,28 +85,28 @@ class Executables:
                 message = f"the limit of {self.budget.made} executables is reached before the ladder is complete"
                 raise UsageError(message, help="raise serving.compiles_max, or start another process")
         for place in self.places:
-            definition, users, given = self._example(place, Bucket("score", 1, ladder.lengths[-1]))
-            self._run_plain(place, definition, [*users, *map(tensor_of, given)])
+            definition, inputs = self._example(place, Bucket("score", 1, ladder.lengths[-1]))
+            self._run_plain(place, definition, inputs())
 
     def compile(self, bucket: Bucket) -> bool:
-        """Make the executables of a shape on all devices; gives whether it has them now.
+        """Make the executables of a shape on all devices, and return whether it has them now.
 
-        The one place where XLA compiles.
+        This is the one place where XLA compiles.
 
         Raises:
-            ExecutionFailed: XLA refuses.
+            ExecutionFailed: XLA refuses the shape.
         """
         with self._lock:
             for place in self.places:
-                definition, users, given = self._example(place, bucket)
-                inputs = [*users, *map(tensor_of, given)]
+                definition, example = self._example(place, bucket)
+                inputs = example()
                 key = _key(place, definition, inputs)
                 if key in self._known:
                     continue
                 if not self.budget.take():
                     return False
                 begin_s = time.monotonic()
-                self._compiles += 1
+                self.compiles += 1
                 place.run(definition.compiled, [*self._zeros.on(place), *inputs], definition.outputs)
                 self._meters.compile_seconds.inc(time.monotonic() - begin_s)
                 self._known |= {key}
@@ -129,45 +114,44 @@ class Executables:
         return True
 
     def score(self, place: Place, work: Work) -> npt.NDArray[np.float32]:
-        """The scores of a TensorBatch, float32[candidates, labels], rows of padding among them.
-
-        Raises:
-            UsageError: What is given is nothing these graphs take.
-            ExecutionFailed: TensorFlow could not run it.
-        """
-        if work.dense.described is not self._described:
+        """Score a TensorBatch and return float32[candidates, labels], with the rows of padding."""
+        if work.dense.described is not self.described:
             message = "the weights belong to other graphs"
             raise UsageError(message, help="create them from the description of the graphs that use them")
         weights, users = work.dense.on(place), list[Tensor]()
         if self.definitions.user is not None:
-            users = self._run(place, self.definitions.user, weights, [tensor_of(one) for one in work.user])
-        inputs = [*users, tensor_of(work.user_index), *[tensor_of(one) for one in work.item]]
+            users = self._run(place, self.definitions.user, weights, [tensor_of(block) for block in work.user])
+        inputs = [*users, tensor_of(work.user_index), *[tensor_of(block) for block in work.item]]
         scores: npt.NDArray[np.float32] = self._run(place, self.definitions.score, weights, inputs)[0].numpy()
         return scores
 
-    def cost_us(self, bucket: Bucket, runs: int) -> float:
-        """What one execution of a shape costs on the first device: the median of some.
+    def costs_us(self, ladder: Ladder, runs: int) -> dict[Bucket, float]:
+        """Measure the cost of each shape of a ladder in microseconds; see `cost_us`."""
+        return {bucket: self.cost_us(bucket, runs) for bucket in ladder.buckets()}
 
-        Handing the inputs over is in it, and the answer of a score graph.
+    def cost_us(self, bucket: Bucket, runs: int) -> float:
+        """Measure one execution of a shape on the first device: the median of `runs`, in microseconds.
+
+        This includes handing over the inputs and, for a score graph, reading the scores.
         """
         place = self.places[0]
-        definition, users, given = self._example(place, bucket)
-        weights, found = self._zeros.on(place), []
+        definition, inputs = self._example(place, bucket)
+        weights, times_us = self._zeros.on(place), []
         for _ in range(runs + 1):
             begin_ns = time.perf_counter_ns()
-            outputs = self._run(place, definition, weights, [*users, *[tensor_of(one) for one in given]])
+            outputs = self._run(place, definition, weights, inputs())
             if bucket.graph == "score":
                 outputs[0].numpy()
             place.wait()
-            found.append((time.perf_counter_ns() - begin_ns) / 1e3)
-        return statistics.median(found[1:])
+            times_us.append((time.perf_counter_ns() - begin_ns) / 1e3)
+        return statistics.median(times_us[1:])
 
     def _run(
         self, place: Place, definition: Definition, weights: Sequence[Tensor], inputs: list[Tensor]
     ) -> list[Tensor]:
         if _key(place, definition, inputs) in self._known:
             return place.run(definition.compiled, [*weights, *inputs], definition.outputs)
-        kinds = [kind_of(one) for one in inputs]
+        kinds = [kind_of(tensor) for tensor in inputs]
         definition.check(kinds)
         self._meters.fallbacks.labels(definition.graph).inc()
         bucket = self.definitions.bucket(definition, kinds)
@@ -178,18 +162,19 @@ class Executables:
     def _run_plain(self, place: Place, definition: Definition, inputs: list[Tensor]) -> list[Tensor]:
         return place.run(definition.plain, [*self._zeros.on(place), *inputs], definition.outputs)
 
-    def _example(self, place: Place, bucket: Bucket) -> tuple[Definition, list[Tensor], list[npt.NDArray[Any]]]:
-        """A graph, what the user graph gives it, and what it is handed beside that."""
-        user = self.definitions.user
+    def _example(self, place: Place, bucket: Bucket) -> tuple[Definition, Callable[[], list[Tensor]]]:
+        """Return a graph, and a function that makes tensors of its example inputs."""
+        user, users = self.definitions.user, list[Tensor]()
         if bucket.graph == "user":
             assert user is not None
-            return user, [], user_example(self._described, bucket.rows, bucket.length)
-        users = list[Tensor]()
+            arrays = user_example(self.described, bucket.rows, bucket.length)
+            return user, lambda: [tensor_of(array) for array in arrays]
         if user is not None:
-            given = user_example(self._described, 1, bucket.length)
-            users = self._run_plain(place, user, [tensor_of(one) for one in given])
-        return self.definitions.score, users, item_example(self._described, bucket.rows)
+            arrays = user_example(self.described, 1, bucket.length)
+            users = self._run_plain(place, user, [tensor_of(array) for array in arrays])
+        arrays = item_example(self.described, bucket.rows)
+        return self.definitions.score, lambda: [*users, *(tensor_of(array) for array in arrays)]
 
 
 def _key(place: Place, definition: Definition, inputs: Sequence[Tensor]) -> _Key:
-    return place.name, definition.compiled, tuple([kind_of(one) for one in inputs])
+    return place.name, definition.compiled, tuple([kind_of(tensor) for tensor in inputs])

@@ -8,7 +8,7 @@ __all__ = ["ExecutionMeters"]
 
 
 class ExecutionMeters:
-    """Figures of all graphs of a process."""
+    """Figures of all graphs of a process together."""
 
     def __init__(self) -> None:
         self.compiles = counter("serving", "compiles", "Executables compiled or loaded from the cache")

@@ -1,4 +1,4 @@
-"""Golden requests: a version answers only where it scores them as training did."""
+"""Golden requests: a node refuses a version that it scores differently from training."""
 
 from __future__ import annotations
 
@@ -24,28 +24,19 @@ from streamlearn.table.source import RowSource
 __all__ = ["check_golden", "score_samples"]
 
 Float32s = npt.NDArray[np.float32]
-Int32s = npt.NDArray[np.int32]
-_Blocks = Mapping[str, Float32s]
 
 
 def check_golden(scores: Float32s, logits: Float32s, difference_max: float) -> float:
-    """Compare scores of golden requests with those that the version was written with.
+    """Compare scores with the logits of training, both float32[rows, labels]; return the largest difference.
 
-    Args:
-        scores: As they are here, float32[rows, labels].
-        logits: As they were.
-        difference_max: How far they may be from each other: in logits, and in shares of logits above 1.
-
-    Returns:
-        The largest difference.
+    Differences are in logits, and relative for logits above 1.
 
     Raises:
-        VersionRefused: One is too far, or is no number.
+        VersionRefused: A difference is above `difference_max`, or a score is not a number.
     """
     assert scores.shape == logits.shape
     with np.errstate(invalid="ignore"):
         difference = np.abs(scores - logits) / np.maximum(1, np.abs(logits))
-    # What is no number is as far as can be.
     difference = np.where(np.isfinite(difference), difference, np.inf)
     largest = float(difference.max(initial=0))
     ExecutionMeters().golden.set(largest)
@@ -75,19 +66,9 @@ def score_samples(
     tables: RowSource,
     at: At,
 ) -> Float32s:
-    """Score samples as requests are scored, through the executables of the ladder on the first device.
+    """Score samples as requests are scored, with the executables of the ladder on the first device.
 
-    Args:
-        executables: The graphs.
-        ladder: The shapes they were compiled for.
-        dense: The version's dense weights.
-        batch: The samples.
-        pack: How the features are packed.
-        tables: Where the version's rows are.
-        at: The version.
-
-    Returns:
-        float32[rows, labels].
+    `tables` has the rows of version `at`, and `dense` is its dense weights. Returns float32[rows, labels].
     """
     user, item = Packing(pack.user, tables), Packing(pack.item, tables)
     requests = len(batch.requests)
@@ -99,15 +80,18 @@ def score_samples(
         "item_flat": item.flat(batch.item, len(batch), at=at),
         "item_sequence": item.sequences(batch.item, len(batch), at=at),
     }
-    found = [np.zeros((0, len(batch.labels)), np.float32)]
+    scores = [np.zeros((0, len(batch.labels)), np.float32)]
     for rows in _pieces(batch.request_index, ladder.users_max, ladder.candidates[-1]):
-        work = _work(executables, ladder, dense, _of_rows(users, items, batch.request_index, rows))
-        found.append(executables.score(executables.places[0], work)[: rows.stop - rows.start])
-    return np.concatenate(found)
+        requests_used, index = np.unique(batch.request_index[rows], return_inverse=True)
+        blocks = {name: block[requests_used] for name, block in users.items()}
+        blocks |= {name: block[rows] for name, block in items.items()}
+        work = _work(executables, ladder, dense, {**blocks, "user_index": index.astype(np.int32)})
+        scores.append(executables.score(executables.places[0], work)[: rows.stop - rows.start])
+    return np.concatenate(scores)
 
 
 def _pieces(request_index: npt.NDArray[Any], users_max: int, rows_max: int) -> Iterator[slice]:
-    """Rows in runs that fit one execution."""
+    """Split the rows into runs that fit one execution."""
     begin, users = 0, set[int]()
     for at, user in enumerate(request_index.tolist()):
         if at - begin == rows_max or (len(users) == users_max and user not in users):
@@ -118,31 +102,19 @@ def _pieces(request_index: npt.NDArray[Any], users_max: int, rows_max: int) -> I
         yield slice(begin, len(request_index))
 
 
-def _of_rows(
-    users: _Blocks, items: _Blocks, request_index: npt.NDArray[Any], rows: slice
-) -> tuple[_Blocks, Int32s, _Blocks]:
-    wanted, index = np.unique(request_index[rows], return_inverse=True)
-    return (
-        {name: block[wanted] for name, block in users.items()},
-        index.astype(np.int32),
-        {name: block[rows] for name, block in items.items()},
-    )
-
-
-def _work(executables: Scorer, ladder: Ladder, dense: Any, given: tuple[_Blocks, Int32s, _Blocks]) -> Work:
-    users, index, items = given
-    described = executables.described
-    user: list[Float32s] = []
+def _work(executables: Scorer, ladder: Ladder, dense: Any, blocks: Mapping[str, npt.NDArray[Any]]) -> Work:
+    described, index = executables.described, blocks["user_index"]
+    user: list[npt.NDArray[Any]] = []
     if described.user is not None:
-        user = _padded(described.user.inputs, users, ladder.users_bucket(int(index.max()) + 1))
-    notes = [one for one in described.score.inputs if one.name == "user_index" or one.name in items]
-    padded = _padded(notes, {**items, "user_index": index}, ladder.candidates_bucket(len(index)))
+        user = _padded(described.user.inputs, blocks, ladder.users_bucket(int(index.max()) + 1))
+    notes = [note for note in described.score.inputs if note.name.startswith("item_") or note.name == "user_index"]
+    padded = _padded(notes, blocks, ladder.candidates_bucket(len(index)))
     return Work(dense, user, padded[0], padded[1:])
 
 
 def _padded(notes: Sequence[TensorNote], blocks: Mapping[str, npt.NDArray[Any]], rows: int) -> list[npt.NDArray[Any]]:
-    """The blocks that a graph takes, in its order, with rows of zeros."""
-    slab = Slab(*(((rows, *blocks[one.name].shape[1:]), one.dtype) for one in notes))
+    """Return the blocks of a graph in its order, padded with rows of zeros."""
+    slab = Slab(*(((rows, *blocks[note.name].shape[1:]), note.dtype) for note in notes))
     for note, array in zip(notes, slab.arrays, strict=True):
         array[: len(blocks[note.name])] = blocks[note.name]
     return slab.arrays

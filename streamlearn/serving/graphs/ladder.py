@@ -1,4 +1,4 @@
-"""The ladder: which shapes have executables. It compiles nothing."""
+"""Ladder: the shapes that have executables. It compiles nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ __all__ = ["Bucket", "Ladder"]
 
 
 class Bucket(NamedTuple):
-    """A shape of one graph.
-
-    Attributes:
-        graph: Which.
-        rows: Users of the user graph, candidates of the score graph.
-        length: Places of a user's history; 0 where there is none.
-    """
+    """A shape of one graph: its rows, users or candidates, and the length of histories, 0 for models without."""
 
     graph: Literal["user", "score"]
     rows: int
@@ -30,13 +24,9 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True)
 class Ladder:
-    """The shapes that are padded to, each growing.
+    """The shapes to which inputs are padded, each list in increasing order.
 
-    Attributes:
-        users: Of the user graph; empty where there is none.
-        candidates: Of the score graph.
-        lengths: Of a user's history; 0 alone where there is none.
-        users_max: How many users the score graph takes.
+    `users` is empty without a user graph; `lengths` is (0,) without histories. The score graph takes `users_max` users.
     """
 
     users: tuple[int, ...]
@@ -46,71 +36,63 @@ class Ladder:
 
     @classmethod
     def of(cls, settings: ServingSettings, described: Description) -> Ladder:
-        """The ladder of some graphs.
-
-        Raises:
-            ConfigError: The settings contradict themselves, or the graphs.
-        """
+        """Return the ladder that the settings give these graphs."""
         users, candidates = settings.users_buckets, settings.candidates_buckets
         for name in ("users_buckets", "candidates_buckets", "lengths"):
-            _check_growing(name, getattr(settings, name))
+            sizes = getattr(settings, name)
+            if any(size >= following for size, following in pairwise(sizes)):
+                message = f"serving.{name} is {sizes}, which is not in increasing order"
+                raise ConfigError(message, help="list each size once, in increasing order")
         lengths = _lengths(settings.lengths, described)
-        found = cls(tuple(users) if described.user else (), tuple(candidates), lengths, users[-1])
-        count = sum(1 for _ in found.buckets())
+        ladder = cls(tuple(users) if described.user else (), tuple(candidates), lengths, users[-1])
+        count = sum(1 for _ in ladder.buckets())
         if count > settings.compiles_max:
             message = f"the ladder has {count} executables, but serving.compiles_max is {settings.compiles_max}"
             raise ConfigError(message, help="remove buckets or a length, or raise serving.compiles_max")
-        return found
+        return ladder
 
     def buckets(self) -> Iterator[Bucket]:
-        """All shapes."""
+        """Yield all shapes."""
         for length in self.lengths:
             yield from (Bucket("user", rows, length) for rows in self.users)
             yield from (Bucket("score", rows, length) for rows in self.candidates)
 
     def users_bucket(self, users: int) -> int:
-        """How many rows so many users are padded to."""
+        """Return the rows to which this many users are padded."""
         return _at_least(users, self.users)
 
     def candidates_bucket(self, candidates: int) -> int:
-        """How many rows so many candidates are padded to; as many as they are, beyond the last bucket."""
+        """Return the rows to which this many candidates are padded; beyond the last bucket, they are not padded."""
         return _at_least(candidates, self.candidates)
 
     def length(self, places: int) -> int:
-        """How long a block histories of so many places are padded to; those that are longer are cut to the last."""
+        """Return the length to which histories of this length are padded or, beyond the last one, truncated."""
         return min(_at_least(places, self.lengths), self.lengths[-1])
 
 
-def _lengths(wanted: Sequence[int], described: Description) -> tuple[int, ...]:
+def _lengths(lengths: Sequence[int], described: Description) -> tuple[int, ...]:
     own = int(described.pack["user"]["sequence_length"])
     if not own:
-        if wanted:
-            message = f"serving.lengths is {list(wanted)}, but no slot of the user side is a sequence"
+        if lengths:
+            message = f"serving.lengths is {list(lengths)}, but no slot of the user side is a sequence"
             raise ConfigError(message, help="remove serving.lengths")
         return (0,)
-    if not wanted:
+    if not lengths:
         return (own,)
-    if wanted[-1] != own:
-        message = f"serving.lengths ends with {wanted[-1]}, but the features keep histories of length {own}"
+    if lengths[-1] != own:
+        message = f"serving.lengths ends with {lengths[-1]}, but the features keep histories of length {own}"
         raise ConfigError(message, help=f"end serving.lengths with {own}")
-    fixed = [
-        one.name
+    is_fixed = any(
+        note.name == "user_sequence" and note.shape[1] is not None
         for graph in (described.user, described.score)
         if graph is not None
-        for one in graph.inputs
-        if one.name == "user_sequence" and one.shape[1] is not None
-    ]
-    if len(wanted) > 1 and fixed:
-        message = f"serving.lengths is {list(wanted)}, but the graphs only take histories of length {own}"
+        for note in graph.inputs
+    )
+    if len(lengths) > 1 and is_fixed:
+        message = f"serving.lengths is {list(lengths)}, but the graphs only take histories of length {own}"
         raise ConfigError(message, help="remove serving.lengths, or let the model take any length (any_length = True)")
-    return tuple(wanted)
+    return tuple(lengths)
 
 
-def _check_growing(name: str, sizes: Sequence[int]) -> None:
-    if any(one >= other for one, other in pairwise(sizes)):
-        message = f"serving.{name} is {list(sizes)}, which is not in increasing order"
-        raise ConfigError(message, help="list each size once, in increasing order")
-
-
-def _at_least(wanted: int, sizes: Sequence[int]) -> int:
-    return next((size for size in sizes if size >= wanted), wanted)
+def _at_least(size: int, buckets: Sequence[int]) -> int:
+    return next((bucket for bucket in buckets if bucket >= size), size)

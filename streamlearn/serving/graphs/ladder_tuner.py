@@ -1,4 +1,4 @@
-"""Tuning: the ladders that cost least for sizes that came, within a bound of executables. It asks no node."""
+"""Ladder tuner: the cheapest ladders for recorded sizes, with a limited number of executables. It asks no node."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from streamlearn.settings import ServingSettings
 
 __all__ = ["Rungs", "Tuned", "tune", "uncosted"]
 
-# What `serving.users_buckets` and `serving.candidates_buckets` hold at most.
+# The limits of `serving.users_buckets` and `serving.candidates_buckets`.
 _USERS_BUCKETS_MAX = 16
 _CANDIDATES_BUCKETS_MAX = 32
-# Sizes are looked at in steps where there are more: the search grows with their square.
+# More sizes than this are grouped, because the search grows with their square.
 _SIZES_MAX = 1024
 
 _Demands = list[tuple[Histogram, list[tuple[int, float]]]]
@@ -26,13 +26,7 @@ _Demands = list[tuple[Histogram, list[tuple[int, float]]]]
 
 @dataclass(frozen=True)
 class Rungs:
-    """The buckets of one graph, and how well they fit.
-
-    Attributes:
-        buckets: The buckets.
-        padding_waste: The share of rows that would be padding.
-        cost_us: What an execution would cost, in microseconds, in the mean.
-    """
+    """The buckets of one graph, the share of rows that are padding, and the mean cost of an execution."""
 
     buckets: tuple[int, ...]
     padding_waste: float
@@ -41,13 +35,9 @@ class Rungs:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The ladders there are, and those that would cost least.
+    """The present and the proposed ladder of each graph.
 
-    Attributes:
-        users: The user graph's: present, proposed.
-        candidates: The score graph's: present, proposed.
-        batches: How many TensorBatches that is of.
-        executables: How many the proposed ladders have.
+    `batches` TensorBatches were recorded, and the proposed ladders have `executables` executables.
     """
 
     users: tuple[Rungs, Rungs]
@@ -57,19 +47,12 @@ class Tuned:
 
 
 def tune(sizes: Sizes, executables_max: int, candidates_top: int | None = None) -> Tuned:
-    """Choose the ladders of both graphs; how many buckets each has is chosen with them.
+    """Choose the ladders of both graphs, with at most `executables_max` executables for all lengths together.
 
-    The last bucket of the user graph stays: it is what the score graph always takes.
-
-    Args:
-        sizes: What came, and what executions cost.
-        executables_max: How many executables both graphs may have, of all lengths.
-        candidates_top: The last bucket of the score graph; the present one by default.
-
-    Raises:
-        UsageError: Nothing came yet, or no ladder has so few executables.
+    The last bucket of the user graph stays, because the score graph always takes that many users. `candidates_top` is
+    the last bucket of the score graph, by default the present one.
     """
-    batches = sum(count for one in sizes.formed for _, count in one.candidates)
+    batches = sum(count for formed in sizes.formed for _, count in formed.candidates)
     if not batches:
         message = "no TensorBatch has been formed yet"
         raise UsageError(message, help="use a node that has answered requests for a while, or --lognormal")
@@ -77,35 +60,38 @@ def tune(sizes: Sizes, executables_max: int, candidates_top: int | None = None) 
     if buckets_max < 2:
         message = f"{executables_max} executables are too few for two graphs of {len(sizes.lengths)} lengths"
         raise UsageError(message, help=f"allow at least {2 * len(sizes.lengths)}")
-    users = [(one.users, _points(sizes.users_buckets, us)) for one, us in zip(sizes.formed, sizes.user_us, strict=True)]
+    users = [
+        (formed.users, _points(sizes.users_buckets, costs_us))
+        for formed, costs_us in zip(sizes.formed, sizes.user_us, strict=True)
+    ]
     candidates = [
-        (one.candidates, _points(sizes.candidates_buckets, us))
-        for one, us in zip(sizes.formed, sizes.score_us, strict=True)
+        (formed.candidates, _points(sizes.candidates_buckets, costs_us))
+        for formed, costs_us in zip(sizes.formed, sizes.score_us, strict=True)
     ]
     top = candidates_top or sizes.candidates_buckets[-1]
     users_rungs = _choices(users, sizes.users_buckets[-1], min(_USERS_BUCKETS_MAX, buckets_max - 1))
     candidates_rungs = _choices(candidates, top, min(_CANDIDATES_BUCKETS_MAX, buckets_max - 1))
     pairs = [
-        (one, other)
-        for one, other in product(users_rungs, candidates_rungs)
-        if len(one.buckets) + len(other.buckets) <= buckets_max
+        pair
+        for pair in product(users_rungs, candidates_rungs)
+        if sum(len(rungs.buckets) for rungs in pair) <= buckets_max
     ]
-    best = min(pairs, key=lambda pair: (sum(one.cost_us for one in pair), sum(len(one.buckets) for one in pair)))
+    best = min(
+        pairs, key=lambda pair: (sum(rungs.cost_us for rungs in pair), sum(len(rungs.buckets) for rungs in pair))
+    )
     return Tuned(
         users=(_rungs(sizes.users_buckets, users), best[0]),
         candidates=(_rungs(sizes.candidates_buckets, candidates), best[1]),
         batches=batches,
-        executables=sum(len(one.buckets) for one in best) * len(sizes.lengths),
+        executables=_buckets(best) * len(sizes.lengths),
     )
 
 
 def uncosted(requests: Histogram, settings: ServingSettings, like: Sizes | None) -> Sizes:
-    """Requests that each run alone, as sizes.
+    """Return the sizes of requests that each run alone, from a histogram of their candidates.
 
-    Args:
-        requests: How often each number of candidates comes.
-        settings: The present ladders, where nothing was recorded.
-        like: What was recorded, and gives the costs; without it a row costs one.
+    Ladders and costs come from the recorded sizes `like`. Without these, ladders come from the settings and a row costs
+    one.
     """
     count = sum(count for _, count in requests)
     if like is not None:
@@ -123,6 +109,10 @@ def uncosted(requests: Histogram, settings: ServingSettings, like: Sizes | None)
         user_rows=Rows(0, 0),
         score_rows=Rows(0, 0),
     )
+
+
+def _buckets(ladders: Sequence[Rungs]) -> int:
+    return sum(len(rungs.buckets) for rungs in ladders)
 
 
 def _points(buckets: Sequence[int], costs_us: Sequence[float]) -> list[tuple[int, float]]:

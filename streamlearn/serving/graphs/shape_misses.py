@@ -1,4 +1,4 @@
-"""Missed: shapes that come again and again and have no executable."""
+"""Missed: frequent shapes that have no executable."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ __all__ = ["Missed"]
 
 
 class Missed:
-    """Counts shapes; the one that was not seen for longest is forgotten when there are too many.
-
-    Args:
-        calls_min: How often a shape has to come.
-        shapes_max: The most shapes that are counted.
-    """
+    """Counts at most `shapes_max` shapes; the least recently seen one is forgotten first."""
 
     def __init__(self, calls_min: int, shapes_max: int = 1_024) -> None:
         self._calls_min, self._shapes_max = calls_min, shapes_max
@@ -24,7 +19,7 @@ class Missed:
         self._lock = threading.Lock()
 
     def add(self, bucket: Bucket) -> bool:
-        """Count one; gives whether it came often enough, and then begins anew."""
+        """Count a shape. At its `calls_min`-th time, return true and count from 0 again."""
         with self._lock:
             count = self._counts.pop(bucket, 0) + 1
             if count >= self._calls_min:

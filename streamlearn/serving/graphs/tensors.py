@@ -1,4 +1,4 @@
-"""Tensors over memory that is there already: XLA reads it where it lies, on a boundary of 64 bytes or not at all."""
+"""Tensors over existing memory. XLA reads it in place only if it is aligned to 64 bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Given: TypeAlias = Any
 
 
 class _DLTensor(ctypes.Structure):
-    """The beginning of DLPack's `DLTensor`, as far as its address."""
+    """The beginning of DLPack's `DLTensor`, with its address."""
 
     _fields_ = (
         ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
@@ -34,15 +34,10 @@ _POINTER.restype, _POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 
 def tensor_of(given: Given) -> Tensor:
-    """A tensor of the CPU over given memory, which is to stay as it is until the tensor and all outputs are gone.
+    """Return a CPU tensor over the memory of a DLPack capsule, which is used up, or of an array.
 
-    An array that is not aligned, not contiguous or not to be written to is copied.
-
-    Args:
-        given: A DLPack capsule, which is used up, or an array.
-
-    Raises:
-        UsageError: The capsule holds no tensor of a CPU on a boundary.
+    The memory must not change until the tensor and all outputs made from it are freed. An array that is not aligned,
+    contiguous and writeable is copied.
     """
     if isinstance(given, np.ndarray):
         fit = given.ctypes.data % ALIGNMENT_BYTES == 0 and given.flags.c_contiguous and given.flags.writeable
@@ -54,11 +49,11 @@ def tensor_of(given: Given) -> Tensor:
 
 def _check(capsule: Given) -> None:
     try:
-        found = _DLTensor.from_address(_POINTER(capsule, b"dltensor"))
+        tensor = _DLTensor.from_address(_POINTER(capsule, b"dltensor"))
     except ValueError:
         message = f"{capsule!r} is not a DLPack capsule, or was already used"
         raise UsageError(message, help="pass the result of `__dlpack__()`, once") from None
-    address = (found.data or 0) + found.byte_offset
-    if address % ALIGNMENT_BYTES or found.device_type != 1:
-        message = f"a tensor is at address {address:#x} on device type {found.device_type}"
+    address = (tensor.data or 0) + tensor.byte_offset
+    if address % ALIGNMENT_BYTES or tensor.device_type != 1:
+        message = f"a tensor is at address {address:#x} on device type {tensor.device_type}"
         raise UsageError(message, help=f"XLA only reads CPU memory aligned to {ALIGNMENT_BYTES} bytes")

@@ -1,4 +1,4 @@
-"""Device: where lanes run, and how TensorFlow is set up for them, which is once in a process."""
+"""Device: where lanes run, and the TensorFlow configuration for them, which is set once in a process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ __all__ = ["lane_places"]
 
 
 def lane_places(settings: ServingSettings) -> list[Place]:
-    """The device of each lane; several may share one.
+    """Configure TensorFlow and return the device of each lane; several lanes may share one.
 
-    Sets TensorFlow up: one thread an operation on CPUs, logical devices where lanes have own ones.
-
-    Raises:
-        UsageError: A GPU is asked for and TensorFlow sees none, or it is in use in this process already.
+    Operations on CPUs use one thread each. Lanes get logical devices of their own if the settings say so.
     """
     gpus = tf.config.list_physical_devices("GPU") if settings.device != "cpu" else []
     if settings.device == "gpu" and not gpus:
@@ -30,14 +27,14 @@ def lane_places(settings: ServingSettings) -> list[Place]:
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
         if gpus:
-            # Matrices of float32 are multiplied in float32, as where the golden requests were scored.
+            # Multiply float32 matrices in float32, as training did for the golden requests.
             tf.config.experimental.enable_tensor_float_32_execution(False)
         for number, device in enumerate(physical):
             _divide(settings, device, len(range(number, settings.lanes, len(physical))))
     except RuntimeError as error:
         message = f"TensorFlow is already in use in this process: {error}"
         raise UsageError(message, help="serve in a process of its own, and set up the lanes first") from error
-    names = [one.name for one in tf.config.list_logical_devices("GPU" if gpus else "CPU")]
+    names = [device.name for device in tf.config.list_logical_devices("GPU" if gpus else "CPU")]
     return [Place(names[lane % len(names)]) for lane in range(settings.lanes)]
 
 
@@ -45,7 +42,7 @@ def _divide(settings: ServingSettings, device: Any, lanes: int) -> None:
     """Divide a device among its lanes, or leave it whole."""
     is_gpu = device.device_type == "GPU"
     if is_gpu and settings.lane_processes:
-        # The one device of this process; others have a part of the same GPU.
+        # The only device of this process; other processes use other parts of the same GPU.
         part = tf.config.LogicalDeviceConfiguration(memory_limit=settings.lane_memory_bytes >> 20)
         tf.config.set_logical_device_configuration(device, [part])
         return

@@ -1,4 +1,4 @@
-"""The kind of lanes that a node has, threads or processes, as whoever answers with them sees it."""
+"""LaneKind: the interface of a node's lanes, which are threads or processes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ __all__ = ["LaneKind", "LanePlace", "Made", "Scorer"]
 
 
 class LanePlace(Protocol):
-    """Where a lane runs: a device of this process, or a process."""
+    """The place of a lane: a device of this process, or a process."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
-        ...
+        """The name in logs."""
 
     def entered(self) -> AbstractContextManager[object]:
-        """What the lane's thread is in while it works; it may wait until there is such a place.
+        """Return the context in which the lane's thread works; entering it may wait until the place is there.
 
         Raises:
-            StreamlearnError: There is none, now.
+            StreamlearnError: The place is not available now.
         """
-        ...
 
 
 class Scorer(Protocol):
@@ -39,75 +37,57 @@ class Scorer(Protocol):
 
     @property
     def described(self) -> Description:
-        """What is known of the graphs."""
-        ...
+        """The description of the graphs."""
 
     @property
     def places(self) -> Sequence[Any]:
-        """Where they run."""
-        ...
+        """The places where the graphs run."""
 
     def score(self, place: Any, work: Work) -> npt.NDArray[np.float32]:
         """See `Executables.score`."""
-        ...
 
 
 class Made(NamedTuple):
-    """Graphs whose ladder is compiled on every lane that is there.
-
-    Attributes:
-        scorer: The graphs.
-        ladder: Their shapes.
-    """
+    """Graphs whose ladder is compiled on every lane, and the ladder."""
 
     scorer: Scorer
     ladder: Ladder
 
 
 class LaneKind(Protocol):
-    """Where graphs are made, weights are kept, and work is scored."""
+    """Makes graphs, keeps weights and scores work."""
 
     @property
     def places(self) -> Sequence[LanePlace]:
-        """That of each lane."""
-        ...
+        """The place of each lane."""
 
     def graph(self, name: str, folder: Path) -> Made:
-        """Graphs by their id, ready on all lanes; those that are there already answer meanwhile.
+        """Return the graphs with this id, ready on all lanes; those that are ready go on answering meanwhile.
 
-        Args:
-            name: The id.
-            folder: Where they were exported to.
+        `folder` holds the exported graphs.
 
         Raises:
             StreamlearnError: They cannot be made, or not now.
         """
-        ...
 
     def weights(self, scorer: Any, named: Mapping[str, npt.NDArray[Any]]) -> Any:
-        """The dense weights of a version on all lanes, as `Work.dense` has them; they are there while anybody has this.
+        """Load the dense weights of a version on all lanes and return them for `Work.dense`.
 
-        Args:
-            scorer: The graphs they are for.
-            named: The weights by name.
+        Lanes keep them as long as anyone holds a reference to the result.
 
         Raises:
-            StreamlearnError: They are not those of the graphs, or cannot be loaded now.
+            StreamlearnError: They do not fit the graphs, or cannot be loaded now.
         """
-        ...
 
     def check(self, lane: int) -> None:
-        """Called before a lane takes work, and now and then while there is none.
+        """Check a lane before it takes work, and from time to time while it waits.
 
         Raises:
-            LaneLost: There is nothing that could score it: the lane is to begin anew.
+            LaneLost: The lane has nothing to score with and must restart.
         """
-        ...
 
     def end(self) -> None:
-        """Begin to end: no lane begins anew from now on, and nobody waits for one."""
-        ...
+        """Begin to end: from now on no lane restarts or waits."""
 
     def close(self) -> None:
-        """Let go of all, when lanes have ended or will not."""
-        ...
+        """Free everything, after the lanes have ended or the wait for them is over."""

@@ -1,6 +1,6 @@
-"""What a node and its lane processes say to each other: orders and answers in JSON, work and scores in a few bytes.
+"""Lane orders: the messages between a node and its lane processes, each one packet of a Unix socket.
 
-Tensors lie in memory that both have: only where they begin is said. A message is one packet of a Unix socket.
+Orders and answers are JSON; work and scores are a few bytes. Tensors are in shared memory: messages only say where.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from streamlearn.struct_decoder import decoder_of
 
 __all__ = [
     "PACKET_BYTES_MAX",
-    "Birth",
     "Drop",
     "LaneAnswer",
+    "LaneStart",
     "LoadOrder",
-    "Lying",
     "Make",
     "Order",
+    "TensorSpan",
     "failed",
     "read_order",
     "read_scored",
@@ -32,25 +32,21 @@ __all__ = [
     "work_packet",
 ]
 
-# Whoever has more to say is cut.
+# Longer packets are truncated.
 PACKET_BYTES_MAX = 1 << 16
-_SAID_MAX = 4_000
-# Weights, and how many tensors the user graph and both graphs take; of each: where, how many sizes, and these.
+_ERROR_BYTES_MAX = 4_000
+# The weights, and the number of tensors of the user graph and of both graphs.
 _WORK = struct.Struct("<QBB")
+# Of each tensor: its offset, the number of its dimensions, and these.
 _TENSOR = struct.Struct("<QB3I")
-# Whether it was scored; rows and columns.
+# Whether the work was scored; rows and columns.
 _SCORED = struct.Struct("<BII")
 
 
-class Birth(Struct, frozen=True):
-    """What a lane process is started with: files by their numbers, which it inherits.
+class LaneStart(Struct, frozen=True):
+    """The settings of a lane process, and descriptors that it inherits.
 
-    Attributes:
-        settings: Its settings.
-        orders: The socket of orders.
-        work: The socket of work.
-        slabs: The memory that work lies in, which it reads.
-        scores: The memory that it writes scores to.
+    They are the sockets of orders and of work, the memory with the tensors of work, and the memory for scores.
     """
 
     settings: ServingSettings
@@ -61,13 +57,7 @@ class Birth(Struct, frozen=True):
 
 
 class Make(Struct, frozen=True, tag=True):
-    """Make the executables of a ladder.
-
-    Attributes:
-        graph: The id of the graphs.
-        folder: Where they are.
-        is_measured: Whether costs are wanted.
-    """
+    """Make the executables of the graphs in `folder`, which have the id `graph`, and perhaps measure their costs."""
 
     graph: str
     folder: str
@@ -75,11 +65,9 @@ class Make(Struct, frozen=True, tag=True):
 
 
 class LoadOrder(Struct, frozen=True, tag=True):
-    """Load dense weights; they come as a file with the order, one after another in the order of the description.
+    """Load dense weights of the graphs with the id `graph`, and number them `weights`.
 
-    Attributes:
-        weights: What they are called from now on.
-        graph: The graphs they are for.
+    The file that comes with the order holds them in the order of the description.
     """
 
     weights: int
@@ -87,11 +75,7 @@ class LoadOrder(Struct, frozen=True, tag=True):
 
 
 class Drop(Struct, frozen=True, tag=True):
-    """Let go of dense weights.
-
-    Attributes:
-        weights: Which.
-    """
+    """Free the dense weights with this number."""
 
     weights: int
 
@@ -100,14 +84,14 @@ Order: TypeAlias = Make | LoadOrder | Drop
 
 
 class LaneAnswer(Struct, frozen=True):
-    """What became of an order, or of the start.
+    """The result of an order, or of the start.
 
     Attributes:
         error: Why it failed; empty otherwise.
-        is_spent: Whether the process may make too few executables for it yet.
-        compiles: How many it made for it.
-        compile_s: How long that took.
-        costs: Microseconds of each bucket.
+        is_spent: Whether the process may not make as many executables as the order needs.
+        compiles: The number of executables it made.
+        compile_s: The time that took.
+        costs: The cost of each bucket in microseconds.
     """
 
     error: str = ""
@@ -120,36 +104,26 @@ class LaneAnswer(Struct, frozen=True):
 _ORDERS = decoder_of(Order)
 
 
-class Lying(NamedTuple):
-    """A tensor in memory that both have.
-
-    Attributes:
-        at: Where it begins, in bytes.
-        shape: Its shape; at most three sizes.
-    """
+class TensorSpan(NamedTuple):
+    """A tensor in shared memory: its offset in bytes, and its shape of at most three dimensions."""
 
     at: int
     shape: Sequence[int]
 
 
 def read_order(data: bytes) -> Order:
-    """An order from its packet."""
-    found: Order = _ORDERS.decode(data)
-    return found
+    """Decode the packet of an order."""
+    order: Order = _ORDERS.decode(data)
+    return order
 
 
-def work_packet(weights: int, user: Sequence[Lying], score: Sequence[Lying]) -> bytes:
-    """The packet of some work.
-
-    Args:
-        weights: Whose weights it is scored with.
-        user: What the user graph takes.
-        score: The row of each candidate's user, and what else the score graph takes.
+def work_packet(weights: int, user: Sequence[TensorSpan], score: Sequence[TensorSpan]) -> bytes:
+    """Encode work: the number of its weights and the inputs of both graphs; those of `score` begin with `user_index`.
 
     Examples:
-        >>> packet = work_packet(7, [], [Lying(0, (4,)), Lying(64, (4, 3))])
+        >>> packet = work_packet(7, [], [TensorSpan(0, (4,)), TensorSpan(64, (4, 3))])
         >>> len(packet), read_work(packet)
-        (52, (7, [], [Lying(at=0, shape=(4,)), Lying(at=64, shape=(4, 3))]))
+        (52, (7, [], [TensorSpan(at=0, shape=(4,)), TensorSpan(at=64, shape=(4, 3))]))
     """
     parts = [_WORK.pack(weights, len(user), len(user) + len(score))]
     for at, shape in (*user, *score):
@@ -157,27 +131,28 @@ def work_packet(weights: int, user: Sequence[Lying], score: Sequence[Lying]) -> 
     return b"".join(parts)
 
 
-def read_work(packet: bytes) -> tuple[int, list[Lying], list[Lying]]:
-    """What `work_packet` was given."""
+def read_work(packet: bytes) -> tuple[int, list[TensorSpan], list[TensorSpan]]:
+    """Decode the arguments of `work_packet`."""
     weights, users, tensors = _WORK.unpack_from(packet)
-    found = [
-        Lying(at, tuple(sizes[:dimensions])) for at, dimensions, *sizes in _TENSOR.iter_unpack(packet[_WORK.size :])
+    spans = [
+        TensorSpan(at, tuple(sizes[:dimensions]))
+        for at, dimensions, *sizes in _TENSOR.iter_unpack(packet[_WORK.size :])
     ]
-    assert len(found) == tensors
-    return weights, found[:users], found[users:]
+    assert len(spans) == tensors
+    return weights, spans[:users], spans[users:]
 
 
 def scored(rows: int, columns: int) -> bytes:
-    """The packet that says that so many scores were written."""
+    """Encode the shape of scores that were written."""
     return _SCORED.pack(1, rows, columns)
 
 
-def failed(said: str) -> bytes:
-    """The packet that says why there are none."""
-    return _SCORED.pack(0, 0, 0) + said.encode()[:_SAID_MAX]
+def failed(error: str) -> bytes:
+    """Encode why there are no scores."""
+    return _SCORED.pack(0, 0, 0) + error.encode()[:_ERROR_BYTES_MAX]
 
 
 def read_scored(packet: bytes) -> tuple[int, int] | str:
-    """Rows and columns of scores, or why there are none."""
+    """Decode the shape of scores, or why there are none."""
     is_scored, rows, columns = _SCORED.unpack_from(packet)
     return (rows, columns) if is_scored else packet[_SCORED.size :].decode(errors="replace")

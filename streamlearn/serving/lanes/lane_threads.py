@@ -1,4 +1,4 @@
-"""LaneThreads: lanes that are threads of this process, on devices that TensorFlow has here."""
+"""LaneThreads: lanes that are threads of the node; they score with the devices of this process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy.typing as npt
 
-from streamlearn.models import load_graphs
 from streamlearn.serving.graphs.compile_budget import CompileBudget
 from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.serving.graphs.compiler import Compiler
-from streamlearn.serving.graphs.definitions import Definitions
 from streamlearn.serving.graphs.dense import Dense
-from streamlearn.serving.graphs.executables import Executables
-from streamlearn.serving.graphs.ladder import Bucket, Ladder
+from streamlearn.serving.graphs.executables import load_executables
+from streamlearn.serving.graphs.ladder import Bucket
 from streamlearn.serving.lanes.device import lane_places
 from streamlearn.serving.lanes.lane_kind import Made
 from streamlearn.serving.lanes.tf_calls import Place
@@ -28,16 +26,10 @@ _LOG = logging.getLogger("streamlearn.serving.LaneThreads")
 
 
 class LaneThreads:
-    """A `LaneKind`: graphs stay as long as the process lives.
+    """A `LaneKind` whose graphs stay in memory as long as the process lives.
 
-    Args:
-        settings: Shapes, devices and bounds.
-        cache: Where compiled code is kept; without one, shapes that come often are not compiled.
-        places: The device of each lane; those of the settings by default. Nodes of one process share them.
-        measured: Told what each bucket of new graphs costs in microseconds.
-
-    Attributes:
-        places: As given.
+    Without a cache, frequent shapes outside the ladder are not compiled. `places` are the devices of the lanes, which
+    nodes of one process share. `measured` is called with the cost of each bucket of new graphs in microseconds.
     """
 
     def __init__(
@@ -55,19 +47,16 @@ class LaneThreads:
 
     def graph(self, name: str, folder: Path) -> Made:
         """See `LaneKind.graph`."""
-        found = self._made.get(name)
-        if found is not None:
-            return found
-        settings, compiler = self._settings, self._compiler
-        definitions = Definitions(load_graphs(folder), settings.users_buckets[-1])
-        ladder = Ladder.of(settings, definitions.described)
-        executables = Executables(definitions, self.places, self._budget, settings.compile_calls_min)
+        if name in self._made:
+            return self._made[name]
+        compiler = self._compiler
+        executables, ladder = load_executables(folder, self._settings, self.places, self._budget)
         _LOG.info("compiling %d shapes of graph %s", sum(1 for _ in ladder.buckets()), name[:12])
         if self._made and compiler is not None:
-            # To compile here would hold up those that answer; what is left is loaded, or compiled, here.
+            # Compiling here would delay the lanes that answer. What the compiler fails to make is compiled below.
             compiler.compile_all(executables, folder, ladder.buckets())
         executables.compile_ladder(ladder)
-        self._measured({bucket: executables.cost_us(bucket, settings.cost_runs) for bucket in ladder.buckets()})
+        self._measured(executables.costs_us(ladder, self._settings.cost_runs))
         if self._cache is not None:
             self._cache.seal()
         if compiler is not None:

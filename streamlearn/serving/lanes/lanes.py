@@ -1,4 +1,4 @@
-"""Lanes: threads that have what a source hands them scored, one execution at a time each, where each has its place."""
+"""Lanes: threads that take work from a source and have it scored, one execution at a time each."""
 
 from __future__ import annotations
 
@@ -22,45 +22,34 @@ _LOG = logging.getLogger("streamlearn.serving.Lanes")
 
 
 class Source(Protocol):
-    """Where lanes take work and hand it back; every method is called by all of them at once."""
+    """The source of work. All lanes call its methods at the same time."""
 
     def take(self, lane: int) -> Work | None:
-        """The next work of a lane, waiting for it; None when there is no more, which ends the lane."""
-        ...
+        """Wait for the next work of a lane and return it; None ends the lane."""
 
     def leave(self, lane: int) -> None:
-        """Called when a lane begins anew: it takes nothing until it does again, which may be never."""
-        ...
+        """Note that a lane restarts. It takes nothing until it calls `take` again, which may be never."""
 
     def give(self, work: Work, scores: npt.NDArray[np.float32]) -> None:
-        """Called with the scores of work that was taken, float32[candidates, labels], rows of padding among them."""
-        ...
+        """Receive the scores of work that was taken, float32[candidates, labels], with the rows of padding."""
 
     def fail(self, work: Work, error: Exception) -> None:
-        """Called with work that was taken and could not be scored; other work is not touched by it."""
-        ...
+        """Receive work that was taken and could not be scored; other work is not affected."""
 
 
 class Scores(Protocol):
-    """What scores work, such as `Executables`."""
+    """Scores work, as `Executables` does."""
 
     def score(self, place: Any, work: Work) -> npt.NDArray[np.float32]:
         """See `Executables.score`."""
-        ...
 
 
 class Lanes:
-    """Lanes at work; they end when their source has no more.
+    """Running lanes; they end when their source returns None.
 
-    Work that is taken is given back or failed, once. When a source itself raises, or a place cannot be entered, the
-    lane begins anew: `failures_max` times in a row, without a score between, then it ends.
-
-    Args:
-        source: Where work comes from.
-        scores: What runs it.
-        places: That of each lane.
-        failures_max: How often in a row a lane begins anew.
-        nice: How far they give way to other threads.
+    Work that is taken is given back or failed, once. If the source raises, or a place cannot be entered, the lane
+    restarts. It ends after more than `failures_max` such failures in a row without scores in between. There is a lane
+    for each of `places`, and its thread has the niceness `nice`.
     """
 
     def __init__(
@@ -78,17 +67,17 @@ class Lanes:
 
     @property
     def alive(self) -> int:
-        """How many lanes there are yet."""
+        """The number of lanes that have not ended."""
         return sum(thread.is_alive() for thread in self._threads)
 
     @property
     def held_s(self) -> float:
-        """For how long the work has been in hand that has been longest."""
+        """The longest time that a lane has had its present work."""
         now_s = time.monotonic()
         return max((now_s - taken_s for taken_s in self._taken_s if taken_s is not None), default=0.0)
 
     def join(self, wait_s_max: float) -> bool:
-        """Wait for lanes whose source has no more; gives whether all have ended."""
+        """Wait for the end of all lanes and return whether they ended."""
         for thread in self._threads:
             thread.join(wait_s_max / len(self._threads))
         return not self.alive
@@ -99,8 +88,8 @@ class Lanes:
         while failures <= self._failures_max:
             try:
                 with place.entered():
-                    while (was_scored := self._next(number, place)) is not None:
-                        failures = 0 if was_scored else failures
+                    while (is_scored := self._next(number, place)) is not None:
+                        failures = 0 if is_scored else failures
             except Exception:
                 failures += 1
                 self._source.leave(number)
@@ -111,7 +100,7 @@ class Lanes:
         _LOG.error("giving up a lane on %s: it failed %d times in a row", place.name, failures)
 
     def _next(self, number: int, place: LanePlace) -> bool | None:
-        """Do what comes next, of which nothing is kept; whether it was scored, and None when there is no more."""
+        """Take and score the next work, and keep no reference to it. Return whether it was scored; None at the end."""
         work = self._source.take(number)
         if work is None:
             return None

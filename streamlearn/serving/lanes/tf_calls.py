@@ -1,7 +1,7 @@
-"""TensorFlow's private calls that serving makes, all of them; a contract test says when TensorFlow changes one.
+"""TensorFlow's private calls, all that serving makes; a contract test fails if TensorFlow changes one.
 
-Public calls look functions up, check arguments and bring them into order at every call; what is called here takes a
-function by its name and tensors in a list.
+The public calls look up functions and check and sort arguments every time. These take a function by its name and
+tensors in a list.
 """
 
 from __future__ import annotations
@@ -21,76 +21,64 @@ from streamlearn.models.protocol import Tensor
 
 __all__ = ["Kind", "Place", "definitions_of", "kind_of", "register"]
 
-# A type by TensorFlow's number for it, and a shape.
+# TensorFlow's number of a type, and a shape.
 Kind: TypeAlias = tuple[int, tuple[int, ...]]
-# The process's own, which TensorFlow would hand over, has its devices and threads in it; it is in the cache's keys.
+# The process's own config holds its devices and threads. The config is part of the cache's keys, so use a fixed one.
 _CONFIG: bytes = config_pb2.ConfigProto(allow_soft_placement=True).SerializeToString(deterministic=True)
 
 
 class Place:
-    """A device, and how functions run there.
-
-    Args:
-        device: TensorFlow's name of it, such as "/CPU:0".
-
-    Attributes:
-        name: Its whole name.
-    """
+    """A device on which functions run, such as "/CPU:0"; `name` is its full name."""
 
     def __init__(self, device: str) -> None:
-        known = context.context()
-        known.ensure_initialized()
+        eager = context.context()
+        eager.ensure_initialized()
         with tf.device(device):
-            self.name: str = known.device_name
-        self._handle = known._handle
+            self.name: str = eager.device_name
+        self._handle = eager._handle
         self._is_cpu = ":CPU:" in self.name
         self._attributes = ("executor_type", "", "config_proto", _CONFIG)
 
     def run(self, function: bytes, inputs: list[Tensor], outputs: int) -> list[Tensor]:
-        """Run a registered function here; whatever thread asks.
-
-        Args:
-            function: Its name.
-            inputs: Its arguments, one by one.
-            outputs: How many it gives.
+        """Run a registered function that returns `outputs` tensors here; any thread may call.
 
         Raises:
-            ExecutionFailed: TensorFlow or XLA says why.
+            ExecutionFailed: TensorFlow or XLA failed; the message has its reason.
         """
         try:
-            found: list[Tensor] = pywrap_tfe.TFE_Py_Execute(
+            tensors: list[Tensor] = pywrap_tfe.TFE_Py_Execute(
                 self._handle, self.name, function, inputs, self._attributes, outputs
             )
         except tf.errors.OpError as error:
             message = f"{function.decode()} failed on {self.name}: {error.message}"
             raise ExecutionFailed(message) from None
-        return found
+        return tensors
 
     def entered(self) -> AbstractContextManager[object]:
-        """What TensorFlow makes of a thread's own accord in it is made here too, and not on the first device."""
-        found: AbstractContextManager[object] = tf.device(self.name)
-        return found
+        """Return a context in which TensorFlow places tensors here by default, not on the first device."""
+        device: AbstractContextManager[object] = tf.device(self.name)
+        return device
 
     def wait(self) -> None:
-        """Until all that was begun on any device is done; only a GPU has anything left to do by then."""
+        """Wait for all devices to finish; only a GPU may still have something to do."""
         if not self._is_cpu:
             tf.test.experimental.sync_devices()
 
 
 def definitions_of(concrete: Any) -> list[Proto]:
-    """The definition of a traced function and of all that it calls."""
+    """Return the definitions of a traced function and of all functions that it calls."""
     return [concrete.function_def, *concrete.graph.as_graph_def().library.function]
 
 
 def register(definitions: Iterable[Proto]) -> None:
-    """Let functions be run by their names; those that are known already are not touched."""
-    known = context.context()
-    known.ensure_initialized()
-    for one in definitions:
-        if not known.has_function(one.signature.name):
-            known.add_function_def(one)
+    """Register functions under their names; those that are registered already stay as they are."""
+    eager = context.context()
+    eager.ensure_initialized()
+    for definition in definitions:
+        if not eager.has_function(definition.signature.name):
+            eager.add_function_def(definition)
 
 
 def kind_of(tensor: Tensor) -> Kind:
-    """A tensor's type and shape, without making objects of TensorFlow's for them."""
+    """Return a tensor's type and shape without creating TensorFlow's objects for them."""
     return tensor._datatype_enum(), tensor._shape_tuple()

@@ -1,4 +1,4 @@
-"""Work: what one execution scores. A plain object between whoever merges requests and the lanes."""
+"""Work: the inputs of one execution, passed from the front, which merges requests, to the lanes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Work"]
 
 
 class Work(NamedTuple):
-    """A TensorBatch as graphs take it: each block a DLPack capsule or an array, padded to its bucket.
+    """A TensorBatch as graphs take it: each block is a DLPack capsule or an array, padded to its bucket.
 
-    Of lanes that are processes, a block is where it lies in memory they have too (`Lying`), or an array.
+    For lane processes, a block is a `TensorSpan` of shared memory or an array.
 
     Attributes:
-        dense: The dense weights of its version: `Dense`, or `LaneWeights` where lanes are processes.
+        dense: The dense weights of its version: `Dense`, or `LaneWeights` for lane processes.
         user: The user side's blocks, (users, ...) float32 in the order of `graphs.json`; empty without a user graph.
-        user_index: int32[candidates]. The row in `user` of each candidate's user; of padding, 0.
+        user_index: int32[candidates]. The row in `user` of each candidate's user; 0 for padding.
         item: The item side's blocks, (candidates, ...) float32.
-        note: Whatever its source wants to know it by.
+        note: Opaque handle for the source.
     """
 
     dense: Any

@@ -1,4 +1,4 @@
-"""The highest rate that a node holds: found by short runs, confirmed by a long one. It knows no network."""
+"""Goodput: the highest rate that a node sustains, found by short runs and confirmed by a long one. No network here."""
 
 from __future__ import annotations
 
@@ -7,31 +7,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from streamlearn.errors import ServiceError
-from streamlearn.serving.load.load_run import LoadFound, LoadPlan
+from streamlearn.load.load_run import LoadFound, LoadPlan
 
 __all__ = ["GoodputFound", "find_goodput", "why_not"]
 
 _TRY_SECONDS, _TRY_WARMUP_S = 3, 1.0
 _TRY_SECONDS_MAX = 30
-# Of fewer requests a p99 says little.
+# The p99 of fewer requests is not meaningful.
 _TRY_REQUESTS_MIN = 300
-_TIMES = 2.0
-_CLOSE = 1.03
+_RATE_STEP = 2.0
+_RATE_PRECISION = 1.03
 _RATE_MAX = 1_000_000.0
 _CONFIRMS_MAX = 12
-# A generator that is late by so much of the bound measures itself.
+# A generator that sends this share of the p99 bound late measures itself.
 _LAG_SHARE_MAX = 0.25
 
 
 @dataclass(frozen=True)
 class GoodputFound:
-    """The highest rate that held.
+    """The highest rate that a node sustains, in requests a second, and the long run at this rate.
 
-    Attributes:
-        rate: Requests a second.
-        run: The long run at it.
-        tries: Each short run's rate and why it did not hold; empty where it did.
-        confirms: Of the long runs likewise.
+    `tries` has the rate of each short run and why it failed, empty if it did not; `confirms` the same of long runs.
     """
 
     rate: float
@@ -41,18 +37,11 @@ class GoodputFound:
 
 
 def find_goodput(run: Callable[[LoadPlan], LoadFound], plan: LoadPlan, p99_ms_max: float) -> GoodputFound:
-    """The highest rate at which the p99 of latencies is within a bound and every request is answered.
+    """Find the highest rate at which every request is answered and the p99 latency is within `p99_ms_max`.
 
-    A rate that fails is tried once more: one pause of the machine is no verdict. What is found is confirmed by a
-    run as long as the plan says, at a rate that is lowered until it holds.
-
-    Args:
-        run: Carries out a plan.
-        plan: Where to begin, and what the long run is.
-        p99_ms_max: The bound.
-
-    Raises:
-        ServiceError: No rate held.
+    A rate that fails is tried a second time, because one pause of the machine must not decide. The result is
+    confirmed by a run as long as `plan` says; its rate is lowered until it passes. `plan.amount` is the first rate.
+    Raises ServiceError if no rate passes.
     """
     tries: list[tuple[float, str]] = []
     confirms: list[tuple[float, str]] = []
@@ -68,46 +57,46 @@ def find_goodput(run: Callable[[LoadPlan], LoadFound], plan: LoadPlan, p99_ms_ma
     for _ in range(_CONFIRMS_MAX):
         if rate < 1:
             break
-        found = run(_bounded(replace(plan, amount=rate), p99_ms_max))
-        confirms.append((rate, why_not(found, p99_ms_max)))
+        result = run(_bounded(replace(plan, amount=rate), p99_ms_max))
+        confirms.append((rate, why_not(result, p99_ms_max)))
         if not confirms[-1][1]:
-            return GoodputFound(rate, found, tuple(tries), tuple(confirms))
-        rate /= _CLOSE
-    why = (confirms or tries)[-1]
-    message = f"found no rate that the node sustains: at {why[0]:.1f} requests/s {why[1]}"
+            return GoodputFound(rate, result, tuple(tries), tuple(confirms))
+        rate /= _RATE_PRECISION
+    last_rate, reason = (confirms or tries)[-1]
+    message = f"found no rate that the node sustains: at {last_rate:.1f} requests/s {reason}"
     raise ServiceError(message, help="allow a longer p99, or see what keeps the node from answering")
 
 
 def why_not(found: LoadFound, p99_ms_max: float) -> str:
-    """Why a rate does not hold; empty where it does."""
+    """Return why a run did not pass; an empty text if it did."""
     p99_ms, lag_ms = found.latency_ms["p99"], found.lag_ms["p99"]
     if lag_ms is not None and lag_ms > p99_ms_max * _LAG_SHARE_MAX:
         return f"requests were sent up to {lag_ms:.2f} ms late: the load generator needs more CPU"
     if found.failed:
         causes = dict(found.refused) | {"overrun": found.overrun, "unanswered": found.unanswered}
-        named = ", ".join(f"{name} {count}" for name, count in causes.items() if count)
-        return f"{found.failed} of {found.due} requests failed ({named})"
+        counts = ", ".join(f"{name} {count}" for name, count in causes.items() if count)
+        return f"{found.failed} of {found.due} requests failed ({counts})"
     if p99_ms is None:
         return "the run was too short to send a request"
     return f"the p99 was {p99_ms:.2f} ms" if p99_ms > p99_ms_max else ""
 
 
 def _highest(holds: Callable[[float], bool], begin: float) -> float:
-    """The highest rate that holds, but for 3 %; below 1 where none does."""
+    """Return the highest rate that holds, to within 3 %; below 1 if none does."""
     good = bad = begin
     if holds(begin):
         while bad < _RATE_MAX:
-            bad = min(good * _TIMES, _RATE_MAX)
+            bad = min(good * _RATE_STEP, _RATE_MAX)
             if not holds(bad):
                 break
             good = bad
     else:
         while good >= 1:
-            good = bad / _TIMES
+            good = bad / _RATE_STEP
             if good >= 1 and holds(good):
                 break
             bad = good
-    while good >= 1 and bad / good > _CLOSE:
+    while good >= 1 and bad / good > _RATE_PRECISION:
         middle = math.sqrt(good * bad)
         good, bad = (middle, bad) if holds(middle) else (good, middle)
     return good
@@ -120,8 +109,8 @@ def _short(plan: LoadPlan, rate: float, p99_ms_max: float) -> LoadPlan:
 
 
 def _bounded(plan: LoadPlan, p99_ms_max: float) -> LoadPlan:
-    """With few enough requests under way that a node which fell behind is soon done with them."""
-    most = math.ceil(plan.amount * max(1.0, 4 * p99_ms_max / 1000)) + 16
+    """Limit the requests in flight, so that a node that fell behind soon finishes them."""
+    outstanding_max = math.ceil(plan.amount * max(1.0, 4 * p99_ms_max / 1000)) + 16
     if plan.pace == "bursts":
-        most = math.ceil(most * max(1.0, plan.bursts[0]))
-    return replace(plan, outstanding_max=min(plan.outstanding_max, most))
+        outstanding_max = math.ceil(outstanding_max * max(1.0, plan.bursts[0]))
+    return replace(plan, outstanding_max=min(plan.outstanding_max, outstanding_max))

@@ -1,4 +1,4 @@
-"""Requests that were asked: users and candidates of impressions, as an application's history or topic holds them."""
+"""Replayed requests: users and candidates of real impressions, from an application's history or its topic."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy.typing as npt
 from streamlearn.errors import DataError, TopicUnreachable
 from streamlearn.events import EventDecoder, join_rows, rows_of, take_rows
 from streamlearn.events.event import Columns
+from streamlearn.load.requests import Asked
 from streamlearn.replay import History
-from streamlearn.serving.load.requests import Asked
 from streamlearn.topics import Topic
 
 __all__ = ["of_history", "of_topic", "recorded", "refilled"]
@@ -19,21 +19,9 @@ __all__ = ["of_history", "of_topic", "recorded", "refilled"]
 _SPAN_MS = 600_000
 _READ_RECORDS, _READ_WAIT_MS = 64, 10_000
 
-_Int64s = npt.NDArray[np.int64]
-
 
 def recorded(parts: Iterable[Columns], requests: int, impressions_max: int, random: np.random.Generator) -> Asked:
-    """Requests as impressions were, drawn from the first of them.
-
-    Args:
-        parts: Columns of impressions.
-        requests: How many to draw; none twice, so that there are fewer where there are fewer impressions.
-        impressions_max: From how many impressions to draw.
-        random: What they are drawn by.
-
-    Raises:
-        DataError: There are no impressions.
-    """
+    """Draw requests from the first `impressions_max` impressions in `parts`; none twice, so there may be fewer."""
     taken: list[Columns] = []
     count = 0
     for part in parts:
@@ -51,44 +39,35 @@ def recorded(parts: Iterable[Columns], requests: int, impressions_max: int, rand
     return Asked(_within(columns, "user."), _within(columns, "items."), offsets)
 
 
-def refilled(asked: Asked, counts: _Int64s, random: np.random.Generator) -> Asked:
-    """The same users with so many candidates, drawn from those of all requests: often shown ones come often.
+def refilled(asked: Asked, counts: npt.NDArray[np.int64], random: np.random.Generator) -> Asked:
+    """Return requests of the same users with `counts` candidates.
 
-    Args:
-        asked: Requests.
-        counts: How many candidates each is to have.
-        random: What they are drawn by.
+    Candidates are drawn from those of all requests, so items that were shown often are drawn often.
     """
-    offsets = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    places = random.integers(0, int(asked.offsets[-1]), int(offsets[-1]))
-    return Asked(asked.user, take_rows(asked.item, places), offsets)
+    offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    rows = random.integers(0, int(asked.offsets[-1]), int(offsets[-1]))
+    return Asked(asked.user, take_rows(asked.item, rows), offsets)
 
 
 def of_history(history: History) -> Iterator[Columns]:
-    """Columns of a history's impressions."""
+    """Yield columns of a history's impressions."""
     for block in history.blocks(_SPAN_MS):
         if block.impressions_rows:
             yield block.impressions
 
 
 def of_topic(topic: Topic, decoder: EventDecoder) -> Iterator[Columns]:
-    """Columns of the impressions that a topic holds now, partition by partition; what cannot be read is left out.
-
-    Args:
-        topic: Impressions of the application.
-        decoder: What reads them.
-    """
+    """Yield columns of the impressions that a topic holds now, partition by partition; skip what cannot be decoded."""
     with topic.reader() as reader:
         for partition in range(topic.partitions):
             at, end = reader.earliest(partition), reader.end(partition)
             while at < end:
-                found = reader.read(partition, at, max_records=_READ_RECORDS, wait_ms=_READ_WAIT_MS)
-                if found.next_offset == at:
+                batch = reader.read(partition, at, max_records=_READ_RECORDS, wait_ms=_READ_WAIT_MS)
+                if batch.next_offset == at:
                     message = f"{reader.url} partition {partition} ends at {end}, but returns no records from {at} on"
                     raise TopicUnreachable(message, help="check its broker, then run this again")
-                at = found.next_offset
-                impressions = decoder.decode(found.values).impressions
+                at = batch.next_offset
+                impressions = decoder.decode(batch.values).impressions
                 if len(impressions):
                     yield impressions.columns
 

@@ -1,4 +1,4 @@
-"""Requests that are made up: values by Zipf's law, for an application that has no traffic yet."""
+"""Synthetic requests: values by Zipf's law, for an application that has no traffic yet."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.features import Dense, FeatureSpec, Slot
-from streamlearn.serving.load.requests import Asked
+from streamlearn.features import FeatureSpec, Slot
+from streamlearn.load.requests import Asked
 
 __all__ = ["invented"]
 
@@ -20,31 +20,24 @@ _Int64s = npt.NDArray[np.int64]
 
 
 def invented(features: FeatureSpec, counts: _Int64s, values: int, random: np.random.Generator) -> Asked:
-    """Requests of so many candidates each.
-
-    Args:
-        features: What the application declares.
-        counts: How many candidates each request has.
-        values: How many values a slot takes: the first is the most frequent.
-        random: What they are drawn by.
-    """
-    requests = len(counts)
-    # Sequences are columns of one history: they are as long as each other.
+    """Draw requests with `counts` candidates; each slot takes `values` values, the first most often."""
+    users, items = len(counts), int(counts.sum())
+    # Sequences are columns of one history, so all have its length.
     longest = max((slot.length for slot in features.slots), default=0)
-    histories = random.integers(0, longest + 1, requests)
+    histories = random.integers(0, longest + 1, users)
     user: _Arrays = {}
     item: _Arrays = {}
     for slot in features.slots:
-        into, rows = (user, requests) if slot.side == "user" else (item, int(counts.sum()))
+        columns, rows = (user, users) if slot.side == "user" else (item, items)
         lengths = np.ones(rows, np.int64)
         if slot.pooling == "sequence":
             lengths = histories
         elif slot.multi:
             lengths = random.integers(0, _VALUES_MAX + 1, rows)
-        into.update(_slot(slot, lengths, values, random))
+        columns.update(_slot(slot, lengths, values, random))
     for column in features.dense:
-        into, rows = (user, requests) if column.side == "user" else (item, int(counts.sum()))
-        into.update(_dense(column, rows, random))
+        columns, rows = (user, users) if column.side == "user" else (item, items)
+        columns[column.name] = random.standard_normal(rows * column.width, np.float32)
     return Asked(user, item, _offsets(counts))
 
 
@@ -62,12 +55,8 @@ def _slot(slot: Slot, lengths: _Int64s, values: int, random: np.random.Generator
     return columns
 
 
-def _dense(column: Dense, rows: int, random: np.random.Generator) -> _Arrays:
-    return {column.name: random.standard_normal(rows * column.width, np.float32)}
-
-
 def _zipf(values: int, count: int, random: np.random.Generator) -> _Int64s:
-    """Whole numbers below `values`, rank r as often as (r + 1) ** -exponent; drawn from the integral of that."""
+    """Draw numbers below `values`, rank r with weight (r + 1) ** -exponent, by inverting the integral of the weight."""
     power = 1 - _EXPONENT
     share = random.random(count)
     ranks = (1 - share * (1 - (values + 1.0) ** power)) ** (1 / power)
@@ -76,6 +65,4 @@ def _zipf(values: int, count: int, random: np.random.Generator) -> _Int64s:
 
 
 def _offsets(lengths: _Int64s) -> _Int64s:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))

@@ -1,4 +1,4 @@
-"""Load on a serving node, at times that do not depend on its answers; the native core sends and measures."""
+"""Load run: requests sent to a node at times that do not depend on its answers. The native core sends and measures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from streamlearn.errors import ServiceError, UsageError
 from streamlearn.native import native
 from streamlearn.serving.infer import InferAnswer
 
-__all__ = ["Load", "LoadFound", "LoadPlan", "LoadProgress", "Pace"]
+__all__ = ["Load", "LoadFound", "LoadPlan", "LoadProgress"]
 
-Pace = Literal["poisson", "constant", "bursts", "closed"]
-
-_LOOK_MS = 200
+_PROGRESS_MS = 200
 _PROBE_MS = 30_000
 _CONNECT_WAIT_MS_MAX = 10_000
 _ANSWER_BYTES_MAX = 64 << 20
@@ -24,22 +22,22 @@ _ANSWER_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What a run is to do.
+    """The plan of a run.
 
     Attributes:
-        pace: When requests are due: "poisson", "constant" or "bursts" whatever was answered; "closed" when a
-            caller's request before was answered.
-        amount: Requests a second (between bursts), or how many callers there are.
+        pace: When requests are due. "poisson", "constant" and "bursts" do not depend on answers; with "closed", each
+            caller sends its next request when the previous one is answered.
+        amount: Requests a second (between bursts), or the number of callers.
         seconds: How long requests are sent that count.
-        warmup_s: How long requests are sent before, which do not count.
-        deadline_ms: Within how long an answer is of use; the node is told of it.
+        warmup_s: How long requests are sent before that, which do not count.
+        deadline_ms: The deadline of each request, sent to the node.
         seed: The same seed gives the same times and requests.
-        bursts: By what the rate is multiplied, for how many seconds, every how many seconds.
-        outstanding_max: How many requests may be without an answer; one that is due beyond that fails.
-        answer_wait_s_max: How long an answer is waited for where there is no deadline.
+        bursts: The factor of a burst, its duration and the interval between bursts, both in seconds.
+        outstanding_max: The most requests in flight; a request that is due beyond this bound fails.
+        answer_wait_s_max: How long to wait for an answer if there is no deadline.
     """
 
-    pace: Pace
+    pace: Literal["poisson", "constant", "bursts", "closed"]
     amount: float
     seconds: int
     warmup_s: float = 0.0
@@ -52,7 +50,7 @@ class LoadPlan:
 
 @dataclass(frozen=True)
 class LoadProgress:
-    """How far a run is: requests that were due, were answered, failed, and are under way."""
+    """The counts of a run so far: requests that were due, were answered, failed, and are in flight."""
 
     due: int
     ok: int
@@ -62,24 +60,24 @@ class LoadProgress:
 
 @dataclass(frozen=True)
 class LoadFound:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        plan: What it was to do.
-        seconds: For how long requests that count were sent.
-        due: How many were due, whatever came of them.
-        ok: Of these, how many were answered.
-        in_time: Of these, how many within the deadline; all, where there is none.
-        overrun: How many failed because too many were under way when they were due.
-        unanswered: To how many nothing was said.
-        refused: How many ended with which other code of gRPC.
-        said: What was said with each code first.
-        latency_ms: From when a request was due to the end of its answer, of those answered: `mean`, `p50`, `p90`,
-            `p99`, `p999`, `max`; None where none was.
-        lag_ms: From when a request was due to when it was sent, likewise: what the generator itself is late.
-        answer_bytes: Of all answers.
-        time_line: For each second how many were due, were answered, and the p99 of their latency in ms.
-        own_cpu_us: What a request cost this process.
+        plan: The plan of the run.
+        seconds: How long requests that count were sent.
+        due: Requests that were due.
+        ok: Requests that were answered.
+        in_time: Requests that were answered within the deadline; without one, all answered requests.
+        overrun: Requests that failed because too many were in flight when they were due.
+        unanswered: Requests that got no reply.
+        refused: Requests that ended with another gRPC code, by code.
+        said: The first message of each of these codes.
+        latency_ms: `mean`, `p50`, `p90`, `p99`, `p999` and `max` of the time from when a request was due to the end of
+            its answer; None if none was answered.
+        lag_ms: The same of the time from when a request was due until it was sent: the generator's own delay.
+        answer_bytes: The size of all answers together.
+        time_line: For each second: requests due, requests answered, and the p99 of their latency in ms.
+        own_cpu_us: CPU time of this process per request.
     """
 
     plan: LoadPlan
@@ -99,29 +97,25 @@ class LoadFound:
 
     @property
     def failed(self) -> int:
-        """How many were not answered."""
+        """Requests that were not answered."""
         return self.due - self.ok
 
     @property
     def goodput_per_s(self) -> float:
-        """Answers within the deadline, a second."""
+        """Answers within the deadline per second."""
         return self.in_time / self.seconds if self.seconds else 0.0
 
 
 class Load:
-    """Connections to a node, and messages for it.
+    """Connections to a node, and the messages to send.
 
     Args:
-        address: HOST:PORT of one that speaks gRPC, or http://HOST:PORT/PATH where bodies are posted.
-        messages: Encoded requests, or bodies; none for whoever only uses `ask_all`.
-        token: What the node wants to be told to let a caller in.
-        connections: How many connections there are; requests take them by turns. Of HTTP how many at most: one carries
-            one request at a time.
-        threads: How many threads send.
-
-    Raises:
-        ServiceError: Nobody answers there.
-        UsageError: The address is none.
+        address: HOST:PORT of a gRPC server, or http://HOST:PORT/PATH to post bodies to.
+        messages: Encoded requests, or bodies; `ask_all` needs none.
+        token: The token that the node expects.
+        connections: The number of gRPC connections, used in turn. For HTTP the most connections: each carries one
+            request at a time.
+        threads: The number of sending threads.
     """
 
     def __init__(
@@ -135,71 +129,52 @@ class Load:
     ) -> None:
         self._address = address
         numbers = connections, threads, _CONNECT_WAIT_MS_MAX, _ANSWER_BYTES_MAX
-        place, path = _place_of(address)
-        self._native = native.Load(place, path, messages, token, numbers)
+        host_port, path = _target_of(address)
+        self._native = native.Load(host_port, path, messages, token, numbers)
 
     def probe(self) -> InferAnswer:
-        """What the node answers to the first message.
-
-        Raises:
-            ServiceError: It refuses it, or says nothing.
-            BadRecord: What it answers is not of this protocol.
-        """
+        """Send the first message and return the decoded answer; see `ask` and `InferAnswer.decode`."""
         return InferAnswer.decode(self.ask(0))
 
     def ask(self, number: int) -> bytes:
-        """The bytes of what the node answers to one of the messages.
+        """Send one of the messages and return the bytes of the answer.
 
         Raises:
-            ServiceError: It refuses it, or says nothing.
+            ServiceError: The node refuses the message or does not reply.
         """
-        code, said, answer = self._native.ask(number, _PROBE_MS)
+        code, reply, answer = self._native.ask(number, _PROBE_MS)
         if code is None:
             message = f"{self._address} did not answer within {_PROBE_MS // 1000} s"
             raise ServiceError(message, help="check that the node is ready")
         if answer is None:
-            message = f"{self._address} refuses a request: {code}: {said}"
+            message = f"{self._address} refuses a request: {code}: {reply}"
             raise ServiceError(message, help="check that it serves this model (--model) with these features")
         return answer
 
     def ask_all(self, messages: Sequence[bytes], wait_s: float = _PROBE_MS / 1_000) -> list[bytes | None]:
-        """What the node answers to other messages, all sent at once; None where it refuses one, or says nothing.
-
-        Args:
-            messages: Encoded requests, or bodies.
-            wait_s: How long an answer is waited for.
-        """
+        """Send other messages, all at once, and return the answers; None where the node refuses or does not reply."""
         return [answer for _, _, answer in self._native.ask_all(messages, round(wait_s * 1_000))]
 
     def run(
         self, plan: LoadPlan, on_progress: Callable[[LoadProgress], None] | None = None, stop: Callable[[], bool] = bool
     ) -> LoadFound:
-        """Carry a plan out.
-
-        Args:
-            plan: What to do.
-            on_progress: Told a few times a second how far it is.
-            stop: Asked as often whether to end early.
-
-        Raises:
-            UsageError: A number of the plan cannot be.
-        """
+        """Carry out a plan. `on_progress` and `stop` are called a few times a second; a true `stop` ends it."""
         deadline_ms = None if plan.deadline_ms is None else int(plan.deadline_ms)
         times = plan.seconds, round(plan.warmup_s * 1000), deadline_ms, round(plan.answer_wait_s_max * 1000)
         cpu_s = time.process_time()
         run = self._native.start((plan.pace, plan.amount, plan.seed), plan.bursts, times, plan.outstanding_max)
-        while not run.wait(_LOOK_MS):
+        while not run.wait(_PROGRESS_MS):
             if on_progress is not None:
                 on_progress(LoadProgress(*run.progress()))
             if stop():
                 run.stop()
         outcome = run.outcome()
         assert outcome is not None
-        return _found(plan, outcome, time.process_time() - cpu_s)
+        return _result(plan, outcome, time.process_time() - cpu_s)
 
 
-def _place_of(address: str) -> tuple[str, str | None]:
-    """HOST:PORT, and the path where the address is one of HTTP."""
+def _target_of(address: str) -> tuple[str, str | None]:
+    """Split an address into HOST:PORT and the path of an HTTP address."""
     if "://" not in address:
         return address, None
     parts = urlsplit(address)
@@ -211,7 +186,7 @@ def _place_of(address: str) -> tuple[str, str | None]:
     return host, f"{path}?{parts.query}" if parts.query else path
 
 
-def _found(plan: LoadPlan, outcome: Mapping[str, Any], cpu_s: float) -> LoadFound:
+def _result(plan: LoadPlan, outcome: Mapping[str, Any], cpu_s: float) -> LoadFound:
     same = ("seconds", "due", "ok", "in_time", "overrun", "unanswered", "refused", "said", "answer_bytes")
     sent = outcome["due"] + outcome["warmup"] - outcome["overrun"]
     return LoadFound(
@@ -225,4 +200,4 @@ def _found(plan: LoadPlan, outcome: Mapping[str, Any], cpu_s: float) -> LoadFoun
 
 
 def _ms(times_ns: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {name: None if one is None else one / 1e6 for name, one in times_ns.items()}
+    return {name: None if time_ns is None else time_ns / 1e6 for name, time_ns in times_ns.items()}

@@ -13,11 +13,11 @@ from streamlearn.apps import load_app
 from streamlearn.errors import DataError
 from streamlearn.events import EventDecoder, Producer
 from streamlearn.features import Dense, FeatureSpec, Slot
+from streamlearn.load.candidates import candidate_counts
+from streamlearn.load.replayed_requests import of_history, of_topic, recorded, refilled
+from streamlearn.load.requests import Asked
+from streamlearn.load.synthetic_requests import invented
 from streamlearn.replay import Replayer, load_history, open_replay_topics
-from streamlearn.serving.load.candidates import candidate_counts
-from streamlearn.serving.load.replayed_requests import of_history, of_topic, recorded, refilled
-from streamlearn.serving.load.requests import Asked
-from streamlearn.serving.load.synthetic_requests import invented
 from tests.serving.inference import request_class
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -1,4 +1,4 @@
-"""What is asked of a model: users and their candidates as columns of features, and the messages that carry them."""
+"""Requests: users and their candidates as columns of features, and the messages that carry them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _Rows = tuple[int, int]
 
 @dataclass(frozen=True)
 class Asked:
-    """Requests, each of one user and some candidates.
+    """Requests, each with one user and some candidates.
 
     Attributes:
-        user: Their features, a row a request; columns are named as those of events, without the `user.` there.
-        item: Features of all candidates, those of one request after those of another, likewise.
-        offsets: Where the candidates of each request begin, and where the last one's end.
+        user: Features of the users, one row a request. Columns have the names of event columns, without `user.`.
+        item: Features of the candidates, request after request, named in the same way without `items.`.
+        offsets: The first candidate of each request, and the end of the last one.
     """
 
     user: Columns
@@ -38,21 +38,18 @@ class Asked:
 
     @property
     def candidates(self) -> npt.NDArray[np.int64]:
-        """How many each request has."""
+        """The number of candidates of each request."""
         return np.diff(self.offsets)
 
     def messages(self, features: FeatureSpec, model: str, version: str = "") -> list[bytes]:
-        """Each request as the bytes of a ModelInferRequest.
-
-        Args:
-            features: What the columns are. Those that are not there are left out: they have defaults.
-            model: The model that is asked.
-            version: The version that is to answer; empty: the one that is served.
-        """
-        return [one.encode() for one in self.requests(features, model, version)]
+        """Encode each request as a ModelInferRequest; the arguments are those of `requests`."""
+        return [request.encode() for request in self.requests(features, model, version)]
 
     def requests(self, features: FeatureSpec, model: str, version: str = "") -> Iterator[InferRequest]:
-        """Each request as what is asked; the arguments are those of `messages`."""
+        """Yield each request.
+
+        Features without a column are left out, so the node uses their defaults. An empty version means the served one.
+        """
         for row in range(len(self)):
             yield InferRequest(model, tuple(self._inputs(features, row)), version, f"load-{row}")
 
@@ -70,7 +67,7 @@ class Asked:
 
 
 def _slot(columns: Columns, slot: Slot, rows: _Rows) -> Iterator[Tensor]:
-    """Its values; where candidates have many of them, how many each has; where values have weights, these."""
+    """Yield the values of a slot, before them the lengths per candidate and the weights, where it has such."""
     values = rows
     if slot.multi:
         offsets = columns[f"{slot.name}[]"]
@@ -88,13 +85,13 @@ def _slot(columns: Columns, slot: Slot, rows: _Rows) -> Iterator[Tensor]:
 
 
 def _texts(columns: Columns, name: str, values: _Rows) -> list[bytes]:
-    places = columns[f"{name}$"][values[0] : values[1] + 1].tolist()
+    bounds = columns[f"{name}$"][values[0] : values[1] + 1].tolist()
     raw: npt.NDArray[Any] = columns[name]
-    return [raw[begin:end].tobytes() for begin, end in pairwise(places)]
+    return [raw[begin:end].tobytes() for begin, end in pairwise(bounds)]
 
 
 def _numbers(columns: Columns, column: Dense, rows: _Rows) -> Tensor:
     width = column.width
-    found = columns[column.name].astype(np.float32, copy=False)[rows[0] * width : rows[1] * width]
+    values = columns[column.name].astype(np.float32, copy=False)[rows[0] * width : rows[1] * width]
     shape = (width,) if column.side == "user" else (rows[1] - rows[0], width)
-    return numbers_tensor(column.name, found, shape)
+    return numbers_tensor(column.name, values, shape)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamlearn.errors import ServiceError
-from streamlearn.serving.load.goodput import find_goodput, why_not
-from streamlearn.serving.load.load_run import LoadFound, LoadPlan
+from streamlearn.load.goodput import find_goodput, why_not
+from streamlearn.load.load_run import LoadFound, LoadPlan
 
 PLAN = LoadPlan("poisson", 100.0, 60, warmup_s=2.0)
 

@@ -1,0 +1,56 @@
+"""PulseReceiver: receives the messages of `streamlearn.pulse` from one process. It decides nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+__all__ = ["PulseReceiver"]
+
+# Messages of `Pulse` have at most 60 bytes; longer ones are truncated and not understood.
+_BYTES_MAX = 512
+# More than a process sends between two calls of `messages`; the rest waits in the kernel, which bounds it.
+_MESSAGES_MAX = 64
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: `ucred` of unix(7)
+
+
+class PulseReceiver:
+    """An abstract socket: no file is left behind, however this process ends."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            self._socket.bind("")  # the kernel chooses a unique name
+        except OSError:
+            self._socket.close()
+            raise
+        self._name = "@" + os.fsdecode(self._socket.getsockname()[1:])
+
+    def environ(self, silence_s: float) -> dict[str, str]:
+        """Return the environment for the process: it must send a heartbeat within `silence_s`, or none if that is 0.
+
+        The tether adds WATCHDOG_PID.
+        """
+        base = {name: value for name, value in os.environ.items() if not name.startswith("WATCHDOG_")}
+        watchdog = {"WATCHDOG_USEC": str(round(silence_s * 1e6))} if silence_s else {}
+        return {**base, "NOTIFY_SOCKET": self._name, **watchdog}
+
+    def messages(self, pid: int) -> Iterator[tuple[str, str]]:
+        """Yield the names and values that the process sent since the last call; ignore other senders."""
+        for _ in range(_MESSAGES_MAX):
+            try:
+                data, ancillary, *_ = self._socket.recvmsg(_BYTES_MAX, socket.CMSG_SPACE(_CREDENTIALS.size))
+            except BlockingIOError:
+                return
+            senders = [_CREDENTIALS.unpack(item)[0] for _, kind, item in ancillary if kind == socket.SCM_CREDENTIALS]
+            if senders == [pid]:
+                for line in data.decode(errors="replace").splitlines():
+                    name, _, value = line.partition("=")
+                    yield name, value
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
