@@ -1,4 +1,4 @@
-"""The cache folder: where what is fetched or built once on a machine is kept."""
+"""The cache folder of this machine, for downloads and build results."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ __all__ = ["cache_folder"]
 
 
 def cache_folder() -> Path:
-    """`STREAMLEARN_CACHE`, else `streamlearn` in the user's cache folder; it need not be there yet."""
-    named = os.environ.get("STREAMLEARN_CACHE")
-    if named:
-        return Path(named).expanduser().absolute()
-    # The XDG rule: a relative path there counts as unset.
+    """Return `STREAMLEARN_CACHE`, else `streamlearn` in the user's cache folder; it may not exist yet."""
+    if configured := os.environ.get("STREAMLEARN_CACHE"):
+        return Path(configured).expanduser().absolute()
+    # XDG: a relative path counts as unset.
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "streamlearn"

@@ -9,14 +9,14 @@ __all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Where the time comes from. Wall time may jump; of monotonic time only differences mean anything."""
+    """A source of time. Wall time may jump."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 UTC."""
+        """Return milliseconds since 1970 UTC."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds on a clock that never goes back; only differences mean anything."""
+        """Return seconds on a clock that never goes back; only differences have a meaning."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -25,18 +25,18 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The machine's clock."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 UTC."""
+        """See `Clock`."""
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Seconds on the machine's monotonic clock."""
+        """See `Clock`."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait for that long."""
+        """See `Clock`."""
         time.sleep(seconds)
 
 

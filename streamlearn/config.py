@@ -1,15 +1,20 @@
-"""How settings are read: a typed struct filled from one TOML file, then from `--set a.b=c`.
+"""Reading of settings: a typed struct is filled from one TOML file, then from `--set a.b=c`.
 
-It does not know which settings there are; see `settings`.
+It does not know which settings exist; see `settings`.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from inspect import getsource
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,9 +37,10 @@ _REPLACED = {
     "serving.mps_percent": _MPS.format("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
     "serving.mps_folder": _MPS.format("CUDA_MPS_PIPE_DIRECTORY"),
 }
-"""Settings of earlier releases, and what to do instead."""
+"""Removed settings, each with its replacement."""
 
 T = TypeVar("T", bound=msgspec.Struct)
+_Section = type[msgspec.Struct]
 
 
 @dataclass(frozen=True)
@@ -44,35 +50,37 @@ class Field:
     path: str
     type: str
     default: Any
-    description: str
+    section: _Section
+
+    @property
+    def description(self) -> str:
+        """The docstring below the field. It is read from the source, because Python drops it."""
+        return _field_docs(self.section)[self.path.rpartition(".")[2]]
 
 
 def read_settings(kind: type[T], file: Path | None, overrides: Sequence[str] = ()) -> T:
-    """Read settings: defaults, then the file, then the overrides.
+    """Read settings: defaults, then the file (if it exists), then the overrides.
 
-    Args:
-        kind: The struct to fill.
-        file: A TOML file; None or a missing file leaves the defaults.
-        overrides: Texts like "topics.reach_s=5", each value a TOML value (a bare word is a string).
+    An override is a text such as "topics.reach_s=5". Its value is a TOML value; a bare word is a string.
 
     Raises:
-        ConfigError: The file is no TOML; a key is unknown; a value is of a wrong type or out of its bounds.
+        ConfigError: The file is not TOML, a key is unknown, or a value has a wrong type or is out of its bounds.
     """
     given = _read_toml(file) if file is not None and file.exists() else {}
     origin = str(file) if file is not None else "settings"
     _check_keys(kind, given, origin)
-    _convert(kind, given, origin)  # so that a fault of the file is told as the file's
+    _convert(kind, given, origin)  # first without overrides, so that an error of the file names the file
     return _convert(kind, apply_overrides(kind, given, overrides), "--set")
 
 
 def apply_overrides(kind: type[msgspec.Struct], given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """What was given, with each override laid over it; nothing given is changed.
+    """Return a copy of the given values with the overrides applied.
 
     Raises:
-        ConfigError: An override is not `path=value`, or its path is no setting.
+        ConfigError: An override is not `path=value`, or its path is not a setting.
     """
-    known = {one.path for one in fields_of(kind)}
-    result: dict[str, Any] = {name: dict(v) if isinstance(v, dict) else v for name, v in given.items()}
+    known = {field.path for field in fields_of(kind)}
+    result: dict[str, Any] = {name: dict(value) if isinstance(value, dict) else value for name, value in given.items()}
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
@@ -90,23 +98,31 @@ def apply_overrides(kind: type[msgspec.Struct], given: Mapping[str, Any], overri
 
 
 def fields_of(kind: type[msgspec.Struct]) -> list[Field]:
-    """Every setting of a struct and of the structs in it, in declared order."""
+    """Return every setting of a struct and of the structs in it, in declared order."""
     return list(_walk(inspect.type_info(kind), kind(), ""))
 
 
 def _walk(info: inspect.Type, defaults: Any, prefix: str) -> Iterator[Field]:
     assert isinstance(info, inspect.StructType)
-    for one in info.fields:
-        default = getattr(defaults, one.name)
-        if isinstance(one.type, inspect.StructType):
-            yield from _walk(one.type, default, f"{prefix}{one.name}.")
-            continue
-        described = one.type if isinstance(one.type, inspect.Metadata) else None
-        if described and (described.extra or {}).get("fixed"):
-            continue
-        extra = (described.extra_json_schema or {}) if described else {}
-        inner = described.type if described else one.type
-        yield Field(f"{prefix}{one.name}", _type_name(inner), default, extra.get("description", ""))
+    for field in info.fields:
+        default, kind = getattr(defaults, field.name), field.type
+        if isinstance(kind, inspect.StructType):
+            yield from _walk(kind, default, f"{prefix}{field.name}.")
+        elif not isinstance(kind, inspect.Metadata):
+            yield Field(f"{prefix}{field.name}", _type_name(kind), default, info.cls)
+        elif not (kind.extra or {}).get("fixed"):
+            yield Field(f"{prefix}{field.name}", _type_name(kind.type), default, info.cls)
+
+
+@cache
+def _field_docs(section: _Section) -> dict[str, str]:
+    (definition,) = ast.parse(dedent(getsource(section))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        ast.unparse(field.target): " ".join(str(below.value.value).split())
+        for field, below in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+    }
 
 
 def _type_name(info: inspect.Type) -> str:
@@ -116,7 +132,7 @@ def _type_name(info: inspect.Type) -> str:
         case inspect.IntType() | inspect.FloatType():
             bounds = {"above": info.gt, "at least": info.ge, "below": info.lt, "at most": info.le}
             name = "int" if isinstance(info, inspect.IntType) else "float"
-            return ", ".join([name, *(f"{word} {one}" for word, one in bounds.items() if one is not None)])
+            return ", ".join([name, *(f"{word} {bound}" for word, bound in bounds.items() if bound is not None)])
         case inspect.StrType():
             return "str"
         case inspect.BoolType():
@@ -130,11 +146,7 @@ def _type_name(info: inspect.Type) -> str:
 
 
 def read_bounded(file: Path, what: str) -> bytes:
-    """A file that a person wrote, and so is small.
-
-    Args:
-        file: Which.
-        what: What it is, for the message.
+    """Read a small file that a person wrote; `what` names it in the help.
 
     Raises:
         ConfigError: It cannot be read, or has more than FILE_BYTES_MAX bytes.
@@ -168,7 +180,7 @@ def _toml_value(text: str) -> Any:
 
 
 def _check_keys(kind: type[msgspec.Struct], given: Mapping[str, Any], origin: str) -> None:
-    known = {one.path for one in fields_of(kind)}
+    known = {field.path for field in fields_of(kind)}
     sections = {path.partition(".")[0] for path in known}
     for section, values in given.items():
         if section not in sections:
@@ -198,9 +210,9 @@ def _convert(kind: type[T], given: Mapping[str, Any], origin: str) -> T:
     try:
         return from_plain(given, kind)
     except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$")
-        path = place.rstrip("`").lstrip(".")
+        what, _, location = str(error).partition(" - at `$")
+        path = location.rstrip("`").lstrip(".")
         message = f"{origin}: {path}: {what[:1].lower()}{what[1:]}" if path else f"{origin}: {what}"
-        wanted = next((one for one in fields_of(kind) if one.path == path), None)
-        hint = f"{path} is {wanted.type}; its default is {wanted.default!r}" if wanted else ""
-        raise ConfigError(message, help=hint or "see docs/settings.md") from error
+        field = next((field for field in fields_of(kind) if field.path == path), None)
+        hint = f"{path} is {field.type}; its default is {field.default!r}" if field else "see docs/settings.md"
+        raise ConfigError(message, help=hint) from error

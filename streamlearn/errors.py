@@ -1,53 +1,53 @@
-"""What can go wrong, as one tree.
+"""Everything that can go wrong, as one tree.
 
     StreamlearnError                exit 1
-    ├── UsageError                  exit 2   the caller asked for something impossible
-    │   ├── ConfigError                      a setting is unknown, of a wrong type or out of its bounds
+    ├── UsageError                  exit 2   the request is impossible
+    │   ├── ConfigError                      a setting is unknown, has a wrong type or is out of its bounds
     │   └── SpecError                        an application contradicts itself
-    ├── PartlyDone                  exit 3   some of it happened, and the message says which part did not
-    ├── NativeMismatch                       the compiled module is missing or of another version
-    ├── ScoresMissing                        no window of first predictions was scored yet
-    ├── JoinFull                             a join holds all it may: reading is to stop
-    ├── MarksFull                            marks hold all they may: training is to stop
-    ├── TrainingFailed                       training cannot go on: it learns no numbers any more
+    ├── PartlyDone                  exit 3   partial success; the message names the part that is not done
+    ├── NativeMismatch                       the compiled module is missing or has another version
+    ├── ScoresMissing                        no window of first predictions has been scored yet
+    ├── JoinFull                             a join is at its memory limit: reading must stop
+    ├── MarksFull                            the marks are at their memory limit: training must stop
+    ├── TrainingFailed                       training cannot continue: losses or gradients are not finite
     ├── ServiceError                         a service did not start, or cannot be reached
-    │   └── PipelineFailed                   a runner gave up a pipeline, for a reason that is not one of these
-    ├── DataError                            bytes that are not what they claim to be
-    │   ├── BadRecord                        truncated, garbage, or a value its schema forbids
-    │   ├── UnknownSchema                    a fingerprint or id no known schema has
+    │   └── PipelineFailed                   a runner gave up a pipeline for a reason without an error of its own
+    ├── DataError                            invalid bytes
+    │   ├── BadRecord                        truncated, damaged, or a value that its schema forbids
+    │   ├── UnknownSchema                    no known schema has this fingerprint or id
     │   └── Oversize                         larger than a stated limit
     ├── TableError
     │   ├── TableFull                        all rows are taken, or no memory is left
-    │   ├── TableBusy                        cannot be done now, and can be later
-    │   └── VersionRefused                   a version is not what the call needs it to be
+    │   ├── TableBusy                        not possible now; try again later
+    │   └── VersionRefused                   a version is not the one that the call needs
     ├── TopicError
-    │   ├── TopicMissing                     no such topic, or no such partition
+    │   ├── TopicMissing                     the topic or the partition does not exist
     │   ├── TopicExists                      created twice with different settings
-    │   ├── TopicUnreachable                 the broker or folder did not answer within the bound
+    │   ├── TopicUnreachable                 the broker or folder did not answer within the timeout
     │   ├── TopicReplaced                    same name, another topic id: it was deleted and created again
     │   ├── PositionLost                     a position outside [earliest, end]
     │   ├── IngestOver                       a newer run of ingest has taken over
-    │   └── NotDelivered                     a record the topic did not acknowledge
+    │   └── NotDelivered                     the topic did not acknowledge a record
     ├── PsError
-    │   ├── ShardUnreachable                 a shard did not answer within the bound
-    │   ├── ShardRefused                     a shard is of another model, release or token
-    │   ├── ShardNotReady                    a shard was not told yet at which version it is to stand
+    │   ├── ShardUnreachable                 a shard did not answer within the timeout
+    │   ├── ShardRefused                     a shard has another model, release or token
+    │   ├── ShardNotReady                    a shard has not been told which version to load
     │   ├── EpochOver                        another run or recovery has taken over
-    │   ├── PushUnsure                       a push may have been learned in part: all shards are to be restored
-    │   └── CutFailed                        a version could not be cut on every shard; the next one says it all
+    │   ├── PushUnsure                       a push may have been applied in part: all shards must be restored
+    │   └── CutFailed                        a version was not cut on every shard; the next one includes its changes
     ├── ExecutionFailed                      TensorFlow could not run a graph on some inputs
-    ├── LaneLost                             a lane's process ended, and its work was not scored
-    ├── NodeNotReady                         a serving node has no version to answer with, now
-    ├── RegistryUnreachable                  the registry did not answer; the store's pointer stays the truth
-    │   └── RegistryDefect                   it answered with what cannot be read: it is to be made anew
+    ├── LaneLost                             a lane's process ended before its work was scored
+    ├── NodeNotReady                         a serving node has no version to answer with at the moment
+    ├── RegistryUnreachable                  the registry did not answer; the pointer in the store stays authoritative
+    │   └── RegistryDefect                   its content cannot be read; rebuild it from the store
     └── StoreError
         ├── RunOver                          a newer run has taken over: this one may not publish or promote
-        ├── MoveRefused                      the pointer may not be moved that way
-        ├── StoreUnreachable                 the store did not answer, or did not allow it
-        ├── StoreUnfit                       the store cannot create a file for one of two writers alone
-        ├── FileMissing                      no such file in the store
-        ├── FileTaken                        a file of that name is there already, and files never change
-        └── VersionDefect                    a version is not what it claims to be; `defect` names what is wrong
+        ├── MoveRefused                      this move of the pointer is not allowed
+        ├── StoreUnreachable                 the store did not answer, or denied access
+        ├── StoreUnfit                       the store cannot create a file exclusively
+        ├── FileMissing                      the file is not in the store
+        ├── FileTaken                        a file with that name exists, and files never change
+        └── VersionDefect                    a version is invalid; `defect` names the reason
 
 An error says what happened with the values, and its `help` what to do about it. Assertions are for bugs only.
 """
@@ -57,59 +57,15 @@ from __future__ import annotations
 from collections.abc import Sequence as _Sequence
 
 __all__ = [
-    "EXIT_DONE",
-    "EXIT_FAILED",
-    "EXIT_PARTLY",
-    "EXIT_USAGE",
-    "BadRecord",
-    "ConfigError",
-    "CutFailed",
-    "DataError",
-    "EpochOver",
-    "ExecutionFailed",
-    "FileMissing",
-    "FileTaken",
-    "IngestOver",
-    "JoinFull",
-    "LaneLost",
-    "MarksFull",
-    "MoveRefused",
-    "NativeMismatch",
-    "NodeNotReady",
-    "NotDelivered",
-    "Oversize",
-    "PartlyDone",
-    "PipelineFailed",
-    "PositionLost",
-    "PsError",
-    "PushUnsure",
-    "RegistryDefect",
-    "RegistryUnreachable",
-    "RunOver",
-    "ScoresMissing",
-    "ServiceError",
-    "ShardNotReady",
-    "ShardRefused",
-    "ShardUnreachable",
-    "SpecError",
-    "StoreError",
-    "StoreUnfit",
-    "StoreUnreachable",
-    "StreamlearnError",
-    "TableBusy",
-    "TableError",
-    "TableFull",
-    "TopicError",
-    "TopicExists",
-    "TopicMissing",
-    "TopicReplaced",
-    "TopicUnreachable",
-    "TrainingFailed",
-    "UnknownSchema",
-    "UsageError",
-    "VersionDefect",
-    "VersionRefused",
-]
+    "EXIT_DONE", "EXIT_FAILED", "EXIT_PARTLY", "EXIT_USAGE", "BadRecord", "ConfigError", "CutFailed", "DataError",
+    "EpochOver", "ExecutionFailed", "FileMissing", "FileTaken", "IngestOver", "JoinFull", "LaneLost", "MarksFull",
+    "MoveRefused", "NativeMismatch", "NodeNotReady", "NotDelivered", "Oversize", "PartlyDone", "PipelineFailed",
+    "PositionLost", "PsError", "PushUnsure", "RegistryDefect", "RegistryUnreachable", "RunOver", "ScoresMissing",
+    "ServiceError", "ShardNotReady", "ShardRefused", "ShardUnreachable", "SpecError", "StoreError", "StoreUnfit",
+    "StoreUnreachable", "StreamlearnError", "TableBusy", "TableError", "TableFull", "TopicError", "TopicExists",
+    "TopicMissing", "TopicReplaced", "TopicUnreachable", "TrainingFailed", "UnknownSchema", "UsageError",
+    "VersionDefect", "VersionRefused",
+]  # fmt: skip
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -118,14 +74,10 @@ EXIT_PARTLY = 3
 
 
 class StreamlearnError(Exception):
-    """The root of everything this project raises for what the world can break.
+    """The root of all errors that this project raises for failures of the outside world.
 
-    Args:
-        message: What happened, with the values.
-        help: What the reader can do about it, as one or more sentences; empty when there is nothing to do.
-
-    Attributes:
-        unsure: Whether some of what was asked may have happened all the same.
+    `message` states the failure with its values. `help` says in sentences how to fix it; it is empty if the reader can
+    do nothing. `unsure` says whether part of the request may have taken effect.
     """
 
     exit_code = EXIT_FAILED
@@ -148,13 +100,13 @@ def _rebuild(kind: type[StreamlearnError], message: str, help: str) -> Streamlea
 
 
 class UsageError(StreamlearnError):
-    """The caller asked for something impossible."""
+    """The request is impossible."""
 
     exit_code = EXIT_USAGE
 
 
 class ConfigError(UsageError):
-    """A setting is unknown, of a wrong type or out of its bounds."""
+    """A setting is unknown, has a wrong type or is out of its bounds."""
 
 
 class SpecError(UsageError):
@@ -162,25 +114,25 @@ class SpecError(UsageError):
 
 
 class PartlyDone(StreamlearnError):
-    """Some of it happened; the message says which part did not."""
+    """Partial success; the message names the part that is not done."""
 
     exit_code = EXIT_PARTLY
 
 
 class NativeMismatch(StreamlearnError):
-    """The compiled module is missing, or of another version than this package."""
+    """The compiled module is missing, or its version differs from the package's version."""
 
 
 class ScoresMissing(StreamlearnError):
-    """No window of first predictions was scored yet, or none is where it was looked for."""
+    """No window of first predictions has been scored yet, or the folder of scores is wrong."""
 
 
 class JoinFull(StreamlearnError):
-    """A join holds all it may, and took none of what was handed in."""
+    """A join is at its memory limit and accepted none of the input."""
 
 
 class MarksFull(StreamlearnError):
-    """Marks hold all they may, and nothing of the step was marked."""
+    """The marks are at their memory limit, and nothing of the step was marked."""
 
 
 class ServiceError(StreamlearnError):
@@ -188,23 +140,23 @@ class ServiceError(StreamlearnError):
 
 
 class PipelineFailed(ServiceError):
-    """A runner gave up a pipeline, for a reason that is none of these errors."""
+    """A runner gave up a pipeline for a reason that has no error of its own here."""
 
 
 class TrainingFailed(StreamlearnError):
-    """Training cannot go on: what it learns are no numbers any more."""
+    """Training cannot continue: its losses or gradients are not finite."""
 
 
 class DataError(StreamlearnError):
-    """Bytes that are not what they claim to be."""
+    """Invalid bytes."""
 
 
 class BadRecord(DataError):
-    """Truncated, garbage, or a value its schema forbids."""
+    """Truncated, damaged, or a value that its schema forbids."""
 
 
 class UnknownSchema(DataError):
-    """A fingerprint or id no known schema has."""
+    """No known schema has this fingerprint or id."""
 
 
 class Oversize(DataError):
@@ -212,7 +164,7 @@ class Oversize(DataError):
 
 
 class TableError(StreamlearnError):
-    """Something about a table of rows."""
+    """An error of a table of rows."""
 
 
 class TableFull(TableError):
@@ -220,27 +172,27 @@ class TableFull(TableError):
 
 
 class TableBusy(TableError):
-    """It cannot be done now, and can be later."""
+    """Not possible now; try again later."""
 
 
 class VersionRefused(TableError):
-    """A version is not kept, does not follow the newest, or is in use."""
+    """A version is not retained, does not follow the newest one, or is in use."""
 
 
 class TopicError(StreamlearnError):
-    """Something about a topic."""
+    """An error of a topic."""
 
 
 class TopicMissing(TopicError):
-    """No such topic, or no such partition of it."""
+    """The topic or the partition does not exist."""
 
 
 class TopicExists(TopicError):
-    """The topic is there already, with settings other than those asked for."""
+    """The topic exists with settings other than the requested ones."""
 
 
 class TopicUnreachable(TopicError):
-    """The broker or folder did not answer within the bound."""
+    """The broker or folder did not answer within the timeout."""
 
 
 class TopicReplaced(TopicError):
@@ -252,16 +204,13 @@ class PositionLost(TopicError):
 
 
 class IngestOver(TopicError):
-    """A newer run of ingest has taken over: this one may write no more samples and no more progress."""
+    """A newer run of ingest has taken over: this one may not write samples or progress any more."""
 
 
 class NotDelivered(TopicError):
-    """Records the topic did not acknowledge.
+    """The topic did not acknowledge records.
 
-    Args:
-        message: What happened, with the values.
-        help: What the reader can do about it.
-        failures: (partition, records, error) of what a flush could not deliver; empty for a single append.
+    `failures` holds (partition, records, error) for what a flush could not deliver; it is empty for a single append.
     """
 
     def __init__(
@@ -269,48 +218,48 @@ class NotDelivered(TopicError):
     ) -> None:
         super().__init__(message, help=help)
         self.failures = list(failures)
-        # An error of another kind says nothing of what had happened before it.
+        # Other errors do not say whether records were written before them, so they count as unsure.
         self.unsure = any(getattr(error, "unsure", True) for _, _, error in self.failures)
 
 
 class PsError(StreamlearnError):
-    """Something about a parameter server."""
+    """An error of the parameter server."""
 
 
 class ShardUnreachable(PsError):
-    """A shard did not answer within the bound."""
+    """A shard did not answer within the timeout."""
 
     unsure = True
 
 
 class ShardRefused(PsError):
-    """A shard is of another model, other tables, another release or another token."""
+    """A shard has another model, other tables, another release or another token."""
 
 
 class ShardNotReady(PsError):
-    """A shard was not told yet at which version it is to stand."""
+    """A shard has not been told which version to load."""
 
 
 class EpochOver(PsError):
-    """Another run or recovery has taken over; what belongs to the one before is refused."""
+    """Another run or recovery has taken over; requests of the earlier one are refused."""
 
 
 class PushUnsure(PsError):
-    """A push may have been learned in part: nothing more is pushed before all shards are restored."""
+    """A push may have been applied in part. All shards must be restored before the next push."""
 
     unsure = True
 
 
 class CutFailed(PsError):
-    """A version could not be cut on every shard; the next one says what it would have said."""
+    """A version could not be cut on every shard; the next one includes its changes."""
 
 
 class StoreError(StreamlearnError):
-    """Something about a store of versions."""
+    """An error of a store of versions."""
 
 
 class StoreUnreachable(StoreError):
-    """The store did not answer within the bound, or did not allow what was asked."""
+    """The store did not answer within the timeout, or denied access."""
 
 
 class StoreUnfit(StoreError):
@@ -318,11 +267,11 @@ class StoreUnfit(StoreError):
 
 
 class FileMissing(StoreError):
-    """No such file in the store."""
+    """The file is not in the store."""
 
 
 class FileTaken(StoreError):
-    """A file of that name is there already, and files of a store never change."""
+    """A file with that name exists, and files of a store never change."""
 
 
 class RunOver(StoreError):
@@ -330,16 +279,13 @@ class RunOver(StoreError):
 
 
 class MoveRefused(StoreError):
-    """The pointer may not be moved that way; the message names what stands against it."""
+    """This move of the pointer is not allowed; the message gives the reason."""
 
 
 class LaneLost(StreamlearnError):
-    """A lane's process ended, or was ended because it did not answer; its work may be asked for again.
+    """A lane's process ended, or was killed because it did not answer; its work may be requested again.
 
-    Args:
-        message: See `StreamlearnError`.
-        help: See `StreamlearnError`.
-        is_innocent: Whether what it was doing had no part in its end.
+    `is_innocent` says that the work in progress did not cause the end.
     """
 
     def __init__(self, message: str, *, help: str = "", is_innocent: bool = False) -> None:
@@ -348,33 +294,29 @@ class LaneLost(StreamlearnError):
 
 
 class NodeNotReady(StreamlearnError):
-    """A serving node has no version to answer with: it starts, or gives its tables up to build others."""
+    """A serving node has no version to answer with: it is starting, or it dropped its tables to load others."""
 
 
 class ExecutionFailed(StreamlearnError):
-    """TensorFlow could not run a graph on some inputs; others are not touched by it."""
+    """TensorFlow could not run a graph on some inputs; other inputs are not affected."""
 
 
 class RegistryUnreachable(StreamlearnError):
-    """The registry did not answer within the bound; the store's own pointer goes on being the truth."""
+    """The registry did not answer within the timeout; the pointer in the store stays authoritative."""
 
     unsure = True
 
 
 class RegistryDefect(RegistryUnreachable):
-    """The registry answered with what cannot be read; made anew from the store it is right again."""
+    """The registry's content cannot be read; rebuilding it from the store repairs it."""
 
     unsure = False
 
 
 class VersionDefect(StoreError):
-    """A version in a store is not what it claims to be.
+    """A version in a store is invalid.
 
-    Args:
-        message: What was found, with the path and both values.
-        help: What the reader can do about it.
-        defect: The name of what is wrong, one of `streamlearn.versions.Defect`.
-        path: The file or folder in the store.
+    `defect` is one of `streamlearn.versions.Defect`; `path` is the file or folder in the store.
     """
 
     def __init__(self, message: str, *, help: str = "", defect: str = "", path: str = "") -> None:

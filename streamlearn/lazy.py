@@ -1,4 +1,4 @@
-"""Lazy: names of a package that are loaded when they are first asked for, so that light verbs stay light."""
+"""Lazy names of a package: their modules load on first access, so that light commands start fast."""
 
 from __future__ import annotations
 
@@ -11,20 +11,15 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for a package.
-
-    Args:
-        package: Its name.
-        modules: For each of its modules the names it has, parted by blanks.
-    """
-    where = {name: module for module, names in modules.items() for name in names.split()}
+    """Return a `__getattr__` for a package; `modules` maps each module to its names, separated by spaces."""
+    module_of = {name: module for module, names in modules.items() for name in names.split()}
 
     def load(name: str) -> Any:
-        if name not in where:
+        if name not in module_of:
             message = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(message)
-        found = getattr(importlib.import_module(f"{package}.{where[name]}"), name)
-        setattr(sys.modules[package], name, found)
-        return found
+        value = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
 
     return load

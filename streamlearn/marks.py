@@ -1,6 +1,6 @@
-"""Marks: what a model has learned of which (identity, label), so that a sample that comes again is learned once.
+"""Marks: the labels that a model has learned for each identity, so that a repeated sample is learned once.
 
-They know no trainer and no store: steps are numbers, saves are named bytes.
+They do not know the trainer or the store: steps are numbers, saves are named bytes.
 """
 
 from __future__ import annotations
@@ -22,27 +22,19 @@ Uint32s = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, eq=False)
 class MarkedRows:
-    """N rows of U requests. A row's identity is the topic, its request's partition and offset, and its item index.
+    """N rows of U requests.
 
-    Attributes:
-        topic_id: The id of the impressions topic.
-        partition: int32[U]. Identity.
-        offset: int64[U]. Identity.
-        event_time_ms: int64[U]. When it was shown.
-        request_index: int32[N]. The request of each row.
-        item_index: int32[N]. Identity.
-        settles: uint32[N]. A bit for every label the row settles.
-        labels: uint32[N]. A bit for those of them that are positive.
+    A row's identity is the id of the impressions topic, its request's partition and offset, and its item index.
     """
 
     topic_id: str
-    partition: npt.NDArray[np.int32]
-    offset: npt.NDArray[np.int64]
-    event_time_ms: npt.NDArray[np.int64]
-    request_index: npt.NDArray[np.int32]
-    item_index: npt.NDArray[np.int32]
-    settles: Uint32s
-    labels: Uint32s
+    partition: npt.NDArray[np.int32]  # [U]
+    offset: npt.NDArray[np.int64]  # [U]
+    event_time_ms: npt.NDArray[np.int64]  # [U], of the impression
+    request_index: npt.NDArray[np.int32]  # [N], the request of each row
+    item_index: npt.NDArray[np.int32]  # [N]
+    settles: Uint32s  # [N], a bit for each label that the row settles
+    labels: Uint32s  # [N], a bit for each of those labels that is positive
 
     def __len__(self) -> int:
         return len(self.request_index)
@@ -50,53 +42,38 @@ class MarkedRows:
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """What to do with rows. A label in neither mask was known, or refused: it is dropped.
+    """The decision for each row. A label in neither mask is dropped: it was learned before, or refused."""
 
-    Attributes:
-        learn: uint32[N]. Labels to learn.
-        correct: uint32[N]. Labels that were learned as negative and are positive.
-        old: uint8[N]. 1: the row is from before the horizon, and refused.
-    """
-
-    learn: Uint32s
-    correct: Uint32s
-    old: npt.NDArray[np.uint8]
+    learn: Uint32s  # [N], labels to learn
+    correct: Uint32s  # [N], labels that were learned as negative and are positive
+    old: npt.NDArray[np.uint8]  # [N], 1 if the row is older than the horizon and refused
 
 
 @dataclass(frozen=True)
 class MarksSave:
-    """Learned marks that changed since a save.
+    """Learned marks that changed since an earlier save."""
 
-    Attributes:
-        number: To be named as `since` by the next save, once this one is committed.
-        entries: Named bytes, for a version's marks file.
-    """
-
-    number: int
-    entries: Mapping[str, bytes]
+    number: int  # the next save's `since`, once this save is committed
+    entries: Mapping[str, bytes]  # named bytes for a version's marks file
 
 
 class Marks:
-    """Two bits for every (identity, label): none < negative < positive, or refused.
+    """Two bits for each (identity, label): none < negative < positive, or refused.
 
-    Onto none a label is learned, and positive onto negative it is learned as a correction. A step's marks are in
-    flight from `settle` until `acknowledge`, and known to every later step; a save has those alone that were
-    acknowledged. Rows of pages that were forgotten would be learned again, so they are refused instead.
+    A label without a mark is learned; a positive label on a negative mark is learned as a correction. A step's marks
+    are in flight from `settle` until `acknowledge`, and every later step sees them; a save contains only acknowledged
+    marks. Rows of forgotten pages are refused, because they would be learned twice.
 
-    Not for two threads at once.
-
-    Args:
-        labels: How many labels there are.
-        settings: Bounds.
+    `labels` is the number of labels. Not for concurrent use.
 
     Examples:
         >>> import numpy as np
         >>> from streamlearn.marks import MarkedRows, Marks
         >>> marks = Marks(labels=2)
         >>> def row(settles, labels):
-        ...     one = np.zeros(1, np.int32)
+        ...     zero = np.zeros(1, np.int32)
         ...     masks = np.array([settles], np.uint32), np.array([labels], np.uint32)
-        ...     return MarkedRows("topic", one, np.array([5120]), np.array([0]), one, one + 9, *masks)
+        ...     return MarkedRows("topic", zero, np.array([5120]), np.array([0]), zero, zero + 9, *masks)
         >>> marks.settle(1, row(0b11, 0b01)).learn.tolist()
         [3]
         >>> settled = marks.settle(2, row(0b11, 0b11))
@@ -112,78 +89,74 @@ class Marks:
         self._marks: Any = native.Marks(labels, settings.record_items_max, settings.bytes_max)
 
     def settle(self, step: int, rows: MarkedRows) -> Settled:
-        """Decide what of some rows a step is to learn, and mark it in flight.
+        """Decide which labels of some rows a step learns, and mark them in flight.
 
-        Args:
-            step: The step that will learn them; steps never go back.
-            rows: The rows. One identity may come several times.
+        Step numbers never decrease. An identity may occur several times.
 
         Raises:
-            MarksFull: More would be held than `marks.bytes_max`; nothing is marked.
+            MarksFull: The marks would need more than `marks.bytes_max`; nothing is marked.
             ValueError: The columns contradict each other.
         """
         return Settled(*self._marks.settle(step, rows.topic_id, *_columns(rows)))
 
     def refuse(self, step: int, rows: MarkedRows) -> None:
-        """Mark what rows settle as refused: those that are skipped, or made what is no number.
+        """Mark the labels that rows settle as refused: skipped rows, and rows whose step was not finite.
 
         Raises:
-            MarksFull: More would be held than `marks.bytes_max`; nothing is marked.
+            MarksFull: The marks would need more than `marks.bytes_max`; nothing is marked.
             ValueError: The columns contradict each other.
         """
         self._marks.refuse(step, rows.topic_id, *_columns(rows))
 
     def acknowledge(self, step: int) -> None:
-        """All steps up to this one are learned."""
+        """Record that all steps up to this one are learned."""
         self._marks.acknowledge(step)
 
     def forget(self, horizon_ms: int) -> None:
-        """Let go of pages all of whose rows are older; older rows are refused from now on. It never goes back."""
+        """Drop pages with only older rows, and refuse older rows from now on. The horizon never decreases."""
         self._marks.forget(horizon_ms)
 
     def save(self, since: int = 0) -> MarksSave:
-        """What was acknowledged and changed since a save; everything since 0. What is in flight is not in it."""
+        """Return acknowledged marks that changed since the save `since`; 0 returns all of them."""
         number, entries = self._marks.save(since)
         return MarksSave(number, dict(entries))
 
     def load(self, entries: Mapping[str, bytes | memoryview]) -> int:
-        """Put a save on top of what was loaded before: the whole one first, then those since, in order.
+        """Apply a save to the marks loaded before, first the full save and then the later ones in order.
 
-        Returns:
-            The number that a save names as `since` for what changed after this.
+        Returns the `since` of the next save. After an error, discard the marks.
 
         Raises:
-            BadRecord: It is no save, was damaged, is of another number of labels, or something is in flight. The
-                marks are of no use then.
-            MarksFull: More would be held than `marks.bytes_max`. The marks are of no use then either.
+            BadRecord: The save is damaged, has another number of labels, or marks are in flight.
+            MarksFull: The marks would need more than `marks.bytes_max`.
         """
         number: int = self._marks.load(list(entries.items()))
         return number
 
     @property
     def horizon_ms(self) -> int | None:
-        """Rows older than this are refused; None: none are."""
-        found: int | None = self._marks.horizon_ms
-        return found
+        """Rows older than this are refused; None if no rows are."""
+        horizon_ms: int | None = self._marks.horizon_ms
+        return horizon_ms
 
     @property
     def bytes(self) -> int:
-        """Bytes that are held."""
+        """Bytes of memory in use."""
         return int(self._marks.bytes)
 
     @property
     def pages(self) -> int:
-        """Pages that are held, each of 1,024 records."""
+        """Number of pages, of 1,024 records each."""
         return int(self._marks.pages)
 
     @property
     def inflight(self) -> int:
-        """Marks of items that are not acknowledged yet."""
+        """Number of items with marks that are not acknowledged yet."""
         return int(self._marks.inflight)
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What was counted since they were made."""
+        """Counts since construction."""
         return dict(self._marks.counters())
 
 

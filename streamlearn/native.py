@@ -1,4 +1,4 @@
-"""The one door to the compiled module: it is checked to be of this package's version, then handed out."""
+"""Access to the compiled module, after a check that its version is this package's version."""
 
 from __future__ import annotations
 
@@ -13,17 +13,10 @@ _HELP = "build and install this checkout again with `pip install .` (in a clone:
 
 
 def check(module: ModuleType) -> None:
-    """Refuse a compiled module of another version than this package.
-
-    Args:
-        module: The imported compiled module.
-
-    Raises:
-        NativeMismatch: The two versions differ.
-    """
-    found = getattr(module, "__version__", "none")
-    if found != streamlearn.__version__:
-        message = f"streamlearn {streamlearn.__version__} needs a compiled module of the same version; found {found}"
+    """Raise NativeMismatch unless the compiled module has the version of this package."""
+    version = getattr(module, "__version__", "none")
+    if version != streamlearn.__version__:
+        message = f"streamlearn {streamlearn.__version__} needs a compiled module of the same version; found {version}"
         raise NativeMismatch(message, help=_HELP)
 
 

@@ -1,4 +1,4 @@
-"""Niceness: work that nobody waits for gives way to work that somebody does."""
+"""Niceness: background threads yield the processor to threads that answer requests."""
 
 from __future__ import annotations
 
@@ -13,84 +13,75 @@ from streamlearn.clock import Clock
 
 __all__ = ["BEHIND_LANES", "Courtesy", "give_way"]
 
-# How much nicer than lanes what stages or compiles in a serving node is. No more: who answers waits for what such a
-# thread holds when it loses its processor.
+# Niceness of staging and compiling relative to the lanes of a node. A higher value would hurt: a lane waits for any
+# lock that such a thread holds when it loses its processor.
 BEHIND_LANES = 10
 
 _TASKS = Path("/proc/self/task")
 
 
 def give_way(nice: int) -> None:
-    """Let this thread, and those that it starts from now on, have a processor after others of the process.
+    """Raise the niceness of this thread, and of threads that it starts later, to at least `nice` (0 to 19).
 
-    Where a platform knows no niceness of threads, nothing changes.
-
-    Args:
-        nice: 0 is as others are, 19 the nicest.
+    Nothing changes on platforms without niceness of threads.
     """
     with contextlib.suppress(OSError, AttributeError):
         thread = threading.get_native_id()
-        # One of a process that is nicer yet stays so.
+        # A thread of a process that is already nicer stays so.
         os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 class Courtesy:
-    """How a thread gives way whose work is to be done soon, though nobody waits for it.
+    """Runs a thread on idle processors only, for a limited time; after that it competes with niceness `nice`.
 
-    It takes what processors others leave: whoever wakes up has its processor at once, where a merely nice thread keeps
-    it for milliseconds. Processors that others leave nothing of would let it wait for ever, so that after some time it
-    takes part again as a nice thread does. Linux lets it come back where the process may set niceness: with
-    CAP_SYS_NICE, or RLIMIT_NICE of 20 - `nice`. Where it may not, the thread is nice, and no more.
+    A waking thread preempts an idle-policy thread at once, but a merely nice one only after milliseconds. On a busy
+    machine an idle-policy thread would never run, so after `patience_s` the thread returns to the normal policy. Linux
+    allows the return only to processes that may set niceness: with CAP_SYS_NICE, or RLIMIT_NICE of 20 - `nice`. Other
+    processes only raise the niceness.
 
-    It is for processes of their own: who waits for a lock of a thread that gets no processor waits as long.
-
-    Args:
-        nice: How nice it is when it takes part.
-        patience_s: How long it takes what is left alone.
-        clock: What time is taken by.
+    Use it in a process of its own: a thread that waits for a lock of an idle-policy thread waits as long as it does.
     """
 
     def __init__(self, nice: int, patience_s: float, clock: Clock) -> None:
         self._nice, self._patience_s, self._clock = nice, patience_s, clock
         self._can_return = _can_return(nice)
-        self._since_s: float | None = None
+        self._idle_since_s: float | None = None
 
     @contextlib.contextmanager
     def given(self) -> Iterator[None]:
-        """While this thread is in it, it gives way; so do threads that it starts."""
+        """Within the context, this thread and threads that it starts yield to others."""
         give_way(self._nice)
         if not self._can_return:
             yield
             return
         os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
-        self._since_s = self._clock.monotonic_s()
+        self._idle_since_s = self._clock.monotonic_s()
         try:
             yield
         finally:
-            self._since_s = None
-            _take_part(threading.get_native_id())
+            self._idle_since_s = None
+            _use_normal_policy(threading.get_native_id())
 
     def look(self) -> None:
-        """Let it take part again if it was patient for long enough; to be called by another thread, now and then."""
-        since_s = self._since_s
+        """Return all threads to the normal policy after `patience_s`. Another thread calls this from time to time."""
+        since_s = self._idle_since_s
         if since_s is None or self._clock.monotonic_s() - since_s < self._patience_s:
             return
-        self._since_s = None
+        self._idle_since_s = None
         for task in _TASKS.iterdir():
-            # One that has ended meanwhile needs nothing.
-            with contextlib.suppress(OSError):
-                _take_part(int(task.name))
+            with contextlib.suppress(OSError):  # the thread may have ended meanwhile
+                _use_normal_policy(int(task.name))
 
 
-def _take_part(thread: int) -> None:
+def _use_normal_policy(thread: int) -> None:
     if os.sched_getscheduler(thread) == os.SCHED_IDLE:
         os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _can_return(nice: int) -> bool:
-    """Whether a thread that takes what is left can take part again; tried by one that ends then."""
+    """Return whether an idle-policy thread may return to the normal policy; a short-lived thread tries it."""
 
-    def tried() -> bool:
+    def try_return() -> bool:
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, nice)
         os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
@@ -99,6 +90,6 @@ def _can_return(nice: int) -> bool:
 
     with ThreadPoolExecutor(1) as pool:
         try:
-            return pool.submit(tried).result()
+            return pool.submit(try_return).result()
         except (OSError, AttributeError):
             return False

@@ -1,4 +1,4 @@
-"""Leaving: how a process ends that a library's threads may still be at work in."""
+"""The end of a process in which threads of a library may still run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ __all__ = ["leave"]
 
 
 def leave(status: int) -> NoReturn:
-    """End this process, when all that is to be kept was kept.
+    """End this process with a status, after all results are stored.
 
-    Threads of Beam's go on to the end; where one writes while Python is taken down, Python aborts the process. So
-    where Beam was loaded Python is not taken down: what was to be done at exit is done, and the process ends.
-
-    Raises:
-        SystemExit: Beam was not loaded.
+    Beam's threads never stop. If one writes while Python shuts down, Python aborts the process. If Beam is loaded, this
+    runs the exit functions and ends the process without a shutdown of Python; otherwise it raises SystemExit.
     """
     if "apache_beam" not in sys.modules:
         raise SystemExit(status)

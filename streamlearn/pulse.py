@@ -1,8 +1,8 @@
-"""Pulse: what a process tells whoever runs it, in systemd's words: that it is ready, that it works, that it ends.
+"""Pulse: reports a process to its supervisor with systemd's messages: ready, heartbeat, stopping.
 
-`streamlearn up` and systemd both give a process NOTIFY_SOCKET and WATCHDOG_USEC; where they are not, nothing is said.
-A beat is sent by the loop that does the work, never by a thread that only beats: it proves that work goes round.
-sd_notify(3) and sd_watchdog_enabled(3) say what the words mean.
+`streamlearn up` and systemd set NOTIFY_SOCKET and WATCHDOG_USEC; without them, nothing is sent. The loop that does the
+work sends the heartbeat, never a separate thread: so a heartbeat proves progress. See sd_notify(3) and
+sd_watchdog_enabled(3).
 """
 
 from __future__ import annotations
@@ -17,19 +17,15 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 __all__ = ["PULSE", "Pulse"]
 
 _READY, _BEAT, _STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
-# A beat comes before so much of the silence that is borne has passed, and often enough that a wait with a bound of its
-# own can take nearly all of it.
-_OF_SILENCE, _EVERY_S_MAX = 3, 5.0
+# Heartbeats come at a third of the watchdog's timeout, and often enough that a wait with a bound of its own can take
+# nearly all of the timeout.
+_BEATS_PER_TIMEOUT, _EVERY_S_MAX = 3, 5.0
 
 
 class Pulse:
-    """Says how this process is; it neither raises nor waits, whatever becomes of who listens.
+    """Sends the state of this process. It never raises or blocks, whatever the receiver does.
 
-    Until it was ready it says nothing: how long a start may take is another's bound.
-
-    Args:
-        environ: The environment.
-        clock: When the next beat is due.
+    It sends no heartbeat before `ready`: another setting limits how long a start may take.
 
     Examples:
         >>> pulse = Pulse({})
@@ -41,90 +37,86 @@ class Pulse:
     def __init__(self, environ: Mapping[str, str], clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._address = _address(environ.get("NOTIFY_SOCKET", ""))
-        self._silence_us = 0 if self._address is None else _silence_us(environ)
-        # What is to be borne now, and what whoever listens was told of it.
-        self._borne_us = self._told_us = self._silence_us
-        self._is_ready = self._is_heard = False
+        self._default_timeout_us = 0 if self._address is None else _timeout_us(environ)
+        # The watchdog's timeout that is needed now, and the one that the receiver knows.
+        self._timeout_us = self._sent_timeout_us = self._default_timeout_us
+        self._is_ready = self._is_ready_sent = False
         self._beat_s = 0.0
 
     @property
     def every_s(self) -> float:
-        """How often somebody wants to hear of it at least; 0 where nobody does."""
-        return min(self._silence_us / 1e6 / _OF_SILENCE, _EVERY_S_MAX)
+        """The interval of heartbeats; 0 without a watchdog."""
+        return min(self._default_timeout_us / 1e6 / _BEATS_PER_TIMEOUT, _EVERY_S_MAX)
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for a beat: for whoever has to look whether there is reason for one."""
-        is_asked = self._is_ready and (self._silence_us > 0 or not self._is_heard)
-        return is_asked and self._clock.monotonic_s() - self._beat_s >= self.every_s
+        """Whether a heartbeat is due: for callers that first have to check that the work makes progress."""
+        is_wanted = self._is_ready and (self._default_timeout_us > 0 or not self._is_ready_sent)
+        return is_wanted and self._clock.monotonic_s() - self._beat_s >= self.every_s
 
     def ready(self) -> None:
-        """It does what it is for; saying so again changes nothing."""
+        """Report that the process is ready; further calls do nothing."""
         if not self._is_ready and self._address is not None:
             self._is_ready = True
-            self._say()
+            self._send()
 
     def beat(self) -> None:
-        """Its work goes round. Call it as often as it does: between two beats that are due it costs nothing."""
+        """Send a heartbeat if one is due. Call it with every round of the work: it costs nothing if none is due."""
         if self.is_due:
-            self._say()
+            self._send()
 
     def stopping(self) -> None:
-        """It ends, and says no more."""
+        """Report that the process stops; nothing is sent after that."""
         if self._is_ready:
-            self._say(_STOPPING)
+            self._send(_STOPPING)
             self._is_ready = False
 
     @contextmanager
     def patience(self, bound_s: float) -> Iterator[None]:
-        """Work that goes round only once for so long: it may be silent until then, as it has a bound of its own.
-
-        Args:
-            bound_s: Its bound; the silence that is borne is added.
-        """
-        if not (self._is_ready and self._silence_us):
+        """Extend the watchdog's timeout by `bound_s` for one piece of work that has this bound of its own."""
+        if not (self._is_ready and self._default_timeout_us):
             yield
             return
-        self._borne_us = self._silence_us + round(bound_s * 1e6)
-        self._say()
+        self._timeout_us = self._default_timeout_us + round(bound_s * 1e6)
+        self._send()
         try:
             yield
         finally:
-            self._borne_us = self._silence_us
+            self._timeout_us = self._default_timeout_us
             if self._is_ready:
-                self._say()
+                self._send()
 
-    def _say(self, *words: str) -> None:
-        """Say that it works, and what else is not known yet: whoever was too busy to take it before hears it now."""
+    def _send(self, *lines: str) -> None:
+        """Send a heartbeat with these lines, and with all state that a busy receiver did not accept before."""
         assert self._address is not None
-        self._beat_s, borne_us = self._clock.monotonic_s(), self._borne_us
-        said = [*words] if self._is_heard else [_READY, *words]
-        if self._silence_us:
-            said.append(_BEAT)
-        if borne_us != self._told_us:
-            said.append(f"WATCHDOG_USEC={borne_us}")
+        self._beat_s, timeout_us = self._clock.monotonic_s(), self._timeout_us
+        message = [*lines] if self._is_ready_sent else [_READY, *lines]
+        if self._default_timeout_us:
+            message.append(_BEAT)
+        if timeout_us != self._sent_timeout_us:
+            message.append(f"WATCHDOG_USEC={timeout_us}")
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as teller:
-                teller.sendto("\n".join(said).encode(), self._address)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+                sender.sendto("\n".join(message).encode(), self._address)
         except OSError:
             return
-        self._is_heard, self._told_us = True, borne_us
+        self._is_ready_sent, self._sent_timeout_us = True, timeout_us
 
 
-def _address(named: str) -> str | None:
-    """A path, or a name that is in no folder; systemd's other kinds are for virtual machines."""
-    if named.startswith("@"):
-        return f"\0{named[1:]}"
-    return named if named.startswith("/") else None
+def _address(name: str) -> str | None:
+    """Return the address of a path or an abstract name; systemd's other kinds are for virtual machines."""
+    if name.startswith("@"):
+        return f"\0{name[1:]}"
+    return name if name.startswith("/") else None
 
 
-def _silence_us(environ: Mapping[str, str]) -> int:
-    """The silence that is borne of this process; 0 where it is asked of another, or of none."""
+def _timeout_us(environ: Mapping[str, str]) -> int:
+    """Return the watchdog's timeout for this process; 0 if there is none or it is for another process."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0
-    given = environ.get("WATCHDOG_USEC", "")
-    return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else 0
+    text = environ.get("WATCHDOG_USEC", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
 
 
 PULSE = Pulse(os.environ)
-"""This process's own."""
+"""The pulse of this process."""

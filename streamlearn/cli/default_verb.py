@@ -1,4 +1,4 @@
-"""DefaultVerb: a verb with verbs of its own beside it, told apart by the first word."""
+"""DefaultVerb: a verb that has sub-verbs and also runs without one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["DefaultVerb"]
 
 
 class DefaultVerb(TyperGroup):
-    """`streamlearn VERB WORD ...` is the verb `WORD` beside it where there is one, and else the first, with all words.
+    """Runs the sub-verb that the first word names; without such a word, the first sub-verb gets all words.
 
-    An application in a folder of such a name is given as `./WORD`.
+    An application in a folder with the name of a sub-verb is given as `./NAME`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See click: what begins with none of these verbs is for the first of them."""
+        """Insert the name of the first sub-verb if none is given."""
         if not args or args[0] not in self.commands:
             args = [next(iter(self.commands)), *args]
         return super().parse_args(ctx, args)

@@ -22,12 +22,10 @@ def demo(
         Path, typer.Argument(metavar="[APP]", help="Folder of an application that has a history.py.", show_default=True)
     ] = _KUAIRAND,
     seconds: Annotated[
-        float,
-        typer.Option("--seconds", metavar="N", min=30, max=86_400, help="How long the replay of the history takes."),
+        float, typer.Option(metavar="N", min=30, max=86_400, help="How long the replay of the history takes.")
     ] = _SECONDS,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FOLDER", help="Folder of the report; APP/.streamlearn/demo by default."),
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of the report; APP/.streamlearn/demo by default.")
     ] = None,
     set_: SetOption = None,
     json: JsonOption = False,

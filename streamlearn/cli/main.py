@@ -1,4 +1,4 @@
-"""The verbs put together, and how an error ends a command: said in two lines, with its exit status."""
+"""The command line: all verbs, and the two lines and exit status with which an error ends a command."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ cli = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"streamlearn {streamlearn.__version__}")
         raise typer.Exit
 
@@ -78,8 +78,8 @@ cli.add_typer(serve, name="serve")
 
 
 def command() -> NoReturn:
-    """Be the command line of a process, and end it."""
-    # Whoever ends a process that hangs, with SIGABRT, is told where each thread stood.
+    """Run the command line as the main program, and end the process."""
+    # SIGABRT, which ends a hanging process, then prints the stack of each thread.
     faulthandler.enable()
     status = EXIT_FAILED
     try:
@@ -93,12 +93,8 @@ def command() -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Run the command line.
-
-    Raises:
-        SystemExit: Always, with the status of the verb.
-    """
-    # Loading a library makes objects by the ten thousand that stay: looking through them every 700 is for nothing.
+    """Run the command line; always raises SystemExit with the status of the verb."""
+    # Loading a library creates tens of thousands of objects that stay. A collection after every 700 would be wasted.
     set_threshold(_GARBAGE_OBJECTS)
     try:
         cli()
@@ -106,13 +102,13 @@ def main() -> NoReturn:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader of our output left, as `head` does; nothing more can be said on stdout.
+        # The reader of stdout is gone, as with `head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
     except OSError as error:
-        # A disk, a folder or a connection that nothing below knew how to speak of; never a fault of the program's own.
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        # A failure of a disk, a folder or a connection that no code below handles.
+        path = f"{error.filename}: " if error.filename else ""
+        print(f"error: {path}{error.strerror or error}", file=sys.stderr)
         help = "check that the path exists, has free space and is writable; --set telemetry.log_level=debug shows more"
         print(f"help: {help}", file=sys.stderr)
         _LOG.debug("%s", error, exc_info=error)

@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs share, so that they read alike."""
+"""Arguments and options that several verbs share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import typer
 
 from streamlearn.errors import ConfigError
 
-__all__ = ["AcceptLostOption", "AppArgument", "BeamOption", "JsonOption", "SetOption", "named_values", "one_of"]
+__all__ = [
+    "AcceptLostOption", "AppArgument", "BeamOption", "HistoryOption", "JsonOption", "RegistryOption", "SetOption",
+    "StoreOption", "named_values", "one_of",
+]  # fmt: skip
 
 AppArgument: TypeAlias = Annotated[
     Path, typer.Argument(metavar="APP", help="The folder of an application, such as examples/kuairand.")
@@ -24,21 +27,24 @@ AcceptLostOption: TypeAlias = Annotated[
 ]
 BeamOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--beam", metavar="FLAG", help="Pass an option on to Beam, such as --beam=--job_name=x; may be repeated."
-    ),
+    typer.Option(metavar="FLAG", help="Pass an option on to Beam, such as --beam=--job_name=x; may be repeated."),
+]
+HistoryOption: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Pass an option to the history; may be repeated.")
+]
+StoreOption: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="URL", help="URL of the store; overrides STREAMLEARN_STORE.")
+]
+RegistryOption: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="URL", help="URL of the registry, or `none`; overrides STREAMLEARN_REGISTRY.")
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
 
-def named_values(given: Sequence[str] | None) -> dict[str, str]:
-    """The values of `--option NAME=VALUE`, by name.
-
-    Raises:
-        ConfigError: A text does not have that form.
-    """
+def named_values(texts: Sequence[str] | None) -> dict[str, str]:
+    """Parse the values of `--option NAME=VALUE`; raises ConfigError if a text does not have that form."""
     options: dict[str, str] = {}
-    for text in given or ():
+    for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             message = f"--option {text!r} is not NAME=VALUE"
@@ -48,12 +54,12 @@ def named_values(given: Sequence[str] | None) -> dict[str, str]:
 
 
 def one_of(names: Sequence[str]) -> Callable[[str | None], str | None]:
-    """A callback that refuses a value that is not one of some names. Typer's own text for enums uses other words."""
+    """Return a callback that accepts only these values. Typer's own message for enums uses other words."""
 
-    def check(given: str | None) -> str | None:
-        if given is not None and given not in names:
-            message = f"{given!r} is not one of {', '.join(names)}."
+    def check(value: str | None) -> str | None:
+        if value is not None and value not in names:
+            message = f"{value!r} is not one of {', '.join(names)}."
             raise typer.BadParameter(message)
-        return given
+        return value
 
     return check

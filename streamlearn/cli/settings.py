@@ -1,4 +1,4 @@
-"""`streamlearn settings`: every setting an application runs with, where it differs from its default, and why."""
+"""`streamlearn settings`: every setting of an application, with its default and description."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def settings(
     from streamlearn.config import fields_of
     from streamlearn.settings import Settings
 
-    found = load_app(app, set_ or ()).settings
-    fields = [one for one in fields_of(Settings) if not changed or attrgetter(one.path)(found) != one.default]
+    values = load_app(app, set_ or ()).settings
+    fields = [field for field in fields_of(Settings) if not changed or attrgetter(field.path)(values) != field.default]
     if json:
-        print_json({field.path: attrgetter(field.path)(found) for field in fields})
+        print_json({field.path: attrgetter(field.path)(values) for field in fields})
         return
-    for line in _lines(found, fields):
+    for line in _lines(values, fields):
         typer.echo(line)
 
 
-def _lines(found: Settings, fields: list[Field]) -> Iterator[str]:
+def _lines(values: Settings, fields: list[Field]) -> Iterator[str]:
     width = max(40, min(100, shutil.get_terminal_size().columns))
     section = ""
     for field in fields:
@@ -52,10 +52,10 @@ def _lines(found: Settings, fields: list[Field]) -> Iterator[str]:
                 yield ""
             section = field.path.partition(".")[0]
             yield f"[{section}]"
-        value = attrgetter(field.path)(found)
+        value = attrgetter(field.path)(values)
         differs = value != field.default
-        was = f"  (default {_text(field.default)})" if differs else ""
-        yield f"{'*' if differs else ' '} {field.path} = {_text(value)}{was}"
+        default = f"  (default {_text(field.default)})" if differs else ""
+        yield f"{'*' if differs else ' '} {field.path} = {_text(value)}{default}"
         yield from textwrap.wrap(field.description, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 

@@ -1,6 +1,6 @@
-"""All settings: one section for each part. Each field has its unit in its name and says when to change it.
+"""All settings: one section for each part. A field has its unit in its name, and its description below it.
 
-Package `config` reads them from TOML, `--set` and defaults.
+`config` reads them from TOML, `--set` and defaults.
 """
 
 from streamlearn.settings.events import EventSettings

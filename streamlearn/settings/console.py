@@ -14,42 +14,30 @@ __all__ = ["ConsoleSettings"]
 class ConsoleSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The web page that shows a model's versions and nodes, and moves its pointer."""
 
-    listen: Annotated[
-        str,
-        Meta(
-            description="Address of the page, HOST:PORT; port 0 picks a free port. A host other than loopback needs "
-            "a token file."
-        ),
-    ] = "127.0.0.1:8002"
-    # Interval at which the pointer and the nodes are read while at least one page is open.
+    listen: str = "127.0.0.1:8002"
+    """Address of the page, HOST:PORT; port 0 picks a free port. A host other than loopback needs a token file."""
     refresh_s: Fixed[float] = 1.0
-    # Interval at which the store's versions are listed while at least one page is open.
+    """Interval at which the pointer and the nodes are read while at least one page is open."""
     versions_s: Fixed[float] = 5.0
-    # After this time without a request from a page, reading stops.
+    """Interval at which the store's versions are listed while at least one page is open."""
     idle_s: Fixed[float] = 30.0
-    # Newest versions that are shown.
+    """After this time without a request from a page, reading stops."""
     versions_max: Fixed[int] = 300
-    # Newest moves of the pointer that are shown.
+    """Newest versions that are shown."""
     moves_max: Fixed[int] = 200
-    late_s: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=31_536_000,
-            description="The page reports training as late if no version was published for this long, or if the "
-            "newest version has learned only samples older than this. Keep it at several times "
-            "`publisher.publish_interval_s`.",
-        ),
-    ] = 300.0
-    # How long a node without a heartbeat is still shown, as gone.
+    """Newest moves of the pointer that are shown."""
+    late_s: Annotated[float, Meta(gt=0, le=31_536_000)] = 300.0
+    """The page reports training as late if no version was published for this long, or if the newest version has learned
+    only samples older than this. Keep it at several times `publisher.publish_interval_s`."""
     gone_s: Fixed[float] = 900.0
-    # How long the console waits for nodes after a move of the pointer.
+    """How long a node without a heartbeat is still shown, as gone."""
     move_wait_s: Fixed[float] = 10.0
-    # Most open connections; each has a thread.
+    """How long the console waits for nodes after a move of the pointer."""
     connections_max: Fixed[int] = 64
-    # How long a request may take to arrive completely, and its answer to be read.
+    """Most open connections; each has a thread."""
     arrival_s: Fixed[float] = 10.0
-    # Most bytes in a request's headers.
+    """How long a request may take to arrive completely, and its answer to be read."""
     header_bytes_max: Fixed[int] = 16_384
-    # Most bytes in a request's body.
+    """Most bytes in a request's headers."""
     body_bytes_max: Fixed[int] = 8_192
+    """Most bytes in a request's body."""

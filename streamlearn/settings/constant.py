@@ -1,4 +1,4 @@
-"""Constants that travel with the settings: code reads them there and tests replace them, but no file may set them."""
+"""Constants among the settings: code reads them there and tests replace them, but no file may set them."""
 
 from __future__ import annotations
 

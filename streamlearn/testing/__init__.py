@@ -1,4 +1,4 @@
-"""For tests, yours and ours: a clock that stands still, topics in memory, small applications and their data."""
+"""Doubles for tests, also of your own code: a manual clock, topics and a registry in memory, small applications."""
 
 from streamlearn.testing.clock import ManualClock
 from streamlearn.testing.registry import MemoryRegistry

@@ -1,4 +1,4 @@
-"""A clock that moves only when told to."""
+"""A clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """A `Clock` for tests: `sleep` moves it forward at once, so that nothing waits.
-
-    Args:
-        wall_ms: The wall time it starts at.
+    """A `Clock` for tests that begins at `wall_ms`; `sleep` moves it forward at once, without waiting.
 
     Examples:
         >>> clock = ManualClock(wall_ms=1_000)
@@ -22,19 +19,19 @@ class ManualClock:
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._begin_ms = wall_ms
-        self._passed_s = 0.0
+        self._elapsed_s = 0.0
         self._lock = threading.Lock()
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 UTC."""
-        return self._begin_ms + round(self._passed_s * 1000)
+        """See `Clock`."""
+        return self._begin_ms + round(self._elapsed_s * 1000)
 
     def monotonic_s(self) -> float:
-        """Seconds since it was made."""
-        return self._passed_s
+        """Return seconds since construction."""
+        return self._elapsed_s
 
     def sleep(self, seconds: float) -> None:
-        """Move forward."""
+        """Move the clock forward."""
         assert seconds >= 0, seconds
         with self._lock:
-            self._passed_s += seconds
+            self._elapsed_s += seconds

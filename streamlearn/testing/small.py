@@ -1,4 +1,4 @@
-"""A small application that has one of everything, with events and samples for it."""
+"""A small application with every kind of feature and label, and events and samples for it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from streamlearn.samples import (
     SampleHeader,
     SegmentColumns,
     SlotColumns,
-)
+)  # fmt: skip
 from streamlearn.settings import Settings
 
 __all__ = ["small_app", "small_batch", "small_folder", "small_impression"]
 
 
 def small_app(name: str = "small") -> App:
-    """An application with every kind of slot, dense column, segment and label group."""
+    """Return an application with every kind of slot, dense column, segment and label group."""
     features = FeatureSpec(
         slots=(
             Slot("user_id", "user"),
@@ -44,12 +44,12 @@ def small_app(name: str = "small") -> App:
 
 
 def small_folder(folder: Path, app: App | None = None, settings: Settings | None = None) -> AppFolder:
-    """The small application as if loaded from a folder."""
+    """Return the small application as if it were loaded from a folder."""
     return AppFolder(app or small_app(), folder, settings or Settings())
 
 
 def small_impression(seed: int, items: int = 2) -> dict[str, Any]:
-    """Arguments of `Producer.impression` for the small application, the same for the same seed."""
+    """Return arguments of `Producer.impression` for the small application, the same for the same seed."""
     rng = np.random.default_rng(seed)
     return {
         "request_id": f"q{seed}",
@@ -80,14 +80,7 @@ def _small_item(rng: np.random.Generator, served: bool) -> dict[str, Any]:
 
 
 def small_batch(app: App, requests: int, rows: int, seed: int = 0) -> SampleBatch:
-    """A SampleBatch of any application, filled with chance.
-
-    Args:
-        app: The application whose columns it has.
-        requests: U.
-        rows: N.
-        seed: Of chance.
-    """
+    """Return a SampleBatch of any application with random content."""
     rng = np.random.default_rng(seed)
     header = SampleHeader(app.samples_fingerprint, app.window_settings, "topic", 3, 64, 1, 1_700_000_000_000)
     times = 1_700_000_000_000 + rng.integers(0, 60_000, requests)
@@ -107,7 +100,8 @@ def small_batch(app: App, requests: int, rows: int, seed: int = 0) -> SampleBatc
         item=_features(app, "item", rows, rng),
         labels=tuple(_label(label.name, label.sample_rate, rows, rng) for label in app.labels),
         segments=tuple(
-            SegmentColumns(one.name, ("a", "b"), rng.integers(0, 2, rows, np.int32)) for one in app.features.segments
+            SegmentColumns(segment.name, ("a", "b"), rng.integers(0, 2, rows, np.int32))
+            for segment in app.features.segments
         ),
     )
 
@@ -129,11 +123,11 @@ def _features(app: App, side: Any, rows: int, rng: np.random.Generator) -> Featu
     history = rng.integers(0, 4, rows)
     for slot in app.features.slots_of(side):
         counts = rng.integers(0, 4, rows) if slot.multi else np.ones(rows, np.int64)
-        # Sequences are columns of one history.
+        # All sequences have the lengths of one history.
         counts = history if slot.pooling == "sequence" else counts
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
         keys = rng.integers(0, 1 << 63, int(offsets[-1]), np.uint64)
         weights = rng.random(len(keys), np.float32) if slot.pooling == "weighted" else None
         slots[slot.name] = SlotColumns(keys, offsets if slot.multi else None, weights)
-    dense = {one.name: rng.random((rows, one.width), np.float32) for one in app.features.dense_of(side)}
+    dense = {column.name: rng.random((rows, column.width), np.float32) for column in app.features.dense_of(side)}
     return FeatureColumns(slots, dense)

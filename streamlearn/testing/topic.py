@@ -1,4 +1,4 @@
-"""A topic in memory, of a name of its own, for as long as a test needs it."""
+"""A topic in memory with a name of its own, deleted after use."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ _numbers = itertools.count()
 
 @contextmanager
 def memory_topic(settings: TopicSettings | None = None, clock: Clock = SYSTEM_CLOCK) -> Iterator[Topic]:
-    """A topic that keeps the contract of every other, and is gone when the context ends.
+    """Yield a topic with the same contract as any other; by default it has one partition and keeps all records.
 
-    Args:
-        settings: What it shall be; by default it keeps everything in one partition.
-        clock: Stamps its records, and ages them.
+    `clock` gives its records their timestamps and ends their retention.
 
     Examples:
         >>> with memory_topic() as topic, topic.writer() as writer, topic.reader() as reader:

@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a deadline; no test ever sleeps and hopes."""
+"""Waiting for a condition with a deadline, in place of a sleep of a fixed length."""
 
 from __future__ import annotations
 
@@ -12,23 +12,13 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], what: str, deadline_s: float = 60.0) -> T:
-    """The condition's first truthy value.
-
-    Args:
-        condition: Asked again and again.
-        what: What is being waited for, for the message.
-        deadline_s: How long at most.
-
-    Raises:
-        AssertionError: It did not come true in time.
-    """
-    until = time.monotonic() + deadline_s
+    """Poll a condition and return its first truthy value; raise AssertionError with `what` after the deadline."""
+    end_s = time.monotonic() + deadline_s
     pause_s = 0.001
     while True:
-        value = condition()
-        if value:
+        if value := condition():
             return value
-        if time.monotonic() > until:
+        if time.monotonic() > end_s:
             message = f"waited {deadline_s} s for {what}"
             raise AssertionError(message)
         time.sleep(pause_s)

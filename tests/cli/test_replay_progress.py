@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 
-from streamlearn.cli.events.replay_progress import LINE_S, line_progress
+from streamlearn.cli.events.replay_progress import line_progress
+from streamlearn.cli.output.progress import LINE_S
 from streamlearn.replay.replayer import ReplayProgress
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""How `streamlearn bench-serve` says what it found: as a table, or as what JSON holds."""
+"""The result of `streamlearn bench-serve`, as rows of a table or for JSON."""
 
 from __future__ import annotations
 
@@ -6,72 +6,68 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamlearn.serving.load.goodput import GoodputFound
-    from streamlearn.serving.load.load_run import LoadFound
+    from streamlearn.load.goodput import GoodputFound
+    from streamlearn.load.load_run import LoadFound
 
-__all__ = ["facts_of", "rows_of_facts", "searched"]
+__all__ = ["result_facts", "result_rows", "search_facts"]
 
 _QUANTILES = {"mean": "mean", "p50": "p50", "p90": "p90", "p99": "p99", "p999": "p99.9", "max": "max"}
 
 
-def facts_of(found: LoadFound) -> dict[str, Any]:
-    """All that a run found."""
-    plan = found.plan
+def result_facts(result: LoadFound) -> dict[str, Any]:
+    """Return all figures of a run."""
+    plan = result.plan
     counts = ("due", "ok", "in_time", "failed", "overrun", "unanswered")
     return {
         "pace": plan.pace,
         **({"concurrency": int(plan.amount)} if plan.pace == "closed" else {"rate_per_s": plan.amount}),
-        "seconds": round(found.seconds, 3),
+        "seconds": round(result.seconds, 3),
         "warmup_s": plan.warmup_s,
         "deadline_ms": plan.deadline_ms,
         "seed": plan.seed,
-        **{name: getattr(found, name) for name in counts},
-        "refused": dict(found.refused),
-        "said": dict(found.said),
-        "goodput_per_s": round(found.goodput_per_s, 2),
-        "latency_ms": _rounded(found.latency_ms),
-        "lag_ms": _rounded(found.lag_ms),
-        "answer_bytes_mean": round(found.answer_bytes / found.ok, 1) if found.ok else None,
-        "own_cpu_us": round(found.own_cpu_us, 1),
+        **{name: getattr(result, name) for name in counts},
+        "refused": dict(result.refused),
+        "said": dict(result.said),
+        "goodput_per_s": round(result.goodput_per_s, 2),
+        "latency_ms": _rounded(result.latency_ms),
+        "lag_ms": _rounded(result.lag_ms),
+        "answer_bytes_mean": round(result.answer_bytes / result.ok, 1) if result.ok else None,
+        "own_cpu_us": round(result.own_cpu_us, 1),
         "time_line": [
             {"second": second, "due": due, "ok": ok, "p99_ms": None if p99_ms is None else round(p99_ms, 3)}
-            for second, (due, ok, p99_ms) in enumerate(found.time_line)
+            for second, (due, ok, p99_ms) in enumerate(result.time_line)
         ],
     }
 
 
-def searched(best: GoodputFound, p99_ms_max: float) -> dict[str, Any]:
-    """The result of a search, beside the run that confirmed it."""
-    tried = {"tries": best.tries, "confirms": best.confirms}
+def search_facts(best: GoodputFound, p99_ms_max: float) -> dict[str, Any]:
+    """Return the short runs of a search, and the long runs that confirmed it."""
+    runs = {"tries": best.tries, "confirms": best.confirms}
     return {
         "p99_ms_max": p99_ms_max,
-        **{name: [{"rate_per_s": rate, "failed": why} for rate, why in of] for name, of in tried.items()},
+        **{kind: [{"rate_per_s": rate, "failed": why} for rate, why in of_kind] for kind, of_kind in runs.items()},
     }
 
 
-def rows_of_facts(about: Mapping[str, Any], found: LoadFound) -> list[dict[str, Any]]:
-    """The lines of a table: what was asked, what came of it."""
-    return [{"bench-serve": name, "": value} for name, value in _lines(about, found)]
-
-
-def _lines(about: Mapping[str, Any], found: LoadFound) -> Iterator[tuple[str, Any]]:
+def result_rows(about: Mapping[str, Any], result: LoadFound) -> Iterator[tuple[str, Any]]:
+    """Return the rows of a table: the arguments of the run, then its figures."""
     yield from ((name.replace("_", " "), value) for name, value in about.items() if not isinstance(value, list))
-    paced = f"{found.plan.amount:,.1f} requests/s, {found.plan.pace}"
-    yield "pace", f"{found.plan.amount:.0f} callers" if found.plan.pace == "closed" else paced
-    yield "seconds", round(found.seconds, 2)
-    yield "due", found.due
-    yield "answered", found.ok
-    yield "failed", found.failed
-    causes = {"overrun": found.overrun, "unanswered": found.unanswered} | dict(found.refused)
-    yield from ((f"  {name}", f"{count:,}  {found.said.get(name, '')}") for name, count in causes.items() if count)
-    within = "" if found.plan.deadline_ms is None else f", within {found.plan.deadline_ms} ms"
-    yield f"goodput{within}", f"{found.goodput_per_s:,.1f} requests/s"
-    yield from ((f"latency {shown}", _ms(found.latency_ms[name])) for name, shown in _QUANTILES.items())
-    slow = [(p99_ms, second) for second, (_, _, p99_ms) in enumerate(found.time_line) if p99_ms is not None]
+    paced = f"{result.plan.amount:,.1f} requests/s, {result.plan.pace}"
+    yield "pace", f"{result.plan.amount:.0f} callers" if result.plan.pace == "closed" else paced
+    yield "seconds", round(result.seconds, 2)
+    yield "due", result.due
+    yield "answered", result.ok
+    yield "failed", result.failed
+    failures = {"overrun": result.overrun, "unanswered": result.unanswered} | dict(result.refused)
+    yield from ((f"  {name}", f"{count:,}  {result.said.get(name, '')}") for name, count in failures.items() if count)
+    within = "" if result.plan.deadline_ms is None else f", within {result.plan.deadline_ms} ms"
+    yield f"goodput{within}", f"{result.goodput_per_s:,.1f} requests/s"
+    yield from ((f"latency {shown}", _ms(result.latency_ms[name])) for name, shown in _QUANTILES.items())
+    slow = [(p99_ms, second) for second, (_, _, p99_ms) in enumerate(result.time_line) if p99_ms is not None]
     if slow:
         yield "slowest second", f"p99 {max(slow)[0]:,.2f} ms in second {max(slow)[1]}"
-    yield "sent late, p99", _ms(found.lag_ms["p99"])
-    yield "own CPU of a request", f"{found.own_cpu_us:.1f} us"
+    yield "sent late, p99", _ms(result.lag_ms["p99"])
+    yield "own CPU of a request", f"{result.own_cpu_us:.1f} us"
 
 
 def _ms(value: float | None) -> str:
@@ -79,4 +75,4 @@ def _ms(value: float | None) -> str:
 
 
 def _rounded(times_ms: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {name: None if one is None else round(one, 4) for name, one in times_ms.items()}
+    return {name: None if time_ms is None else round(time_ms, 4) for name, time_ms in times_ms.items()}

@@ -1,4 +1,4 @@
-"""`streamlearn bench-serve`: requests put on a serving node at times that do not wait for it, and how it answered."""
+"""`streamlearn bench-serve`: sends requests to a serving node at times independent of its answers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from urllib.parse import urlsplit
 
 import typer
 
-from streamlearn.cli.bench.output import facts_of, rows_of_facts, searched
-from streamlearn.cli.bench.requests import KINDS, Wanted
-from streamlearn.cli.events.replay_progress import LINE_S
-from streamlearn.cli.options import JsonOption, SetOption, named_values, one_of
-from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.bench.output import result_facts, result_rows, search_facts
+from streamlearn.cli.bench.requests import KINDS, RequestSource
+from streamlearn.cli.options import HistoryOption, JsonOption, SetOption, named_values, one_of
+from streamlearn.cli.output.progress import LINE_S, once_every
+from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.errors import EXIT_FAILED, PartlyDone, UsageError
 
 if TYPE_CHECKING:
     from threading import Event
 
-    from streamlearn.serving.load.load_run import Load, LoadFound, LoadPlan, LoadProgress
+    from streamlearn.load.load_run import Load, LoadFound, LoadPlan, LoadProgress
 
 __all__ = ["bench_serve"]
 
@@ -32,9 +32,7 @@ _GRPC_CONNECTIONS, _HTTP_CONNECTIONS = 2, 256
 _Address: TypeAlias = Annotated[
     str, typer.Argument(metavar="ADDRESS", help="The node: HOST:PORT for gRPC, http://HOST:PORT for JSON; no TLS.")
 ]
-_App: TypeAlias = Annotated[
-    Path, typer.Option("--app", metavar="APP", help="Folder of the application that the node serves.")
-]
+_App: TypeAlias = Annotated[Path, typer.Option(metavar="APP", help="Folder of the application that the node serves.")]
 _Model: TypeAlias = Annotated[
     str, typer.Option(metavar="NAME", help="Model to request.", show_default="the application's name")
 ]
@@ -57,7 +55,7 @@ _Concurrency: TypeAlias = Annotated[
 ]
 _Seconds: TypeAlias = Annotated[int, typer.Option(metavar="S", min=1, max=3600, help="How long to measure.")]
 _Warmup: TypeAlias = Annotated[
-    float, typer.Option("--warmup-s", metavar="S", min=0, help="How long to send requests before the measurement.")
+    float, typer.Option(metavar="S", min=0, help="How long to send requests before the measurement.")
 ]
 _Arrivals: TypeAlias = Annotated[
     str, typer.Option(help=f"Distribution of the arrival times: {', '.join(ARRIVALS)}.", callback=one_of(ARRIVALS))
@@ -66,13 +64,11 @@ _Bursts: TypeAlias = Annotated[
     str, typer.Option(metavar="FACTOR,LASTS_S,EVERY_S", help="Burst factor, duration and interval in seconds.")
 ]
 _Deadline: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--deadline-ms", metavar="D", min=1, help="Deadline per request, sent to the node."),
+    int | None, typer.Option(metavar="D", min=1, help="Deadline per request, sent to the node.")
 ]
 _Search: TypeAlias = Annotated[
     float | None,
     typer.Option(
-        "--search-goodput",
         metavar="P99_MS",
         help="Find the highest rate at which p99 latency stays below this and no request fails.",
     ),
@@ -85,24 +81,14 @@ _Kind: TypeAlias = Annotated[
         callback=one_of(KINDS),
     ),
 ]
-_Count: TypeAlias = Annotated[
-    int, typer.Option("--requests-count", metavar="N", min=1, help="Number of different requests.")
-]
+_Count: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="Number of different requests.")]
 _Mean: TypeAlias = Annotated[
     float | None,
-    typer.Option(
-        "--candidates-mean", metavar="N", min=1, help="Candidates per request.", show_default="36, or as recorded"
-    ),
+    typer.Option(metavar="N", min=1, help="Candidates per request.", show_default="36, or as recorded"),
 ]
-_Most: TypeAlias = Annotated[
-    int, typer.Option("--candidates-max", metavar="N", min=1, help="Most candidates per request.")
-]
+_Most: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="Most candidates per request.")]
 _Values: TypeAlias = Annotated[
     int, typer.Option(metavar="N", min=1, help="Number of different values of a slot in synthetic requests.")
-]
-_Options: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="Pass an option to the history; may be repeated."),
 ]
 _Connections: TypeAlias = Annotated[
     int | None,
@@ -114,7 +100,6 @@ _Threads: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="Numb
 _Outstanding: TypeAlias = Annotated[
     int,
     typer.Option(
-        "--outstanding-max",
         metavar="N",
         min=1,
         help="Most requests in flight. A request that is due beyond that fails.",
@@ -124,7 +109,7 @@ _Seed: TypeAlias = Annotated[
     int, typer.Option(min=0, help="Seed. The same seed sends the same requests at the same times.")
 ]
 _Token: TypeAlias = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="File with the token that the node expects.")
+    Path | None, typer.Option(metavar="FILE", help="File with the token that the node expects.")
 ]
 
 
@@ -146,7 +131,7 @@ def bench_serve(
     candidates_mean: _Mean = None,
     candidates_max: _Most = 512,
     values: _Values = 1_000_000,
-    option: _Options = None,
+    option: HistoryOption = None,
     connections: _Connections = None,
     threads: _Threads = 1,
     outstanding_max: _Outstanding = 10_000,
@@ -160,73 +145,76 @@ def bench_serve(
         message = "--concurrency cannot be combined with --rate or --search-goodput: waiting callers have no rate"
         raise UsageError(message, help="give only one of them")
     from streamlearn.apps import load_app
+    from streamlearn.load.load_run import Load, LoadPlan
     from streamlearn.ps import read_token
     from streamlearn.replay import stop_on_signals
-    from streamlearn.serving.load.load_run import Load, LoadPlan
 
     pace = (arrivals, _RATE if rate is None else rate) if concurrency is None else ("closed", float(concurrency))
     plan = LoadPlan(*pace, seconds, warmup_s, deadline_ms, seed, _bursts(bursts), outstanding_max)  # type: ignore[arg-type]
-    wanted = Wanted(requests, requests_count, candidates_mean, candidates_max, values, seed, named_values(option))
+    source = RequestSource(
+        requests, requests_count, candidates_mean, candidates_max, values, seed, named_values(option)
+    )
     token = None if token_file is None else read_token(token_file).decode("latin-1")
     folder = load_app(app, set_ or ())
-    asked, name = wanted.drawn(folder), model or folder.app.name
-    sent = list(asked.requests(folder.app.features, name, version))
+    drawn, name = source.draw(folder), model or folder.app.name
+    infer_requests = list(drawn.requests(folder.app.features, name, version))
     is_http = "://" in address
-    messages = [one.body() if is_http else one.encode() for one in sent]
+    messages = [request.body() if is_http else request.encode() for request in infer_requests]
     connections = connections or (_HTTP_CONNECTIONS if is_http else _GRPC_CONNECTIONS)
-    load = Load(_place(address, sent[0].path), messages, token, connections=connections, threads=threads)
+    load = Load(_target(address, infer_requests[0].path), messages, token, connections=connections, threads=threads)
     load.ask(0)
     about = {
         "address": address,
         "model": name,
         "requests": requests,
         "requests_count": len(messages),
-        "candidates_mean": round(float(asked.candidates.mean()), 2),
+        "candidates_mean": round(float(drawn.candidates.mean()), 2),
         "request_bytes_mean": round(sum(map(len, messages)) / len(messages)),
     }
     with stop_on_signals() as stop:
-        found, more = _run(load, plan, search_goodput, stop)
-    print_json(about | facts_of(found) | more) if json else print_table(rows_of_facts(about | more, found))
-    if not found.ok:
+        result, search = _run(load, plan, search_goodput, stop)
+    if json:
+        print_json(about | result_facts(result) | search)
+    else:
+        print_facts("bench-serve", dict(result_rows(about | search, result)))
+    if not result.ok:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _place(address: str, path: str) -> str:
-    """Where requests go: an address of HTTP without a path is that of a node."""
+def _target(address: str, path: str) -> str:
+    """Append the path of a node's API to an HTTP address without a path."""
     parts = urlsplit(address) if "://" in address else None
     return address.rstrip("/") + path if parts and parts.netloc and not parts.path.strip("/") else address
 
 
 def _run(load: Load, plan: LoadPlan, p99_ms_max: float | None, stop: Event) -> tuple[LoadFound, dict[str, Any]]:
-    """A run at the rate that is asked for, or at the highest that holds, and what was tried for that."""
+    """Run at the planned rate, or at the highest rate that passes; also return the facts of that search."""
     if p99_ms_max is None:
-        return load.run(plan, _shown(plan), stop.is_set), {}
-    from streamlearn.serving.load.goodput import find_goodput, why_not
+        return load.run(plan, _show_progress(plan), stop.is_set), {}
+    from streamlearn.load.goodput import find_goodput, why_not
 
-    def tried(plan: LoadPlan) -> LoadFound:
+    def try_rate(plan: LoadPlan) -> LoadFound:
         print(f"{plan.amount:,.1f} requests/s for {plan.seconds} s", end=": ", file=sys.stderr, flush=True)
-        found = load.run(plan, None, stop.is_set)
+        result = load.run(plan, None, stop.is_set)
         if stop.is_set():
             message = f"the search was stopped at {plan.amount:,.1f} requests/s"
             raise PartlyDone(message, help="let it finish, or measure a single rate with --rate")
-        print(why_not(found, p99_ms_max) or "held", file=sys.stderr, flush=True)
-        return found
+        print(why_not(result, p99_ms_max) or "held", file=sys.stderr, flush=True)
+        return result
 
-    best = find_goodput(tried, plan, p99_ms_max)
-    return best.run, searched(best, p99_ms_max)
+    best = find_goodput(try_rate, plan, p99_ms_max)
+    return best.run, search_facts(best, p99_ms_max)
 
 
-def _shown(plan: LoadPlan) -> Callable[[LoadProgress], None]:
-    """A line on stderr every few seconds."""
-    shown_s, whole = time.monotonic(), plan.seconds + plan.warmup_s
-    begun_s = shown_s
+def _show_progress(plan: LoadPlan) -> Callable[[LoadProgress], None]:
+    """Return a function that prints a line on stderr every few seconds."""
+    is_due, begin_s, total_s = once_every(LINE_S), time.monotonic(), plan.seconds + plan.warmup_s
 
     def show(progress: LoadProgress) -> None:
-        nonlocal shown_s
-        if (now_s := time.monotonic()) - shown_s >= LINE_S:
-            shown_s = now_s
+        if is_due():
             counts = f"{progress.ok:,} answered  {progress.failed:,} failed  {progress.outstanding:,} in flight"
-            print(f"{now_s - begun_s:.0f} of {whole:.0f} s  {counts}", file=sys.stderr, flush=True)
+            seconds = f"{time.monotonic() - begin_s:.0f} of {total_s:.0f} s"
+            print(f"{seconds}  {counts}", file=sys.stderr, flush=True)
 
     return show
 

@@ -1,4 +1,4 @@
-"""Checks of one application: its declaration, the schemas its settings name, its topics."""
+"""Checks of one application: its declaration, its schemas and its topics."""
 
 from __future__ import annotations
 
@@ -16,18 +16,13 @@ from streamlearn.topics.settings import Durability
 
 __all__ = ["app_findings", "durability_findings"]
 
-# Shorter than a component's own patience: whoever asks is waiting, and an answer is wanted even if it is no.
+# Shorter than the timeout of other commands, because a person waits for the result.
 REACH_S = 3.0
-_MAKES = "streamlearn topics APP --create PARTITIONS creates all missing topics"
+_CREATE_HELP = "streamlearn topics APP --create PARTITIONS creates all missing topics"
 
 
 def app_findings(app: Path, overrides: list[str]) -> Iterator[Finding]:
-    """Findings on an application.
-
-    Args:
-        app: Its folder.
-        overrides: Settings laid over its app.toml.
-    """
+    """Check the application in a folder, with overrides of its settings."""
     try:
         folder = load_app(app, [f"topics.reach_s={REACH_S:g}", *overrides])
     except StreamlearnError as error:
@@ -61,21 +56,21 @@ def _schemas(folder: AppFolder) -> Finding:
     except StreamlearnError as error:
         return _wrong("event schemas", error)
     topics = folder.settings.topics
-    named = f"{len(topics.old_schemas)} older schemas and {len(topics.schema_ids)} of a schema registry are configured"
-    return Finding("event schemas", "ok", f"current ones are valid, {named}")
+    others = f"{len(topics.old_schemas)} older schemas and {len(topics.schema_ids)} of a schema registry are configured"
+    return Finding("event schemas", "ok", f"current ones are valid, {others}")
 
 
 def _topics(folder: AppFolder) -> Iterator[Finding]:
-    # One request may by default take longer than all the patience there is here.
+    # By default, one request may take longer than this check.
     access = replace(folder.access, request_timeout_ms=folder.access.unreachable_after_ms)
-    silent: set[str] = set()
+    unreachable: set[str] = set()
     partitions: dict[str, int] = {}
     missing: list[str] = []
     durable: dict[str, Durability | None] = {}
     for name in TOPICS:
-        what, place = f"topic {name}", folder.topic_url(name).rpartition("/")[0]
-        if place in silent:
-            yield Finding(what, "wrong", f"not checked: {place} did not answer")
+        what, root = f"topic {name}", folder.topic_url(name).rpartition("/")[0]
+        if root in unreachable:
+            yield Finding(what, "wrong", f"not checked: {root} did not answer")
             continue
         try:
             with open_topic(folder.topic_url(name), access) as topic:
@@ -84,19 +79,19 @@ def _topics(folder: AppFolder) -> Iterator[Finding]:
                 durable[name] = topic.durability()
         except TopicMissing as error:
             missing.append(name)
-            yield Finding(what, "missing", error.message, _MAKES)
+            yield Finding(what, "missing", error.message, _CREATE_HELP)
         except StreamlearnError as error:
             if isinstance(error, TopicUnreachable):
-                silent.add(place)
+                unreachable.add(root)
             yield _wrong(what, error)
     if missing and partitions:
         detail = f"{', '.join(partitions)} exist, but not {', '.join(missing)}; all topics are needed"
-        yield Finding("topics", "wrong", detail, _MAKES)
+        yield Finding("topics", "wrong", detail, _CREATE_HELP)
     if "progress" in partitions:
         yield from _dead_letters(folder)
-    shown, done = partitions.get("impressions"), partitions.get("actions")
-    if shown and done and shown != done:
-        detail = f"impressions has {shown}, actions has {done}"
+    impressions, actions = partitions.get("impressions"), partitions.get("actions")
+    if impressions and actions and impressions != actions:
+        detail = f"impressions has {impressions}, actions has {actions}"
         hint = (
             "both topics need the same number, because requests and actions are joined by partition: recreate one "
             "of them"
@@ -106,18 +101,14 @@ def _topics(folder: AppFolder) -> Iterator[Finding]:
 
 
 def durability_findings(durable: Mapping[str, Durability | None]) -> Iterator[Finding]:
-    """Findings on topics that lose records with a broker.
-
-    Args:
-        durable: By topic, what its brokers say; None where there are none.
-    """
-    kept = {name: facts for name, facts in durable.items() if facts is not None}
-    if unclean := [name for name, facts in kept.items() if facts.unclean]:
+    """Check for topics that lose records together with a broker; None stands for a topic without brokers."""
+    on_brokers = {name: facts for name, facts in durable.items() if facts is not None}
+    if unclean := [name for name, facts in on_brokers.items() if facts.unclean]:
         detail = f"unclean.leader.election.enable=true for {', '.join(unclean)}: a leader election may lose records"
         yield Finding("unclean elections", "wrong", detail, "set it to false for each with kafka-configs --alter")
-    if thin := [name for name, facts in kept.items() if facts.is_thin]:
+    if thin := [name for name, facts in on_brokers.items() if facts.is_thin]:
         detail = f"min.insync.replicas=1 for {', '.join(thin)}: acknowledged records may exist on one broker only"
         yield Finding("replicas in sync", "wrong", detail, "set it to 2 for each with kafka-configs --alter")
-    if single := [name for name, facts in kept.items() if facts.replicas == 1]:
+    if single := [name for name, facts in on_brokers.items() if facts.replicas == 1]:
         detail = f"1 for {', '.join(single)}: if the broker loses its disk, the records are lost"
         yield Finding("replicas", "missing", detail, "enough for tests; use 3 in production")

@@ -10,16 +10,9 @@ __all__ = ["Finding"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
+    """The result of one check. State "missing" means that something optional does not exist; "wrong" needs a fix."""
 
-    Attributes:
-        what: The subject of the check.
-        state: "ok"; "missing" when something optional is not there; "wrong" when it must be mended.
-        detail: The version or address found, or what went wrong.
-        help: How to fix it.
-    """
-
-    what: str
+    what: str  # the subject of the check
     state: Literal["ok", "missing", "wrong"]
-    detail: str
+    detail: str  # the version or address, or the failure
     help: str = ""

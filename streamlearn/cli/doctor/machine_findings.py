@@ -1,6 +1,6 @@
-"""Checks of the machine: versions, the native build, the programs services need, addresses in the environment.
+"""Checks of the machine: versions, the native build, programs that services need, addresses in the environment.
 
-They must run where nothing else does, so each stands alone and a failure is a finding.
+They must run on a machine where nothing else works, so each is independent, and a failure is a finding.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import platform
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,7 +25,7 @@ PACKAGES = ("apache-beam", "crc32c", "fastavro", "kafka-python", "numpy", "pyarr
 COMMANDS = {
     "redis-server": (["redis-server", "--version"], "needed by tests and demos with a real Redis"),
     "java": (["java", "-version"], "tests and demos with real Kafka and Flink need Java 17 or newer"),
-    # Not asked for its version: that starts a Java machine.
+    # No --version: it would start a Java virtual machine.
     "mvn": (["mvn"], "needed to download the jars of Kafka and Flink: python -m tools.services fetch"),
     "go": (["go", "version"], "needed to build Beam's Prism runner; otherwise Beam downloads one"),
     "cargo": (["cargo", "--version"], "needed to build the native module; install Rust 1.85 or newer to rebuild it"),
@@ -36,7 +36,7 @@ COMMAND_S = 10.0
 
 
 def machine_findings() -> Iterator[Finding]:
-    """Findings on this machine, in the order of the checks."""
+    """Check this machine."""
     yield Finding("streamlearn", "ok", streamlearn.__version__)
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.machine()}")
     yield _native()
@@ -68,39 +68,34 @@ def _command(what: str, command: list[str], help: str) -> Finding:
     path = shutil.which(command[0])
     if path is None:
         return Finding(what, "missing", "not on PATH", help)
-    if len(command) == 1:
-        return Finding(what, "ok", path)
-    done = _output(command)
-    return done(what) if callable(done) else Finding(what, "ok", done)
+    return Finding(what, "ok", path) if len(command) == 1 else _output(what, command)
 
 
-def _output(command: list[str]) -> str | Callable[[str], Finding]:
-    """The command's first line, or the finding that says why there is none."""
+def _output(what: str, command: list[str]) -> Finding:
+    """Run a command; the finding has its first line of output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        detail = f"{command[0]}: {error}"
-        return lambda what: Finding(what, "wrong", detail)
+        return Finding(what, "wrong", f"{command[0]}: {error}")
     lines = (done.stdout or done.stderr).strip().splitlines()
-    return lines[0] if lines else f"exit status {done.returncode}"
+    return Finding(what, "ok", lines[0] if lines else f"exit status {done.returncode}")
 
 
 def _gpu() -> Finding:
     if shutil.which("nvidia-smi") is None:
         return Finding("gpu", "missing", "nvidia-smi is not on PATH", "training and serving will use the CPU")
-    done = _output(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"])
-    return done("gpu") if callable(done) else Finding("gpu", "ok", done)
+    return _output("gpu", ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"])
 
 
 def _address(variable: str, url: str, port: int) -> Iterator[Finding]:
-    """Whether the address in an environment variable answers; nothing when it is not set."""
-    parts = urlsplit(url.partition(",")[0])  # of several brokers the first
+    """Check that the address in an environment variable answers; nothing if it is not set."""
+    parts = urlsplit(url.partition(",")[0])  # the first of several brokers
     if not url or not parts.hostname:
         return
     try:
-        where = (parts.hostname, parts.port or port)
-        with socket.create_connection(where, timeout=REACH_S):
-            yield Finding(variable, "ok", f"{where[0]}:{where[1]} answers")
+        address = (parts.hostname, parts.port or port)
+        with socket.create_connection(address, timeout=REACH_S):
+            yield Finding(variable, "ok", f"{address[0]}:{address[1]} answers")
     except (OSError, ValueError) as error:
-        # Not the URL itself: it may hold a password.
+        # The URL itself may contain a password.
         yield Finding(variable, "wrong", f"{parts.hostname}: {error}", f"start the service, or correct {variable}")

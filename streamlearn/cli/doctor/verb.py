@@ -1,4 +1,4 @@
-"""`streamlearn doctor`: what is installed, which services answer, whether there is a GPU; and what to do about it."""
+"""`streamlearn doctor`: checks the installation, services, the GPU and an application, and says how to fix them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ COLOURS = {"ok": "green", "missing": "yellow", "wrong": "red"}
 
 def doctor(
     app: Annotated[
-        Path | None,
-        typer.Option("--app", metavar="APP", help="Also check the schemas and topics of this application."),
+        Path | None, typer.Option(metavar="APP", help="Also check the schemas and topics of this application.")
     ] = None,
     set_: SetOption = None,
     json: JsonOption = False,
@@ -39,10 +38,10 @@ def doctor(
     for finding in _findings(app, set_ or []):
         findings.append(finding)
         if not json:
-            _print(finding)  # at once: the next check may wait for something that does not answer
+            _print(finding)  # at once, because the next check may wait for a timeout
     if json:
         print_json([asdict(finding) for finding in findings])
-    wrong, missing = ([one.what for one in findings if one.state == state] for state in ("wrong", "missing"))
+    wrong, missing = ([found.what for found in findings if found.state == state] for state in ("wrong", "missing"))
     if not json:
         typer.echo(_summary(wrong, missing))
     if wrong:
@@ -50,8 +49,8 @@ def doctor(
 
 
 def _summary(wrong: Sequence[str], missing: Sequence[str]) -> str:
-    said = f"fix what is wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
-    return f"{said}; missing but optional: {', '.join(missing)}" if missing else said
+    summary = f"fix what is wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
+    return f"{summary}; missing but optional: {', '.join(missing)}" if missing else summary
 
 
 def _findings(app: Path | None, overrides: list[str]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""`streamlearn peek`: what is in an application's topics, one line of JSON each."""
+"""`streamlearn peek`: the content of a topic, one line of JSON for each event or message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlearn.errors import TopicUnreachable, UsageError
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
-    from streamlearn.topics import Reader, Records, Topic
+    from streamlearn.topics import Records, Topic
 
 __all__ = ["peek"]
 
@@ -46,48 +46,44 @@ def peek(
     if offset is not None and partition is None:
         message = f"--from {offset} needs a partition, because each partition has offsets of its own"
         raise UsageError(message, help="name it with --partition")
-    with folder.open_topic(topic) as found:
-        partitions = range(found.partitions) if partition is None else (partition,)
-        records = (one for number in partitions for one in _records(found, number, offset))
-        for line in islice(_lines(folder, topic, records, controls), limit):
+    with folder.open_topic(topic) as opened:
+        partitions = range(opened.partitions) if partition is None else (partition,)
+        batches = (batch for number in partitions for batch in _batches(opened, number, offset))
+        for line in islice(_lines(folder, topic, batches, controls), limit):
             sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _records(topic: Topic, partition: int, offset: int | None) -> Iterator[Records]:
-    """All records of a partition that are there now, piece by piece: one read need not give all of them."""
+def _batches(topic: Topic, partition: int, offset: int | None) -> Iterator[Records]:
+    """Read all records that a partition holds now; one read may return fewer."""
     with topic.reader([partition]) as reader:
-        yield from _pieces(reader, partition, reader.earliest(partition) if offset is None else offset)
+        at, end = reader.earliest(partition) if offset is None else offset, reader.end(partition)
+        if at >= end:
+            reader.check_offset(partition, at, reader.earliest(partition), end)
+        while at < end:
+            records = reader.read(partition, at, max_records=READ_RECORDS, wait_ms=READ_WAIT_MS)
+            if records.next_offset == at:
+                message = f"{reader.url} partition {partition} ends at {end}, but no records came from offset {at} on"
+                raise TopicUnreachable(message, help="check that its broker is healthy, then run this again")
+            yield records
+            at = records.next_offset
 
 
-def _pieces(reader: Reader, partition: int, at: int) -> Iterator[Records]:
-    end = reader.end(partition)
-    if at >= end:
-        reader.check_offset(partition, at, reader.earliest(partition), end)
-    while at < end:
-        records = reader.read(partition, at, max_records=READ_RECORDS, wait_ms=READ_WAIT_MS)
-        if records.next_offset == at:
-            message = f"{reader.url} partition {partition} ends at {end}, but no records came from offset {at} on"
-            raise TopicUnreachable(message, help="check that its broker is healthy, then run this again")
-        yield records
-        at = records.next_offset
-
-
-def _lines(folder: AppFolder, topic: str, pieces: Iterator[Records], controls: bool) -> Iterator[dict[str, Any]]:
+def _lines(folder: AppFolder, topic: str, batches: Iterator[Records], controls: bool) -> Iterator[dict[str, Any]]:
     if topic in ("impressions", "actions"):
         from streamlearn.cli.events.event_output import ShownEvents
 
-        events = ShownEvents.of(folder)
-        for records in pieces:
+        events = ShownEvents(folder)
+        for records in batches:
             for index, event in events.show(records.values, controls):
-                yield {**_place(records, index), **event}
+                yield {**_position(records, index), **event}
         return
     from streamlearn.cli.events.record_output import shown_record
 
     show = shown_record(folder, topic)
-    for records in pieces:
+    for records in batches:
         for index, (key, value) in enumerate(zip(records.keys, records.values, strict=True)):
-            yield {**_place(records, index), **show(key, value)}
+            yield {**_position(records, index), **show(key, value)}
 
 
-def _place(records: Records, index: int) -> dict[str, int]:
+def _position(records: Records, index: int) -> dict[str, int]:
     return {"partition": records.partition, "offset": int(records.offsets[index])}

@@ -1,6 +1,6 @@
-"""The content of a record of the topics that ingest writes, as plain values: samples, dead letters, progress.
+"""The content of records of the topics that ingest writes, as plain values: samples, dead letters, progress.
 
-A message of samples is summarised: its columns are too long to read.
+It summarises a message of samples, because its columns are too long to read.
 """
 
 from __future__ import annotations
@@ -26,12 +26,7 @@ HEAD_BYTES = 32
 
 
 def shown_record(folder: AppFolder, topic: str) -> Callable[[bytes | None, bytes | None], dict[str, Any]]:
-    """A function that shows one record of a topic, given its key and value; what cannot be read says so.
-
-    Args:
-        folder: The application.
-        topic: "samples", "dead_letters" or "progress".
-    """
+    """Return a function of key and value that shows a record of topic "samples", "dead_letters" or "progress"."""
     if topic == "samples":
         codec = SampleCodec(folder.app, folder.settings.samples)
         return _guarded("samples", lambda value: _batch(codec.decode(value)))
@@ -57,23 +52,23 @@ def _guarded(
 def _decoded(schema: Schema, value: bytes) -> dict[str, Any]:
     framing = read_framing(value)
     if framing.fingerprint != schema.fingerprint:
-        wrote = f"registry id {framing.registry_id}"
+        actual = f"registry id {framing.registry_id}"
         if framing.fingerprint is not None:
-            wrote = f"fingerprint {framing.fingerprint:016x}"
-        message = f"a record of the schema with {wrote}, but a {schema.name} has {schema.fingerprint:016x}"
+            actual = f"fingerprint {framing.fingerprint:016x}"
+        message = f"the record's schema has {actual}, but {schema.name} has fingerprint {schema.fingerprint:016x}"
         raise BadRecord(message)
     return schema.read(value[framing.body_at :])
 
 
 def _letter(value: Mapping[str, Any]) -> dict[str, Any]:
     head: bytes = value["head"]
-    cut = f" ... {len(head)} bytes kept" if len(head) > HEAD_BYTES else ""
-    readable = {"sha256": value["sha256"].hex(), "head": head[:HEAD_BYTES].hex(" ") + cut, "key": _text(value["key"])}
+    more = f" ... {len(head)} bytes kept" if len(head) > HEAD_BYTES else ""
+    readable = {"sha256": value["sha256"].hex(), "head": head[:HEAD_BYTES].hex(" ") + more, "key": _text(value["key"])}
     return {**value, **readable}
 
 
 def _text(key: bytes | None) -> str | None:
-    """A key as text; in hex when it is none."""
+    """Return a key as text, or in hex if it is not UTF-8."""
     if key is None:
         return None
     try:

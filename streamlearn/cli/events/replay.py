@@ -1,4 +1,4 @@
-"""`streamlearn replay`: an application's history into its topics, at a multiple of real time."""
+"""`streamlearn replay`: writes an application's history into its topics, at a multiple of real time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlearn.cli.events.replay_progress import show_progress
-from streamlearn.cli.options import AppArgument, JsonOption, SetOption, named_values
-from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.options import AppArgument, HistoryOption, JsonOption, SetOption, named_values
+from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.cli.output.units import counted, time_text
 from streamlearn.errors import EXIT_PARTLY
 
@@ -22,10 +22,7 @@ __all__ = ["replay"]
 def replay(
     app: AppArgument,
     speed: Annotated[float, typer.Option(help="Replay speed: 1 is real time, 0 is as fast as possible.")] = 0.0,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="Pass an option to the history; may be repeated."),
-    ] = None,
+    option: HistoryOption = None,
     limit_events: Annotated[int | None, typer.Option(help="Stop after this many events.")] = None,
     append: Annotated[bool, typer.Option("--append", help="Also write if the topics already hold records.")] = False,
     set_: SetOption = None,
@@ -50,11 +47,9 @@ def replay(
         report = Replayer(history, producer, folder.settings.replay).run(
             speed=speed, events_max=limit_events, on_progress=on_progress, stop=stop
         )
-    print_json(asdict(report)) if json else print_table(
-        [{"replayed": name, "": value} for name, value in _summary(report).items()]
-    )
+    print_json(asdict(report)) if json else print_facts("replayed", _summary(report))
     if not report.ended:
-        # What is in the topics now has no end mark, and nothing remembers where the history was left.
+        # The topics now have no end mark, and the position in the history is not stored.
         reached = f"stopped at {time_text(report.reached_ms)}, {counted(report.impressions + report.actions, 'event')}"
         hint = "start over with other topics (--set topics.root=...), or continue in these with --append"
         typer.echo(f"{reached}\nhelp: {hint}", err=True)

@@ -1,4 +1,4 @@
-"""How far a replay is, on stderr: a bar in a terminal, a line now and then where there is none."""
+"""The progress of a replay on stderr: a bar in a terminal, or a line from time to time."""
 
 from __future__ import annotations
 
@@ -8,23 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from streamlearn.cli.output.progress import LINE_S, once_every
 from streamlearn.cli.output.units import time_text
 
 if TYPE_CHECKING:
     from streamlearn.replay.replayer import ReplayProgress
 
-__all__ = ["LINE_S", "line_progress", "show_progress"]
-
-LINE_S = 5.0
+__all__ = ["line_progress", "show_progress"]
 
 
 @contextmanager
 def show_progress(events: int | None) -> Iterator[Callable[[ReplayProgress], None]]:
-    """Shows the progress that it receives while the context lasts.
-
-    Args:
-        events: How many there will be, if that is known.
-    """
+    """Yield a function that shows progress; `events` is the expected number, if known."""
     if not sys.stderr.isatty():
         yield line_progress(sys.stderr, events)
         return
@@ -51,22 +46,14 @@ def show_progress(events: int | None) -> Iterator[Callable[[ReplayProgress], Non
 def line_progress(
     out: TextIO, events: int | None, now_s: Callable[[], float] = time.monotonic
 ) -> Callable[[ReplayProgress], None]:
-    """Writes a line when told, but not sooner than `LINE_S` after the one before.
-
-    Args:
-        out: Where to.
-        events: How many there will be, if that is known.
-        now_s: The time, in seconds.
-    """
-    due_s = now_s() + LINE_S
+    """Return a function that writes a line at most every `LINE_S` seconds; see `show_progress` for `events`."""
+    is_due = once_every(LINE_S, now_s)
     of_all = "" if events is None else f" of {events:,}"
 
     def show(progress: ReplayProgress) -> None:
-        nonlocal due_s
-        if now_s() < due_s:
-            return
-        due_s = now_s() + LINE_S
-        rate = f"{progress.events_per_s:,.0f} events/s"
-        print(f"{time_text(progress.event_time_ms)}  {progress.events:,}{of_all} events  {rate}", file=out, flush=True)
+        if is_due():
+            rate = f"{progress.events_per_s:,.0f} events/s"
+            reached = time_text(progress.event_time_ms)
+            print(f"{reached}  {progress.events:,}{of_all} events  {rate}", file=out, flush=True)
 
     return show

@@ -14,7 +14,6 @@ from streamlearn.errors import UsageError
 
 __all__ = ["schema"]
 
-
 NAMES = ("impression", "action", "sample", "control", "progress", "dead_letter", "event_pack")
 
 
@@ -35,25 +34,24 @@ def schema(
     if columns and name is None:
         message = "--columns needs the name of a schema"
         raise UsageError(message, help=f"name one of {', '.join(NAMES)}")
-    found = app_schemas(load_app(app).app)
+    schemas = app_schemas(load_app(app).app)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        for one, written in found.items():
-            (out / f"{one}.avsc").write_text(written.text + "\n")
-    if name is not None and columns:
-        plan = native.AvroPlan(found[name].text, found[name].text)
-        rows = [{"column": column, "dtype": dtype} for column, dtype in plan.columns]
-        print_json(rows) if json else print_table(rows)
+        for each, described in schemas.items():
+            (out / f"{each}.avsc").write_text(described.text + "\n")
+    if name is not None and not columns:
+        sys.stdout.write(schemas[name].text + "\n")
         return
     if name is not None:
-        sys.stdout.write(found[name].text + "\n")
-        return
-    rows = [
-        {
-            "schema": one,
-            "fingerprint": f"{written.fingerprint:016x}",
-            "first bytes of a record": written.prefix.hex(" "),
-        }
-        for one, written in found.items()
-    ]
+        plan = native.AvroPlan(schemas[name].text, schemas[name].text)
+        rows = [{"column": column, "dtype": dtype} for column, dtype in plan.columns]
+    else:
+        rows = [
+            {
+                "schema": each,
+                "fingerprint": f"{described.fingerprint:016x}",
+                "first bytes of a record": described.prefix.hex(" "),
+            }
+            for each, described in schemas.items()
+        ]
     print_json(rows) if json else print_table(rows)

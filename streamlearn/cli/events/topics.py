@@ -1,4 +1,4 @@
-"""`streamlearn topics`: an application's topics, what is in them and how they are set; makes and deletes them."""
+"""`streamlearn topics`: shows, creates and deletes an application's topics."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def topics(
         bool, typer.Option("--yes", help="With --delete: delete them. Without it, they are only listed.")
     ] = False,
     only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="TOPIC", help="Only this topic, such as progress; may be repeated."),
+        list[str] | None, typer.Option(metavar="TOPIC", help="Only this topic, such as progress; may be repeated.")
     ] = None,
     set_: SetOption = None,
     json: JsonOption = False,
@@ -56,7 +55,7 @@ def topics(
 
     folder = load_app(app, set_ or ())
     _check_options(create, retention_days, delete, yes)
-    names = _chosen(TOPICS, only or [])
+    names = _selected(TOPICS, only or [])
     if delete:
         _delete(folder, names, yes, json)
         return
@@ -65,9 +64,9 @@ def topics(
         print_json(rows)
     else:
         print_table([_for_people(row) for row in rows], whole=True)
-        typer.echo(_places(folder, rows))
+        typer.echo(_locations(folder, rows))
     if create is not None:
-        _say_created(folder, rows, create)
+        _report_created(folder, rows, create)
         _check_partitions(rows)
     elif any(row["id"] == "missing" for row in rows):
         typer.echo("create missing topics with --create PARTITIONS", err=True)
@@ -85,7 +84,7 @@ def _check_options(create: int | None, retention_days: int | None, delete: bool,
         raise UsageError(message, help="see streamlearn topics --help")
 
 
-def _chosen(topics: Sequence[str], only: Sequence[str]) -> Sequence[str]:
+def _selected(topics: Sequence[str], only: Sequence[str]) -> Sequence[str]:
     names = [name.replace("-", "_") for name in only]
     unknown = sorted(set(names) - set(topics))
     if unknown:
@@ -99,15 +98,15 @@ def _row(folder: AppFolder, name: str, create: int | None, retention_days: int |
 
     created = False
     try:
-        found = folder.open_topic(name)
+        topic = folder.open_topic(name)
     except TopicMissing:
         url = folder.topic_url(name)
         if create is None:
             unset = dict.fromkeys(("retention_ms", "retention_bytes", "record_bytes_max", "compacted"))
             return {"topic": name, "partitions": 0, "records": 0, **unset, "url": url, "id": "missing"}
-        found = create_topic(url, _wanted(folder, name, create, retention_days), folder.access)
+        topic = create_topic(url, _new_settings(folder, name, create, retention_days), folder.access)
         created = True
-    with found as topic:
+    with topic:
         settings = topic.settings()
         return {
             "topic": name,
@@ -123,26 +122,21 @@ def _row(folder: AppFolder, name: str, create: int | None, retention_days: int |
         }
 
 
-def _wanted(folder: AppFolder, name: str, partitions: int, retention_days: int | None) -> TopicSettings:
-    wanted = folder.topic_settings(name, partitions)
-    if retention_days is None or wanted.compacted:
-        return wanted
-    return replace(wanted, retention_ms=retention_days * DAY_MS or -1)
+def _new_settings(folder: AppFolder, name: str, partitions: int, retention_days: int | None) -> TopicSettings:
+    settings = folder.topic_settings(name, partitions)
+    if retention_days is None or settings.compacted:
+        return settings
+    return replace(settings, retention_ms=retention_days * DAY_MS or -1)
 
 
 def _records(topic: Topic) -> int:
     with topic.reader() as reader:
-        return sum(reader.end(one) - reader.earliest(one) for one in range(topic.partitions))
+        return sum(reader.end(number) - reader.earliest(number) for number in range(topic.partitions))
 
 
 def _for_people(row: Row) -> Row:
     if row["id"] == "missing":
-        return {
-            "topic": row["topic"],
-            **dict.fromkeys(("partitions", "records")),
-            "kept": "missing",
-            "record max": None,
-        }
+        return {"topic": row["topic"], "partitions": None, "records": None, "kept": "missing", "record max": None}
     kept = retention_text(row["retention_ms"])
     if row["retention_bytes"] >= 0:
         kept += f", {bytes_text(row['retention_bytes'])} a partition"
@@ -155,19 +149,19 @@ def _for_people(row: Row) -> Row:
     }
 
 
-def _places(folder: AppFolder, rows: list[Row]) -> str:
-    """Where they are: the place that all or most share once, the others each by name."""
+def _locations(folder: AppFolder, rows: list[Row]) -> str:
+    """Return the root that most topics share, then each topic at another URL."""
     default = {row["topic"]: f"{folder.app.name}.{row['topic'].replace('_', '-')}" for row in rows}
     usual = [row for row in rows if row["url"].endswith(default[row["topic"]])]
     roots = list(dict.fromkeys(row["url"].removesuffix(default[row["topic"]]) for row in usual))
-    lines = [f"at {root}{folder.app.name}.*" for root in roots[:1]]
-    apart = [row for row in rows if row not in usual or not row["url"].startswith(roots[0])]
-    return "\n".join([*lines, *(f"{row['topic']} at {row['url']}" for row in apart)])
+    others = [row for row in rows if row not in usual or not row["url"].startswith(roots[0])]
+    shared = [f"at {root}{folder.app.name}.*" for root in roots[:1]]
+    return "\n".join([*shared, *(f"{row['topic']} at {row['url']}" for row in others)])
 
 
-def _say_created(folder: AppFolder, rows: list[Row], partitions: int) -> None:
-    made = [f"{row['topic']} ({row['partitions']})" for row in rows if row["created"]]
-    typer.echo(f"created, with partitions: {', '.join(made)}" if made else "created none: all topics exist", err=True)
+def _report_created(folder: AppFolder, rows: list[Row], partitions: int) -> None:
+    created = ", ".join(f"{row['topic']} ({row['partitions']})" for row in rows if row["created"])
+    typer.echo(f"created, with partitions: {created}" if created else "created none: all topics exist", err=True)
     for row in rows:
         wanted = folder.topic_settings(row["topic"], partitions).partitions
         if not row["created"] and row["partitions"] != wanted:
@@ -177,25 +171,25 @@ def _say_created(folder: AppFolder, rows: list[Row], partitions: int) -> None:
 def _check_partitions(rows: list[Row]) -> None:
     counts = {row["topic"]: row["partitions"] for row in rows if row["topic"] in ("impressions", "actions")}
     if len(set(counts.values())) > 1:
-        told = " and ".join(f"{name} has {count} partitions" for name, count in counts.items())
+        message = " and ".join(f"{name} has {count} partitions" for name, count in counts.items())
         hint = (
             "both need the same number, because requests and actions are joined by partition: delete one and "
             "recreate it"
         )
-        raise StreamlearnError(told, help=hint)
+        raise StreamlearnError(message, help=hint)
 
 
 def _delete(folder: AppFolder, names: Sequence[str], yes: bool, json: bool) -> None:
     from streamlearn.topics import delete_topic
 
-    found = [row for row in (_row(folder, name, None, None) for name in names) if row["id"] != "missing"]
-    told = ", ".join(f"{row['topic']} ({counted(row['records'], 'record')})" for row in found)
-    if found and not yes:
-        message = f"this deletes {told} at {found[0]['url'].rpartition('/')[0]}"
+    rows = [row for row in (_row(folder, name, None, None) for name in names) if row["id"] != "missing"]
+    listed = ", ".join(f"{row['topic']} ({counted(row['records'], 'record')})" for row in rows)
+    if rows and not yes:
+        message = f"this deletes {listed} at {rows[0]['url'].rpartition('/')[0]}"
         raise UsageError(message, help="add --yes to delete them; this cannot be undone")
-    for row in found:
+    for row in rows:
         delete_topic(row["url"], folder.access)
     if json:
-        print_json({"deleted": found})
+        print_json({"deleted": rows})
     else:
-        typer.echo(f"deleted {told}" if found else "deleted none: the topics do not exist")
+        typer.echo(f"deleted {listed}" if rows else "deleted none: the topics do not exist")

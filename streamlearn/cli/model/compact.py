@@ -1,4 +1,4 @@
-"""`streamlearn compact` and `gc`: bases written from files, and files that no version needs taken away."""
+"""`streamlearn compact` and `gc`: write a base from files, and delete files that no version needs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["compact", "gc"]
 @at_place
 def compact(
     place: Place,
-    model: ModelArgument = None,
+    name: ModelArgument = None,
     upto: Annotated[
         int | None,
         typer.Option("--version", metavar="VERSION", min=1, help="Version to compact; the newest by default."),
     ] = None,
     memory_mib: Annotated[
-        int, typer.Option("--memory-mib", metavar="MIB", min=1, help="Memory for rows. With less, it takes longer.")
+        int, typer.Option(metavar="MIB", min=1, help="Memory for rows. With less, it takes longer.")
     ] = 512,
     json: JsonOption = False,
 ) -> None:
@@ -38,41 +38,34 @@ def compact(
     from streamlearn.versions import compact as write_base
     from streamlearn.versions.store.settings import ScanSettings
 
-    found = open_model(model, place)
+    model = open_model(name, place)
     with shown_progress("compacting", is_bytes=False) as progress:
-        done = write_base(
-            found.store,
-            found.name,
-            upto,
-            scan=ScanSettings(scan_bytes_max=memory_mib << 20),
-            progress=progress,
+        base = write_base(
+            model.store, model.name, upto, scan=ScanSettings(scan_bytes_max=memory_mib << 20), progress=progress
         )
     if json:
         print_json(
-            {"version": done.ref.version, "folder": done.folder, "is_new": done.is_new, "rows": done.rows,
-             "bytes": done.bytes, "wall_s": round(done.wall_s, 3)}
+            {"version": base.ref.version, "folder": base.folder, "is_new": base.is_new, "rows": base.rows,
+             "bytes": base.bytes, "wall_s": round(base.wall_s, 3)}
         )  # fmt: skip
-    elif not done.is_new:
-        typer.echo(f"version {done.ref.version} already has a base: {done.folder}")
+    elif not base.is_new:
+        typer.echo(f"version {base.ref.version} already has a base: {base.folder}")
     else:
         typer.echo(
-            f"version {done.ref.version} has a base of {counted(done.rows, 'row')}, {bytes_text(done.bytes)}, "
-            f"written in {done.wall_s:.1f} s: {done.folder}"
+            f"version {base.ref.version} has a base of {counted(base.rows, 'row')}, {bytes_text(base.bytes)}, "
+            f"written in {base.wall_s:.1f} s: {base.folder}"
         )
 
 
 @at_place
 def gc(
     place: Place,
-    model: ModelArgument = None,
+    name: ModelArgument = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete the files. Without it, they are only listed.")] = False,
     grace_s: Annotated[
         float | None,
         typer.Option(
-            "--grace-s",
-            metavar="SECONDS",
-            min=0,
-            help="How long to wait for nodes that are starting; 15 minutes by default.",
+            metavar="SECONDS", min=0, help="How long to wait for nodes that are starting; 15 minutes by default."
         ),
     ] = None,
     json: JsonOption = False,
@@ -80,9 +73,9 @@ def gc(
     """List files that no retained version needs; `--yes` deletes them."""
     from streamlearn.versions import plan_gc
 
-    found = open_model(model, place)
-    rules = found.settings.retention
-    plan = plan_gc(found.store, found.name, _needed(found), settings=rules)
+    model = open_model(name, place)
+    rules = model.settings.retention
+    plan = plan_gc(model.store, model.name, _needed_versions(model), settings=rules)
     if json and not yes:
         print_json(_facts(plan))
         return
@@ -90,69 +83,72 @@ def gc(
         _show(plan, yes)
     if not yes or not plan.removals:
         return
-    swept = _swept(found, plan, rules.grace_s if grace_s is None else grace_s)
-    found.log.forget(max(1, found.pointer.seq - rules.pointer_moves_min))
+    result = _sweep(model, plan, rules.grace_s if grace_s is None else grace_s)
+    model.log.forget(max(1, model.pointer.seq - rules.pointer_moves_min))
     if json:
-        print_json(_facts(plan) | {"removed_files": swept.files, "removed_bytes": swept.bytes, "spared": swept.spared})
+        print_json(
+            _facts(plan) | {"removed_files": result.files, "removed_bytes": result.bytes, "spared": result.spared}
+        )
     else:
-        typer.echo(f"{counted(swept.files, 'file')} removed, {bytes_text(swept.bytes)}")
+        typer.echo(f"{counted(result.files, 'file')} removed, {bytes_text(result.bytes)}")
 
 
-def _needed(found: Model) -> set[int]:
-    """Versions that must stay readable whatever their age.
-
-    They are what the pointer names, what nodes answer with, and what training was asked to go back to.
+def _needed_versions(model: Model) -> set[int]:
+    """Return the versions of the pointer, of nodes and of requests to training, which stay whatever their age.
 
     Raises:
-        UsageError: No registry was named, or it does not answer, so the versions that nodes need are unknown.
+        UsageError: No registry was given, or it does not answer, so the versions that nodes need are unknown.
     """
     from streamlearn.versions import Requests
 
-    needed = {ref.version for ref in found.pointer.needed.values()}
-    needed |= {one.to.version for one in Requests(found.store, found.name).waiting(found.known())}
-    if found.registry is None:
-        if not found.is_alone:
+    needed = {ref.version for ref in model.pointer.needed.values()}
+    needed |= {request.to.version for request in Requests(model.store, model.name).waiting(model.known())}
+    if model.registry is None:
+        if not model.is_alone:
             message = "cannot tell which versions nodes need: no registry was given"
             raise UsageError(message, help="give --registry URL; or --registry none if you have no nodes")
         return needed
     try:
-        nodes = found.registry.nodes()
+        nodes = model.registry.nodes()
     except RegistryUnreachable as error:
         message = f"cannot tell which versions nodes need: {error.message}"
         raise UsageError(
             message, help="bring the registry back; or give --registry none if you have no nodes"
         ) from None
-    return needed | {one.active for one in nodes if one.active}
+    return needed | {node.active for node in nodes if node.active}
 
 
-def _swept(found: Model, plan: GcPlan, grace_s: float) -> Any:
+def _sweep(model: Model, plan: GcPlan, grace_s: float) -> Any:
     from streamlearn.versions import sweep
     from streamlearn.versions.pointer import moves
 
-    known = found.known()
-    # What the pointer stands at, and why, is another one's doing.
-    stood = found.pointer
+    known, pointer = model.known(), model.pointer
 
     def raise_floor(floor: int) -> None:
-        found.mover.move(
+        model.mover.move(
             lambda now: moves.raise_floor(now, known, max(floor, now.floor)),
-            by=stood.by,
+            by=pointer.by,  # gc keeps the author and the reason of the latest move by a person
             what="gc",
-            reason=stood.reason,
+            reason=pointer.reason,
         )
-        if found.registry is not None:
-            found.registry.drop_versions([one.version for one in known if one.version < floor])
+        if model.registry is not None:
+            model.registry.drop_versions([entry.version for entry in known if entry.version < floor])
 
     if plan.removals and grace_s > 0:
         typer.echo(f"waiting {grace_s:g} s for nodes that are starting; nothing is deleted before that", err=True)
     with shown_progress("removing", is_bytes=True) as progress:
-        return sweep(found.store, plan, raise_floor=raise_floor, wait=lambda: time.sleep(grace_s), progress=progress)
+        return sweep(model.store, plan, raise_floor=raise_floor, wait=lambda: time.sleep(grace_s), progress=progress)
 
 
 def _show(plan: GcPlan, yes: bool) -> None:
     rows = [
-        {"folder": one.folder, "why": str(one.reason), "files": len(one.files), "bytes": bytes_text(one.bytes)}
-        for one in plan.removals
+        {
+            "folder": removal.folder,
+            "why": str(removal.reason),
+            "files": len(removal.files),
+            "bytes": bytes_text(removal.bytes),
+        }
+        for removal in plan.removals
     ]
     if not rows:
         typer.echo("nothing to delete")
@@ -163,11 +159,8 @@ def _show(plan: GcPlan, yes: bool) -> None:
 
 
 def _facts(plan: GcPlan) -> dict[str, Any]:
-    return {
-        "floor": plan.retained.floor,
-        "bytes": plan.bytes,
-        "goes": [
-            {"folder": one.folder, "reason": str(one.reason), "files": len(one.files), "bytes": one.bytes}
-            for one in plan.removals
-        ],
-    }
+    goes = [
+        {"folder": removal.folder, "reason": str(removal.reason), "files": len(removal.files), "bytes": removal.bytes}
+        for removal in plan.removals
+    ]
+    return {"floor": plan.retained.floor, "bytes": plan.bytes, "goes": goes}

@@ -1,6 +1,6 @@
-"""The model a verb is about: where its versions and its registry are, from options, environment and folder.
+"""The model of a verb: its store and registry, from options, the environment and the application's folder.
 
-With MODEL named, of an application's folder only app.toml is read: a rollback does not wait for Python to load more.
+If MODEL is given, only app.toml of the application is read, so that a rollback does not wait for imports.
 """
 
 from __future__ import annotations
@@ -20,14 +20,8 @@ if TYPE_CHECKING:
     from streamlearn.cli.model.place import Place
 
 __all__ = [
-    "Model",
-    "ModelArgument",
-    "ReasonOption",
-    "WordsArgument",
-    "model_and_versions",
-    "open_model",
-    "who",
-]
+    "Model", "ModelArgument", "ReasonOption", "WordsArgument", "author", "model_and_versions", "open_model",
+]  # fmt: skip
 
 ModelArgument: TypeAlias = Annotated[
     str | None,
@@ -41,17 +35,12 @@ ReasonOption: TypeAlias = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="The reason; it is stored with the move for others to read.")
 ]
 
-
 _VERSION_MAX = 10**12 - 1
 
 
 def open_model(model: str | None, place: Place) -> Model:
-    """The model that is named, at a place.
-
-    Raises:
-        UsageError: Neither a model nor an application is named, or nothing says where its versions are.
-    """
-    from streamlearn.apps.places import registry_url, store_url
+    """Open a model; raises UsageError if neither a model nor an application is given, or the store is unknown."""
+    from streamlearn.apps.folder import registry_url, store_url
     from streamlearn.config import read_settings
     from streamlearn.settings import Settings
 
@@ -75,14 +64,10 @@ def open_model(model: str | None, place: Place) -> Model:
 
 
 def model_and_versions(words: Sequence[str], count: int) -> tuple[str | None, list[int]]:
-    """The model, if it is named, and the versions behind it.
-
-    Args:
-        words: From the command line.
-        count: The expected number of versions.
+    """Split words of the command line into the model, if it is given, and exactly `count` versions.
 
     Raises:
-        UsageError: There are more or fewer, or one is not a number.
+        UsageError: The number of versions differs, or a version is not a number.
 
     Examples:
         >>> model_and_versions(["ctr", "17"], 1), model_and_versions(["17", "18"], 2)
@@ -90,14 +75,14 @@ def model_and_versions(words: Sequence[str], count: int) -> tuple[str | None, li
     """
     model = words[0] if words and not words[0].isdigit() else None
     numbers = words[1:] if model else words
-    if len(numbers) != count or not all(one.isdigit() and 0 < int(one) <= _VERSION_MAX for one in numbers):
+    if len(numbers) != count or not all(text.isdigit() and 0 < int(text) <= _VERSION_MAX for text in numbers):
         message = f"{' '.join(words)!r} is not a model and {count} version{'s' if count != 1 else ''}"
         raise UsageError(message, help=f"give [MODEL]{' VERSION' * count}, such as ctr{' 1841' * count}")
-    return model, [int(one) for one in numbers]
+    return model, [int(text) for text in numbers]
 
 
-def who() -> str:
-    """The author of the command, for the log of moves."""
+def author() -> str:
+    """Return the user name for the log of moves."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""The result of a move of the pointer, for people and for programs; and whether all nodes followed."""
+"""The result of a move of the pointer, for people or as JSON, and the nodes that did not follow."""
 
 from __future__ import annotations
 
@@ -16,26 +16,21 @@ if TYPE_CHECKING:
 __all__ = ["show_moved"]
 
 
-def show_moved(moved: Moved, said: str, *, json: bool) -> None:
-    """Print a move.
-
-    Args:
-        moved: Its result.
-        said: The action, in one line.
-        json: Whether it is for programs.
+def show_moved(moved: Moved, line: str, *, json: bool) -> None:
+    """Print the result of a move; `line` states it for people.
 
     Raises:
-        PartlyDone: A node has not acted or could not be asked, or none is known.
+        PartlyDone: A node did not confirm the move, or the registry could not be reached.
     """
     if json:
         from streamlearn.versions.pointer.facts import moved_facts
 
         print_json(moved_facts(moved))
     else:
-        typer.echo(f"{said} (move {moved.pointer.seq}, in the store after {moved.store_ms:.1f} ms)")
-        rows = [_row(one.node, "acted", one.ms, one.version) for one in moved.acted]
-        rows += [_row(one.name, "silent", None, one.active) for one in moved.silent]
-        rows += [_row(one.name, "starting", None, 0) for one in moved.starting]
+        typer.echo(f"{line} (move {moved.pointer.seq}, in the store after {moved.store_ms:.1f} ms)")
+        rows = [_row(ack.node, "acted", ack.ms, ack.version) for ack in moved.acted]
+        rows += [_row(node.name, "silent", None, node.active) for node in moved.silent]
+        rows += [_row(node.name, "starting", None, 0) for node in moved.starting]
         if rows:
             print_table(rows)
     if moved.said:
@@ -43,9 +38,9 @@ def show_moved(moved: Moved, said: str, *, json: bool) -> None:
         help = "nodes also read the store; see `streamlearn versions`; `--wait 0` does not wait for them"
         raise PartlyDone(message, help=help)
     if moved.silent:
-        names = ", ".join(one.name for one in moved.silent)
-        asked = counted(len(moved.silent) + len(moved.acted), "node")
-        message = f"{len(moved.silent)} of {asked} did not confirm in time: {names}"
+        names = ", ".join(node.name for node in moved.silent)
+        nodes = counted(len(moved.silent) + len(moved.acted), "node")
+        message = f"{len(moved.silent)} of {nodes} did not confirm in time: {names}"
         raise PartlyDone(message, help="see their state in `streamlearn versions`; they follow when they are back")
 
 

@@ -1,4 +1,4 @@
-"""Place: where a model's versions and nodes are, by the options that every verb on a model has. It opens nothing."""
+"""Place: the options with which verbs find a model's versions and nodes. It opens nothing."""
 
 from __future__ import annotations
 
@@ -11,34 +11,20 @@ from typing import Annotated, Any
 
 import typer
 
-from streamlearn.cli.options import SetOption
+from streamlearn.cli.options import RegistryOption, SetOption, StoreOption
 
 __all__ = ["Place", "at_place"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model is, from the command line.
+    """The location of a model; registry `none` means that it has no nodes."""
 
-    Attributes:
-        app: The folder of an application.
-        store: Where versions are.
-        registry: Where nodes are; `none` if nodes do not exist.
-        set_: Settings laid over those of app.toml.
-    """
-
-    app: Annotated[
-        Path | None, typer.Option("--app", metavar="APP", help="Folder of an application; its app.toml is used.")
-    ] = None
-    store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="URL of the store; overrides STREAMLEARN_STORE.")
-    ] = None
-    registry: Annotated[
-        str | None,
-        typer.Option(
-            "--registry", metavar="URL", help="URL of the registry, or `none`; overrides STREAMLEARN_REGISTRY."
-        ),
-    ] = None
+    app: Annotated[Path | None, typer.Option(metavar="APP", help="Folder of an application; its app.toml is used.")] = (
+        None
+    )
+    store: StoreOption = None
+    registry: RegistryOption = None
     set_: SetOption = None
 
 
@@ -46,10 +32,10 @@ _PLACE = inspect.signature(Place, eval_str=True).parameters
 
 
 def at_place(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb on a model: its first parameter, a `Place`, becomes the options of one, before its own `--json`."""
+    """Replace a verb's first parameter, a `Place`, by the options of `Place`; they stand before its `--json`."""
     signature = inspect.signature(verb, eval_str=True)
     _, *own = signature.parameters.values()
-    at = next((number for number, one in enumerate(own) if one.name == "json"), len(own))
+    at = next((number for number, parameter in enumerate(own) if parameter.name == "json"), len(own))
     parameters = [*own[:at], *_PLACE.values(), *own[at:]]
 
     @wraps(verb)
@@ -58,5 +44,5 @@ def at_place(verb: Callable[..., None]) -> Callable[..., None]:
         verb(place, **given)
 
     called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called

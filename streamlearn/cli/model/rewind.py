@@ -1,4 +1,4 @@
-"""`streamlearn rewind`: asks training to go back to an older version, and not to learn from what spoilt it."""
+"""`streamlearn rewind`: requests that training goes back to an older version and skips bad samples."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamlearn.cli.model.model_options import (
-    Model,
-    ModelArgument,
-    ReasonOption,
-    open_model,
-    who,
-)
+from streamlearn.cli.model.model_options import Model, ModelArgument, ReasonOption, author, open_model
 from streamlearn.cli.model.place import Place, at_place
 from streamlearn.cli.options import JsonOption
 from streamlearn.cli.output.table import print_json
@@ -23,7 +17,7 @@ from streamlearn.errors import MoveRefused, UsageError
 if TYPE_CHECKING:
     from streamlearn.versions.format.manifest import OriginSkip, Skip
 
-__all__ = ["rewind", "said_skip"]
+__all__ = ["rewind", "skip_text"]
 
 _HELP = "give TIME..TIME, such as 12:20..12:25, or TOPIC:PARTITION:OFFSET..OFFSET with --app or the topic's id"
 
@@ -31,14 +25,13 @@ _HELP = "give TIME..TIME, such as 12:20..12:25, or TOPIC:PARTITION:OFFSET..OFFSE
 @at_place
 def rewind(
     place: Place,
-    model: ModelArgument = None,
+    name: ModelArgument = None,
     to: Annotated[
-        int | None, typer.Option("--to", metavar="VERSION", min=1, help="Version to which training goes back.")
+        int | None, typer.Option(metavar="VERSION", min=1, help="Version to which training goes back.")
     ] = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(
-            "--skip",
             metavar="RANGE",
             help="Samples to exclude from training, now and later: TIME..TIME by event time of impressions, or "
             "TOPIC:PARTITION:OFFSET..OFFSET by origin. The end of a range is not excluded.",
@@ -53,35 +46,35 @@ def rewind(
         raise UsageError(message, help="give --to VERSION; `streamlearn versions` lists them")
     from streamlearn.versions import Request, Requests
 
-    found = open_model(model, place)
-    one = found.one(to)
-    if not one.is_whole:
-        message = f"version {to} of {found.name!r} is incomplete: {one.lacks}"
+    model = open_model(name, place)
+    target = model.one(to)
+    if not target.is_whole:
+        message = f"version {to} of {model.name!r} is incomplete: {target.lacks}"
         raise UsageError(message, help="choose a complete one; see `streamlearn versions`")
-    _check_clean(found, to)
+    _check_clean(model, to)
     now = datetime.now(UTC)
     skips = tuple(_skip(text, now, place) for text in skip or ())
-    asked = Requests(found.store, found.name).ask(Request(to=one.ref, skips=skips, by=who(), reason=reason))
+    request = Requests(model.store, model.name).ask(Request(to=target.ref, skips=skips, by=author(), reason=reason))
     if json:
-        print_json({"seq": asked.seq, "to": to, "skips": [said_skip(one) for one in skips], "reason": reason})
+        print_json({"seq": request.seq, "to": to, "skips": [skip_text(skip) for skip in skips], "reason": reason})
         return
-    typer.echo(f"request {asked.seq}: training of {found.name} goes back to version {to} at its next cut")
-    for skipped in skips:
-        typer.echo(f"skipped: {said_skip(skipped)}")
+    typer.echo(f"request {request.seq}: training of {model.name} goes back to version {to} at its next cut")
+    for text in map(skip_text, skips):
+        typer.echo(f"skipped: {text}")
 
 
-def _check_clean(found: Model, to: int) -> None:
-    """Refuse a tainted target: its revert would be tainted too, and nodes would never follow it."""
+def _check_clean(model: Model, to: int) -> None:
+    """Refuse a tainted target: its revert would be tainted too, and nodes would never serve it."""
     from streamlearn.versions.pointer.moves import taints_of
 
-    pointer, known = found.pointer, found.known()
+    pointer, known = model.pointer, model.known()
     tainted = taints_of(pointer, known)
-    clean = [str(one.version) for one in known if one.is_whole and one.version not in tainted][-5:]
+    clean = [str(entry.version) for entry in known if entry.is_whole and entry.version not in tainted][-5:]
     if to < pointer.floor:
-        message = f"version {to} of {found.name!r} is below the floor {pointer.floor}: its files may be deleted"
+        message = f"version {to} of {model.name!r} is below the floor {pointer.floor}: its files may be deleted"
         raise MoveRefused(message, help=f"clean versions are {', '.join(clean)}")
     if to in tainted:
-        message = f"version {to} of {found.name!r} is tainted, and the version made from it would be tainted too"
+        message = f"version {to} of {model.name!r} is tainted, and the version made from it would be tainted too"
         help = f"clean versions are {', '.join(clean) or 'none'}; or run `streamlearn promote {to} --accept` first"
         raise MoveRefused(message, help=help)
 
@@ -95,7 +88,7 @@ def _skip(text: str, now: datetime, place: Place) -> Skip:
         raise UsageError(message, help=_HELP)
     topic = begin.rsplit(":", 2)
     if len(topic) == 3 and topic[1].isdigit() and topic[2].isdigit() and end.isdigit() and not topic[0].isdigit():
-        return _origin((topic[0], int(topic[1]), int(topic[2]), int(end)), place)
+        return _origin_skip(place, topic[0], int(topic[1]), int(topic[2]), int(end))
     begin_ms, end_ms = parse_time_ms(begin, now), parse_time_ms(end, now)
     if begin_ms >= end_ms:
         message = f"--skip {text!r} ends before it begins"
@@ -103,10 +96,9 @@ def _skip(text: str, now: datetime, place: Place) -> Skip:
     return TimeSkip(begin_ms=begin_ms, end_ms=end_ms)
 
 
-def _origin(said: tuple[str, int, int, int], place: Place) -> OriginSkip:
+def _origin_skip(place: Place, topic: str, partition: int, begin: int, end: int) -> OriginSkip:
     from streamlearn.versions.format.manifest import OriginSkip
 
-    topic, partition, begin, end = said
     if begin >= end:
         message = f"offsets {begin}..{end} are not a valid range"
         raise UsageError(message, help=_HELP)
@@ -121,8 +113,8 @@ def _origin(said: tuple[str, int, int, int], place: Place) -> OriginSkip:
     return OriginSkip(topic_id=topic, partition=partition, begin=begin, end=end)
 
 
-def said_skip(skip: Skip) -> str:
-    """The skipped samples, in words."""
+def skip_text(skip: Skip) -> str:
+    """Describe the skipped samples."""
     from streamlearn.versions.format.manifest import OriginSkip
 
     if isinstance(skip, OriginSkip):

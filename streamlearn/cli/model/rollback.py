@@ -1,4 +1,4 @@
-"""`streamlearn rollback`, `release`, `promote`: people move the pointer; the output has each node's time."""
+"""`streamlearn rollback`, `release` and `promote`: moves of the pointer, with the time that each node took."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from streamlearn.cli.model.model_options import (
     ModelArgument,
     ReasonOption,
     WordsArgument,
+    author,
     model_and_versions,
     open_model,
-    who,
-)
+)  # fmt: skip
 from streamlearn.cli.model.move_output import show_moved
 from streamlearn.cli.model.place import Place, at_place
 from streamlearn.cli.options import JsonOption
@@ -39,14 +39,11 @@ _WAIT_S = 10.0
 @at_place
 def rollback(
     place: Place,
-    model: ModelArgument = None,
-    to: Annotated[int | None, typer.Option("--to", metavar="VERSION", min=1, help="Roll back to this version.")] = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", min=1, help="Roll back by this many good versions.")
-    ] = None,
+    name: ModelArgument = None,
+    to: Annotated[int | None, typer.Option(metavar="VERSION", min=1, help="Roll back to this version.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Roll back by this many good versions.")] = None,
     before: Annotated[
-        str | None,
-        typer.Option("--before", metavar="TIME", help="Roll back to the newest good version written before this time."),
+        str | None, typer.Option(metavar="TIME", help="Roll back to the newest good version written before this time.")
     ] = None,
     reason: ReasonOption = "",
     wait: _WaitOption = _WAIT_S,
@@ -55,32 +52,32 @@ def rollback(
     """Serve an older version at once, hold it and taint newer ones. Ends with status 3 unless all nodes follow."""
     from streamlearn.versions.pointer import moves
 
-    if sum(one is not None for one in (to, steps, before)) != 1:
+    if sum(option is not None for option in (to, steps, before)) != 1:
         message = "give exactly one of --to, --steps and --before"
         raise UsageError(message, help="for example --to VERSION, --steps N or --before TIME")
-    found = open_model(model, place)
+    model = open_model(name, place)
     before_ms = None if before is None else parse_time_ms(before, datetime.now(UTC))
 
-    def decide(now: Pointer, there: Sequence[Known]) -> Pointer:
+    def decide(now: Pointer, known: Sequence[Known]) -> Pointer:
         if steps is not None:
-            target = moves.steps_back(now, there, steps)
+            target = moves.steps_back(now, known, steps)
         else:
-            target = moves.before(now, there, before_ms) if before_ms is not None else to or 0
-        return moves.rollback(now, there, target)
+            target = moves.before(now, known, before_ms) if before_ms is not None else to or 0
+        return moves.rollback(now, known, target)
 
-    moved, known = found.move(decide, what="rollback", by=who(), reason=reason, wait_s=wait)
+    moved, known = model.move(decide, what="rollback", by=author(), reason=reason, wait_s=wait)
     active = moved.pointer.active
     assert active is not None
     tainted = moves.taints_of(moved.pointer, known)
-    left = ", ".join(str(version) for version in tainted if version > active.version) or "none"
-    said = f"{found.name} is rolled back to version {active.version} and held there; tainted: {_short(left)}"
-    _show(found, moved, said, json=json)
+    newer = ", ".join(str(version) for version in tainted if version > active.version) or "none"
+    line = f"{model.name} is rolled back to version {active.version} and held there; tainted: {_short(newer)}"
+    _show(model, moved, line, json=json)
 
 
 @at_place
 def release(
     place: Place,
-    model: ModelArgument = None,
+    name: ModelArgument = None,
     reason: ReasonOption = "",
     wait: _WaitOption = _WAIT_S,
     json: JsonOption = False,
@@ -88,12 +85,11 @@ def release(
     """End a hold: serve the newest good version, and follow new ones again."""
     from streamlearn.versions.pointer import moves
 
-    found = open_model(model, place)
-    moved, _ = found.move(moves.release, what="release", by=who(), reason=reason, wait_s=wait)
+    model = open_model(name, place)
+    moved, _ = model.move(moves.release, what="release", by=author(), reason=reason, wait_s=wait)
     assert moved.pointer.active is not None
-    _show(
-        found, moved, f"{found.name} follows new versions again, from version {moved.pointer.active.version}", json=json
-    )
+    line = f"{model.name} follows new versions again, from version {moved.pointer.active.version}"
+    _show(model, moved, line, json=json)
 
 
 @at_place
@@ -101,15 +97,12 @@ def promote(
     place: Place,
     words: WordsArgument,
     canary: Annotated[
-        float | None,
-        typer.Option("--canary", metavar="SHARE", help="Serve it for this share of the requests only, 0 to 1."),
+        float | None, typer.Option(metavar="SHARE", help="Serve it for this share of the requests only, 0 to 1.")
     ] = None,
     shadow: Annotated[
         float | None,
         typer.Option(
-            "--shadow",
-            metavar="SHARE",
-            help="Score this share of the requests with it as well, without using its answers.",
+            metavar="SHARE", help="Score this share of the requests with it as well, without using its answers."
         ),
     ] = None,
     accept: Annotated[
@@ -126,34 +119,34 @@ def promote(
         message = "--canary cannot be combined with --shadow: only one version can be tried at a time"
         raise UsageError(message, help="give one of them")
     share, in_shadow = canary if shadow is None else shadow, shadow is not None
-    model, (version,) = model_and_versions(words, 1)
-    found = open_model(model, place)
+    name, (version,) = model_and_versions(words, 1)
+    model = open_model(name, place)
 
-    def decide(now: Pointer, there: Sequence[Known]) -> Pointer:
-        return moves.promote(now, there, version, accept=accept, share=share, shadow=in_shadow)
+    def decide(now: Pointer, known: Sequence[Known]) -> Pointer:
+        return moves.promote(now, known, version, accept=accept, share=share, shadow=in_shadow)
 
     what = "promote" if share is None else "shadow" if in_shadow else "canary"
-    moved, there = found.move(decide, what=what, by=who(), reason=reason, wait_s=wait)
-    tainted = moves.taints_of(moved.pointer, there)
-    clean = [str(one.version) for one in there if one.version > version and one.version not in tainted]
-    _show(found, moved, _promoted(found, moved.pointer, version, clean if accept else []), json=json)
+    moved, known = model.move(decide, what=what, by=author(), reason=reason, wait_s=wait)
+    tainted = moves.taints_of(moved.pointer, known)
+    clean = [str(entry.version) for entry in known if entry.version > version and entry.version not in tainted]
+    _show(model, moved, _promoted_line(model, moved.pointer, version, clean if accept else []), json=json)
 
 
-def _show(found: Model, moved: Moved, said: str, *, json: bool) -> None:
-    if found.registry is None:
+def _show(model: Model, moved: Moved, line: str, *, json: bool) -> None:
+    if model.registry is None:
         typer.echo(
             "no registry was given: nodes are not waited for, and follow when they next read the store", err=True
         )
-    show_moved(moved, said, json=json)
+    show_moved(moved, line, json=json)
 
 
-def _promoted(found: Model, pointer: Pointer, version: int, clean: list[str]) -> str:
+def _promoted_line(model: Model, pointer: Pointer, version: int, clean: list[str]) -> str:
     if pointer.canary is not None:
-        does = "scores, in shadow," if pointer.canary.shadow else "answers"
-        return f"{found.name}: version {version} {does} {pointer.canary.share:.1%} of the requests"
-    held = "; the hold stays in place, see `streamlearn release`" if pointer.held else ""
-    with_it = f"; no longer tainted: {_short(', '.join(clean))}" if clean else ""
-    return f"{found.name} serves version {version}{with_it}{held}"
+        verb = "scores, in shadow," if pointer.canary.shadow else "answers"
+        return f"{model.name}: version {version} {verb} {pointer.canary.share:.1%} of the requests"
+    hold = "; the hold stays in place, see `streamlearn release`" if pointer.held else ""
+    accepted = f"; no longer tainted: {_short(', '.join(clean))}" if clean else ""
+    return f"{model.name} serves version {version}{accepted}{hold}"
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`streamlearn versions` and `show`: the versions of a model, what each is, and who serves it."""
+"""`streamlearn versions` and `show`: the versions of a model, their states, and the nodes that serve them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from streamlearn.cli.model.model_options import ModelArgument, WordsArgument, model_and_versions, open_model
 from streamlearn.cli.model.place import Place, at_place
-from streamlearn.cli.model.rewind import said_skip
+from streamlearn.cli.model.rewind import skip_text
 from streamlearn.cli.options import JsonOption
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.cli.output.units import age_text, bytes_text, counted, time_text
@@ -17,7 +17,6 @@ from streamlearn.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from streamlearn.versions import Node, Pointer
-    from streamlearn.versions.format.manifest import Manifest
     from streamlearn.versions.pointer.moves import Canary
 
 __all__ = ["show", "versions"]
@@ -29,10 +28,8 @@ Row = dict[str, Any]
 @at_place
 def versions(
     place: Place,
-    model: ModelArgument = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="Number of versions to show, newest first.")
-    ] = _SHOWN,
+    name: ModelArgument = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Number of versions to show, newest first.")] = _SHOWN,
     json: JsonOption = False,
 ) -> None:
     """Show the versions of MODEL: state, age, size, and the nodes that serve each."""
@@ -40,86 +37,85 @@ def versions(
     from streamlearn.versions.pointer.facts import node_facts, pointer_facts, version_facts
     from streamlearn.versions.pointer.version_state import standings
 
-    found = open_model(model, place)
-    known, pointer = found.known(), found.pointer
-    requests = Requests(found.store, found.name)
+    model = open_model(name, place)
+    known, pointer = model.known(), model.pointer
+    requests = Requests(model.store, model.name)
     waiting, refused = requests.waiting(known), requests.refused_last()
-    nodes, said = found.nodes()
-    standing = standings(pointer, known)
+    nodes, no_nodes_reason = model.nodes()
+    states = standings(pointer, known)
     now_ms = SYSTEM_CLOCK.wall_ms()
-    rows = [version_facts(one, standing[one.version], nodes, now_ms) for one in known[-limit:]]
+    rows = [version_facts(entry, states[entry.version], nodes, now_ms) for entry in known[-limit:]]
     if json:
-        whole = {"model": found.name, "pointer": pointer_facts(pointer, nodes), "versions": rows}
-        whole["nodes"] = [node_facts(one) for one in nodes]
-        asked = [{"seq": one.seq, "to": one.to.version, "by": one.by, "reason": one.reason} for one in waiting]
-        said_refused = refused and {"seq": refused.seq, "to": refused.to.version, "reason": refused.reason}
-        print_json(whole | {"requests": asked, "refused": said_refused, "registry": said})
+        facts: Row = {"model": model.name, "pointer": pointer_facts(pointer, nodes), "versions": rows}
+        facts["nodes"] = [node_facts(node) for node in nodes]
+        facts["requests"] = [
+            {"seq": request.seq, "to": request.to.version, "by": request.by, "reason": request.reason}
+            for request in waiting
+        ]
+        facts["refused"] = refused and {"seq": refused.seq, "to": refused.to.version, "reason": refused.reason}
+        print_json(facts | {"registry": no_nodes_reason})
         return
     print_table([_for_people(row) for row in rows], whole=True)
-    typer.echo(_said_of_pointer(pointer, len(known), len(rows)))
+    typer.echo(_pointer_line(pointer, len(known), len(rows)))
     if pointer.canary is not None:
-        typer.echo(_said_of_canary(pointer.canary, nodes))
-    for one in waiting:
-        typer.echo(f"training was asked to go back to version {one.to.version} (request {one.seq} of {one.by})")
+        typer.echo(_canary_line(pointer.canary, nodes))
+    for request in waiting:
+        source = f"request {request.seq} of {request.by}"
+        typer.echo(f"training was asked to go back to version {request.to.version} ({source})")
     if refused is not None:
-        asked_for = f"version {refused.to.version} (request {refused.seq} of {refused.by})"
-        typer.echo(f"training could not go back to {asked_for} and continues: {refused.reason}")
+        target = f"version {refused.to.version} (request {refused.seq} of {refused.by})"
+        typer.echo(f"training could not go back to {target} and continues: {refused.reason}")
     if nodes:
-        print_table([_of_node(one, now_ms) for one in nodes], whole=True)
-    if said:
-        typer.echo(f"nodes are unknown: {said}", err=True)
+        print_table([_node_row(node, now_ms) for node in nodes], whole=True)
+    if no_nodes_reason:
+        typer.echo(f"nodes are unknown: {no_nodes_reason}", err=True)
 
 
 @at_place
-def show(
-    place: Place,
-    words: WordsArgument,
-    json: JsonOption = False,
-) -> None:
+def show(place: Place, words: WordsArgument, json: JsonOption = False) -> None:
     """Show one version: its files, the judge's verdict, and the positions up to which it has learned."""
     from streamlearn.versions.format.log import read_manifest
     from streamlearn.versions.format.verdict import read_verdict
-    from streamlearn.versions.pointer.facts import manifest_facts, version_facts
+    from streamlearn.versions.pointer.facts import file_facts, manifest_facts, version_facts
     from streamlearn.versions.pointer.version_state import standings
 
-    model, (version,) = model_and_versions(words, 1)
-    found = open_model(model, place)
-    one = found.one(version)
-    standing = standings(found.pointer, found.known())[version]
-    folder = found.history.folder(one.ref)
-    manifest, verdict = read_manifest(found.store, folder), read_verdict(found.store, folder)
-    nodes, _ = found.nodes()
-    row = version_facts(one, standing, nodes, SYSTEM_CLOCK.wall_ms())
+    name, (version,) = model_and_versions(words, 1)
+    model = open_model(name, place)
+    entry = model.one(version)
+    state = standings(model.pointer, model.known())[version]
+    folder = model.history.folder(entry.ref)
+    manifest, verdict = read_manifest(model.store, folder), read_verdict(model.store, folder)
+    nodes, _ = model.nodes()
+    row = version_facts(entry, state, nodes, SYSTEM_CLOCK.wall_ms())
+    details = manifest_facts(manifest, verdict)
     if json:
-        print_json(row | manifest_facts(manifest, verdict) | {"folder": folder, "sha256": one.ref.sha256})
+        print_json(row | details | {"folder": folder, "sha256": entry.ref.sha256})
         return
     facts = {name: value for name, value in _for_people(row).items() if value not in (None, "")}
-    facts |= {"folder": f"{found.store.url}/{folder}", "sha256": one.ref.sha256, "fingerprint": manifest.fingerprint}
+    facts |= {"folder": f"{model.store.url}/{folder}", "sha256": entry.ref.sha256, "fingerprint": manifest.fingerprint}
     print_table([{"what": name, "value": str(value)} for name, value in facts.items()], whole=True)
-    print_table(_files(manifest), "files", whole=True)
+    print_table([file | {"bytes": bytes_text(file["bytes"])} for file in file_facts(manifest)], "files", whole=True)
     if manifest.positions:
-        print_table(
-            [_position(one) for one in manifest_facts(manifest, verdict)["positions"]], "learned up to", whole=True
-        )
+        columns = ("topic", "partition", "offset")
+        rows = [{column: position[column] for column in columns} for position in details["positions"]]
+        print_table(rows, "learned up to", whole=True)
     if manifest.skips:
-        print_table([{"never learned from": said_skip(one)} for one in manifest.skips], whole=True)
+        print_table([{"never learned from": skip_text(skip)} for skip in manifest.skips], whole=True)
     if manifest.metrics:
         print_table([{"metric": name, "value": value} for name, value in sorted(manifest.metrics.items())], "metrics")
     if verdict is not None:
-        checks = [
-            {"check": one.check, "found": "ok" if one.is_ok else "REFUSED", "said": one.said}
-            for one in verdict.findings
-        ]
         typer.echo(f"verdict: {verdict.outcome}")
-        if checks:
-            print_table(checks)
+        if verdict.findings:
+            rows = [
+                {"check": check.check, "found": "ok" if check.is_ok else "REFUSED", "said": check.said}
+                for check in verdict.findings
+            ]
+            print_table(rows)
 
 
 def _for_people(row: Row) -> Row:
-    shown = {name: value for name, value in row.items() if name not in ("age_s", "lacks", "run")}
     samples = row["samples"]
-    return shown | {
-        "kind": row["kind"],
+    return {name: value for name, value in row.items() if name not in ("age_s", "lacks", "run")} | {
         "bytes": bytes_text(row["bytes"]),
         "samples": None if samples is None else round(samples),
         "auc": None if row["auc"] is None else f"{row['auc']:.4f}",
@@ -129,19 +125,19 @@ def _for_people(row: Row) -> Row:
     }
 
 
-def _of_node(one: Node, now_ms: int) -> Row:
+def _node_row(node: Node, now_ms: int) -> Row:
     return {
-        "node": one.name,
-        "state": one.state,
-        "serves": one.active or "-",
-        "staged": _runs_of(one.staged),
-        "heard of": f"{age_text(max(0, now_ms - one.wall_ms))} ago",
-        "said": one.said,
+        "node": node.name,
+        "state": node.state,
+        "serves": node.active or "-",
+        "staged": _runs_of(node.staged),
+        "heard of": f"{age_text(max(0, now_ms - node.wall_ms))} ago",
+        "said": node.said,
     }
 
 
 def _runs_of(versions: Sequence[int]) -> str:
-    """Numbers of versions as runs, the newest few.
+    """Return version numbers as runs, only the newest few.
 
     Examples:
         >>> _runs_of([7, 3, 4, 5]), _runs_of([]), _runs_of(range(1, 40, 2))
@@ -151,33 +147,23 @@ def _runs_of(versions: Sequence[int]) -> str:
     for version in sorted(versions):
         follows = runs and runs[-1][1] == version - 1
         runs[-1:] = [(runs[-1][0], version)] if follows else [*runs[-1:], (version, version)]
-    said = [str(begin) if begin == end else f"{begin}-{end}" for begin, end in runs]
-    return ", ".join(["..."] * (len(said) > _RUNS_SHOWN) + said[-_RUNS_SHOWN:])
+    texts = [str(begin) if begin == end else f"{begin}-{end}" for begin, end in runs]
+    return ", ".join(["..."] * (len(texts) > _RUNS_SHOWN) + texts[-_RUNS_SHOWN:])
 
 
-def _said_of_pointer(pointer: Pointer, there: int, shown: int) -> str:
-    more = f"the newest {shown} of {counted(there, 'version')}; " if shown < there else ""
+def _pointer_line(pointer: Pointer, count: int, shown: int) -> str:
+    more = f"the newest {shown} of {counted(count, 'version')}; " if shown < count else ""
     if pointer.active is None:
         return f"{more}no version is active yet"
-    held = "is held at" if pointer.held else "is at"
-    at, why = time_text(pointer.wall_ms), f": {pointer.reason}" if pointer.reason else ""
-    return f"{more}the pointer {held} {pointer.active.version}, moved by {pointer.by or 'unknown'} at {at} UTC{why}"
+    verb = "is held at" if pointer.held else "is at"
+    time, reason = time_text(pointer.wall_ms), f": {pointer.reason}" if pointer.reason else ""
+    author = pointer.by or "unknown"
+    return f"{more}the pointer {verb} {pointer.active.version}, moved by {author} at {time} UTC{reason}"
 
 
-def _said_of_canary(canary: Canary, nodes: list[Node]) -> str:
-    """Which version is tried, on how many of the requests, and by which nodes that have it."""
+def _canary_line(canary: Canary, nodes: list[Node]) -> str:
     from streamlearn.versions.pointer.facts import nodes_with
 
     names = ", ".join(nodes_with(nodes, canary)) or "no known node"
-    does = "scores" if canary.shadow else "answers"
-    return f"{canary.kind}: version {canary.version.version} {does} {canary.share:.1%} of the requests, on {names}"
-
-
-def _files(manifest: Manifest) -> list[Row]:
-    from streamlearn.versions.pointer.facts import file_facts
-
-    return [one | {"bytes": bytes_text(one["bytes"])} for one in file_facts(manifest)]
-
-
-def _position(said: Row) -> Row:
-    return {name: said[name] for name in ("topic", "partition", "offset")}
+    verb = "scores" if canary.shadow else "answers"
+    return f"{canary.kind}: version {canary.version.version} {verb} {canary.share:.1%} of the requests, on {names}"

@@ -1,33 +1,42 @@
-"""Progress of one long piece of work on a terminal; silent without a terminal."""
+"""Progress on stderr: a bar in a terminal, or a line from time to time."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["shown_progress"]
+__all__ = ["LINE_S", "once_every", "shown_progress"]
+
+LINE_S = 5.0
+"""Time between two progress lines."""
+
+
+def once_every(interval_s: float, now_s: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
+    """Return a function that is true at most once per interval, for the first time after one interval."""
+    due_s = now_s() + interval_s
+
+    def is_due() -> bool:
+        nonlocal due_s
+        if now_s() < due_s:
+            return False
+        due_s = now_s() + interval_s
+        return True
+
+    return is_due
 
 
 @contextmanager
-def shown_progress(said: str, *, is_bytes: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr.
-
-    Args:
-        said: The name of the work.
-        is_bytes: Whether bytes are counted.
-
-    Yields:
-        A function of the done and the total amount; None if stderr is not a terminal.
-    """
+def shown_progress(name: str, *, is_bytes: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar, and yield a function of the done and the total amount; yield None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    counted = DownloadColumn() if is_bytes else MofNCompleteColumn()
-    bar = Progress(TextColumn(said), BarColumn(), counted, TimeRemainingColumn(), console=Console(stderr=True))
-    with bar:
-        task = bar.add_task(said, total=None)
+    amount = DownloadColumn() if is_bytes else MofNCompleteColumn()
+    with Progress(TextColumn(name), BarColumn(), amount, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""How a verb prints its result: a table for people, or one JSON document."""
+"""The result of a verb on stdout: a table for people, or one JSON document."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["print_json", "print_table"]
+__all__ = ["print_facts", "print_json", "print_table"]
 
 _WIDTH_MAX = 10_000
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document."""
     json.dump(value, sys.stdout, indent=2, default=str)
     sys.stdout.write("\n")
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], title: str = "", *, whole: bool = False) -> None:
-    """A table on stdout; the first row's keys are its head.
+def print_facts(heading: str, facts: Mapping[str, Any]) -> None:
+    """Print a table of names and values."""
+    print_table([{heading: name, "": value} for name, value in facts.items()])
 
-    Args:
-        rows: Of equal keys; None is printed as nothing.
-        title: Above it.
-        whole: Whether words and numbers stay whole, on lines as long as they are.
-    """
+
+def print_table(rows: Sequence[Mapping[str, Any]], title: str = "", *, whole: bool = False) -> None:
+    """Print rows of equal keys as a table; None is an empty cell. With `whole`, no cell is folded or cut."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Quantities as people read them: bytes, spans of time, points in time. They are for eyes, not to be parsed."""
+"""Quantities for people: bytes, counts, durations and times. Programs should not parse these texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000),
 
 
 def bytes_text(count: int) -> str:
-    """Bytes in the largest unit that gives at least 1.
+    """Return bytes in the largest unit in which they are at least 1.
 
     Examples:
         >>> bytes_text(900_000), bytes_text(1 << 20), bytes_text(17)
@@ -27,7 +27,7 @@ def bytes_text(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count with its noun.
+    """Return a count with its noun.
 
     Examples:
         >>> counted(1, "row"), counted(0, "row"), counted(12_000, "row")
@@ -37,7 +37,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def retention_text(retention_ms: int) -> str:
-    """How long records are kept, in the largest unit that says it exactly.
+    """Return a retention time in the largest unit that expresses it exactly.
 
     Examples:
         >>> retention_text(-1), retention_text(7 * 86_400_000), retention_text(5_400_000)
@@ -50,7 +50,7 @@ def retention_text(retention_ms: int) -> str:
 
 
 def time_text(time_ms: int) -> str:
-    """A point in time, UTC, to the second.
+    """Return a time in UTC, to the second; one without a year as milliseconds.
 
     Examples:
         >>> time_text(1_650_813_408_456)
@@ -60,12 +60,12 @@ def time_text(time_ms: int) -> str:
     """
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):  # a record may hold a time of no year
+    except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
 
 
 def age_text(ms: int) -> str:
-    """A span of time, roughly.
+    """Return a duration, rounded down to one unit.
 
     Examples:
         >>> age_text(4_200), age_text(190_000), age_text(7_500_000), age_text(200_000_000)
@@ -78,15 +78,13 @@ def age_text(ms: int) -> str:
 
 
 def parse_time_ms(text: str, now: datetime) -> int:
-    """A point in time as people give it, in milliseconds since 1970.
+    """Parse a time into milliseconds since 1970.
 
-    Args:
-        text: `2026-11-20T12:20:00`, `12:20` or `12:20:05` (the last such time before now), or milliseconds since 1970.
-            Without an offset it is UTC.
-        now: The time now, with its zone.
+    The text is `2026-11-20T12:20:00`, `12:20` or `12:20:05` (the last such time before `now`), or milliseconds since
+    1970. Without an offset it is UTC.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is not a time.
 
     Examples:
         >>> noon = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -1,8 +1,9 @@
-"""Figures of a report: curves of scores over event time, with marks, as PNG. It reads nothing."""
+"""Figures of a report: curves of scores over event time, with marks, as PNG. It reads nothing itself."""
 
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from streamlearn.cli.report.marks import Story
     from streamlearn.trainer.validation import ScoreColumns
 
-__all__ = ["MARKED", "draw_freshness", "draw_labels", "draw_segment", "figure_of", "png_of", "stamps"]
+__all__ = ["draw_freshness", "draw_labels", "draw_segment", "figure_of", "png_of"]
 
-# What is drawn as a line over the curves, and its colour. Promotions are too many.
-MARKED = {
+# Kinds of marks that are drawn as vertical lines, with their colours. Promotions are too frequent.
+_COLOURS = {
     "rejected": "tab:red",
     "rollback": "tab:purple",
     "release": "tab:green",
@@ -38,18 +39,17 @@ _DPI = 110
 
 
 def draw_labels(scores: ScoreColumns, story: Story) -> bytes:
-    """AUC, log loss and calibration by label: the shortest windows as thin lines, the next as thick ones."""
+    """Draw AUC, log loss and calibration by label: the shortest windows as thin lines, the next as thick ones."""
     figure, panels = figure_of(len(_PANELS), 1, 9.0)
-    is_whole = scores["segment"] == ""
+    is_total = scores["segment"] == ""
     widths = _widths(scores)[:2]
     labels = list(dict.fromkeys(scores["label"].tolist()))
     for axes, (column, name) in zip(panels, _PANELS.items(), strict=True):
         for number, label in enumerate(labels):
-            for thick, width in enumerate(widths):
-                mine = scores.where(is_whole & (scores["label"] == label) & (_width_s(scores) == width))
-                said = f"{label}, {_width_text(width)}"
-                is_only = len(widths) == 1
-                _curve(axes, mine, column, f"C{number}", said, is_thick=bool(thick) or is_only)
+            for width in widths:
+                rows = scores.where(is_total & (scores["label"] == label) & (_width_s(scores) == width))
+                name_of_curve = f"{label}, {_width_text(width)}"
+                _curve(axes, rows, column, f"C{number}", name_of_curve, is_thick=width == widths[-1])
         if column == "calibration_ratio":
             axes.axhline(1.0, color="grey", linewidth=0.8, linestyle="--")
         _mark(axes, story, is_named=axes is panels[0])
@@ -60,24 +60,24 @@ def draw_labels(scores: ScoreColumns, story: Story) -> bytes:
 
 
 def draw_segment(scores: ScoreColumns, segment: str) -> bytes:
-    """AUC, log loss and calibration by text of a segment, one column of panels for each label."""
+    """Draw AUC, log loss and calibration by text of a segment, with a column of panels for each label."""
     widths = _widths(scores)
     width = widths[min(1, len(widths) - 1)]
-    mine = scores.where((scores["segment"] == segment) & (_width_s(scores) == width))
+    in_segment = scores.where((scores["segment"] == segment) & (_width_s(scores) == width))
     labels = list(dict.fromkeys(scores["label"].tolist()))
-    texts = _texts(mine)
+    texts = _texts(in_segment)
     figure, panels = figure_of(len(_PANELS), len(labels), 8.0)
-    for at, (column, name) in enumerate(_PANELS.items()):
-        for place, label in enumerate(labels):
-            axes = panels[at * len(labels) + place]
+    for row, (column, name) in enumerate(_PANELS.items()):
+        for position, label in enumerate(labels):
+            axes = panels[row * len(labels) + position]
             for number, text in enumerate(texts[:_TEXTS_MAX]):
-                rows = mine.where((mine["label"] == label) & (mine["text"] == text))
+                rows = in_segment.where((in_segment["label"] == label) & (in_segment["text"] == text))
                 _curve(axes, rows, column, f"C{number}", _plain(text) or "(empty)", is_thick=True)
-            if not at:
+            if not row:
                 axes.set_title(label, fontsize="medium")
-            axes.set_ylabel(name if not place else "")
-    left = f", the {_TEXTS_MAX} with most rows of {len(texts)}" if len(texts) > _TEXTS_MAX else ""
-    figure.suptitle(f"by {segment}{left}; windows of {_width_text(width)}", fontsize="medium")
+            axes.set_ylabel(name if not position else "")
+    cut = f", the {_TEXTS_MAX} with most rows of {len(texts)}" if len(texts) > _TEXTS_MAX else ""
+    figure.suptitle(f"by {segment}{cut}; windows of {_width_text(width)}", fontsize="medium")
     panels[0].legend(loc="best", fontsize="small")
     for axes in panels[-len(labels) :]:
         axes.set_xlabel(_EVENT_TIME)
@@ -85,20 +85,19 @@ def draw_segment(scores: ScoreColumns, segment: str) -> bytes:
 
 
 def draw_freshness(story: Story) -> bytes:
-    """How old versions were when they became active, and how far what they had learned was behind."""
+    """Draw the age of each version when it became active, and of the newest event that it had learned."""
     figure, panels = figure_of(1, 1, 3.5)
     (axes,) = panels
-    walls = _times(np.array([one.wall_ms for one in story.activations], np.int64))
-    # Each version for itself: between two there is nothing that a line could say.
-    axes.plot(walls, [one.age_s for one in story.activations], "o", label="since it was written")
-    behind = [one.behind_s for one in story.activations]
-    if any(one is not None for one in behind):
-        values = np.array([np.nan if one is None else one for one in behind])
-        axes.plot(walls, values, "o", label="since the newest event that it had learned")
-    for what, colour in MARKED.items():
-        at = [one.wall_ms for one in story.marks if one.what == what]
-        for number, place in enumerate(_times(np.array(at, np.int64))):
-            axes.axvline(place, color=colour, linewidth=0.8, alpha=0.7, label="" if number else what)
+    walls = _times([activation.wall_ms for activation in story.activations])
+    # Points without a line: between two versions there are no values.
+    axes.plot(walls, [activation.age_s for activation in story.activations], "o", label="since it was written")
+    behind = [np.nan if activation.behind_s is None else activation.behind_s for activation in story.activations]
+    if not np.isnan(behind).all():
+        axes.plot(walls, behind, "o", label="since the newest event that it had learned")
+    for what, colour in _COLOURS.items():
+        times = _times([mark.wall_ms for mark in story.marks if mark.what == what])
+        for number, time in enumerate(times):
+            axes.axvline(time, color=colour, linewidth=0.8, alpha=0.7, label="" if number else what)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("age when activated (s)")
     axes.set_xlabel("wall time, UTC")
@@ -107,13 +106,7 @@ def draw_freshness(story: Story) -> bytes:
 
 
 def figure_of(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure of panels over event time, row by row.
-
-    Args:
-        rows: How many rows of panels.
-        columns: How many panels a row has.
-        height: In inches.
-    """
+    """Return a figure, `height` inches high, and its panels over event time, row by row."""
     try:
         from matplotlib import dates, ticker
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -125,94 +118,90 @@ def figure_of(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes
         ) from None
     figure = Figure(figsize=(max(11.0, 4.5 * columns), height), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = [one for row in figure.subplots(rows, columns, sharex=True, squeeze=False) for one in row]
+    panels = list(figure.subplots(rows, columns, sharex=True, squeeze=False).flat)
     untyped: Any = dates
     for axes in panels:
         axes.xaxis.set_major_locator(untyped.AutoDateLocator(tz="UTC"))
         formatter: Any = ticker.NullFormatter()
-        formatter.format_ticks = partial(_stamps_shown, axes, untyped.num2date)
+        formatter.format_ticks = partial(_axis_labels, axes, untyped.num2date)
         axes.xaxis.set_major_formatter(formatter)
         axes.grid(alpha=0.3)
     return figure, panels
 
 
-def _stamps_shown(axes: Axes, date_of: Any, places: Sequence[float]) -> list[str]:
-    """The stamps of an axis, whose locator gives a place before the first that is shown."""
-    hidden = sum(place < axes.get_xlim()[0] for place in places)
-    return [""] * hidden + stamps([date_of(place, tz="UTC") for place in places[hidden:]])
+def _axis_labels(axes: Axes, date_of: Any, positions: Sequence[float]) -> list[str]:
+    """Return the labels of an axis; its locator may return a time before the first visible one."""
+    hidden = sum(position < axes.get_xlim()[0] for position in positions)
+    return [""] * hidden + _stamps([date_of(position, tz="UTC") for position in positions[hidden:]])
 
 
-def stamps(times: Sequence[datetime]) -> list[str]:
-    r"""Labels on an axis of time: the day below the first, and below each that is of another day.
+def _stamps(times: Sequence[datetime]) -> list[str]:
+    r"""Return labels for times; the first and each on a new day have the day below.
 
     Examples:
-        >>> stamps([datetime(2023, 11, 14, 23, 30), datetime(2023, 11, 14, 23, 45), datetime(2023, 11, 15)])
+        >>> _stamps([datetime(2023, 11, 14, 23, 30), datetime(2023, 11, 14, 23, 45), datetime(2023, 11, 15)])
         ['23:30\n2023-11-14', '23:45', '00:00\n2023-11-15']
-        >>> stamps([datetime(2023, 11, 14), datetime(2023, 11, 16)])
+        >>> _stamps([datetime(2023, 11, 14), datetime(2023, 11, 16)])
         ['2023-11-14', '2023-11-16']
-        >>> stamps([datetime(2023, 11, 14, 1, 2, 3), datetime(2023, 11, 14, 1, 2, 3, 500_000)])
+        >>> _stamps([datetime(2023, 11, 14, 1, 2, 3), datetime(2023, 11, 14, 1, 2, 3, 500_000)])
         ['01:02:03.0\n2023-11-14', '01:02:03.5']
     """
-    days = [f"{one:%Y-%m-%d}" for one in times]
-    if all((one.hour, one.minute, one.second, one.microsecond) == (0, 0, 0, 0) for one in times):
+    days = [f"{time:%Y-%m-%d}" for time in times]
+    if all((time.hour, time.minute, time.second, time.microsecond) == (0, 0, 0, 0) for time in times):
         return days
-    has_parts, has_seconds = (any(getattr(one, name) for one in times) for name in ("microsecond", "second"))
-    form = "%H:%M:%S" if has_seconds or has_parts else "%H:%M"
-    said = [f"{one:{form}}" + (f".{one.microsecond // 100_000}" if has_parts else "") for one in times]
-    before = ["", *days]
-    return [f"{time}\n{day}" if day != last else time for time, day, last in zip(said, days, before, strict=False)]
+    has_fractions, has_seconds = (any(getattr(time, name) for time in times) for name in ("microsecond", "second"))
+    form = "%H:%M:%S" if has_seconds or has_fractions else "%H:%M"
+    clocks = [f"{time:{form}}" + (f".{time.microsecond // 100_000}" if has_fractions else "") for time in times]
+    previous = ["", *days]
+    return [f"{text}\n{day}" if day != last else text for text, day, last in zip(clocks, days, previous, strict=False)]
 
 
 def png_of(figure: Figure) -> bytes:
-    """A figure as PNG."""
+    """Return a figure as PNG."""
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=_DPI)
     return out.getvalue()
 
 
-def _curve(axes: Axes, scores: ScoreColumns, column: str, colour: str, said: str, *, is_thick: bool) -> None:
-    """One line through the middles of windows; those that are not complete are hollow."""
+def _curve(axes: Axes, scores: ScoreColumns, column: str, colour: str, name: str, *, is_thick: bool) -> None:
+    """Draw a line through the middles of windows; incomplete windows are hollow."""
     if not len(scores):
         return
-    values = scores[column]
-    at = _times((scores["begin_ms"] + scores["end_ms"]) // 2)
+    values, times = scores[column], _times((scores["begin_ms"] + scores["end_ms"]) // 2)
     style: dict[str, Any] = (
         {"linewidth": 1.6, "marker": ".", "alpha": 0.9} if is_thick else {"linewidth": 0.7, "alpha": 0.5}
     )
-    axes.plot(at, values, color=colour, label=said, **style)
-    partial = ~scores["is_complete"]
-    if partial.any():
-        axes.scatter(at[partial], values[partial], s=22, facecolors="none", edgecolors=colour, linewidths=0.8)
+    axes.plot(times, values, color=colour, label=name, **style)
+    hollow = ~scores["is_complete"]
+    if hollow.any():
+        axes.scatter(times[hollow], values[hollow], s=22, facecolors="none", edgecolors=colour, linewidths=0.8)
 
 
 def _mark(axes: Axes, story: Story, *, is_named: bool) -> None:
-    for at, mark in story.event_times(*MARKED):
-        (place,), colour = _times(np.array([at], np.int64)), MARKED[mark.what]
-        axes.axvline(place, color=colour, linewidth=0.9, alpha=0.7)
+    for event_ms, mark in story.event_times(*_COLOURS):
+        (time,), colour = _times([event_ms]), _COLOURS[mark.what]
+        axes.axvline(time, color=colour, linewidth=0.9, alpha=0.7)
         if is_named:
-            place_in = axes.get_xaxis_transform()
-            said = f"{mark.what} {mark.version}"
-            axes.text(
-                place, 0.98, said, rotation=90, fontsize=7, va="top", ha="right", transform=place_in, color=colour
-            )
+            style: dict[str, Any] = {"rotation": 90, "fontsize": 7, "va": "top", "ha": "right", "color": colour}
+            axes.text(time, 0.98, f"{mark.what} {mark.version}", transform=axes.get_xaxis_transform(), **style)
 
 
-def _times(ms: npt.NDArray[np.int64]) -> npt.NDArray[np.datetime64]:
-    return ms.astype("datetime64[ms]")
+def _times(ms: npt.ArrayLike) -> npt.NDArray[np.datetime64]:
+    return np.asarray(ms, np.int64).astype("datetime64[ms]")
 
 
 def _width_s(scores: ScoreColumns) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = (scores["end_ms"] - scores["begin_ms"]) // 1_000
-    return found
+    widths_s: npt.NDArray[np.int64] = (scores["end_ms"] - scores["begin_ms"]) // 1_000
+    return widths_s
 
 
 def _widths(scores: ScoreColumns) -> list[int]:
-    """The widths of windows, shortest first."""
-    return [int(one) for one in np.unique(_width_s(scores))]
+    """Return the widths of windows, shortest first."""
+    return [int(width_s) for width_s in np.unique(_width_s(scores))]
 
 
 def _width_text(seconds: int) -> str:
-    """A width in the largest unit that says it exactly."""
+    """Return a width in the largest unit that expresses it exactly."""
     for name, unit in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds % unit == 0:
             return f"{seconds // unit} {name}"
@@ -220,14 +209,14 @@ def _width_text(seconds: int) -> str:
 
 
 def _texts(scores: ScoreColumns) -> Sequence[str]:
-    """The texts of a segment, those with most rows first."""
-    counts: dict[str, int] = {}
+    """Return the texts of a segment, those with most rows first."""
+    counts = Counter[str]()
     for text, rows in zip(scores["text"].tolist(), scores["rows"].tolist(), strict=True):
-        counts[text] = counts.get(text, 0) + rows
+        counts[text] += rows
     return sorted(counts, key=lambda text: (-counts[text], text))
 
 
 def _plain(text: str) -> str:
-    """A text as a legend takes it: no mathematics, and no leading underscore, which hides a line."""
-    said = text.replace("$", r"\$")
-    return f" {said}" if said.startswith("_") else said
+    """Escape a text for a legend: `$` begins mathematics, and a leading underscore hides a line."""
+    escaped = text.replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped

@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file that needs nothing beside it. It reads nothing and draws nothing."""
+"""The page of a report: one self-contained HTML file. It reads and draws nothing itself."""
 
 from __future__ import annotations
 
@@ -13,25 +13,15 @@ _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1100px; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; margin: 0.5em 0 1.5em } td, th { padding: 0.15em 0.8em; text-align: right }
 th { border-bottom: 1px solid #999 } td.text, th.text { text-align: left } img { max-width: 100% }
-p.said { color: #555 }
+p.note { color: #555 }
 """
 
 
 def page_of(
-    title: str,
-    said: Sequence[str],
-    figures: Mapping[str, bytes],
-    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+    title: str, notes: Sequence[str], figures: Mapping[str, bytes], tables: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> str:
-    """The page.
-
-    Args:
-        title: Its title.
-        said: Sentences under it.
-        figures: PNG files by what stands above them.
-        tables: Rows of equal keys by what stands above them; None is shown as nothing.
-    """
-    parts = [f"<h1>{escape(title)}</h1>", *(f'<p class="said">{escape(one)}</p>' for one in said)]
+    """Return the page: title, notes, PNG figures by heading, and tables of equal keys by heading."""
+    parts = [f"<h1>{escape(title)}</h1>", *(f'<p class="note">{escape(note)}</p>' for note in notes)]
     for name, png in figures.items():
         data = base64.b64encode(png).decode()
         parts.append(f'<h2>{escape(name)}</h2>\n<img alt="{escape(name)}" src="data:image/png;base64,{data}">')
@@ -44,12 +34,12 @@ def page_of(
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "<p>none</p>"
-    head = "".join(f"<th{_kind(rows[0][name])}>{escape(name)}</th>" for name in rows[0])
-    lines = ("".join(f"<td{_kind(value)}>{escape(_text(value))}</td>" for value in row.values()) for row in rows)
-    return f"<table><tr>{head}</tr>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+    head = "".join(f"<th{_class(rows[0][name])}>{escape(name)}</th>" for name in rows[0])
+    body = ("".join(f"<td{_class(value)}>{escape(_text(value))}</td>" for value in row.values()) for row in rows)
+    return f"<table><tr>{head}</tr>\n" + "\n".join(f"<tr>{cells}</tr>" for cells in body) + "</table>"
 
 
-def _kind(value: Any) -> str:
+def _class(value: Any) -> str:
     return ' class="text"' if isinstance(value, str) else ""
 
 

@@ -1,4 +1,4 @@
-"""`streamlearn report`: how good a model's first predictions were over event time, and what became of its versions."""
+"""`streamlearn report`: the quality of a model's first predictions over event time, and the events of its versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamlearn.cli.output.units import age_text, counted, time_text
 from streamlearn.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from streamlearn.cli.report.marks import Story
+    from streamlearn.cli.report.marks import Mark, Story
     from streamlearn.trainer.validation import ScoreColumns
 
 __all__ = ["report"]
@@ -25,17 +25,14 @@ Row = dict[str, Any]
 def report(
     app: AppArgument,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FOLDER", help="Folder of the report; APP/.streamlearn/report by default."),
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of the report; APP/.streamlearn/report by default.")
     ] = None,
     parquet: Annotated[
         Path | None,
-        typer.Option(
-            "--parquet", metavar="FILE", help="Write all scores as Parquet. The page is then written only with --out."
-        ),
+        typer.Option(metavar="FILE", help="Write all scores as Parquet. The page is then written only with --out."),
     ] = None,
     moves: Annotated[
-        int, typer.Option("--moves", metavar="N", min=1, help="Number of moves of the pointer to read, newest first.")
+        int, typer.Option(metavar="N", min=1, help="Number of moves of the pointer to read, newest first.")
     ] = 5_000,
     set_: SetOption = None,
     json: JsonOption = False,
@@ -46,41 +43,34 @@ def report(
     from streamlearn.trainer.validation.score_log import read_scores, scores_folder
     from streamlearn.versions import open_store
 
-    found = load_app(app, set_ or ())
-    folder = scores_folder(found.folder, found.settings.validation)
-    written = read_scores(folder)
+    folder = load_app(app, set_ or ())
+    name, settings = folder.app.name, folder.settings
+    all_scores = read_scores(scores_folder(folder.folder, settings.validation))
     if parquet is not None:
-        written.write_parquet(parquet)
+        all_scores.write_parquet(parquet)
         if out is None:
-            said = {"model": found.app.name, "scores": len(written), "torn_lines": written.torn_lines}
-            _tell(said | {"files": [str(parquet)]}, f"{counted(len(written), 'score')} in {parquet}", json)
+            facts = {"model": name, "scores": len(all_scores), "torn_lines": all_scores.torn_lines}
+            line = f"{counted(len(all_scores), 'score')} in {parquet}"
+            print_json(facts | {"files": [str(parquet)]}) if json else typer.echo(line)
             return
-    scores = written.best()
-    is_live = found.settings.topics.time == "wall"
-    store = open_store(found.store_url, settings=found.settings.versions)
-    story = read_story(store, found.app.name, moves_max=moves, is_live=is_live)
-    files = _write(out or found.folder / ".streamlearn" / "report", found.app.name, scores, story)
+    scores = all_scores.best()
+    store = open_store(folder.store_url, settings=settings.versions)
+    story = read_story(store, name, moves_max=moves, is_live=settings.topics.time == "wall")
+    files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, story)
     files += [parquet] if parquet is not None else []
     newest = _newest(scores)
     if json:
-        said = {"model": found.app.name, "scores": len(scores), "torn_lines": scores.torn_lines, "newest": newest}
-        print_json(said | story.as_json() | {"files": [str(file) for file in files]})
+        facts = {"model": name, "scores": len(scores), "torn_lines": scores.torn_lines, "newest": newest}
+        print_json(facts | story.as_json() | {"files": [str(file) for file in files]})
         return
     print_table([_for_people(row) for row in newest], whole=True)
-    for one in _said(scores, story):
-        typer.echo(one)
+    for note in _notes(scores, story):
+        typer.echo(note)
     typer.echo(f"the report is in {files[0]}")
 
 
-def _tell(said: Row, line: str, json: bool) -> None:
-    if json:
-        print_json(said)
-    else:
-        typer.echo(line)
-
-
 def _write(out: Path, model: str, scores: ScoreColumns, story: Story) -> list[Path]:
-    """Write the page and its figures; the page first."""
+    """Write the page and its figures; return the files, the page first."""
     from streamlearn.cli.report.figures import draw_freshness, draw_labels, draw_segment
     from streamlearn.cli.report.page import page_of
 
@@ -91,12 +81,12 @@ def _write(out: Path, model: str, scores: ScoreColumns, story: Story) -> list[Pa
         drawn["freshness"] = ("Freshness", draw_freshness(story))
     page = page_of(
         f"{model}: first predictions and versions",
-        [f"Written {time_text(SYSTEM_CLOCK.wall_ms())} UTC.", *_said(scores, story)],
+        [f"Written {time_text(SYSTEM_CLOCK.wall_ms())} UTC.", *_notes(scores, story)],
         dict(drawn.values()),
         {
             "The newest windows": [_for_people(row) for row in _newest(scores)],
-            "Events": [_of_mark(vars(one)) for one in story.marks if one.what != "promote"][-_MARKS_SHOWN:],
-            "The newest versions": _versions(story),
+            "Events": [_mark_row(mark) for mark in story.marks if mark.what != "promote"][-_MARKS_SHOWN:],
+            "The newest versions": _version_rows(story),
         },
     )
     out.mkdir(parents=True, exist_ok=True)
@@ -108,14 +98,14 @@ def _write(out: Path, model: str, scores: ScoreColumns, story: Story) -> list[Pa
 
 
 def _newest(scores: ScoreColumns) -> list[Row]:
-    """The newest window of each label and width."""
-    found: dict[tuple[str, int], Row] = {}
+    """Return the newest window of each label and width."""
+    newest: dict[tuple[str, int], Row] = {}
     whole = scores.where(scores["segment"] == "")
     for values in zip(*(whole[name].tolist() for name in whole.columns), strict=True):
         row: Row = {name: None if value != value else value for name, value in zip(whole.columns, values, strict=True)}
         row["window_s"] = (row["end_ms"] - row["begin_ms"]) // 1_000
-        found[row["label"], row["window_s"]] = row
-    return [found[key] for key in sorted(found)]
+        newest[row["label"], row["window_s"]] = row
+    return [newest[key] for key in sorted(newest)]
 
 
 def _for_people(row: Row) -> Row:
@@ -138,8 +128,8 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _said(scores: ScoreColumns, story: Story) -> list[str]:
-    """Notes for readers of the figures."""
+def _notes(scores: ScoreColumns, story: Story) -> list[str]:
+    """Return notes for readers of the figures."""
     partial = int((~scores["is_complete"]).sum())
     lines = [
         f"{counted(len(scores), 'score')}, {partial:,} from incomplete windows; "
@@ -147,7 +137,7 @@ def _said(scores: ScoreColumns, story: Story) -> list[str]:
     ]
     if story.moves_left:
         lines.append(f"{counted(story.moves_left, 'move')} of the pointer, older or damaged, are not shown.")
-    unknown = sum(one.event_ms is None for one in story.marks if one.what != "promote")
+    unknown = sum(mark.event_ms is None for mark in story.marks if mark.what != "promote")
     if unknown:
         lines.append(f"{counted(unknown, 'mark')} without a known event time: only in the table.")
     if scores.torn_lines:
@@ -157,30 +147,27 @@ def _said(scores: ScoreColumns, story: Story) -> list[str]:
     return lines
 
 
-def _of_mark(mark: Row) -> Row:
+def _mark_row(mark: Mark) -> Row:
     return {
-        "wall (UTC)": time_text(mark["wall_ms"]),
-        "event time (UTC)": "" if mark["event_ms"] is None else time_text(mark["event_ms"]),
-        "what": mark["what"],
-        "version": mark["version"],
-        "by": mark["by"],
-        "reason": mark["reason"],
+        "wall (UTC)": time_text(mark.wall_ms),
+        "event time (UTC)": "" if mark.event_ms is None else time_text(mark.event_ms),
+        "what": mark.what,
+        "version": mark.version,
+        "by": mark.by,
+        "reason": mark.reason,
     }
 
 
-def _versions(story: Story) -> list[Row]:
-    activated = {one.version: one for one in reversed(story.activations)}
-    rows = []
-    for one in story.known[-_VERSIONS_SHOWN:][::-1]:
-        first = activated.get(one.version)
-        rows.append(
-            {
-                "version": one.version,
-                "kind": one.kind,
-                "verdict": one.outcome or "",
-                "written (UTC)": time_text(one.written_wall_ms),
-                "learned up to (UTC)": "" if one.watermark_ms is None else time_text(one.watermark_ms),
-                "active after (s)": None if first is None else first.age_s,
-            }
-        )
-    return rows
+def _version_rows(story: Story) -> list[Row]:
+    active_after_s = {activation.version: activation.age_s for activation in reversed(story.activations)}
+    return [
+        {
+            "version": entry.version,
+            "kind": entry.kind,
+            "verdict": entry.outcome or "",
+            "written (UTC)": time_text(entry.written_wall_ms),
+            "learned up to (UTC)": "" if entry.watermark_ms is None else time_text(entry.watermark_ms),
+            "active after (s)": active_after_s.get(entry.version),
+        }
+        for entry in story.known[-_VERSIONS_SHOWN:][::-1]
+    ]

@@ -1,4 +1,4 @@
-"""`streamlearn backfill`: the samples of an application's history, of some event time or of some records."""
+"""`streamlearn backfill`: rebuilds samples from history, selected by event time or by offsets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlearn.cli.options import AcceptLostOption, AppArgument, BeamOption, JsonOption, SetOption
-from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.cli.output.units import time_text
-from streamlearn.cli.run.ingest import load_for_beam, say_letters, written_rows
+from streamlearn.cli.run.ingest import load_for_beam, report_letters, written_rows
 
 if TYPE_CHECKING:
     from streamlearn.ingest import BackfillReport
@@ -51,16 +51,14 @@ def backfill(
     """Rebuild samples from APP's history. Safe to run while ingest is running."""
     changes = tuple(set_ or ())
     folder = load_for_beam(app, changes)
-    from streamlearn.ingest import HistoryRange, run_backfill  # Beam speaks while it is loaded
+    from streamlearn.ingest import HistoryRange, run_backfill  # after the set-up of logs: Beam logs while it loads
 
-    within = HistoryRange.of(begin, end, from_offsets=from_offsets, to_offsets=to_offsets)
+    selection = HistoryRange.of(begin, end, from_offsets=from_offsets, to_offsets=to_offsets)
     report = run_backfill(
-        folder, within, changes=changes, runner=runner, accept_lost=accept_lost, more=tuple(beam or ())
+        folder, selection, changes=changes, runner=runner, accept_lost=accept_lost, more=tuple(beam or ())
     )
-    print_json(asdict(report)) if json else print_table(
-        [{"backfilled": name, "": value} for name, value in _summary(report).items()]
-    )
-    say_letters(report.written, app, folder.settings.ingest.dead_share_max)
+    print_json(asdict(report)) if json else print_facts("backfilled", _summary(report))
+    report_letters(report.written, app, folder.settings.ingest.dead_share_max)
 
 
 def _summary(report: BackfillReport) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`streamlearn ingest`: an application's events into samples, until its topics end or it receives a signal."""
+"""`streamlearn ingest`: joins an application's events into samples until its topics end or a signal arrives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlearn.cli.options import AcceptLostOption, AppArgument, BeamOption, JsonOption, SetOption
-from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.cli.output.units import time_text
 
 if TYPE_CHECKING:
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from streamlearn.ingest import SamplesReport
     from streamlearn.ingest.output.sink_counts import Written
 
-__all__ = ["ingest", "load_for_beam", "say_letters", "written_rows"]
+__all__ = ["ingest", "load_for_beam", "report_letters", "written_rows"]
 
 
 def ingest(
     app: AppArgument,
     runner: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="prism (this machine) or flink (a cluster); default: ingest.runner."),
+        str, typer.Option(metavar="NAME", help="prism (this machine) or flink (a cluster); default: ingest.runner.")
     ] = "",
     accept_lost: AcceptLostOption = False,
     beam: BeamOption = None,
@@ -38,7 +37,7 @@ def ingest(
 
     changes = tuple(set_ or ())
     folder = load_for_beam(app, changes)
-    from streamlearn.ingest import end_at_once, run_samples  # Beam speaks while it is loaded
+    from streamlearn.ingest import end_at_once, run_samples  # after the set-up of logs: Beam logs while it loads
 
     server = serve_metrics(folder.settings.telemetry)
     try:
@@ -49,26 +48,20 @@ def ingest(
     finally:
         if server is not None:
             server.close()
-    print_json(asdict(report)) if json else print_table(
-        [{"joined": name, "": value} for name, value in _summary(report).items()]
-    )
+    print_json(asdict(report)) if json else print_facts("joined", _summary(report))
     if report.written is not None:
-        say_letters(report.written, app, 1.0 if report.stopped else folder.settings.ingest.dead_share_max)
+        report_letters(report.written, app, 1.0 if report.stopped else folder.settings.ingest.dead_share_max)
 
 
-def say_letters(written: Written, app: Path, share_max: float) -> None:
-    """Say on stderr what became dead letters.
-
-    Raises:
-        PartlyDone: More events did than may.
-    """
+def report_letters(written: Written, app: Path, share_max: float) -> None:
+    """Warn of dead letters on stderr; raises PartlyDone if their share of the events is above `share_max`."""
     written.check(str(app), share_max)
     if warning := written.warning(str(app)):
         typer.echo(f"warning: {warning}", err=True)
 
 
 def written_rows(written: Written | None) -> dict[str, Any]:
-    """Samples, and dead letters by reason, as rows of a table."""
+    """Return counts of samples, and of dead letters by reason."""
     if written is None:
         return {"samples": "not reported by the runner"}
     letters = {f"dead letters {reason}".replace("_", " "): count for reason, count in written.letters.items()}
@@ -76,14 +69,14 @@ def written_rows(written: Written | None) -> dict[str, Any]:
 
 
 def load_for_beam(app: Path, changes: tuple[str, ...]) -> AppFolder:
-    """An application, with the logs of its telemetry, and those of Beam's workers kept low."""
+    """Load an application and set up its logs; logs of Beam's workers are shown only at level debug."""
     from streamlearn.apps import load_app
     from streamlearn.telemetry import set_up_logging
 
     folder = load_app(app, changes)
-    # A worker's error is said once, at the end, and not by everyone it passes through.
-    is_curious = folder.settings.telemetry.log_level == "debug"
-    set_up_logging(folder.settings.telemetry, libraries="info" if is_curious else "critical")
+    # The command prints a worker's error once, at the end. Beam would log it in each layer.
+    telemetry = folder.settings.telemetry
+    set_up_logging(telemetry, libraries="info" if telemetry.log_level == "debug" else "critical")
     return folder
 
 

@@ -1,9 +1,7 @@
-"""`streamlearn ps`: one shard of an application's parameter server, and how the shards are."""
+"""`streamlearn ps`: one shard of an application's parameter server; `ps stats`: the state of all shards."""
 
 from __future__ import annotations
 
-import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +10,7 @@ import typer
 
 from streamlearn.cli.options import JsonOption, SetOption
 from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.server_options import TlsCertOption, TlsKeyOption, stop_event, tls_files
 from streamlearn.errors import PartlyDone, UsageError
 from streamlearn.pulse import PULSE
 
@@ -27,8 +26,8 @@ _TokenOption = Annotated[
 ]
 
 _STATS_WAIT_S_MAX = 5.0
-# How often it looks whether it is at work, where nobody wants to hear of it more often.
-_LOOK_S = 5.0
+# Interval of the health check without a supervisor that wants shorter ones.
+_CHECK_S = 5.0
 
 ps = typer.Typer(invoke_without_command=True)
 
@@ -38,54 +37,44 @@ def serve(
     context: typer.Context,
     app: _AppOption = None,
     shard: Annotated[
-        str, typer.Option("--shard", metavar="NUMBER/COUNT", help="Number of this shard and of all: 0/2, 1/2.")
+        str, typer.Option(metavar="NUMBER/COUNT", help="Number of this shard and of all: 0/2, 1/2.")
     ] = "0/1",
     listen: Annotated[
-        list[str] | None,
-        typer.Option("--listen", metavar="ADDRESS", help="Address: HOST:PORT or unix:/PATH; may be repeated."),
+        list[str] | None, typer.Option(metavar="ADDRESS", help="Address: HOST:PORT or unix:/PATH; may be repeated.")
     ] = None,
     token_file: _TokenOption = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate of the shard, PEM.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate, PEM.")
-    ] = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
     set_: SetOption = None,
 ) -> None:
     """Run one shard of an application's parameter server."""
     if context.invoked_subcommand is not None:
         return
-    if (tls_cert is None) != (tls_key is None):
-        message = "give --tls-cert and --tls-key together"
-        raise UsageError(message, help="add the missing one, or leave out both")
+    tls = tls_files(tls_cert, tls_key)
     from streamlearn.apps import load_app
     from streamlearn.ps import Door, Place, ShardServer, Shelf, read_token
     from streamlearn.ps.metrics import serve_shard_metrics
     from streamlearn.table import declared_tables
     from streamlearn.telemetry import set_up_logging
 
-    place, folder = Place.parse(shard), load_app(_given(app), set_ or ())
+    place, folder = Place.parse(shard), load_app(_required(app), set_ or ())
     settings = folder.settings.ps
     if listen:
         settings = msgspec.structs.replace(settings, listen=listen)
     set_up_logging(folder.settings.telemetry)
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    stopped = stop_event()
     tables = declared_tables(folder.app.features, folder.settings.tables)
     token = None if token_file is None else read_token(token_file)
-    tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     server = ShardServer(place, tables, Shelf.of(folder), settings, token=token, tls=tls)
-    # Without what its certificate is looked at with, it cannot be asked.
-    can_ask = tls is None or settings.tls_ca
-    door = Door(server.addresses[0], place, folder.app.name, tables, settings, token=token) if can_ask else None
+    # The health check calls the shard, which with TLS needs the CA of its certificate.
+    can_check = tls is None or settings.tls_ca
+    door = Door(server.addresses[0], place, folder.app.name, tables, settings, token=token) if can_check else None
     with server, serve_shard_metrics(server, folder.settings.telemetry):
-        # One line that scripts can wait for.
+        # Scripts wait for this line.
         print(f"shard {place} of {folder.app.name} listens at {' '.join(server.addresses)}", flush=True)
         PULSE.ready()
-        while not ended.wait(PULSE.every_s or _LOOK_S):
-            if PULSE.is_due and (door is None or door.answers(PULSE.every_s or _LOOK_S)):
+        while not stopped.wait(PULSE.every_s or _CHECK_S):
+            if PULSE.is_due and (door is None or door.answers(PULSE.every_s or _CHECK_S)):
                 PULSE.beat()
         PULSE.stopping()
         if door is not None:
@@ -97,7 +86,7 @@ def stats(
     app: _AppOption = None,
     address: Annotated[
         list[str] | None,
-        typer.Option("--address", metavar="ADDRESS", help="Address of each shard, in order; overrides ps.addresses."),
+        typer.Option(metavar="ADDRESS", help="Address of each shard, in order; overrides ps.addresses."),
     ] = None,
     token_file: _TokenOption = None,
     set_: SetOption = None,
@@ -108,8 +97,8 @@ def stats(
     from streamlearn.ps import read_token, survey
     from streamlearn.table import declared_tables
 
-    folder = load_app(_given(app), set_ or ())
-    # Who asks how things are wants to know now, also that a shard is away.
+    folder = load_app(_required(app), set_ or ())
+    # A person waits: report an unreachable shard soon.
     settings = msgspec.structs.replace(folder.settings.ps, order_wait_s_max=_STATS_WAIT_S_MAX)
     if address:
         settings = msgspec.structs.replace(settings, addresses=address)
@@ -118,43 +107,41 @@ def stats(
         raise UsageError(message, help="give --address for each shard, or set ps.addresses in app.toml")
     token = None if token_file is None else read_token(token_file)
     tables = declared_tables(folder.app.features, folder.settings.tables)
-    found = survey(folder.app.name, tables, settings, token)
-    silent = [one.error for one in found if one.error is not None]
-    if len(silent) == len(found):
-        why = "; ".join(error.message for error in silent)
-        raise type(silent[0])(why, help=silent[0].help)
+    shards = survey(folder.app.name, tables, settings, token)
+    errors = [shard.error for shard in shards if shard.error is not None]
+    reasons = "; ".join(error.message for error in errors)
+    if len(errors) == len(shards):
+        raise type(errors[0])(reasons, help=errors[0].help)
     if json:
-        print_json([_said(one) for one in found])
+        print_json([_facts(shard) for shard in shards])
     else:
-        print_table([_row(one.stats) for one in found if one.stats is not None])
-    if silent:
-        why = "; ".join(error.message for error in silent)
-        message = f"{len(silent)} of {len(found)} shards did not answer: {why}"
-        raise PartlyDone(message, help=silent[0].help)
+        print_table([_row(shard.stats) for shard in shards if shard.stats is not None])
+    if errors:
+        message = f"{len(errors)} of {len(shards)} shards did not answer: {reasons}"
+        raise PartlyDone(message, help=errors[0].help)
 
 
-def _said(one: Surveyed) -> dict[str, Any]:
-    """A shard's figures, or why there are none; its address with either."""
-    if one.error is not None:
-        return {"address": one.address, "error": one.error.message, "help": one.error.help}
-    return {"address": one.address, **msgspec.to_builtins(one.stats)}
+def _facts(shard: Surveyed) -> dict[str, Any]:
+    """Return a shard's address with its figures or its error."""
+    if shard.error is not None:
+        return {"address": shard.address, "error": shard.error.message, "help": shard.error.help}
+    return {"address": shard.address, **msgspec.to_builtins(shard.stats)}
 
 
-def _given(app: Path | None) -> Path:
+def _required(app: Path | None) -> Path:
     if app is None:
         message = "no application was given"
         raise UsageError(message, help="give --app FOLDER, such as --app examples/kuairand")
     return app
 
 
-def _row(one: ShardStats) -> dict[str, Any]:
-    tables = one.tables.values()
-    served = one.served
+def _row(stats: ShardStats) -> dict[str, Any]:
+    tables, served = stats.tables.values(), stats.served
     return {
-        "shard": one.place,
-        "epoch": "-" if one.epoch is None else str(one.epoch),
-        "committed": one.retained[-1] if one.retained else "-",
-        "sealed": "-" if one.sealed is None else one.sealed,
+        "shard": stats.place,
+        "epoch": "-" if stats.epoch is None else str(stats.epoch),
+        "committed": stats.retained[-1] if stats.retained else "-",
+        "sealed": "-" if stats.sealed is None else stats.sealed,
         "rows": sum(table.keys for table in tables),
         "images": sum(table.images for table in tables),
         "bytes": sum(table.bytes for table in tables),

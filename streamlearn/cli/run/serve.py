@@ -1,11 +1,9 @@
-"""`streamlearn serve`: a node that answers requests with an application's versions, until it receives a signal."""
+"""`streamlearn serve`: a node that answers requests with an application's versions until a signal arrives."""
 
 from __future__ import annotations
 
 import gc
-import signal
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +14,7 @@ from msgspec import structs
 from streamlearn.cli.default_verb import DefaultVerb
 from streamlearn.cli.options import AppArgument, SetOption
 from streamlearn.cli.run.serve_tune import tune
-from streamlearn.errors import UsageError
+from streamlearn.cli.server_options import TlsCertOption, TlsKeyOption, stop_event, tls_files
 from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-# How long a lane waits for another thread's Python at most; by default that is longer than most answers take.
+# How long a lane waits for the GIL of another Python thread. Python's default is longer than most answers take.
 _SWITCH_S = 0.0005
 
 serve = typer.Typer(
@@ -36,44 +34,38 @@ serve = typer.Typer(
 def node(
     app: AppArgument,
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Address for gRPC; overrides front.listen.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address for gRPC; overrides front.listen.")
     ] = None,
     http: Annotated[
-        str | None,
-        typer.Option("--http", metavar="HOST:PORT", help="Address for HTTP, or `none`; overrides front.http."),
+        str | None, typer.Option(metavar="HOST:PORT", help="Address for HTTP, or `none`; overrides front.http.")
     ] = None,
     lanes: Annotated[
-        int | None,
-        typer.Option("--lanes", metavar="COUNT", min=1, help="Parallel executions; overrides serving.lanes."),
+        int | None, typer.Option(metavar="COUNT", min=1, help="Parallel executions; overrides serving.lanes.")
     ] = None,
     versions_kept: Annotated[
         int | None,
-        typer.Option(
-            "--versions-kept", metavar="COUNT", min=1, help="Older versions to keep; overrides replica.versions_kept."
-        ),
+        typer.Option(metavar="COUNT", min=1, help="Older versions to keep; overrides replica.versions_kept."),
     ] = None,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the node; its address by default.")] = "",
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the node; its address by default.")] = "",
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="File with the token that callers must send.")
+        Path | None, typer.Option(metavar="FILE", help="File with the token that callers must send.")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate, PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key, PEM.")] = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
     set_: SetOption = None,
 ) -> None:
     """Answer requests with APP's versions by gRPC and HTTP. SIGTERM finishes requests in progress first.
 
     `streamlearn serve tune` proposes bucket sizes for recorded requests.
     """
-    if (tls_cert is None) != (tls_key is None):
-        message = "give --tls-cert and --tls-key together"
-        raise UsageError(message, help="add the missing one, or leave out both")
+    tls = tls_files(tls_cert, tls_key)
     from streamlearn.apps import load_app
     from streamlearn.ps import read_token
     from streamlearn.serving.address import check_address
     from streamlearn.serving.graphs.compile_cache import CompileCache
     from streamlearn.telemetry import serve_metrics, set_up_logging
 
-    folder = _laid_over(load_app(app, tuple(set_ or ())), (listen, http), lanes, versions_kept)
+    folder = _overridden(load_app(app, tuple(set_ or ())), (listen, http), lanes, versions_kept)
     settings = folder.settings
     token = None if token_file is None else read_token(token_file).decode()
     for setting, address in (("front.listen", settings.front.listen), ("front.http", settings.front.http)):
@@ -81,26 +73,23 @@ def node(
             check_address(setting, address, has_token=token is not None)
     set_up_logging(settings.telemetry)
     sys.setswitchinterval(_SWITCH_S)
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    stopped = stop_event()
     cache = CompileCache.open(settings.serving)
     from streamlearn.serving.node import Node
 
     metrics = serve_metrics(settings.telemetry)
-    tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     try:
-        with Node(folder, name=name, token=token, tls=tls, cache=cache) as served:
-            if served.wait_ready(ended):
-                # What is loaded by now is never let go of: each full collection went through all of it.
+        with Node(folder, name=name, token=token, tls=tls, cache=cache) as running:
+            if running.wait_ready(stopped):
+                # Objects loaded by now live until the end: keep full collections from visiting them.
                 gc.freeze()
-                # One line that scripts can wait for.
-                where = served.grpc if served.http is None else f"{served.grpc}, http {served.http}"
-                active = served.status().active
+                # Scripts wait for this line.
+                addresses = running.grpc if running.http is None else f"{running.grpc}, http {running.http}"
+                active = running.status().active
                 version = "none" if active is None else active.version
-                print(f"{folder.app.name} is served at grpc {where}: version {version}", flush=True)
+                print(f"{folder.app.name} is served at grpc {addresses}: version {version}", flush=True)
                 PULSE.ready()
-                ended.wait()
+                stopped.wait()
                 PULSE.stopping()
     finally:
         if metrics is not None:
@@ -110,10 +99,10 @@ def node(
 serve.command()(tune)
 
 
-def _laid_over(
+def _overridden(
     folder: AppFolder, addresses: tuple[str | None, str | None], lanes: int | None, versions_kept: int | None
 ) -> AppFolder:
-    """The application with what options say in place of its settings."""
+    """Return the application with its settings overridden by options."""
     settings, (listen, http) = folder.settings, addresses
     front, serving, replica = settings.front, settings.serving, settings.replica
     if listen is not None:

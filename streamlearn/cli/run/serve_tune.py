@@ -1,9 +1,9 @@
-"""`streamlearn serve tune`: the ladders that cost least for what running nodes were asked."""
+"""`streamlearn serve tune`: the cheapest bucket sizes for the requests that running nodes recorded."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -29,37 +29,26 @@ def tune(
     ] = None,
     file: Annotated[
         list[Path] | None,
-        typer.Option("--file", metavar="FILE", help="Read sizes from a file written by --save; may be repeated."),
+        typer.Option(metavar="FILE", help="Read sizes from a file written by --save; may be repeated."),
     ] = None,
     lognormal: Annotated[
         str,
         typer.Option(
-            "--lognormal",
             metavar="MEAN,SIGMA",
             help="Assume log-normal request sizes, one request per execution; costs are those of the nodes.",
         ),
     ] = "",
     executables: Annotated[
         int | None,
-        typer.Option(
-            "--executables",
-            metavar="N",
-            min=2,
-            help="Most executables of both graphs.",
-            show_default="16 for each length",
-        ),
+        typer.Option(metavar="N", min=2, help="Most executables of both graphs.", show_default="16 for each length"),
     ] = None,
     top: Annotated[
         int | None,
-        typer.Option(
-            "--top", metavar="N", min=1, max=65_536, help="Largest candidates bucket.", show_default="the present one"
-        ),
+        typer.Option(metavar="N", min=1, max=65_536, help="Largest candidates bucket.", show_default="the present one"),
     ] = None,
-    save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Save the sizes that the nodes recorded.")
-    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the sizes that the nodes recorded.")] = None,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="File with the token that the nodes expect.")
+        Path | None, typer.Option(metavar="FILE", help="File with the token that the nodes expect.")
     ] = None,
     set_: SetOption = None,
     json: JsonOption = False,
@@ -75,7 +64,10 @@ def tune(
     folder = load_app(app, tuple(set_ or ()))
     settings = folder.settings.serving
     token = None if token_file is None else read_token(token_file).decode()
-    recorded = [*(read_sizes(path) for path in file or ()), *(node_sizes(one, token) for one in addresses or ())]
+    recorded = [
+        *(read_sizes(path) for path in file or ()),
+        *(node_sizes(node, token) for node in addresses or ()),
+    ]
     if not recorded and not lognormal:
         message = "the sizes of requests are missing"
         raise UsageError(message, help="give the HTTP address of a node, --file, or --lognormal 36,0.8")
@@ -83,16 +75,16 @@ def tune(
     if save is not None and sizes is not None:
         save.write_bytes(msgspec.json.encode(sizes))
     if lognormal:
-        sizes = uncosted(drawn(*_two(lognormal), folder.settings.front.candidates_max), settings, sizes)
+        sizes = uncosted(drawn(*_mean_and_sigma(lognormal), folder.settings.front.candidates_max), settings, sizes)
     assert sizes is not None
-    most = executables or min(_EXECUTABLES * len(sizes.lengths), settings.compiles_max)
-    if most > settings.compiles_max:
-        message = f"--executables {most} is above serving.compiles_max, which is {settings.compiles_max}"
+    executables_max = executables or min(_EXECUTABLES * len(sizes.lengths), settings.compiles_max)
+    if executables_max > settings.compiles_max:
+        message = f"--executables {executables_max} is above serving.compiles_max, which is {settings.compiles_max}"
         raise UsageError(message, help="allow fewer, or raise serving.compiles_max")
-    _say(sizes, tuned_for(sizes, most, top), has_costs=bool(recorded), json=json)
+    _print(sizes, tuned_for(sizes, executables_max, top), has_costs=bool(recorded), json=json)
 
 
-def _say(sizes: Sizes, tuned: Tuned, *, has_costs: bool, json: bool) -> None:
+def _print(sizes: Sizes, tuned: Tuned, *, has_costs: bool, json: bool) -> None:
     rows = [
         {
             "graph": graph,
@@ -106,9 +98,9 @@ def _say(sizes: Sizes, tuned: Tuned, *, has_costs: bool, json: bool) -> None:
     ]
     settings = {"users_buckets": list(tuned.users[1].buckets), "candidates_buckets": list(tuned.candidates[1].buckets)}
     if json:
-        facts: dict[str, Any] = {"batches": tuned.batches, "executables": tuned.executables}
         score = sizes.score_rows
-        facts["padding_waste_so_far"] = round(score.padding / score.run, 4) if score.run else None
+        waste = round(score.padding / score.run, 4) if score.run else None
+        facts = {"batches": tuned.batches, "executables": tuned.executables, "padding_waste_so_far": waste}
         print_json({**facts, "ladders": rows, "serving": settings})
         return
     print_table(rows, f"{tuned.batches:,} TensorBatches; {tuned.executables} executables proposed", whole=True)
@@ -117,7 +109,7 @@ def _say(sizes: Sizes, tuned: Tuned, *, has_costs: bool, json: bool) -> None:
         print(f"{name} = {buckets}")
 
 
-def _two(text: str) -> tuple[float, float]:
+def _mean_and_sigma(text: str) -> tuple[float, float]:
     try:
         mean, sigma = map(float, text.split(","))
     except ValueError:

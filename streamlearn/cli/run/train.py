@@ -1,4 +1,4 @@
-"""`streamlearn train`: an application's samples into versions of its model, until it receives a signal."""
+"""`streamlearn train`: trains an application's model from its samples until a signal arrives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlearn.cli.options import AcceptLostOption, AppArgument, JsonOption, SetOption
-from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.cli.output.units import counted
 from streamlearn.pulse import PULSE
 
@@ -24,15 +24,12 @@ __all__ = ["train"]
 def train(
     app: AppArgument,
     until_idle: Annotated[
-        float | None,
-        typer.Option("--until-idle", metavar="SECONDS", min=0.0, help="End after this long without new samples."),
+        float | None, typer.Option(metavar="SECONDS", min=0.0, help="End after this long without new samples.")
     ] = None,
     until_offset: Annotated[
         str,
         typer.Option(
-            "--until-offset",
-            metavar="OFFSETS",
-            help="End here: `end` (the present end of the samples) or PARTITION:OFFSET,...",
+            metavar="OFFSETS", help="End here: `end` (the present end of the samples) or PARTITION:OFFSET,..."
         ),
     ] = "",
     from_: Annotated[
@@ -45,7 +42,7 @@ def train(
         ),
     ] = "",
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="File with the token that the shards expect.")
+        Path | None, typer.Option(metavar="FILE", help="File with the token that the shards expect.")
     ] = None,
     accept_lost: AcceptLostOption = False,
     set_: SetOption = None,
@@ -61,7 +58,7 @@ def train(
 
     folder = load_app(app, tuple(set_ or ()))
     set_up_logging(folder.settings.telemetry)
-    load_tensorflow()  # it speaks meanwhile
+    load_tensorflow()
     from streamlearn.trainer import Until, ends_of
     from streamlearn.trainer import train as train_model
 
@@ -70,7 +67,7 @@ def train(
     def until(topic: Topic) -> Until:
         return Until(ends_of(topic, until_offset) if until_offset else None, until_idle)
 
-    # What is loaded by now is never let go of: each full collection went through all of it, and held every stage up.
+    # Objects loaded by now live until the end: full collections that visit them would delay every stage.
     gc.freeze()
     server = serve_metrics(folder.settings.telemetry)
     try:
@@ -86,9 +83,9 @@ def train(
     if json:
         print_json(facts)
     else:
-        print_table([{"trained": name, "": "-" if value is None else value} for name, value in facts.items()])
-    for one in _said(report):
-        typer.echo(one, err=True)
+        print_facts("trained", {name: "-" if value is None else value for name, value in facts.items()})
+    for line in _warnings(report):
+        typer.echo(line, err=True)
 
 
 def _carried(carried: Carried | None) -> dict[str, Any]:
@@ -103,8 +100,7 @@ def _carried(carried: Carried | None) -> dict[str, Any]:
     }
 
 
-def _said(report: TrainReport) -> list[str]:
-    """Warnings that people must not overlook."""
+def _warnings(report: TrainReport) -> list[str]:
     tally, counts, lines = report.tally, report.tally.counts, list[str]()
     if not tally.rows:
         read = counts.get("read", 0)
@@ -115,16 +111,16 @@ def _said(report: TrainReport) -> list[str]:
         )
         lines.append(f"nothing new to learn: {why}")
     for partition, (begin, end) in sorted(report.lost.items()):
-        gone = f"offsets {begin} to {end - 1}" if end > begin else f"all messages before offset {begin}"
-        lines.append(f"warning: partition {partition} of the samples: {gone} were deleted before they were learned")
+        deleted = f"offsets {begin} to {end - 1}" if end > begin else f"all messages before offset {begin}"
+        lines.append(f"warning: partition {partition} of the samples: {deleted} were deleted before they were learned")
     if old := counts.get("old", 0):
         lines.append(
             f"warning: {counted(old, 'row')} came too late and were not learned, because the marks of that time were "
             "dropped\nhelp: raise trainer.restart_slack_s; see docs/operating/training.md#rows-that-are-not-learned"
         )
-    if left := tally.refused_rows + counts.get("bad", 0):
+    if refused := tally.refused_rows + counts.get("bad", 0):
         lines.append(
-            f"warning: {counted(left, 'row')} or messages were refused\n"
+            f"warning: {counted(refused, 'row')} or messages were refused\n"
             "help: they are kept in APP/.streamlearn/kept; see docs/operating/training.md#rows-that-are-not-learned"
         )
     return lines
@@ -145,7 +141,7 @@ def _facts(report: TrainReport) -> dict[str, Any]:
         "steps_refused": tally.refused_steps,
         "recoveries": report.recoveries,
         "rewinds": report.rewinds,
-        **{f"lost_from_partition_{one}": f"{begin}..{end}" for one, (begin, end) in sorted(report.lost.items())},
+        **{f"lost_from_partition_{number}": f"{begin}..{end}" for number, (begin, end) in sorted(report.lost.items())},
         **{name: round(value, 6) for name, value in report.summary.items()},
         **_carried(report.carried),
         **{f"seconds_{stage}": round(seconds, 2) for stage, seconds in tally.seconds.items()},

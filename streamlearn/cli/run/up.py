@@ -1,4 +1,4 @@
-"""`streamlearn up`: all processes of an application on this machine, until they end or it receives a signal."""
+"""`streamlearn up`: all processes of an application on this machine, until they end or a signal arrives."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.server_options import TlsKeyOption, tls_files
 from streamlearn.errors import TopicMissing, TopicUnreachable, UsageError
 from streamlearn.pulse import PULSE
 
@@ -23,19 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = ["up"]
 
-_FileOption = Path | None
-
 
 def up(
     app: AppArgument,
     nodes: Annotated[
-        int | None,
-        typer.Option("--nodes", metavar="COUNT", min=0, max=64, help="Number of serving nodes; overrides up.nodes."),
+        int | None, typer.Option(metavar="COUNT", min=0, max=64, help="Number of serving nodes; overrides up.nodes.")
     ] = None,
     shards: Annotated[
         int | None,
         typer.Option(
-            "--shards",
             metavar="COUNT",
             min=0,
             help="Number of shards of the parameter server; default: those of ps.addresses on this machine.",
@@ -43,31 +40,21 @@ def up(
     ] = None,
     logs: Annotated[
         Path | None,
-        typer.Option(
-            "--logs", metavar="FOLDER", help="Folder with a log for each process; default: APP/.streamlearn/logs."
-        ),
+        typer.Option(metavar="FOLDER", help="Folder with a log for each process; default: APP/.streamlearn/logs."),
     ] = None,
     token_file: Annotated[
-        _FileOption,
-        typer.Option("--token-file", metavar="FILE", help="File with the token that callers of nodes must send."),
+        Path | None, typer.Option(metavar="FILE", help="File with the token that callers of nodes must send.")
     ] = None,
     shards_token_file: Annotated[
-        _FileOption,
-        typer.Option("--shards-token-file", metavar="FILE", help="File with the token that the shards expect."),
+        Path | None, typer.Option(metavar="FILE", help="File with the token that the shards expect.")
     ] = None,
-    tls_cert: Annotated[
-        _FileOption, typer.Option("--tls-cert", metavar="FILE", help="Certificate of the nodes, PEM.")
-    ] = None,
-    tls_key: Annotated[
-        _FileOption, typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate, PEM.")
-    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate of the nodes, PEM.")] = None,
+    tls_key: TlsKeyOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run ingest, trainer, shards and nodes of APP, and restart those that end or hang. SIGTERM stops all in order."""
-    if (tls_cert is None) != (tls_key is None):
-        message = "give --tls-cert and --tls-key together"
-        raise UsageError(message, help="add the missing one, or leave out both")
+    tls = tls_files(tls_cert, tls_key)
     if sys.platform != "linux":
         message = (
             f"`streamlearn up` needs Linux, whose kernel ends its processes if it is killed; this is {sys.platform}"
@@ -82,7 +69,6 @@ def up(
 
     changes = tuple(set_ or ())
     folder = load_app(app, changes)
-    tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     plan = planned(folder, Asked(changes, nodes, shards, token_file, shards_token_file, tls))
     logs = logs or app / ".streamlearn" / "logs"
     _check_topics(folder)
@@ -91,29 +77,28 @@ def up(
         server = MetricsServer(plan.metrics_port)
         try:
             lines = Supervisor(plan.members, folder.settings.up, logs).run(
-                signals, show, lambda: _say_up(folder, plan.members, plan.metrics_port, json=json)
+                signals, show, lambda: _report_ready(folder, plan.members, plan.metrics_port, json=json)
             )
         finally:
             server.close()
     print_json(lines) if json else print_table(lines)
 
 
-def _say_up(folder: AppFolder, members: tuple[Member, ...], metrics_port: int, *, json: bool) -> None:
-    """One line that scripts can wait for; on stderr where stdout is for one document."""
-    where = [
-        f"{one.name} {what} {address}" for one in members for what, address in one.where.items() if what != "frames"
+def _report_ready(folder: AppFolder, members: tuple[Member, ...], metrics_port: int, *, json: bool) -> None:
+    """Print the line that scripts wait for; on stderr if stdout is for one JSON document."""
+    addresses = [
+        f"{member.name} {kind} {address}"
+        for member in members
+        for kind, address in member.where.items()
+        if kind != "frames"
     ]
     PULSE.ready()
-    words = f"{folder.app.name} is up: {', '.join([*where, f'up metrics 127.0.0.1:{metrics_port}'])}"
-    print(words, file=sys.stderr if json else sys.stdout, flush=True)
+    line = f"{folder.app.name} is up: {', '.join([*addresses, f'up metrics 127.0.0.1:{metrics_port}'])}"
+    print(line, file=sys.stderr if json else sys.stdout, flush=True)
 
 
 def _check_topics(folder: AppFolder) -> None:
-    """Report missing topics at once; a broker that is away is the processes' matter, and may come back.
-
-    Raises:
-        TopicMissing: One was never created.
-    """
+    """Raise TopicMissing if a topic does not exist. An unreachable broker is left to the processes, which retry."""
     from streamlearn.apps import TOPICS
 
     for topic in TOPICS:
@@ -128,15 +113,15 @@ def _check_topics(folder: AppFolder) -> None:
 
 @contextmanager
 def _signals() -> Iterator[Signals]:
-    """The first SIGINT, SIGTERM or SIGHUP stops, a second SIGINT or SIGTERM kills."""
+    """Yield events: the first SIGINT, SIGTERM or SIGHUP stops, a second SIGINT or SIGTERM kills."""
     from streamlearn.replay import stop_on_signals
     from streamlearn.supervision import Signals
 
     kill = threading.Event()
     with stop_on_signals(lambda _: kill.set()) as stop:
         before = signal.getsignal(signal.SIGHUP)
-        if before is not signal.SIG_IGN:  # as `nohup` has it
-            # A terminal that closes may send several.
+        if before is not signal.SIG_IGN:  # as under `nohup`
+            # A closing terminal may send several, so SIGHUP never kills.
             signal.signal(signal.SIGHUP, lambda *_: stop.set())
         try:
             yield Signals(stop, kill)

@@ -1,4 +1,4 @@
-"""How all processes of an application stand: a table on stderr in a terminal; elsewhere what is logged says it."""
+"""The state of all processes of an application: a live table on stderr in a terminal, otherwise nothing but logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STYLES = {"running": "green", "starting": "yellow", "waiting": "red", "stopping
 
 @contextmanager
 def show_members() -> Iterator[Callable[[Sequence[Seen]], None]]:
-    """Shows the progress that it receives while the context lasts, at the pace of readers; logs go above it."""
+    """Yield a function that shows the processes, at most twice a second; log lines go above the table."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -31,35 +31,34 @@ def show_members() -> Iterator[Callable[[Sequence[Seen]], None]]:
     from rich.live import Live
 
     shown_s = 0.0
-    # Where stdout is no terminal somebody reads it.
+    # A stdout that is not a terminal has a reader of its own.
     with Live(console=Console(stderr=True), auto_refresh=False, redirect_stdout=sys.stdout.isatty()) as live:
 
         def show(seen: Sequence[Seen]) -> None:
             nonlocal shown_s
             if time.monotonic() - shown_s >= _SHOW_S:
                 shown_s = time.monotonic()
-                # A terminal that was closed shows nothing; what runs is to be stopped in order all the same.
-                with suppress(OSError):
+                with suppress(OSError):  # the terminal was closed; the processes still stop in order
                     live.update(members_table(seen), refresh=True)
 
         yield show
 
 
 def members_table(seen: Sequence[Seen]) -> Table:
-    """The table."""
+    """Return one row for each process."""
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    # Where there is little room, addresses and words are cut.
+    # In a narrow terminal, addresses and messages are cut.
     for head, width in (("process", 9), ("", 8), ("pid", 7), ("for", 6), ("restarts", 8), ("at", None), ("says", None)):
         table.add_column(head, no_wrap=True, overflow="ellipsis", min_width=width)
-    for one in seen:
-        state, member = str(one.standing.state), one.standing.member
+    for process in seen:
+        state, member = str(process.standing.state), process.standing.member
         style = _STYLES.get(state, "default")
-        where = " ".join(f"{what} {address}" for what, address in member.where.items() if what != "metrics")
+        addresses = " ".join(f"{kind} {address}" for kind, address in member.where.items() if kind != "metrics")
         table.add_row(
-            member.name, f"[{style}]{state}[/]", str(one.pid or ""), age_text(round(one.age_s * 1000)),
-            str(one.standing.restarts or ""), where, escape(one.said),
+            member.name, f"[{style}]{state}[/]", str(process.pid or ""), age_text(round(process.age_s * 1000)),
+            str(process.standing.restarts or ""), addresses, escape(process.said),
         )  # fmt: skip
     return table
