@@ -1,4 +1,4 @@
-//! Bindings of `streamlearn_serve::load`: connections to a node, and runs that put requests on it.
+//! Bindings of `streamlearn_serve::load`: connections to a node, and runs that send requests over them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
-use streamlearn_serve::load::{
+use streamlearn_load::{
     Answered, Arrivals, Bursts, Calls, CallsSettings, Histogram, LoadError, Message, Pace, Plan, Posts,
     Progress, Run, Shape, Tally, Way,
 };
@@ -16,7 +16,7 @@ use tonic::Code;
 
 use crate::table::raise;
 
-/// The codes of gRPC, by number.
+/// The gRPC status codes, by number.
 const CODES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -40,9 +40,9 @@ const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), 
 
 fn refuse(py: Python<'_>, error: &LoadError) -> PyErr {
     let (class, help) = match error {
-        LoadError::Plan(_) => ("UsageError", "correct what is named"),
+        LoadError::Plan(_) => ("UsageError", "correct the named setting"),
         LoadError::Unreachable(_) => {
-            ("ServiceError", "see whether a node runs there and speaks gRPC, or HTTP where a path is given")
+            ("ServiceError", "check that a node serves gRPC there, or HTTP if a path is given")
         }
         LoadError::Machine(_) => ("ServiceError", "allow the process more threads and open files"),
     };
@@ -56,13 +56,13 @@ struct NativeLoad {
     messages: Arc<[Message]>,
 }
 
-/// `(code, said, answer)`; code and answer are None where nothing came.
-type Told<'py> = (Option<&'static str>, String, Option<Bound<'py, PyBytes>>);
+/// `(code, message, answer)`; code and answer are None if no reply arrived.
+type AnswerTuple<'py> = (Option<&'static str>, String, Option<Bound<'py, PyBytes>>);
 
-fn answer(py: Python<'_>, answered: Answered) -> Told<'_> {
+fn answer(py: Python<'_>, answered: Answered) -> AnswerTuple<'_> {
     match answered {
         Answered::With(bytes) => (Some(CODES[0]), String::new(), Some(PyBytes::new(py, &bytes))),
-        Answered::Refused(code, said) => (Some(CODES[code as usize]), said, None),
+        Answered::Refused(code, message) => (Some(CODES[code as usize]), message, None),
         Answered::Nothing => (None, String::new(), None),
     }
 }
@@ -90,7 +90,7 @@ async fn way_to(settings: &CallsSettings, path: Option<&str>) -> Result<Way, Str
 
 #[pymethods]
 impl NativeLoad {
-    /// With a path messages are bodies that are posted there by HTTP/1.1, else messages of gRPC.
+    /// With a path, messages are bodies posted to it over HTTP/1.1; otherwise they are gRPC messages.
     /// `numbers` is `(connections, threads, connect_wait_ms_max, answer_bytes_max)`.
     #[new]
     fn new(
@@ -112,37 +112,39 @@ impl NativeLoad {
             let runtime = builder.worker_threads(threads).thread_name("load").enable_all().build();
             let runtime = runtime.map_err(|error| LoadError::Machine(format!("no threads: {error}")))?;
             let way = runtime.block_on(way_to(&settings, path.as_deref()));
-            let way = way.map_err(|said| LoadError::Unreachable(format!("{}: {said}", settings.address)))?;
+            let way =
+                way.map_err(|error| LoadError::Unreachable(format!("{}: {error}", settings.address)))?;
             Ok((runtime, way))
         });
         let (runtime, way) = connected.map_err(|error| refuse(py, &error))?;
-        let messages = messages.iter().map(|one| way.message(one));
+        let messages = messages.iter().map(|body| way.message(body));
         let messages: Arc<[Message]> = messages.collect::<Result<_, _>>().map_err(PyValueError::new_err)?;
         Ok(Self { runtime, way, messages })
     }
 
-    /// `(code, said, answer)` of one message, asked once; code and answer are None where nothing came.
-    fn ask<'py>(&self, py: Python<'py>, message: usize, wait_ms: u64) -> PyResult<Told<'py>> {
+    /// `(code, message, answer)` of one message, sent once; code and answer are None if no reply arrived.
+    fn ask<'py>(&self, py: Python<'py>, message: usize, wait_ms: u64) -> PyResult<AnswerTuple<'py>> {
         let sent = self.messages.get(message).cloned().ok_or_else(|| PyIndexError::new_err(message))?;
         let wait = Duration::from_millis(wait_ms);
         Ok(answer(py, py.detach(|| self.runtime.block_on(self.way.call(message, sent, None, wait)))))
     }
 
-    /// The same of other messages, all sent at once, in their order; returns when the last is answered.
+    /// Like `ask` for other messages, all sent at once, in their order; returns when the last is answered.
     fn ask_all<'py>(
         &self,
         py: Python<'py>,
         messages: Vec<PyBackedBytes>,
         wait_ms: u64,
-    ) -> PyResult<Vec<Told<'py>>> {
-        let sent = messages.iter().map(|one| self.way.message(one));
+    ) -> PyResult<Vec<AnswerTuple<'py>>> {
+        let sent = messages.iter().map(|body| self.way.message(body));
         let sent: Vec<Message> = sent.collect::<Result<_, _>>().map_err(PyValueError::new_err)?;
         let wait = Duration::from_millis(wait_ms);
         let answered = py.detach(|| self.runtime.block_on(self.way.call_all(sent, wait)));
-        Ok(answered.into_iter().map(|one| answer(py, one)).collect())
+        Ok(answered.into_iter().map(|result| answer(py, result)).collect())
     }
 
-    /// `amount` is a rate, or a number of callers; `times` are `(seconds, warmup_ms, deadline_ms, answer_wait_ms_max)`.
+    /// `amount` is a rate, or a number of callers; `times` is `(seconds, warmup_ms, deadline_ms,
+    /// answer_wait_ms_max)`.
     fn start(
         &self,
         py: Python<'_>,
@@ -187,47 +189,50 @@ impl NativeRun {
         (due, ok, failed, outstanding)
     }
 
-    /// What came of it, once it has ended.
+    /// The result, once the run has ended.
     fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        self.run.outcome().map(|(seconds, tally)| told(py, seconds, &tally)).transpose()
+        self.run.outcome().map(|(seconds, tally)| outcome_of(py, seconds, &tally)).transpose()
     }
 }
 
-fn told<'py>(py: Python<'py>, seconds: f64, tally: &Tally) -> PyResult<Bound<'py, PyDict>> {
-    let found = PyDict::new(py);
-    found.set_item("seconds", seconds)?;
-    found.set_item("warmup", tally.warmup)?;
-    found.set_item("due", tally.due)?;
-    found.set_item("ok", tally.ok())?;
-    found.set_item("in_time", tally.in_time)?;
-    found.set_item("overrun", tally.overrun)?;
-    found.set_item("unanswered", tally.unanswered)?;
-    found.set_item("answer_bytes", tally.answer_bytes)?;
-    let (refused, said) = (PyDict::new(py), PyDict::new(py));
+fn outcome_of<'py>(py: Python<'py>, seconds: f64, tally: &Tally) -> PyResult<Bound<'py, PyDict>> {
+    let outcome = PyDict::new(py);
+    outcome.set_item("seconds", seconds)?;
+    outcome.set_item("warmup", tally.warmup)?;
+    outcome.set_item("due", tally.due)?;
+    outcome.set_item("ok", tally.ok())?;
+    outcome.set_item("in_time", tally.in_time)?;
+    outcome.set_item("overrun", tally.overrun)?;
+    outcome.set_item("unanswered", tally.unanswered)?;
+    outcome.set_item("answer_bytes", tally.answer_bytes)?;
+    let (refused, messages) = (PyDict::new(py), PyDict::new(py));
     for (at, name) in CODES.iter().enumerate().skip(Code::Ok as usize + 1) {
         if tally.codes[at] > 0 {
             refused.set_item(name, tally.codes[at])?;
-            said.set_item(name, &tally.said[at])?;
+            messages.set_item(name, &tally.said[at])?;
         }
     }
-    found.set_item("refused", refused)?;
-    found.set_item("said", said)?;
-    found.set_item("latency_ns", quantiles(py, &tally.latency)?)?;
-    found.set_item("lag_ns", quantiles(py, &tally.lag)?)?;
-    let line: Vec<_> =
-        tally.seconds.iter().map(|one| (one.due, one.latency.count(), one.latency.quantile(0.99))).collect();
-    found.set_item("time_line", line)?;
-    Ok(found)
+    outcome.set_item("refused", refused)?;
+    outcome.set_item("said", messages)?;
+    outcome.set_item("latency_ns", quantiles(py, &tally.latency)?)?;
+    outcome.set_item("lag_ns", quantiles(py, &tally.lag)?)?;
+    let line: Vec<_> = tally
+        .seconds
+        .iter()
+        .map(|second| (second.due, second.latency.count(), second.latency.quantile(0.99)))
+        .collect();
+    outcome.set_item("time_line", line)?;
+    Ok(outcome)
 }
 
-fn quantiles<'py>(py: Python<'py>, of: &Histogram) -> PyResult<Bound<'py, PyDict>> {
-    let found = PyDict::new(py);
-    found.set_item("mean", of.mean())?;
+fn quantiles<'py>(py: Python<'py>, histogram: &Histogram) -> PyResult<Bound<'py, PyDict>> {
+    let values = PyDict::new(py);
+    values.set_item("mean", histogram.mean())?;
     for (name, share) in QUANTILES {
-        found.set_item(name, of.quantile(share))?;
+        values.set_item(name, histogram.quantile(share))?;
     }
-    found.set_item("max", of.quantile(1.0))?;
-    Ok(found)
+    values.set_item("max", histogram.quantile(1.0))?;
+    Ok(values)
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

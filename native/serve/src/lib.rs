@@ -1,4 +1,5 @@
-//! The front end of a serving node: requests of many callers, decoded, merged into TensorBatches, answered. No Python.
+//! The front end of a serving node: decodes requests, merges them into TensorBatches, and encodes
+//! answers. Contains no Python.
 
 pub mod answer;
 mod columns;
@@ -10,7 +11,6 @@ pub mod impression_log;
 pub mod inputs;
 pub mod ladder;
 pub mod layout;
-pub mod load;
 pub mod measures;
 pub mod node;
 pub mod protocol;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::{SendResponse, handshake};
 use http::{HeaderMap, HeaderValue, Request, Response};
-use streamlearn_serve::load::{
+use streamlearn_load::{
     Arrivals, Calls, CallsSettings, METHOD, Message, Pace, Plan, Run, Shape, Tally,
 };
 use tokio::net::{TcpListener, TcpStream};

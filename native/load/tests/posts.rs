@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use streamlearn_serve::load::{
+use streamlearn_load::{
     Answered, Arrivals, CallsSettings, Message, Pace, Plan, Posts, Run, Shape, Tally, Way,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
