@@ -1,30 +1,17 @@
-//! The hashes that choose: which negatives are kept, which requests are logged. They are stated in
-//! docs/internals/join.md and never change, so that a replay chooses the same.
+//! The sampling hashes of the join: which negatives are kept. docs/internals/join.md specifies
+//! them; they never change, so that a replay makes the same choices.
 
 use streamlearn_wire::keys::{key_of_bytes, slot_salt};
 
-/// Below which hash a share of all hashes lies; None: all of them.
-pub fn share_threshold(share: f64) -> Option<u64> {
-    // 2^64 as a float is exact; what is less than 1 of it fits.
-    (share < 1.0).then(|| (share.max(0.0) * 18_446_744_073_709_551_616.0) as u64)
-}
+pub use streamlearn_wire::sampling::{is_logged, share_threshold};
 
-/// The seed of the hash that says whether a request is logged.
-fn logged_salt() -> u64 {
-    slot_salt("streamlearn.logged")
-}
-
-/// The seed of the hash that finds a request in memory: not that of lots, which are a part of all hashes.
+/// The seed of the hash that finds a request in memory. It differs from that of lots, since a lot has only
+/// part of those hashes.
 pub(crate) fn place_salt() -> u64 {
     slot_salt("streamlearn.join")
 }
 
-/// Whether a request is among the share of requests that serving logs.
-pub fn is_logged(request_id: &[u8], share: f64) -> bool {
-    share_threshold(share).is_none_or(|below| key_of_bytes(request_id, logged_salt()) < below)
-}
-
-/// Where an item was shown: partition and offset of the record, index of the item within the record.
+/// Identity of a shown item: partition and offset of the record, index of the item in the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Identity {
     pub partition: i32,
@@ -32,7 +19,7 @@ pub(crate) struct Identity {
     pub item: u32,
 }
 
-/// Whether the negative of an identity is kept for a label of this salt.
+/// Whether a label with this salt keeps the negative of an identity.
 pub fn is_kept(partition: i32, offset: i64, item: u32, salt: u64, below: Option<u64>) -> bool {
     let Some(below) = below else { return true };
     let mut bytes = [0; 16];
@@ -65,7 +52,7 @@ mod tests {
 
     #[test]
     fn the_hash_of_an_identity_is_xxh3_of_its_16_bytes() {
-        // Held here because a change would choose other negatives on replay.
+        // Pinned because a change would select other negatives on replay.
         let bytes = [1, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0];
         let hash = key_of_bytes(&bytes, 5);
         assert!(is_kept(1, 77, 9, 5, Some(hash + 1)) && !is_kept(1, 77, 9, 5, Some(hash)));

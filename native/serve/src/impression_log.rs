@@ -1,4 +1,5 @@
-//! Shown: answered requests on their way to be impressions. Noting one takes no time; writing them is somebody's thread.
+//! The impression log: answered requests that wait to be encoded as impressions. Adding one is
+//! cheap; another thread encodes them.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,86 +7,84 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use serde_json::Value;
-use streamlearn_wire::keys::{key_of_bytes, slot_salt};
+use streamlearn_wire::sampling::is_logged;
 
 use crate::answer::Answer;
-use crate::impression::{Impression, Seen};
-use crate::protocol::{Came, Naming, read};
+use crate::impression::{Impression, ImpressionParts};
+use crate::protocol::{Naming, RequestFormat, read};
 use crate::request::Request;
 
-/// What a note takes beside its bytes: itself, and its place.
+/// The memory of a note without its bytes.
 const NOTE_BYTES: usize = 256;
-/// Bytes that are taken at once, but for a first note that is larger.
+/// The maximum size of a batch, except for a first note that is larger.
 const BATCH_BYTES: usize = 4 << 20;
-/// What requests are chosen by: their ids' hashes, seeded with this name's.
-const CHOSEN_BY: &str = "impressions";
 
-/// Which requests are written, and how many may wait for it.
+/// Which requests are logged, and how many may wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ShownLimits {
-    /// The share of requests.
+    /// The share of requests to log.
     pub share: f64,
-    /// Requests that wait.
+    /// The maximum number of waiting requests.
     pub events_max: usize,
-    /// Bytes of them.
+    /// The maximum of their bytes.
     pub bytes_max: usize,
 }
 
-/// How many are taken at once, and how large an event may be.
+/// Bounds of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
-    /// Events.
+    /// The maximum number of events.
     pub events_max: usize,
-    /// Bytes of an event.
+    /// The maximum size of an event.
     pub event_bytes_max: usize,
-    /// How long the first may wait for others.
+    /// How long the first event may wait for others.
     pub linger: Duration,
 }
 
-/// Events one after another, as the Producer's are.
+/// Encoded events, in the layout of the producer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Events {
-    /// Their bytes.
+    /// The events' bytes.
     pub buffer: Vec<u8>,
-    /// Where each begins, and where the last ends.
+    /// The offset of each event, and the end of the last.
     pub offsets: Vec<i64>,
-    /// How many items each shows.
+    /// The number of items of each event.
     pub items: Vec<i32>,
-    /// The bytes of their requests' ids.
+    /// The bytes of the requests' ids.
     pub ids: Vec<u8>,
-    /// Where each id begins, and where the last ends.
+    /// The offset of each id, and the end of the last.
     pub ids_at: Vec<i32>,
-    /// When each was shown.
+    /// The time of each event.
     pub at_ms: Vec<i64>,
 }
 
-/// How much there is to do, and what became of requests.
+/// Counters of the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShownFigures {
-    /// Events that wait.
+    /// Waiting requests.
     pub waiting: usize,
     /// Their bytes.
     pub waiting_bytes: usize,
-    /// Requests that were noted ever.
+    /// Requests added so far.
     pub noted: u64,
-    /// Requests that were not, because too much waited.
+    /// Requests dropped because a bound was reached.
     pub dropped: u64,
-    /// Requests that no event could be made of.
+    /// Requests that could not be encoded.
     pub refused: u64,
-    /// Why the last of them could not.
+    /// The error of the last one.
     pub said: String,
 }
 
-/// A request's bytes, until it is answered.
+/// A copy of a request's bytes, until it is answered.
 #[derive(Debug)]
-pub struct Kept {
-    came: Came,
+pub struct KeptRequest {
+    format: RequestFormat,
     bytes: Bytes,
 }
 
 #[derive(Debug)]
 struct Note {
-    came: Came,
+    format: RequestFormat,
     bytes: Bytes,
     id: Bytes,
     answer: Answer,
@@ -106,29 +105,30 @@ struct ImpressionQueue {
     is_open: bool,
 }
 
-/// Answered requests that wait to be written, and how they are.
+/// The queue of answered requests and the format of their events.
 #[derive(Debug)]
 pub struct Shown {
     naming: Naming,
     impression: Impression,
     limits: ShownLimits,
     queue: Mutex<ImpressionQueue>,
-    came: Condvar,
+    added: Condvar,
 }
 
 impl Shown {
-    /// Nothing yet. `described` is JSON: `{"prefix": [...], "user_segments", "item_segments", "items_max", "defaults": {}}`,
-    /// the bytes that events begin with, how many segments there are, bounds of an event, and slots' defaults by name.
+    /// Creates an empty log. `description` is JSON: `{"prefix": [...], "user_segments",
+    /// "item_segments", "items_max", "defaults": {}}` with the first bytes of events, the numbers
+    /// of segments, the bound of an event, and the defaults of slots by name.
     ///
     /// # Errors
-    /// When the description is none, or does not fit the names.
-    pub fn new(naming: &Naming, described: &str, limits: ShownLimits) -> Result<Self, String> {
-        let whole: Value = serde_json::from_str(described).map_err(|error| error.to_string())?;
-        let count = |name: &str| match whole[name].as_u64() {
+    /// If the description is invalid, or does not match the names.
+    pub fn new(naming: &Naming, description: &str, limits: ShownLimits) -> Result<Self, String> {
+        let document: Value = serde_json::from_str(description).map_err(|error| error.to_string())?;
+        let count = |name: &str| match document[name].as_u64() {
             Some(count) => Ok(count as usize),
             None => Err(format!("{name:?} is not a number")),
         };
-        let prefix = whole["prefix"].as_array().into_iter().flatten();
+        let prefix = document["prefix"].as_array().into_iter().flatten();
         let prefix = prefix.map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok()));
         let impression = Impression {
             prefix: prefix.collect::<Option<_>>().ok_or("\"prefix\" is not a list of bytes")?,
@@ -136,30 +136,31 @@ impl Shown {
             item_segments: count("item_segments")?,
             items_max: count("items_max")?,
         };
-        let naming = naming.plain(whole["defaults"].as_object().ok_or("\"defaults\" is not an object")?)?;
+        let naming =
+            naming.plain(document["defaults"].as_object().ok_or("\"defaults\" is not an object")?)?;
         let queue =
             ImpressionQueue { notes: VecDeque::new(), figures: ShownFigures::default(), is_open: true };
-        Ok(Self { naming, impression, limits, queue: Mutex::new(queue), came: Condvar::new() })
+        Ok(Self { naming, impression, limits, queue: Mutex::new(queue), added: Condvar::new() })
     }
 
-    /// Whether requests of an id are written: the same on every node.
+    /// Whether requests with this id are logged; all nodes and the join agree.
     pub fn chooses(&self, id: &[u8]) -> bool {
-        let hash = key_of_bytes(id, slot_salt(CHOSEN_BY));
-        self.limits.share >= 1.0 || (hash as f64) < self.limits.share * 2f64.powi(64)
+        is_logged(id, self.limits.share)
     }
 
-    /// Keep a request's bytes if it is to be written, once it is answered.
-    pub fn keep(&self, request: &Request, came: Came, bytes: &[u8]) -> Option<Kept> {
+    /// Copies a request's bytes if it is to be logged after its answer.
+    pub fn keep(&self, request: &Request, format: RequestFormat, bytes: &[u8]) -> Option<KeptRequest> {
         let shows_any = request.shown.as_ref().is_none_or(|shown| !shown.is_empty());
-        // A copy: the bytes may lie in a buffer that is much larger.
-        (shows_any && self.chooses(&request.id)).then(|| Kept { came, bytes: Bytes::copy_from_slice(bytes) })
+        // A copy, because the bytes may lie in a much larger buffer.
+        (shows_any && self.chooses(&request.id))
+            .then(|| KeptRequest { format, bytes: Bytes::copy_from_slice(bytes) })
     }
 
-    /// Note that a request was answered; where too much waits it is let go of and counted.
-    pub fn note(&self, kept: Kept, id: Bytes, answer: Answer) {
+    /// Adds an answered request; if a bound is reached, drops it and counts it.
+    pub fn note(&self, request: KeptRequest, id: Bytes, answer: Answer) {
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let (Kept { came, bytes }, at_ms) = (kept, at.as_millis() as i64);
-        let note = Note { came, bytes, id, answer, at_ms, since: Instant::now() };
+        let (KeptRequest { format, bytes }, at_ms) = (request, at.as_millis() as i64);
+        let note = Note { format, bytes, id, answer, at_ms, since: Instant::now() };
         let size = note.size();
         let (mut queue, limits) = (self.lock(), self.limits);
         let ShownFigures { waiting, waiting_bytes, .. } = queue.figures;
@@ -174,29 +175,29 @@ impl Shown {
         let is_first = queue.notes.len() == 1;
         drop(queue);
         if is_first {
-            self.came.notify_one();
+            self.added.notify_one();
         }
     }
 
-    /// The next events; None when there were none for so long, or there will be none.
+    /// Waits for the next events; returns `None` after the wait, or if the log is closed and empty.
     pub fn take(&self, wait: Duration, batch: &Batch) -> Option<Events> {
         let notes = self.due(Instant::now() + wait, batch);
         (!notes.is_empty()).then(|| self.events(&notes, batch.event_bytes_max))
     }
 
-    /// Take no more notes; what waits is given without delay.
+    /// Accepts no more requests; waiting ones are returned without delay.
     pub fn close(&self) {
         self.lock().is_open = false;
-        self.came.notify_all();
+        self.added.notify_all();
     }
 
-    /// How much there is to do.
+    /// Returns the counters.
     pub fn figures(&self) -> ShownFigures {
         self.lock().figures.clone()
     }
 
-    /// Notes that are due: as many as may be taken, or the first has waited for others.
-    fn due(&self, until: Instant, batch: &Batch) -> Vec<Note> {
+    /// Waits for due notes: a full batch, or notes whose first one has waited for `linger`.
+    fn due(&self, deadline: Instant, batch: &Batch) -> Vec<Note> {
         let mut queue = self.lock();
         loop {
             let now = Instant::now();
@@ -211,16 +212,16 @@ impl Shown {
                     is_first || bytes <= BATCH_BYTES
                 });
                 let count = fit.count();
-                let taken: Vec<Note> = queue.notes.drain(..count).collect();
-                queue.figures.waiting -= taken.len();
-                queue.figures.waiting_bytes -= taken.iter().map(Note::size).sum::<usize>();
-                return taken;
+                let notes: Vec<Note> = queue.notes.drain(..count).collect();
+                queue.figures.waiting -= notes.len();
+                queue.figures.waiting_bytes -= notes.iter().map(Note::size).sum::<usize>();
+                return notes;
             }
-            if until <= now || (!queue.is_open && queue.notes.is_empty()) {
+            if deadline <= now || (!queue.is_open && queue.notes.is_empty()) {
                 return Vec::new();
             }
-            let wait = first.map_or(until, |due| due.min(until)) - now;
-            queue = self.came.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0;
+            let wait = first.map_or(deadline, |due| due.min(deadline)) - now;
+            queue = self.added.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -233,18 +234,18 @@ impl Shown {
                     let size = events.buffer.len() - begin;
                     events.buffer.truncate(begin);
                     self.refuse(format!(
-                        "an impression of {size} bytes, and a record takes {event_bytes_max}"
+                        "an impression has {size} bytes, a record holds at most {event_bytes_max}"
                     ));
                 }
                 Ok(items) => {
                     events.offsets.push(events.buffer.len() as i64);
                     events.items.push(items as i32);
                     events.ids.extend_from_slice(&note.id);
-                    // A batch is far smaller than what offsets count.
+                    // A batch is far smaller than i32::MAX.
                     events.ids_at.push(events.ids.len() as i32);
                     events.at_ms.push(note.at_ms);
                 }
-                Err(said) => self.refuse(said),
+                Err(error) => self.refuse(error),
             }
         }
         events
@@ -255,16 +256,17 @@ impl Shown {
         if let Some(mut texts) = keys.texts() {
             texts.forget();
         }
-        let request = read(note.came, &note.bytes, &self.naming).map_err(|refusal| refusal.to_string())?;
-        let texts = keys.texts().ok_or("its values are hashed")?;
+        let request = read(note.format, &note.bytes, &self.naming).map_err(|refusal| refusal.to_string())?;
+        let texts = keys.texts().ok_or("the values are hashed")?;
         let Note { id, answer, at_ms, .. } = note;
-        self.impression.write(&Seen { id, at_ms: *at_ms, request: &request, texts: &texts, answer }, out)
+        self.impression
+            .write(&ImpressionParts { id, at_ms: *at_ms, request: &request, texts: &texts, answer }, out)
     }
 
-    fn refuse(&self, said: String) {
+    fn refuse(&self, error: String) {
         let mut queue = self.lock();
         queue.figures.refused += 1;
-        queue.figures.said = said;
+        queue.figures.said = error;
     }
 
     fn lock(&self) -> MutexGuard<'_, ImpressionQueue> {

@@ -1,4 +1,5 @@
-//! What was shown: events as their schema says, chosen by their ids, and never more of them than may wait.
+//! The impression log: events match their schema, are selected by request id, and stay within the
+//! queue's bounds.
 
 #[path = "rig/asks.rs"]
 #[allow(dead_code)]
@@ -11,13 +12,13 @@ use prost::Message;
 use streamlearn_serve::answer::Answer;
 use streamlearn_serve::impression_log::{Batch, Shown, ShownLimits};
 use streamlearn_serve::inputs::Limits;
-use streamlearn_serve::protocol::{Came, Naming, Said, decode, every_kind};
+use streamlearn_serve::protocol::{CallerOptions, Naming, RequestFormat, decode, every_kind};
 use streamlearn_wire::avro::{Column, Decoder, Limits as ReadLimits, Plan};
 
 const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 1 << 20 };
 const ALL: ShownLimits = ShownLimits { share: 1.0, events_max: 100, bytes_max: 1 << 20 };
 const BATCH: Batch = Batch { events_max: 100, event_bytes_max: 1 << 16, linger: Duration::ZERO };
-const DESCRIBED: &str = r#"{"prefix": [7, 8], "user_segments": 1, "item_segments": 2, "items_max": 5,
+const DESCRIPTION: &str = r#"{"prefix": [7, 8], "user_segments": 1, "item_segments": 2, "items_max": 5,
     "defaults": {"user_word": "Größe", "item_word": ""}}"#;
 
 fn naming() -> Naming {
@@ -25,7 +26,7 @@ fn naming() -> Naming {
 }
 
 fn shown(limits: ShownLimits) -> Shown {
-    Shown::new(&naming(), DESCRIBED, limits).unwrap()
+    Shown::new(&naming(), DESCRIPTION, limits).unwrap()
 }
 
 fn field(name: &str, kind: &str) -> String {
@@ -67,7 +68,7 @@ fn schema() -> String {
     record("Impression", &fields.join(","))
 }
 
-/// The columns of events, by name.
+/// The columns of the logged events, by name.
 fn columns(shown: &Shown) -> Vec<(String, Column)> {
     let events = shown.take(Duration::ZERO, &BATCH).unwrap();
     let schema = schema();
@@ -85,17 +86,17 @@ fn columns(shown: &Shown) -> Vec<(String, Column)> {
 }
 
 fn of<'a>(columns: &'a [(String, Column)], name: &str) -> &'a Column {
-    &columns.iter().find(|(one, _)| one == name).unwrap().1
+    &columns.iter().find(|(column_name, _)| column_name == name).unwrap().1
 }
 
-/// Have a request answered with logits that count up.
+/// Logs a request answered with ascending logits.
 fn answer(shown: &Shown, ask: &InferAsk) {
     let bytes = ask.encode_to_vec();
-    let (request, form) = decode(&bytes, &naming(), Said::default()).unwrap();
-    if let Some(kept) = shown.keep(&request, Came::Grpc, &bytes) {
+    let (request, form) = decode(&bytes, &naming(), CallerOptions::default()).unwrap();
+    if let Some(request_copy) = shown.keep(&request, RequestFormat::Grpc, &bytes) {
         let scores =
             (0..2 * request.candidates).map(|at| if at == 3 { f32::NAN } else { at as f32 }).collect();
-        shown.note(kept, form.id, Answer { version: 18, scores, degraded: None });
+        shown.note(request_copy, form.id, Answer { version: 18, scores, degraded: None });
     }
 }
 
@@ -113,8 +114,8 @@ fn an_event_holds_what_was_given_and_the_defaults_of_what_was_not() {
     inputs.push(("item_likes.weights", vec![3, 1], Data::Fp64(vec![0.5, 0.25, 2.0])));
     inputs.push(("item_word", vec![3], Data::texts(&["x", "", "yz"])));
     for is_raw in [true, false] {
-        let wanted = with_parameter(ask(&inputs, is_raw), "shown", Choice::Text("2,1".to_owned()));
-        answer(&shown, &InferAsk { id: "q7".to_owned(), ..wanted });
+        let request = with_parameter(ask(&inputs, is_raw), "shown", Choice::Text("2,1".to_owned()));
+        answer(&shown, &InferAsk { id: "q7".to_owned(), ..request });
         let columns = columns(&shown);
         let of = |name: &str| of(&columns, name);
         assert_eq!(*of("request_id"), Column::U8(b"q7".to_vec()));
@@ -123,7 +124,7 @@ fn an_event_holds_what_was_given_and_the_defaults_of_what_was_not() {
         assert_eq!(*of("user.user_id"), Column::I64(vec![5]));
         assert_eq!(*of("user.user_word"), Column::U8("Größe".into()));
         assert_eq!(*of("user.user_tags"), Column::U8("aö".into()));
-        // Of a history what is looked at.
+        // The values of a history that the model reads.
         assert_eq!(*of("user.user_seen"), Column::I64(vec![2, 3, 4]));
         assert_eq!(*of("user.user_seen_where"), Column::U8(b"qrs".to_vec()));
         assert_eq!(*of("user.user_age"), Column::F32(vec![0.5]));
@@ -133,7 +134,7 @@ fn an_event_holds_what_was_given_and_the_defaults_of_what_was_not() {
         assert_eq!(*of("items.item_word"), Column::U8(b"yz".to_vec()));
         assert_eq!(*of("items.item_likes"), Column::I64(vec![6, 5]));
         assert_eq!(*of("items.item_likes_weights"), Column::F32(vec![2.0, 0.25]));
-        // What is no number is no score.
+        // NaN is not a score.
         assert_eq!(*of("items.served_score_like?"), Column::U8(vec![1, 0]));
         let score = |logit: f32| 1.0 / (1.0 + (-logit).exp());
         assert_eq!(*of("items.served_score_click"), Column::F32(vec![score(4.0), score(2.0)]));
@@ -174,13 +175,18 @@ fn what_no_reader_would_take_is_counted_and_leaves_no_trace() {
 #[test]
 fn requests_are_chosen_by_their_ids_alone() {
     let (third, all) = (shown(ShownLimits { share: 0.3, ..ALL }), shown(ALL));
-    let again = shown(ShownLimits { share: 0.3, ..ALL });
+    let same_share = shown(ShownLimits { share: 0.3, ..ALL });
     let half = shown(ShownLimits { share: 0.5, ..ALL });
     let ids: Vec<String> = (0..2_000).map(|at| format!("request {at}")).collect();
-    let chosen = |shown: &Shown| ids.iter().filter(|id| shown.chooses(id.as_bytes())).count();
-    assert!((500..700).contains(&chosen(&third)), "{}", chosen(&third));
-    assert_eq!((chosen(&again), chosen(&all)), (chosen(&third), 2_000));
-    // A larger share has all that a smaller one has.
+    let selected = |shown: &Shown| ids.iter().filter(|id| shown.chooses(id.as_bytes())).count();
+    assert!((500..700).contains(&selected(&third)), "{}", selected(&third));
+    assert_eq!((selected(&same_share), selected(&all)), (selected(&third), 2_000));
+    // The join drops the actions on requests that it takes for unlogged, so it must make the same choice.
+    let joined = |id: &&String| streamlearn_join::is_logged(id.as_bytes(), 0.3);
+    assert_eq!(ids.iter().filter(joined).collect::<Vec<_>>(), {
+        ids.iter().filter(|id| third.chooses(id.as_bytes())).collect::<Vec<_>>()
+    });
+    // A larger share includes all of a smaller one.
     assert!(ids.iter().all(|id| !third.chooses(id.as_bytes()) || half.chooses(id.as_bytes())));
 }
 
@@ -193,7 +199,7 @@ fn the_first_waits_for_others_and_what_is_left_is_given_at_once_when_it_ends() {
     let full = Batch { events_max: 1, ..patient };
     assert_eq!(shown.take(Duration::from_secs(30), &full).unwrap().items, [3]);
     answer(&shown, &named("b"));
-    let begun = Instant::now();
+    let started = Instant::now();
     std::thread::scope(|scope| {
         let taker = scope.spawn(|| shown.take(Duration::from_secs(30), &patient));
         shown.close();
@@ -201,5 +207,5 @@ fn the_first_waits_for_others_and_what_is_left_is_given_at_once_when_it_ends() {
     });
     answer(&shown, &named("c"));
     assert_eq!((shown.take(Duration::from_secs(30), &patient), shown.figures().dropped), (None, 1));
-    assert!(begun.elapsed() < Duration::from_secs(25));
+    assert!(started.elapsed() < Duration::from_secs(25));
 }

@@ -1,4 +1,4 @@
-//! What crosses a boundary, byte by byte: key hashes, checksums, log frames, Avro columns. No I/O, no Python.
+//! Boundary formats, byte by byte: key hashes, checksums, log frames, Avro columns. No I/O, no Python.
 
 pub mod avro;
 pub mod checksum;
@@ -6,4 +6,5 @@ pub mod frame;
 pub mod keys;
 pub mod offsets;
 pub mod partitioner;
+pub mod sampling;
 pub mod spans;
