@@ -6,7 +6,6 @@ import ast
 import copy
 import re
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 import pytest
@@ -174,8 +173,10 @@ def test_every_setting_is_listed_with_its_type_and_default() -> None:
 
 def test_booleans_are_named_too() -> None:
     class Switch(msgspec.Struct):
-        on: Annotated[bool, msgspec.Meta(description="On.")] = False
-        name: Annotated[str, msgspec.Meta(description="A name.")] = ""
+        on: bool = False
+        """On."""
+        name: str = ""
+        """A name."""
 
     assert [(field.type, field.description) for field in fields_of(Switch)] == [
         ("bool", "On."),
