@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 MODEL = RUSTFLAGS="--cfg model" cargo test --quiet --profile model -p streamlearn-table --lib model::
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
-.PHONY: help setup services fetch test chaos chaos-parts fuzz fuzz-corpora model check bench peers demo demo-real format lock clean
+.PHONY: help setup services fetch test test-quick chaos chaos-parts fuzz fuzz-corpora model check bench peers demo demo-real format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,10 +57,13 @@ test: setup fetch ## every test, on real services where they can be had (with CI
 	  $(RUN) -m tools.run_tests $(PYTEST) && \
 	  echo "ok: make test, $$(($$(date +%s) - begin)) seconds"
 
-chaos: setup fetch ## the whole loop under load for 20 minutes, struck by chance: kills, stops, damage, rollbacks; CHAOS="--minutes N --seed N --real"
+test-quick: setup ## the tests that need no service and take less than half a second, for the edit loop
+	@begin=$$(date +%s); $(RUN) -m tools.run_tests --quick -q $(PYTEST) && echo "ok: make test-quick, $$(($$(date +%s) - begin)) seconds"
+
+chaos: setup fetch ## the whole loop under load for 20 minutes with random faults: kills, stops, damage, rollbacks; CHAOS="--minutes N --seed N --real"
 	@$(RUN) -m tools.chaos $(CHAOS)
 
-chaos-parts: setup fetch ## the parts' tests by chance for long: more kills, more lives, EXAMPLES_TIMES (20) as many examples; about an hour
+chaos-parts: setup fetch ## the random tests of the parts for about an hour: more kills, more processes, EXAMPLES_TIMES (20) times the examples
 	@CHAOS_KILLS=$${CHAOS_KILLS:-1000} INGEST_KILLS=$${INGEST_KILLS:-60} TRAINER_KILLS=$${TRAINER_KILLS:-60} \
 	  KUAIRAND_DAYS=$${KUAIRAND_DAYS:-7} AWAY_S=$${AWAY_S:-60} \
 	  LIFE_SEEDS=$${LIFE_SEEDS:-30} LIFE_VERSIONS=$${LIFE_VERSIONS:-200} EXAMPLES_TIMES=$${EXAMPLES_TIMES:-20} \

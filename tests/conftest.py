@@ -47,6 +47,8 @@ _MARKERS = {
     "own_flink": "flink",
     "own_flink_cluster": "flink",
 }
+# Written by `python -m tools.run_tests --write-slow`.
+_SLOW = Path(__file__).parent / "slow.txt"
 _USED = pytest.StashKey[list[str]]()
 _Had = TypeVar("_Had")
 
@@ -71,8 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by the services it asks for, before `-m` is looked at."""
+    """Mark slow tests, and each test by the services that it uses, before pytest applies `-m`."""
+    slow = set(_SLOW.read_text().split())
     for item in items:
+        if item.nodeid.partition("[")[0] in slow:
+            item.add_marker("slow")
         for marker in {_MARKERS[name] for name in getattr(item, "fixturenames", ()) if name in _MARKERS}:
             item.add_marker(marker)
 

@@ -1,6 +1,7 @@
-"""Run the tests in three processes side by side: most of them wait for a service, and a machine has two cores.
+"""Test runner: three pytest processes in parallel, because most tests wait for a service.
 
-Words on the command line go to all. With words that name tests, one process runs just those.
+All processes get the words of the command line. If the words name tests, one process runs only those. `--quick` leaves
+out the tests that need a service and those in `tests/slow.txt`; `--write-slow` writes that file after a run of all.
 """
 
 from __future__ import annotations
@@ -11,55 +12,73 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
-# Folders of tests that take about as long together as those of the other; a last process has the others, and files.
+# Folders whose tests take about the same time in total. The last process runs the other folders and the files.
 SHARES = (
     ("examples", "ingest", "publisher"),
     ("cli", "models", "native", "serving", "versions"),
 )
 _NO_TESTS = 5
+_QUICK = "not (slow or kafka or redis or prism or flink or chromium)"
+_SLOW_S = 0.5
 
 
 def shares(tests: Path) -> list[list[str]]:
-    """What each process runs, folders and files: nothing twice, and nothing left out."""
-    folders = sorted(one.name for one in tests.iterdir() if one.is_dir() and any(one.glob("test_*.py")))
-    files = sorted(one.name for one in tests.glob("test_*.py"))
-    named = [[name for name in folders if name in share] for share in SHARES]
-    rest = [name for name in folders if not any(name in share for share in SHARES)]
-    return [[f"{tests.name}/{name}" for name in one] for one in (*named, rest + files)]
+    """Return the folders and files that each process runs: each exactly once."""
+    folders = sorted(path.name for path in tests.iterdir() if path.is_dir() and any(path.glob("test_*.py")))
+    files = sorted(path.name for path in tests.glob("test_*.py"))
+    chosen = [[name for name in folders if name in share] for share in SHARES]
+    others = [name for name in folders if not any(name in share for share in SHARES)]
+    return [[f"{tests.name}/{name}" for name in names] for names in (*chosen, others + files)]
 
 
-def run_tests(words: Sequence[str]) -> int:
-    """Run all; what each process says comes when it and those before it have ended. Gives the worst status."""
+def slow_tests(report: Path) -> list[str]:
+    """Return the tests of a JUnit report that took more than half a second, without their parameters."""
+    slow = []
+    for case in ElementTree.parse(report).iter("testcase"):
+        if float(case.get("time", 0)) > _SLOW_S and case.get("classname"):
+            *folders, module, name = f"{case.get('classname')}.{case.get('name')}".partition("[")[0].split(".")
+            if module.startswith("Test"):  # a class in a module
+                folders, module, name = folders[:-1], folders[-1], f"{module}::{name}"
+            slow.append(f"{'/'.join([*folders, module])}.py::{name}")
+    return slow
+
+
+def run_tests(words: Sequence[str], *, write_slow: bool = False) -> int:
+    """Run the tests, print the output of one process after the other, and return the highest status."""
     if any(word.startswith("tests") for word in words):
         return subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, check=False).returncode
-    with ExitStack() as left:
-        folder = Path(left.enter_context(tempfile.TemporaryDirectory()))
-        # A report is written at the end of all: a test that ends its process leaves none, and perhaps a status of 0.
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        # pytest writes its report at the end. A test that ends the process leaves no report, and perhaps status 0.
         reports, running = [], []
         for number, share in enumerate(shares(ROOT / "tests")):
             reports.append(folder / f"{number}.xml")
-            # A cache of pytest's own is for one process.
+            # Only one process may use pytest's cache.
             cache = () if number == 0 else ("-p", "no:cacheprovider")
             command = [sys.executable, "-m", "pytest", f"--junitxml={reports[-1]}", *words, *cache, *share]
-            said = None if number == 0 else left.enter_context((folder / f"{number}.txt").open("w+b"))
+            output = None if number == 0 else stack.enter_context((folder / f"{number}.txt").open("w+b"))
             process = subprocess.Popen(
-                command, cwd=ROOT, stdout=said, stderr=None if said is None else subprocess.STDOUT
+                command, cwd=ROOT, stdout=output, stderr=None if output is None else subprocess.STDOUT
             )
-            left.callback(_end, process)
-            running.append((process, said))
+            stack.callback(_end, process)
+            running.append((process, output))
         statuses = []
-        for process, said in running:
+        for process, output in running:
             statuses.append(process.wait())
-            if said is not None:
-                said.seek(0)
+            if output is not None:
+                output.seek(0)
                 sys.stdout.flush()
-                sys.stdout.buffer.write(said.read())
+                sys.stdout.buffer.write(output.read())
                 sys.stdout.flush()
         if not all(report.exists() for report in reports):
-            print("error: a process of the tests ended before their end", file=sys.stderr)
+            print("error: a pytest process ended before it had run all of its tests", file=sys.stderr)
             return 1
+        if write_slow:
+            slow = sorted({name for report in reports for name in slow_tests(report)})
+            (ROOT / "tests" / "slow.txt").write_text("".join(f"{name}\n" for name in slow))
     if set(statuses) == {_NO_TESTS}:
         return _NO_TESTS
     return max(status if status != _NO_TESTS else 0 for status in statuses)
@@ -72,4 +91,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_tests(sys.argv[1:]))
+    arguments = sys.argv[1:]
+    flags = {flag for flag in ("--quick", "--write-slow") if flag in arguments}
+    words = [word for word in arguments if word not in flags] + (["-m", _QUICK] if "--quick" in flags else [])
+    sys.exit(run_tests(words, write_slow="--write-slow" in flags))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from itertools import chain
 from pathlib import Path
 
-from tools.run_tests import SHARES, shares
+from tools.run_tests import SHARES, shares, slow_tests
 
 TESTS = Path(__file__).parent.parent
 
@@ -18,3 +19,24 @@ def test_every_test_is_in_one_of_them() -> None:
     assert all(any(file == name or file.startswith(f"{name}/") for name in named) for file in files)
     for share, own in zip(SHARES, found, strict=False):
         assert {f"tests/{name}" for name in share} == set(own)
+
+
+def test_each_slow_test_exists() -> None:
+    for test in (TESTS / "slow.txt").read_text().split():
+        file, name = test.split("::")[:2]
+        nodes = ast.parse((TESTS.parent / file).read_text()).body
+        functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        variables = {ast.unparse(node.targets[0]) for node in nodes if isinstance(node, ast.Assign)}
+        assert name in functions | variables, test
+
+
+def test_slow_tests_are_read_from_reports(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    cases = (
+        ("tests.cli.test_a", "test_x[1.5-b]", 0.6),
+        ("tests.cli.test_a.TestMachine", "runTest", 2.0),
+        ("tests.test_b", "test_y", 0.4),
+    )
+    lines = "".join(f'<testcase classname="{module}" name="{name}" time="{time}"/>' for module, name, time in cases)
+    report.write_text(f"<testsuites><testsuite>{lines}</testsuite></testsuites>")
+    assert slow_tests(report) == ["tests/cli/test_a.py::test_x", "tests/cli/test_a.py::TestMachine::runTest"]
