@@ -16,8 +16,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.errors import PositionLost
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.testing import ManualClock, memory_topic
-from streamlearn.topics import Position, Records, Topic, TopicSettings
-from streamlearn.topics.memory import _MemoryReader
+from streamlearn.topics import Position, Reader, Records, Topic, TopicSettings
 from streamlearn.trainer.intake.extract import rows_of
 from streamlearn.trainer.learning_loop import LearnedStep
 from streamlearn.trainer.trainer import Trainer, TrainReport
@@ -183,19 +182,21 @@ def test_a_request_to_go_back_to_before_an_unclean_election_is_refused_and_train
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch, diverged = 3, False
-    read, check = _MemoryReader._read, _MemoryReader.check
+    with shop.topic.reader() as reader:
+        memory_reader = type(reader)
+    read, check = memory_reader._read, memory_reader.check
 
-    def read_in_epoch(self: _MemoryReader, *words: Any) -> Records:
+    def read_in_epoch(self: Reader, *words: Any) -> Records:
         return replace(read(self, *words), leader_epochs=[(0, epoch)])
 
-    def check_epoch(self: _MemoryReader, position: Position) -> None:
+    def check_epoch(self: Reader, position: Position) -> None:
         if diverged and position.leader_epoch == 3:
             message = "the log parted at leader epoch 3"
             raise PositionLost(message, help="")
         check(self, position)
 
-    monkeypatch.setattr(_MemoryReader, "_read", read_in_epoch)
-    monkeypatch.setattr(_MemoryReader, "check", check_epoch)
+    monkeypatch.setattr(memory_reader, "_read", read_in_epoch)
+    monkeypatch.setattr(memory_reader, "check", check_epoch)
     shop.write(shop.messages[:4])
     shop.train()
     old = shop.version
