@@ -47,7 +47,7 @@ services: setup ## fetch Kafka, Redis, Prism and Flink into the cache, then run 
 	@$(RUN) -m tools.services up kafka redis
 
 fetch: setup
-	@$(RUN) -m tools.services fetch || [ $$? -eq 3 ] # 3: some cannot be had here, and it said which
+	@$(RUN) -m tools.services fetch || [ $$? -eq 3 ] # 3: some are not available here, as printed
 
 test: setup fetch ## every test, on real services where they can be had (with CI=1 a missing one fails)
 	@begin=$$(date +%s); \
@@ -108,7 +108,7 @@ format: setup ## format Python and Rust
 bench: setup fetch ## every benchmark, quickly; `python -m benchmarks NAME` measures one in full
 	@for name in wire table ps versions join ingest trainer learning freshness executables serving loop; do $(RUN) -m benchmarks $$name --quick; done
 
-peers: setup ## the environments of the benchmarks' peers, into the cache (about 9 GB); 3: some cannot be had here
+peers: setup ## the environments of the benchmarks' peers, into the cache (about 9 GB); 3: some are not available here
 	@$(RUN) -m benchmarks.peers build
 
 demo: ## the whole loop, no service needed; the time it says includes what setup took

@@ -1,4 +1,4 @@
-"""Executables: what scoring costs by shape, and what starting and compiling cost those who are scored meanwhile."""
+"""Executables: the cost of scoring by shape, of starting, and of compiling while requests are scored."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _PROCESS_S_MAX = 600
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Start one process with an empty cache, which measures all, and then others with what it left."""
+    """Measure everything in a process with an empty cache, and then starts with the cache that it filled."""
     result = Result("executables")
     with tempfile.TemporaryDirectory() as folder:
-        note("DIN, a history of 50 places, dim 16: compile a ladder, and measure it")
+        note("DIN, history of 50 items, dim 16: compile and measure a ladder")
         cold = _process(folder, "all")
         starts = []
         for _ in range(1 if quick else 3):
-            note("start again")
+            note("start with a full cache")
             starts.append(_process(folder, "start"))
-    warm = sorted(starts, key=lambda one: one["start_cpu_s"])[len(starts) // 2]
+    warm = sorted(starts, key=lambda start: start["start_cpu_s"])[len(starts) // 2]
     result.figures = {name: value for name, value in cold.items() if name not in _RATIOS}
     result.figures |= {f"again_{name}": value for name, value in warm.items()}
     result.ratios = {name: cold[name] for name in _RATIOS}
@@ -37,12 +37,12 @@ def run(quick: bool, note: Note) -> Result:
     return result
 
 
-def _process(folder: str, what: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.ours.streamlearn_executables", folder, what]
+def _process(folder: str, part: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.ours.streamlearn_executables", folder, part]
     bare = {name: value for name, value in os.environ.items() if name not in ("TF_XLA_FLAGS", "XLA_FLAGS")}
     done = subprocess.run(command, env=bare, capture_output=True, text=True, timeout=_PROCESS_S_MAX)
     if done.returncode:
-        message = f"a process that scores ended with status {done.returncode}: {done.stderr[-2_000:]}"
+        message = f"the scoring process ended with status {done.returncode}: {done.stderr[-2_000:]}"
         raise ServiceError(message)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures

@@ -1,8 +1,8 @@
-"""How much fresh versions are worth: the AUC of KuaiRand's clicks against how often versions are published.
+"""Freshness: the AUC of KuaiRand's clicks by the interval between versions.
 
 One model learns the week once, in the order of time. A row shown in an interval is predicted by weights that had
-learned all rows whose labels were known before the interval began: as serving would, were a version published then and
-there at once. All intervals are of the same one training, so that they differ in nothing but age.
+learned all rows whose labels were known before the interval began, as if a version had been published and served at
+that moment. All intervals use the same training run, so that they differ only in age.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.step import Piece, Step
 from streamlearn.versions import open_store
 
-__all__ = ["INTERVALS", "Fresh", "Predicted", "Predicts", "figures_of", "run", "scored"]
+__all__ = ["INTERVALS", "FreshModel", "Predictions", "Predictor", "figures_of", "run", "scored"]
 
 Note = Callable[[str], None]
 Int64s = npt.NDArray[np.int64]
@@ -46,23 +46,22 @@ INTERVALS = {
     "6h": 360 * _MINUTE_MS,
     "24h": _DAY_MS,
 }
-"""Event time between two versions, by what its figures are called. All are counted from midnight, China's time."""
+"""Event time between two versions, by the name in figures. Intervals start at midnight in China."""
 _FROZEN = "frozen"
-# The first whole day is 1.
+# Day 1 is the first whole day.
 _DAYS, _LEARNED_DAYS = (4, 6), 3
 _QUICK_DAYS, _QUICK_LEARNED_DAYS = (2, 2), 1
 _LEARN_ROWS, _SCORE_ROWS = 64, 1_024
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
-    """What was predicted of each row, by how often versions are published.
+class Predictions:
+    """The predictions of each row, by interval between versions.
 
     Attributes:
-        logits: float32[n, labels] by interval, and of the version after which nothing was learned; NaN where nothing
-            was predicted.
-        wall_s: How long it took.
-        cpu_s: Processor time of it, of all threads.
+        logits: float32[n, labels] by interval, and for the frozen version; NaN for rows without a prediction.
+        wall_s: Duration.
+        cpu_s: CPU time of all threads.
     """
 
     logits: Mapping[str, npt.NDArray[np.float32]]
@@ -70,23 +69,18 @@ class Predicted:
     cpu_s: float
 
 
-class Predicts(Protocol):
-    """What learns and predicts rows of a week, by their numbers."""
+class Predictor(Protocol):
+    """A model that learns and predicts rows of a week, by row number."""
 
     def learn(self, begin: int, end: int) -> None:
         """Learn rows."""
 
     def predict(self, begin: int, end: int, out: npt.NDArray[np.float32]) -> None:
-        """Predict rows by the weights of now, into the same places."""
+        """Predict rows with the current weights, into the same rows of `out`."""
 
 
-class Fresh:
-    """A model that learns and predicts rows of a week.
-
-    Args:
-        folder: The application.
-        week: Its rows.
-    """
+class FreshModel:
+    """The trainer's model as `Predictor`."""
 
     def __init__(self, folder: AppFolder, week: Week) -> None:
         app, settings = folder.app, folder.settings
@@ -95,21 +89,21 @@ class Fresh:
         options = declared_tables(app.features, settings.tables)
         client = PsClient.local(options, Shelf(open_store("file:///nowhere"), app.name), settings.ps)
         client.restore(Epoch(1), None)
-        self._few, self._many = (Rows(app, client, rows) for rows in (_LEARN_ROWS, _SCORE_ROWS))
+        self._learn_rows, self._score_rows = (Rows(app, client, rows) for rows in (_LEARN_ROWS, _SCORE_ROWS))
         self._all = np.uint32((1 << len(app.labels)) - 1)
 
     def learn(self, begin: int, end: int) -> None:
-        """Learn rows, in steps of some at most."""
+        """Learn rows, in steps of at most `_LEARN_ROWS`."""
         for at in range(begin, end, _LEARN_ROWS):
             columns = columns_of(self._step(at, min(at + _LEARN_ROWS, end)))
             scale = self._learner.rate_scale
-            learned = self._learner.learn(self._few.pack(columns))
+            learned = self._learner.learn(self._learn_rows.pack(columns))
             now_ms = int(self._week.settled_ms[min(at + _LEARN_ROWS, end) - 1])
-            self._few.push(columns, learned.gradients, now_ms, scale)
+            self._learn_rows.push(columns, learned.gradients, now_ms, scale)
 
     def predict(self, begin: int, end: int, out: npt.NDArray[np.float32]) -> None:
-        """Predict rows by the weights of now."""
-        size, rows = (_LEARN_ROWS, self._few) if end - begin <= _LEARN_ROWS else (_SCORE_ROWS, self._many)
+        """Predict rows with the current weights."""
+        size, rows = (_LEARN_ROWS, self._learn_rows) if end - begin <= _LEARN_ROWS else (_SCORE_ROWS, self._score_rows)
         for at in range(begin, end, size):
             until = min(at + size, end)
             out[at:until] = self._learner.score(rows.pack(columns_of(self._step(at, until))))
@@ -121,14 +115,14 @@ class Fresh:
         return Step(1, (piece,), Reached((), ()), len(rows))
 
 
-def scored(fresh: Predicts, week: Week, days: tuple[int, int], learned_days: int) -> Predicted:
-    """Learn the week up to the last day asked for, and predict those days.
+def scored(fresh: Predictor, week: Week, days: tuple[int, int], learned_days: int) -> Predictions:
+    """Learn the week up to the last of some days, and predict these days.
 
     Args:
-        fresh: What learns.
+        fresh: The model.
         week: The rows.
-        days: The first and the last day that are predicted; the first whole day is 1.
-        learned_days: The day after which the frozen version learns nothing.
+        days: The first and the last day to predict; day 1 is the first whole day.
+        learned_days: The day after which the frozen version stops learning.
     """
     begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
     labels = len(week.batch.labels)
@@ -145,11 +139,11 @@ def scored(fresh: Predicts, week: Week, days: tuple[int, int], learned_days: int
         for name, interval_ms in INTERVALS.items() if now_ms >= first_ms else ():
             if (now_ms + _ZONE_MS) % interval_ms == 0:
                 fresh.predict(*_shown(week, now_ms, now_ms + interval_ms), logits[name])
-    return Predicted(logits, time.perf_counter() - begun_s, time.process_time() - begun_cpu_s)
+    return Predictions(logits, time.perf_counter() - begun_s, time.process_time() - begun_cpu_s)
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Learn the week with each model; quickly two days of it, with one."""
+    """Learn the week with each model; if quick, two days with one model."""
     result = Result("freshness")
     folder = load_app(_EXAMPLE, [])
     week = read_week(folder)
@@ -157,20 +151,20 @@ def run(quick: bool, note: Note) -> Result:
     days, learned_days = (_QUICK_DAYS, _QUICK_LEARNED_DAYS) if quick else (_DAYS, _LEARNED_DAYS)
     for name in _MODELS[:1] if quick else _MODELS:
         chosen = replace(folder, app=replace(folder.app, model=f"model:{name}"))
-        found = scored(Fresh(chosen, week), week, days, learned_days)
-        note(f"{name}: {found.wall_s:.0f} s")
-        figures = figures_of(week, found, days) | {"wall_s": found.wall_s, "cpu_s": found.cpu_s}
+        predicted = scored(FreshModel(chosen, week), week, days, learned_days)
+        note(f"{name}: {predicted.wall_s:.0f} s")
+        figures = figures_of(week, predicted, days) | {"wall_s": predicted.wall_s, "cpu_s": predicted.cpu_s}
         result.figures |= {f"{name}.{figure}": value for figure, value in figures.items()}
     return result
 
 
-def figures_of(week: Week, found: Predicted, days: tuple[int, int]) -> dict[str, float]:
-    """The AUC of each label by interval, of the rows of some days, and what freshness adds to it."""
+def figures_of(week: Week, predicted: Predictions, days: tuple[int, int]) -> dict[str, float]:
+    """Return the AUC of each label by interval, for the rows of some days, and the gain by freshness."""
     begin, end = _shown(week, _day_begin_ms(week, days[0]), _day_begin_ms(week, days[1] + 1))
     figures = {}
     for number, label in enumerate(week.batch.labels):
         positive = label.value[begin:end] != 0
-        for name, logits in found.logits.items():
+        for name, logits in predicted.logits.items():
             chances = logits[begin:end, number].astype(np.float64)
             figures[f"{label.name}_auc_{name}"] = auc_of(chances, positive, np.ones(end - begin))
         figures[f"{label.name}_auc_gain"] = figures[f"{label.name}_auc_1min"] - figures[f"{label.name}_auc_{_FROZEN}"]
@@ -178,13 +172,13 @@ def figures_of(week: Week, found: Predicted, days: tuple[int, int]) -> dict[str,
 
 
 def _minutes(week: Week, end_ms: int) -> Iterator[int]:
-    """Every full minute from the first row on, and before the end."""
+    """Yield every full minute from the first row, before the end."""
     begin_ms = int(week.shown_ms[0]) // _MINUTE_MS * _MINUTE_MS
     yield from range(begin_ms, end_ms, _MINUTE_MS)
 
 
 def _day_begin_ms(week: Week, day: int) -> int:
-    """When a day begins, China's time; the week begins late on day 0."""
+    """Return the start of a day in China, in ms; the week begins late on day 0."""
     return (int(week.shown_ms[0]) + _ZONE_MS) // _DAY_MS * _DAY_MS + day * _DAY_MS - _ZONE_MS
 
 

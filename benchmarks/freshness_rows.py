@@ -1,6 +1,6 @@
-"""KuaiRand's week as samples in memory: each impression once, with the labels it ended with, in the order of time.
+"""KuaiRand's week as samples in memory: each impression once, with its final labels, in the order of time.
 
-What ingest makes of the replayed week, without topics and jobs; which rows there are is said by the example's files.
+They are the samples that ingest makes from the replayed week, without topics and jobs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Week:
     """All samples.
 
     Attributes:
-        batch: In the order they were shown.
-        shown_ms: int64[n], growing.
-        settled_ms: int64[n]. When the labels of each were known.
+        batch: The samples in the order of impressions.
+        shown_ms: int64[n], increasing.
+        settled_ms: int64[n]. Times at which the labels were known.
     """
 
     batch: SampleBatch
@@ -39,7 +39,7 @@ class Week:
 
 
 def read_week(folder: AppFolder) -> Week:
-    """The week of an application that has a history; a request that is logged again is dropped."""
+    """Return the week of an application with a history, without repeated requests."""
     (block,) = load_history(folder.folder, {}).blocks(_FOREVER_MS)
     shown, done = block.impressions, block.actions
     request = _texts(shown, "request_id")
@@ -76,22 +76,22 @@ def read_week(folder: AppFolder) -> Week:
 
 
 def _labels(folder: AppFolder, of: tuple[Any, Int64s], shown: Any, done: Any) -> tuple[LabelColumns, ...]:
-    """Each label of each row: whether its action was done about the item of the request."""
+    """Return the labels: whether the log has the label's action for the item of the request."""
     requests, rows = of
     item = folder.app.features.item_id
     pairs = _pairs(requests, np.asarray(shown[f"items.{item}"])[rows])
     actions, of_actions = _texts(done, "action"), _pairs(_texts(done, "request_id"), np.asarray(done["item_id"]))
     count = len(pairs)
-    found = []
+    columns = []
     for label in folder.app.labels:
         value = np.isin(pairs, of_actions[actions == label.action.encode()])
         ones = np.ones(count, np.float32)
-        found.append(
+        columns.append(
             LabelColumns(
                 label.name, value.astype(np.uint8), np.ones(count, np.uint8), ones, ones, np.full(count, np.nan, "f4")
             )
         )
-    return tuple(found)
+    return tuple(columns)
 
 
 def _pairs(requests: Any, items: Any) -> Any:
@@ -99,6 +99,6 @@ def _pairs(requests: Any, items: Any) -> Any:
 
 
 def _texts(columns: Any, name: str) -> Any:
-    """A column of texts as an array of bytes."""
+    """Return a column of texts as an array of bytes."""
     data, at = bytes(np.asarray(columns[name])), columns[f"{name}$"].tolist()
     return np.array([data[begin:end] for begin, end in pairwise(at)])

@@ -1,4 +1,4 @@
-"""Ingest as a whole: a broker's events to its samples, on Prism and on Flink; beside a pipeline of single events."""
+"""Ingest: a broker's events to samples, on Prism and on Flink, against a pipeline of single events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.join import measure_join
 from benchmarks.result import Result
-from benchmarks.streams.ingest_events import Written, history_of, write_events
+from benchmarks.streams.ingest_events import EventCounts, history_of, write_events
 from benchmarks.streams.ingest_place import Place, end_of, result_of, running
 from benchmarks.streams.ingest_samples import made_of, watch
 from streamlearn.apps import AppFolder
@@ -26,18 +26,18 @@ __all__ = ["run"]
 Note = Callable[[str], None]
 
 JOB_S_MAX, BEGIN_S_MAX = 600.0, 60.0
-# Event time is replayed: a history spans more than a window, so that requests are forgotten as fast as they come.
+# Event time is replayed. A history spans more than a window, so that requests expire as fast as they arrive.
 SPAN_S = 900
 LIVE_RATE = 20_000.0
-# On Flink what a reader left for later is taken up when a bundle ends, which a checkpoint makes sure of.
+# On Flink a reader continues delayed work only at the end of a bundle; a checkpoint ends bundles.
 FLINK_CHECKPOINT_S = 1
-# A live producer writes a block each 50 ms; an event is on the broker within twice that.
+# A live producer writes a block every 50 ms; an event is on the broker within twice that.
 LIVE_DISORDER_S = 0.2
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """How much is measured."""
+    """The sizes of a run."""
 
     events: int
     per_event_events: int
@@ -50,7 +50,7 @@ QUICK = _Sizes(events=150_000, per_event_events=3_000, live_s=14.0, live_warm_s=
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Measure jobs on a broker of this machine, and the join alone."""
+    """Measure jobs on a local broker, and the join alone."""
     result, sizes = Result("ingest"), QUICK if quick else FULL
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as name:
         folder = Path(name)
@@ -70,27 +70,27 @@ def run(quick: bool, note: Note) -> Result:
 
 
 class _Bench:
-    """Jobs on one broker."""
+    """The jobs on one broker."""
 
     def __init__(self, address: str, folder: Path, sizes: _Sizes, result: Result, note: Note) -> None:
         self._address, self._folder, self._sizes, self._result, self._note = address, folder, sizes, result, note
-        self._written: dict[str, Written] = {}
+        self._written: dict[str, EventCounts] = {}
         self._prism = [f"--prism_location={prism_path()}", "--prism_log_level=error"]
 
     def prism(self) -> None:
-        """The source alone, and whole jobs: events in packs, and one a record."""
+        """Measure the source alone and whole jobs, with packed events and with one event per record."""
         events = self._sizes.events
         for name, is_packed in (("packed", True), ("alone", False)):
             place = self._place(name, f"{name}-prism")
             self._write(name, place, events, is_packed=is_packed)
             figure = "prism_packed" if is_packed else "prism"
-            self._note(f"{figure}: reading and cutting")
+            self._note(f"{figure}: the source alone")
             self._source(name, f"{figure}_source_events_per_s")
             self._note(f"{figure}: whole jobs")
             self._whole(name, place, self._prism, f"{figure}_events_per_s")
 
     def flink(self) -> None:
-        """A whole job on a Flink of this machine, one event a record; without one it is not measured."""
+        """Measure a whole job on a local Flink, with one event per record. Without Flink, it is not measured."""
         try:
             server = FlinkJobServer.start(self._folder / "flink")
         except ServiceError as error:
@@ -99,24 +99,24 @@ class _Bench:
             return
         with server:
             self._note("flink: a whole job")
-            more = (
+            changes = (
                 "ingest.runner=flink",
                 f"ingest.job_endpoint={server.job_endpoint}",
                 f"ingest.artifact_endpoint={server.artifact_endpoint}",
                 f"ingest.checkpoint_s={FLINK_CHECKPOINT_S}",
             )
-            self._until_made("alone", self._place("alone", "alone-flink", more), "flink_events_per_s")
+            self._until_made("alone", self._place("alone", "alone-flink", changes), "flink_events_per_s")
 
     def per_event(self) -> None:
-        """The peer, on as many events as it does in a while."""
+        """Measure the peer, on fewer events, because it is slow."""
         self._note("per_event_beam: a pipeline of single events")
         place = self._place("few", "few-per-event")
         written = self._write("few", place, self._sizes.per_event_events, is_packed=False)
-        found = self._job("per_event", place, self._prism)
-        if found["rows"] < written.items:
-            message = f"the peer made {found['rows']:.0f} rows of {written.items} items"
-            raise ServiceError(message, help="it is no measure of anything: see benchmarks/per_event_beam.py")
-        rate = written.events / (found["last_s"] - found["begun_s"])
+        counts = self._job("per_event", place, self._prism)
+        if counts["rows"] < written.items:
+            message = f"the peer made {counts['rows']:.0f} rows of {written.items} items"
+            raise ServiceError(message, help="the peer's figure would be wrong: see benchmarks/per_event_beam.py")
+        rate = written.events / (counts["last_s"] - counts["begun_s"])
         self._result.figures["per_event_beam_events_per_s"] = rate
         for name in ("prism", "prism_packed"):
             ours = self._result.figures.get(f"{name}_events_per_s")
@@ -124,37 +124,37 @@ class _Bench:
                 self._result.ratios[f"{name}_to_per_event_beam"] = ours / rate
 
     def latency(self) -> None:
-        """Live traffic: from when a row is due until it can be read."""
+        """Measure live traffic: the time from when a row is due until it can be read."""
         self._note(f"latency: {LIVE_RATE:,.0f} events a second for {self._sizes.live_s:.0f} s")
-        # Idle lots report soon, so that it is known when the job has begun.
-        more = (f"ingest.out_of_orderness_s={LIVE_DISORDER_S}", "ingest.idle_s=0.5")
-        place, log = self._place("live", "live", more, time="wall"), self._folder / "live.log"
+        # Idle lots report soon, so that the beginning of the job is visible.
+        changes = (f"ingest.out_of_orderness_s={LIVE_DISORDER_S}", "ingest.idle_s=0.5")
+        place, log = self._place("live", "live", changes, time="wall"), self._folder / "live.log"
         live = place.words("ingest_live", str(place.folder.folder))
         live += ["--rate", str(LIVE_RATE), "--seconds", str(self._sizes.live_s)]
         job = [*place.words("ingest_job", "samples", str(place.folder.folder)), *self._prism]
         until_s = time.monotonic() + self._sizes.live_s + JOB_S_MAX
         with running(job, log) as ingest:
             if not _report_all_lots(place.folder, lambda: ingest.poll() is not None):
-                result_of(ingest, log, 1.0)  # which says what became of it
+                result_of(ingest, log, 1.0)  # raises with the reason
             with running(live, log) as producer:
                 arrivals = watch(place.folder, lambda: ingest.poll() is not None or time.monotonic() > until_s)
                 sent = result_of(producer, log, 1.0)
             result_of(ingest, log, 1.0)
         begin_ms = sent["begin_ms"] + 1_000 * self._sizes.live_warm_s
-        # The end mark settles everything at once: what is due then is no live row.
-        kept = (arrivals.settle_ms >= begin_ms) & (arrivals.settle_ms < sent["reached_ms"] - 1_000)
-        late_s = (arrivals.arrived_ms - arrivals.settle_ms)[kept] / 1_000
-        if not len(late_s):
+        # The end mark settles all remaining rows at once: they are not live.
+        is_live = (arrivals.settle_ms >= begin_ms) & (arrivals.settle_ms < sent["reached_ms"] - 1_000)
+        delay_s = (arrivals.arrived_ms - arrivals.settle_ms)[is_live] / 1_000
+        if not len(delay_s):
             self._result.failures.append("emit_latency_p99_s")
             return
         for share in (50, 99):
-            self._result.figures[f"emit_latency_p{share}_s"] = float(np.percentile(late_s, share))
+            self._result.figures[f"emit_latency_p{share}_s"] = float(np.percentile(delay_s, share))
         self._result.figures["live_events_per_s"] = sent["events"] / sent["seconds"]
 
-    def _place(self, events: str, job: str, more: tuple[str, ...] = (), *, time: str = "event") -> Place:
-        return Place.make(self._address, events, job, (f"topics.time={time}", *more))
+    def _place(self, events: str, job: str, changes: tuple[str, ...] = (), *, time: str = "event") -> Place:
+        return Place.make(self._address, events, job, (f"topics.time={time}", *changes))
 
-    def _write(self, name: str, place: Place, events: int, *, is_packed: bool) -> Written:
+    def _write(self, name: str, place: Place, events: int, *, is_packed: bool) -> EventCounts:
         written = write_events(place.folder, history_of(events, events / SPAN_S), is_packed=is_packed)
         self._written[name] = written
         self._note(f"wrote {written.events:,} events, {written.events / written.seconds:,.0f} a second")
@@ -162,27 +162,27 @@ class _Bench:
         return written
 
     def _source(self, name: str, figure: str) -> None:
-        found = self._job("source", self._place(name, f"{name}-source"), self._prism)
-        if found["events"] != self._written[name].events:
+        counts = self._job("source", self._place(name, f"{name}-source"), self._prism)
+        if counts["events"] != self._written[name].events:
             self._result.failures.append(figure)
-        self._result.figures[figure] = found["events"] / (found["last_s"] - found["begun_s"])
+        self._result.figures[figure] = counts["events"] / (counts["last_s"] - counts["begun_s"])
 
     def _whole(self, name: str, place: Place, flags: list[str], figure: str) -> None:
-        """A job from its first blob until its last sample was written; a row for every item, or it does not count."""
+        """Measure a job from its first blob to its last sample. It fails without a row for every item."""
         written = self._written[name]
-        found = self._job("samples", place, flags)
+        counts = self._job("samples", place, flags)
         made = made_of(place.folder)
         if made.first_rows != written.items:
             self._note(f"{figure}: {made.first_rows} rows of {written.items} items")
             self._result.failures.append(figure)
             return
-        self._result.figures[figure] = written.events / (made.last_ms / 1_000 - found["begun_s"])
+        self._result.figures[figure] = written.events / (made.last_ms / 1_000 - counts["begun_s"])
         self._result.figures[f"{figure.removesuffix('_events_per_s')}_cpu_us_per_event"] = (
-            1e6 * found["cpu_s"] / written.events
+            1e6 * counts["cpu_s"] / written.events
         )
 
     def _until_made(self, name: str, place: Place, figure: str) -> None:
-        """The same of a job whose runner does not end it: it is ended once every row was read."""
+        """Measure a job that its runner does not end: stop it when every row was read."""
         items, log = self._written[name].items, self._folder / f"{figure}.log"
         until_s = time.monotonic() + JOB_S_MAX
         with running(place.words("ingest_job", "samples", str(place.folder.folder)), log) as process:
@@ -206,7 +206,7 @@ class _Bench:
 
 
 def _report_all_lots(folder: AppFolder, is_over: Callable[[], bool]) -> bool:
-    """Wait until every lot of a job has reported, which shows that it reads; False: it has ended, or does not."""
+    """Wait until every lot of a job has reported, which shows that the job reads. Return whether they have."""
     until_s = time.monotonic() + BEGIN_S_MAX
     with ProgressLog.open(folder.topic_url("progress"), folder.access) as log:
         while time.monotonic() < until_s and not is_over():

@@ -1,4 +1,4 @@
-"""The join of impressions with actions on one core, the samples of its rows, and the marks of what was learned."""
+"""The join of impressions and actions on one core, the samples of its rows, and the trainer's marks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HEX = np.frombuffer(b"".join(b"%02x" % number for number in range(256)), np.uint
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Measure a join with few and with many pending impressions, and marks."""
+    """Measure a join with few and with many pending impressions, samples, and marks."""
     result = Result("join")
     few, many = 100_000, 1_000_000 if quick else 10_000_000
     costs = {}
@@ -53,7 +53,7 @@ def run(quick: bool, note: Note) -> Result:
 
 
 def _ids(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
-    """Request ids: 20 characters, of which 16 differ."""
+    """Return request ids of 20 characters, 16 of them different."""
     mixed = numbers * np.uint64(0x9E37_79B9_7F4A_7C15)
     ids = np.full((len(numbers), ID_BYTES), ord("r"), np.uint8)
     ids[:, 4:] = HEX[mixed.view(np.uint8)].view(np.uint8).reshape(len(numbers), 16)
@@ -61,7 +61,7 @@ def _ids(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
 
 
 class _Traffic:
-    """Batches of events whose times are such that so many impressions are pending."""
+    """Batches of events with times that keep `pending` impressions pending."""
 
     def __init__(self, pending: int) -> None:
         self._ms_each = 1_000 * WINDOW_S / pending
@@ -72,7 +72,7 @@ class _Traffic:
         self._next = 0
 
     def batch(self) -> tuple[ImpressionColumns, ActionColumns, int]:
-        """The next batch, and the watermark after it."""
+        """Return the next batch, and the watermark after it."""
         numbers = np.arange(self._next, self._next + BATCH_IMPRESSIONS, dtype=np.uint64)
         self._next += BATCH_IMPRESSIONS
         now_ms = int(self._next * self._ms_each)
@@ -93,7 +93,7 @@ class _Traffic:
 
 
 def measure_join(pending: int, events: int, figures: dict[str, float]) -> float:
-    """Seconds an event costs once so many are pending: added, joined, taken out with its payload, forgotten."""
+    """Return the CPU seconds of an event while `pending` impressions are pending: add, join, take, expire."""
     plan = JoinPlan(
         (LabelGroup("fast", WAIT_S, WINDOW_S),), (Label("click", "click", "fast"),), "topic",
         JoinSettings(pending_bytes_max=16 << 30),
@@ -109,7 +109,7 @@ def measure_join(pending: int, events: int, figures: dict[str, float]) -> float:
         core.take(10_000)
         return time.process_time() - begin
 
-    # A window and a fifth, so that impressions are forgotten as fast as they come.
+    # Fill 1.2 windows, so that impressions expire as fast as they arrive.
     for _ in range(int(1.2 * pending / BATCH_IMPRESSIONS)):
         step()
     steps = events // (BATCH_IMPRESSIONS + BATCH_ACTIONS)
@@ -123,7 +123,7 @@ def measure_join(pending: int, events: int, figures: dict[str, float]) -> float:
 
 
 def _marks(batches: int, figures: dict[str, float]) -> None:
-    """Batches of 1,000 rows, of which each fifth was there before; records of 8 items, 3 labels."""
+    """Measure batches of 1,000 rows, of records with 8 items and 3 labels. Every fifth batch is a repeat."""
     marks, rows, items = Marks(3, MarksSettings()), 1_000, 8
     index = np.repeat(np.arange(rows // items, dtype=np.int32), items)
     item = np.tile(np.arange(items, dtype=np.int32), rows // items)
@@ -146,13 +146,13 @@ def _marks(batches: int, figures: dict[str, float]) -> None:
 
 
 def _samples(items: int, takes: int, figures: dict[str, float]) -> None:
-    """Rows a second of the small application's impressions, about 2,000 rows a take, as a join gives them."""
+    """Measure the samples of the small application, about 2,000 rows at a time, as the join returns them."""
     folder = small_folder(Path())
     app, shown = folder.app, 4_000 // items
     lineage = Lineage(16, app.window_settings, app.samples_fingerprint, "events", "actions")
     core, impressions = JoinCore(JoinPlan.of(app, "events", folder.settings.join)), _impressions(folder, shown, items)
     core.add_impressions(impressions)
-    # Of the group that is due within the shortest window: half of its negatives are kept.
+    # Advance until the group with the shortest wait is due; it samples half of its negatives.
     core.advance(int(impressions.event_time_ms[-1]) + 1_000 * app.groups[0].wait_s + 1)
     taken, maker = core.take(1_000_000), SampleMaker(folder, lineage, 1)
     begin = time.process_time()

@@ -1,4 +1,4 @@
-"""The peer on Kafka: kafka-python's own producer and consumer, used as its documentation shows."""
+"""The Kafka peer: the producer and consumer of kafka-python, used as its documentation shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["consume", "produce"]
 
 
 def produce(address: str, topic: str, record_bytes: int, records: int) -> float:
-    """Records produced a second, all acknowledged."""
+    """Return the rate of acknowledged records, per second."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=address, acks="all", linger_ms=5)
@@ -17,13 +17,13 @@ def produce(address: str, topic: str, record_bytes: int, records: int) -> float:
     for _ in range(records):
         producer.send(topic, value, partition=0)
     producer.flush()
-    taken = time.perf_counter() - begin
+    elapsed_s = time.perf_counter() - begin
     producer.close()
-    return records / taken
+    return records / elapsed_s
 
 
 def consume(address: str, topic: str, records: int) -> float:
-    """Records consumed a second."""
+    """Return the rate of consumed records, per second."""
     from kafka import KafkaConsumer, TopicPartition
 
     settings = {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
@@ -31,10 +31,10 @@ def consume(address: str, topic: str, records: int) -> float:
     partition = TopicPartition(topic, 0)
     consumer.assign([partition])
     consumer.seek_to_beginning(partition)
-    seen, begin = 0, time.perf_counter()
-    while seen < records:
-        for found in consumer.poll(timeout_ms=1_000, max_records=5_000).values():
-            seen += len(found)
-    taken = time.perf_counter() - begin
+    consumed, begin = 0, time.perf_counter()
+    while consumed < records:
+        for batch in consumer.poll(timeout_ms=1_000, max_records=5_000).values():
+            consumed += len(batch)
+    elapsed_s = time.perf_counter() - begin
     consumer.close()
-    return records / taken
+    return records / elapsed_s

@@ -1,8 +1,7 @@
-"""Keys of a table's workload: ids, how often each is asked for, and the row that belongs to each.
+"""Keys of a table's workload: ids, their distribution in requests, and the row of each key.
 
-Peers read this file in environments of their own, so it knows numpy and nothing of this project. An id is a number
-from 0; its key is a mixed bijection of it, never negative, because TensorFlow's tables take signed keys. All of it
-is a function of the seed.
+Peers use this file in their own environments, so it imports only numpy. Ids are numbers from 0. A key is a bijective
+mix of an id and never negative, because TensorFlow's tables take signed keys. Everything is a function of the seed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ DIM = 16
 _KEY_BITS = 63
 _KEY_MASK = np.uint64((1 << _KEY_BITS) - 1)
 _GOLDEN = 0x9E3779B97F4A7C15
-# Odd, so that multiplying by one of them modulo a power of two loses nothing.
+# Odd numbers: multiplication by them modulo a power of two is a bijection.
 _ODD = (np.uint64(0xD1342543DE82EF95), np.uint64(0xAF251AF3B0F025B5))
 _SHIFTS = (np.uint64(32), np.uint64(29), np.uint64(32))
 _ROW_SHIFT = np.uint64(40)  # leaves 24 bits: what a float32 holds exactly
@@ -36,11 +35,7 @@ _DRAW_MAX = 1 << 20
 
 
 class Keys:
-    """The keys of one seed, and their rows.
-
-    Args:
-        seed: Two seeds share no more keys than chance has it.
-    """
+    """The keys of a seed, and their rows. Keys of two seeds are the same only by chance."""
 
     def __init__(self, seed: int) -> None:
         self._offset = np.uint64((seed * _GOLDEN) & int(_KEY_MASK))
@@ -48,7 +43,7 @@ class Keys:
         self._columns = (columns * np.uint64(_GOLDEN)) | np.uint64(1)  # (dim,)
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Keys of ids, all distinct when the ids are, from 0 to 2**63 - 1."""
+        """Return the keys of ids, from 0 to 2**63 - 1. Different ids have different keys."""
         mixed = (ids.astype(np.uint64) + self._offset) & _KEY_MASK
         mixed ^= mixed >> _SHIFTS[0]
         for odd, shift in zip(_ODD, _SHIFTS[1:], strict=True):
@@ -58,11 +53,11 @@ class Keys:
         return mixed.view(np.int64)
 
     def between(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Keys of the ids from `begin` up to `end`."""
+        """Return the keys of the ids from `begin` up to `end`."""
         return self.of(np.arange(begin, end))
 
     def rows(self, keys: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The row of each key: (keys, dim) of numbers in [-1, 1) that hold 24 bits of it and are never 0."""
+        """Return the row of each key, (keys, dim): numbers in [-1, 1) from 24 bits of the key, never 0."""
         bits = keys.view(np.uint64)[:, None] * self._columns
         bits >>= _ROW_SHIFT
         bits |= np.uint64(1)
@@ -73,23 +68,20 @@ class Keys:
 
 
 def every_bit(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The same keys for a table that takes 64 bits: the bit that is always 0 becomes the lowest."""
+    """Return keys for a table that takes 64 bits: the bit that is always 0 becomes the lowest."""
     return keys.view(np.uint64) << np.uint64(1)
 
 
 def uniform(count: int, size: int, seed: int) -> NDArray[np.int64]:
-    """Ids asked for alike: `size` of `count`, with repeats."""
+    """Draw `size` of `count` ids uniformly, with repeats."""
     return np.random.default_rng((seed, 1)).integers(0, count, size)
 
 
 def zipf(count: int, size: int, seed: int, exponent: float = 1.05) -> NDArray[np.int64]:
-    """Ids asked for as people ask: ranks by Zipf's law, scattered over the ids so that no two hot ones are neighbours.
+    """Draw `size` of `count` ids by Zipf's law, with repeats; frequent ids are not neighbours.
 
-    Args:
-        count: How many ids there are.
-        size: How many are drawn, with repeats.
-        seed: Of the draw; the scattering depends on `count` alone.
-        exponent: A rank r is drawn in proportion to r to the power of minus this.
+    The probability of rank r is proportional to r to the power of `-exponent`. The assignment of ids to ranks depends
+    only on `count`.
     """
     ranks = zipf_ranks(count, size, seed, exponent)
     ranks *= _stride(count)
@@ -98,23 +90,23 @@ def zipf(count: int, size: int, seed: int, exponent: float = 1.05) -> NDArray[np
 
 
 def zipf_ranks(count: int, size: int, seed: int, exponent: float = 1.05) -> NDArray[np.int64]:
-    """Ranks from 0 drawn by a bounded Zipf law, exactly, in memory that does not grow with `count`.
+    """Draw ranks from 0 by a bounded Zipf law, exactly, in memory that does not grow with `count`.
 
-    Rejection from the integral of the law (Hörmann and Derflinger, 1996): nearly every draw is kept.
+    It uses rejection from the integral of the law (Hörmann and Derflinger, 1996), which keeps nearly every draw.
     """
     rng = np.random.default_rng((seed, 2))
-    found = np.empty(size, np.int64)
-    have = 0
-    while have < size:
-        few = rng.random(min(size - have + 16, _DRAW_MAX))
-        kept = _zipf_kept(few, count, exponent)[: size - have]
-        found[have : have + len(kept)] = kept
-        have += len(kept)
-    return found
+    ranks = np.empty(size, np.int64)
+    drawn = 0
+    while drawn < size:
+        chances = rng.random(min(size - drawn + 16, _DRAW_MAX))
+        kept = _zipf_kept(chances, count, exponent)[: size - drawn]
+        ranks[drawn : drawn + len(kept)] = kept
+        drawn += len(kept)
+    return ranks
 
 
 def _zipf_kept(chances: NDArray[np.float64], count: int, exponent: float) -> NDArray[np.int64]:
-    """Ranks of those draws that the rejection keeps."""
+    """Return the ranks of the draws that the rejection keeps."""
     first, last = _area(np.float64(1.5), exponent) - 1.0, _area(np.float64(count + 0.5), exponent)
     areas = last + chances * (first - last)
     points = _point(areas, exponent)
@@ -125,20 +117,20 @@ def _zipf_kept(chances: NDArray[np.float64], count: int, exponent: float) -> NDA
 
 
 def _area(points: NDArray[np.float64] | np.float64, exponent: float) -> NDArray[np.float64]:
-    """The integral of x**-exponent, up to a constant."""
+    """Return the integral of x**-exponent, up to a constant."""
     logs = np.log(points)
     result: NDArray[np.float64] = logs if exponent == 1.0 else np.expm1((1.0 - exponent) * logs) / (1.0 - exponent)
     return result
 
 
 def _point(areas: NDArray[np.float64], exponent: float) -> NDArray[np.float64]:
-    """The inverse of `_area`."""
+    """Return the inverse of `_area`."""
     logs = areas if exponent == 1.0 else np.log1p((1.0 - exponent) * areas) / (1.0 - exponent)
     return np.exp(logs)
 
 
 def _stride(count: int) -> int:
-    """The golden section of `count`, made coprime to it: its multiples visit every id once, far apart."""
+    """Return about the golden section of `count`, coprime to it: its multiples visit every id once, far apart."""
     stride = max(1, round(count * 0.6180339887498949))
     while math.gcd(stride, count) != 1:
         stride += 1

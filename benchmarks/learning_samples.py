@@ -1,6 +1,6 @@
-"""The synthetic history as samples in memory, with the truth beside them: every item shown once, its labels drawn anew.
+"""The synthetic history as samples in memory, with their true probabilities; the labels are drawn from these.
 
-What ingest would make of it, without topics, jobs and waiting: a sample's labels are there at once.
+They are like the samples that ingest would make, but without topics, jobs and waits: labels are known at once.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, Sampl
 
 __all__ = ["truths"]
 
-# Items to an event, and to spare: histories end with actions.
+# Events per sample, with a margin, because histories end with actions.
 _EVENTS_BY_SAMPLE = 0.85
 _SPAN_MS, _SEED = 10_000, 7
 Truths = npt.NDArray[np.float32]
 
 
 def truths(app: App, samples: int) -> Iterator[tuple[SampleBatch, Truths]]:
-    """So many samples or somewhat more, in the order of time, and float32[n, labels]: the truth about their labels.
+    """Yield at least `samples` samples in the order of time, with the true probabilities of labels, float32[n, labels].
 
-    Args:
-        app: Whose features they have; its events are those of the synthetic application.
-        samples: How many at least.
+    `app` must have the events of the synthetic application.
     """
     chance = np.random.default_rng(_SEED)
     history = SyntheticHistory(options_of({"events": str(int(samples * _EVENTS_BY_SAMPLE) + 1_000)}))
@@ -68,7 +66,7 @@ def _batch(app: App, block: HistoryBlock, truth: Truth, chance: np.random.Genera
 
 
 def _labels(app: App, truth: Truth, chance: np.random.Generator) -> tuple[LabelColumns, ...]:
-    """One draw decides both, so that a long view is a click, too."""
+    """Draw the labels: one number decides both, so that every long view is also a click."""
     drawn, rows = chance.random(len(truth.click)), len(truth.click)
     ones, known = np.ones(rows, np.float32), np.ones(rows, np.uint8)
     values = (drawn < truth.click, drawn < truth.long_view)

@@ -1,7 +1,7 @@
-"""The peer of ingest: the same join as a pipeline of single events, with Beam's keyed state and timers an event.
+"""The peer of ingest: the same join as a pipeline of single events, with Beam's state and timers for each event.
 
-It is written as Beam's own guide to state and timers would have it, and is favoured where it does not matter: it reads
-with our reader, and its rows are short. What it does not do: start anew, late events, dead letters, metrics.
+It follows Beam's guide to state and timers. It has advantages: it uses our reader, and writes short rows. It has no
+restarts, late events, dead letters or metrics.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RECORDS, _WAIT_MS = 2_000, 20
 
 
 class Seen:
-    """When this process read its first event, when its last rows were acknowledged, and how many there were."""
+    """The time of the first event, the time of the last acknowledged rows, and their number, in this process."""
 
     begun_s = 0.0
     last_s = 0.0
@@ -43,14 +43,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class _Mark(CheckpointMark):
-    """Where both topics are read on, what time it is there, and whether they have ended."""
+    """The position and event time in both topics, and whether they have ended."""
 
     offsets: tuple[int, int] = (0, 0)
     times_ms: tuple[int, int] = (-1, -1)
     ended: tuple[bool, bool] = (False, False)
 
     def finalize_checkpoint(self) -> None:
-        """Nothing is committed."""
+        """Do nothing."""
 
 
 class _MarkCoder(coders.Coder):
@@ -58,15 +58,15 @@ class _MarkCoder(coders.Coder):
         return _MARK.pack(*value.offsets, *value.times_ms, *value.ended)
 
     def decode(self, encoded: bytes) -> _Mark:
-        found = _MARK.unpack(encoded)
-        return _Mark(found[0:2], found[2:4], found[4:6])
+        fields = _MARK.unpack(encoded)
+        return _Mark(fields[0:2], fields[2:4], fields[4:6])
 
     def is_deterministic(self) -> bool:
         return True
 
 
 class _Reader(UnboundedReader):
-    """Gives the records of a partition of both topics one by one, the topic that is behind first."""
+    """Returns the records of a partition of both topics one by one, from the topic that is behind."""
 
     def __init__(self, urls: tuple[str, str], access: AccessSettings, partition: int, mark: _Mark) -> None:
         self._partition = partition
@@ -81,7 +81,7 @@ class _Reader(UnboundedReader):
         return self.advance()
 
     def advance(self) -> bool:
-        for topic in sorted((0, 1), key=lambda one: self._times_ms[one]):
+        for topic in sorted((0, 1), key=lambda topic: self._times_ms[topic]):
             if self._ended[topic]:
                 continue
             fetched = self._fetched[topic]
@@ -92,7 +92,7 @@ class _Reader(UnboundedReader):
                 columns = (records.offsets.tolist(), records.timestamps_ms.tolist(), records.values)
                 fetched.extend((offset, time_ms, value or b"") for offset, time_ms, value in zip(*columns, strict=True))
             if not fetched:
-                return False  # the one that is behind holds back the other
+                return False  # the other topic waits for the one that is behind
             offset, time_ms, value = fetched.popleft()
             self._offsets[topic], self._times_ms[topic] = offset + 1, max(self._times_ms[topic], time_ms)
             if value.startswith(CONTROL.prefix):
@@ -135,7 +135,7 @@ class _Source(UnboundedSource):
     def split(self, desired_num_splits: int, options: Any = None) -> list[_Source]:
         if self.partition is not None:
             return [self]
-        return [_Source(self.urls, self.access, self.partitions, one) for one in range(self.partitions)]
+        return [_Source(self.urls, self.access, self.partitions, partition) for partition in range(self.partitions)]
 
     def create_reader(self, options: Any, checkpoint_mark: CheckpointMark | None) -> _Reader:
         assert self.partition is not None
@@ -151,7 +151,7 @@ class _Source(UnboundedSource):
 
 @beam.typehints.with_output_types(tuple[str, bytes])
 class _ByRequest(beam.DoFn):
-    """An event by its request."""
+    """Keys an event by its request."""
 
     def __init__(self, app: str, changes: tuple[str, ...]) -> None:
         self._app, self._changes = app, changes
@@ -167,7 +167,7 @@ class _ByRequest(beam.DoFn):
 
 @beam.typehints.with_output_types(bytes)
 class _Join(beam.DoFn):
-    """State and timers of a request: rows when its wait is over, corrections until its window is."""
+    """State and timers of a request: writes rows at the end of its wait, and corrections until its window ends."""
 
     SHOWN = ReadModifyWriteStateSpec("shown", coders.BytesCoder())
     SETTLED = ReadModifyWriteStateSpec("settled", coders.VarIntCoder())
@@ -226,16 +226,16 @@ class _Join(beam.DoFn):
             state.clear()
 
     def _rows(self, shown: bytes, done: list[bytes]) -> Iterator[bytes]:
-        """A row an item, with what was done to it."""
+        """Yield a row for each item, with its actions."""
         impression = self._impression.read(shown[PREFIX_BYTES:])
-        actions = [self._action.read(one[PREFIX_BYTES:]) for one in done]
+        actions = [self._action.read(value[PREFIX_BYTES:]) for value in done]
         for item in impression["items"]:
-            labels = [one["action"] for one in actions if one["item_id"] == item[self._item]]
+            labels = [action["action"] for action in actions if action["item_id"] == item[self._item]]
             yield json.dumps({"request": impression["request_id"], "item": item, "labels": labels}).encode()
 
 
 class _Write(beam.DoFn):
-    """Rows to the samples topic, acknowledged before a bundle ends."""
+    """Writes rows to the samples topic, acknowledged before a bundle ends."""
 
     def __init__(self, url: str, access: AccessSettings) -> None:
         self._url, self._access = url, access
@@ -258,13 +258,7 @@ class _Write(beam.DoFn):
 
 
 def per_event_pipeline(pipeline: Any, app: str, changes: tuple[str, ...]) -> None:
-    """Put the steps on a pipeline.
-
-    Args:
-        pipeline: Beam's.
-        app: The application's folder.
-        changes: What `--set` says.
-    """
+    """Add the steps to a Beam pipeline. `app` is the application's folder, and `changes` its `--set` values."""
     folder = load_app(Path(app), list(changes))
     urls = (folder.topic_url("impressions"), folder.topic_url("actions"))
     with open_topic(urls[0], folder.access) as topic:

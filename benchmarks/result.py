@@ -1,4 +1,4 @@
-"""What a benchmark found, and the one line of JSON it ends with."""
+"""Result: the figures of a benchmark, and their line of JSON."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Result:
     Attributes:
         bench: The benchmark's name.
         figures: Absolute figures, each with its unit in its name.
-        ratios: This project against a peer on the same inputs in the same run; above 1 we are faster.
-        failures: What could not be measured of this project; with any, the command fails.
-        unmeasured: Figures that need what is not on this machine, each with what is missing; never a success.
+        ratios: This project against a peer on the same inputs in the same run; above 1 this project is faster.
+        failures: Figures of this project that could not be measured; the command then fails.
+        unmeasured: Figures whose requirements are missing on this machine, each with the reason.
     """
 
     bench: str
@@ -33,7 +33,7 @@ class Result:
     unmeasured: dict[str, str] = field(default_factory=dict)
 
     def line(self) -> str:
-        """The last line of stdout."""
+        """Return the last line of stdout."""
         return json.dumps(
             {
                 "bench": self.bench,
@@ -46,7 +46,7 @@ class Result:
 
 
 def machine() -> dict[str, Any]:
-    """Where a figure was measured: absolute figures mean nothing without it."""
+    """Return a description of this machine, without which absolute figures mean nothing."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": _cpu(),

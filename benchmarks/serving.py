@@ -1,4 +1,4 @@
-"""Serving: nodes of two lanes, beside whoever asks them, with DIN and with a model that costs next to nothing."""
+"""Serving: nodes of two lanes on the machine of their callers, with DIN and with a very cheap model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.nodes.serving_bare import export
-from benchmarks.nodes.serving_life import Beside, publications, rollbacks, switches, unseen
+from benchmarks.nodes.serving_life import InterleavedLoad, publications, rollbacks, switches, unseen
 from benchmarks.nodes.serving_load import overload
 from benchmarks.nodes.serving_model import Pointing, ServingModel
 from benchmarks.nodes.serving_nodes import ServingNode
@@ -26,12 +26,12 @@ Note = Callable[[str], None]
 
 _FEW = ("serving.users_buckets=[1,16]", "serving.candidates_buckets=[16,64,256]")
 _QUICK = Sizes(5_000, 100_000, 1, 1, 1, 5, (2, 20), 1, _FEW)
-# Of the peak, beside what else goes on; and of what saturates a node, where no peak was found.
+# Load during other work, as a share of the peak; and the share of the saturated rate that stands in for a peak.
 _PEAK_SHARE, _SATURATED_SHARE = 0.5, 0.3
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Start nodes, and measure all of it; quickly DIN alone, with a short ladder and without peers."""
+    """Measure everything; if quick, only DIN, with a short ladder and without peers."""
     result = Result("serving")
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as folder:
         place = Path(folder)
@@ -47,14 +47,14 @@ def run(quick: bool, note: Note) -> Result:
 
 
 class _Serving:
-    """A run: nodes, and which parts are measured of them in which order."""
+    """A run: the parts in their order."""
 
     def __init__(self, parts: Parts, quick: bool) -> None:
         self.parts, self.quick, self.sizes = parts, quick, parts.sizes
         self.rate, self.peak = 0.0, 0.0
 
     def din(self) -> None:
-        """All of it."""
+        """Measure everything with DIN."""
         parts, model = self.parts, self.parts.model("serving_din")
         parts.padding(model)
         with ExitStack() as stack:
@@ -65,8 +65,8 @@ class _Serving:
             self._throughput(model, node, "din", "")
             with parts.part("overload"):
                 load = parts.load(model, node)
-                found = overload(load, self.peak, self.sizes.rounds, self.sizes.seconds)
-                parts.result.ratios["overload_goodput"] = found
+                ratio = overload(load, self.peak, self.sizes.rounds, self.sizes.seconds)
+                parts.result.ratios["overload_goodput"] = ratio
             with parts.part("unseen shapes"):
                 parts.figures(unseen(node, model))
             second.process.resume()
@@ -81,7 +81,7 @@ class _Serving:
             self._on_redis(model)
 
     def small(self) -> None:
-        """Where the model costs next to nothing."""
+        """Measure throughput with the very cheap model."""
         model = self.parts.model("serving_small")
         with self.parts.node(model, "small-1") as node:
             self._throughput(model, node, "small", "_small")
@@ -93,11 +93,11 @@ class _Serving:
             own = self.parts.contender("streamlearn", model, node)
             with self.parts.peers(model, node, () if self.quick else tuple(SERVING_PEERS)) as others:
                 self.peak = self.parts.goodput(own, others, suffix, quick=self.quick)
-            # Where the machine is too busy for a peak, there is still to be load.
+            # On a machine too busy for a peak, later parts still need a load.
             self.rate = max(self.peak * _PEAK_SHARE, self.rate * _PEAK_SHARE)
 
     def _on_redis(self, model: ServingModel) -> None:
-        """The same store, and nodes that meet in Redis; in a file, where there is none."""
+        """Measure nodes with a Redis registry on the same store; with a file if there is no Redis."""
         with ExitStack() as stack:
             try:
                 model.registry_url = stack.enter_context(Redis.start(self.parts.place / "redis")).url
@@ -107,7 +107,7 @@ class _Serving:
                 name = ""
             nodes = [stack.enter_context(self.parts.node(model, f"life-{at}")) for at in range(2 if name else 1)]
             with model.pointing() as pointing:
-                self.parts.note(f"{len(nodes)} nodes are at {', '.join(one.grpc for one in nodes)}")
+                self.parts.note(f"{len(nodes)} nodes are at {', '.join(node.grpc for node in nodes)}")
                 if name:
                     self._rollbacks(model, nodes, pointing, name)
                     nodes[1].close()
@@ -115,24 +115,27 @@ class _Serving:
 
     def _rollbacks(self, model: ServingModel, nodes: list[ServingNode], pointing: Pointing, name: str) -> None:
         with self.parts.part(f"rollbacks, {name}"):
-            found = rollbacks(nodes, pointing, model, self.sizes.rollbacks)
-            what = f"rollback_to_reply_{name}"
-            self.parts.figures({f"{what}_ms": statistics.median(found), f"{what}_max_ms": max(found)})
+            taken_ms = rollbacks(nodes, pointing, model, self.sizes.rollbacks)
+            figure = f"rollback_to_reply_{name}"
+            self.parts.figures({f"{figure}_ms": statistics.median(taken_ms), f"{figure}_max_ms": max(taken_ms)})
 
     def _life(self, model: ServingModel, node: ServingNode, pointing: Pointing) -> None:
-        """What comes and goes under load."""
+        """Measure switches, deltas and new graphs under load."""
         parts, load = self.parts, self.parts.load(model, node)
         with parts.part("switches"):
-            beside = Beside(load, self.rate, self.sizes.seconds)
-            parts.figures(switches(node, pointing, (1, 2), beside, self.sizes.switches))
+            interleaved = InterleavedLoad(load, self.rate, self.sizes.seconds)
+            parts.figures(switches(node, pointing, (1, 2), interleaved, self.sizes.switches))
         with parts.part("deltas"):
             pointing.release()
-            beside = Beside(load, self.rate, self.sizes.seconds)
+            interleaved = InterleavedLoad(load, self.rate, self.sizes.seconds)
             rows = self.sizes.delta_rows
-            taken_ms = publications(pointing, lambda: model.prepare(rows), beside, self.sizes.deltas)
-            parts.figures({"delta_ms": taken_ms} | beside.figures("delta"))
+            taken_ms = publications(pointing, lambda: model.prepare(rows), interleaved, self.sizes.deltas)
+            parts.figures({"delta_ms": taken_ms} | interleaved.figures("delta"))
         if not self.quick:
             with parts.part("new graphs"):
-                beside, other = Beside(load, self.rate, self.sizes.seconds), parts.place / "graphs" / OTHER
-                taken_ms = publications(pointing, lambda: model.prepare(1_000, other), beside, 1)
-                parts.figures({"new_graph_ms": taken_ms} | beside.figures("new_graph"))
+                interleaved, other = (
+                    InterleavedLoad(load, self.rate, self.sizes.seconds),
+                    parts.place / "graphs" / OTHER,
+                )
+                taken_ms = publications(pointing, lambda: model.prepare(1_000, other), interleaved, 1)
+                parts.figures({"new_graph_ms": taken_ms} | interleaved.figures("new_graph"))

@@ -1,4 +1,4 @@
-"""The embedding table against its peers: filled, read, trained, read beside a writer, and what versions cost."""
+"""The embedding table against its peers: filling, reading, training, reading during writes, and versions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Note = Callable[[str], None]
 _FULL_KEYS = 10_000_000
 _QUICK_KEYS = 1_000_000
 _OURS = [sys.executable, "-m", "benchmarks.ours.streamlearn_table"]
-# Of a virtual machine, memory that nothing has touched for long is slow to be had: it is touched before each process.
+# A virtual machine is slow to provide memory that was not used for long: touch it before each process.
 _TOUCHED_BYTES = 4 << 30
-# Of each peer: the group, and how many cores it is measured on.
+# Groups of figures that peers have too, and their numbers of cores.
 _ROUNDS: tuple[tuple[str, int], ...] = (("fill", 1), ("fill", 2), ("train", 1), ("train", 2), ("latency", 2))
 _ALONE: tuple[tuple[str, int], ...] = (
     ("rowwise", 1),
@@ -34,12 +34,12 @@ _ALONE: tuple[tuple[str, int], ...] = (
     ("pack", 1),
 )
 _QUICK = (("fill", 1), ("train", 1), ("versions", 1), ("images", 1), ("pack", 1))
-# Ours over theirs; of these, less is better.
-_LESS = ("bytes_", "_ms", "_us")
+# Parts of the names of figures that are better when lower.
+_LESS_IS_BETTER = ("bytes_", "_ms", "_us")
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Measure everything the table is judged by; quickly without peers."""
+    """Measure everything; if quick, without peers."""
     result = Result("table")
     keys_count, latency_s = (_QUICK_KEYS, 2.0) if quick else (_FULL_KEYS, 10.0)
     names = [] if quick else ready_peers(PEERS, note)
@@ -50,13 +50,13 @@ def run(quick: bool, note: Note) -> Result:
         try:
             ours = ask(_OURS, order, cores)
         except ServiceError as error:
-            # A quarter of an hour of other figures is not thrown away for it.
+            # Keep the other figures, which take a quarter of an hour.
             note(f"error: {error}")
             result.failures.append(f"{group} on {cores}")
             continue
         result.figures |= {_name(figure, cores): value for figure, value in ours.items()}
         for name in _measured(names, group):
-            _hold_against(name, (group, cores), order, ours, result, note)
+            _compare(name, (group, cores), order, ours, result, note)
     return result
 
 
@@ -64,27 +64,27 @@ def _measured(names: Sequence[str], group: str) -> list[str]:
     return [name for name in names if group in PEERS[name].figures]
 
 
-def _hold_against(
+def _compare(
     name: str,
-    asked: tuple[str, int],
+    round_: tuple[str, int],
     order: Order,
     ours: dict[str, float],
     result: Result,
     note: Note,
 ) -> None:
-    group, cores = asked
+    group, cores = round_
     _touch()
     try:
-        theirs = run_peer(
+        peer = run_peer(
             name, keys_count=order.keys_count, cores=cores, figures=[group], note=note, latency_s=order.latency_s
         )
     except ServiceError as error:
         note(f"peer {name} is left out: {error}")
         return
-    result.figures |= {f"{name}.{_name(figure, cores)}": value for figure, value in theirs.items()}
-    for figure in ours.keys() & theirs.keys():
-        less = any(mark in figure for mark in _LESS)
-        pair = (theirs[figure], ours[figure]) if less else (ours[figure], theirs[figure])
+    result.figures |= {f"{name}.{_name(figure, cores)}": value for figure, value in peer.items()}
+    for figure in ours.keys() & peer.keys():
+        is_less = any(mark in figure for mark in _LESS_IS_BETTER)
+        pair = (peer[figure], ours[figure]) if is_less else (ours[figure], peer[figure])
         if pair[1] > 0:
             result.ratios[f"{_name(figure, cores)}_to_{name}"] = pair[0] / pair[1]
 
@@ -94,5 +94,5 @@ def _name(figure: str, cores: int) -> str:
 
 
 def _touch() -> None:
-    """Make the machine give memory now, for everyone alike."""
+    """Touch memory, so that the machine provides it before the measurement."""
     np.ones(_TOUCHED_BYTES, np.uint8)

@@ -1,7 +1,7 @@
-"""Samples that trainers are measured on: requests of several items, and labels a hidden logistic model drew.
+"""Samples for trainers: requests of several items, with labels drawn by a hidden logistic model.
 
-Peers read this file in environments of their own, so it knows numpy and nothing of this project. All of it is a
-function of the seed. A step's samples are whole: a request that the step's end cuts goes on in no other.
+Peers use this file in their own environments, so it imports only numpy. Everything is a function of the seed. A
+request that the end of a step cuts does not continue in the next step.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ __all__ = [
 ]
 
 STEP_SAMPLES = 4_096
-USER_SLOTS = 11  # of one id each; the history beside them is the twelfth
+USER_SLOTS = 11  # with one id each; the history is the twelfth user slot
 ITEM_SLOTS = 8
 SLOTS = USER_SLOTS + 1 + ITEM_SLOTS
-DENSE_COLUMNS = 8  # all of them the item's
-HISTORY_IDS_MAX = 9  # from one id on, all lengths alike: 5 in the mean
-_ITEMS_MAX = 15  # of a request, from one on, all alike: 8 in the mean
+DENSE_COLUMNS = 8  # all on the item side
+HISTORY_IDS_MAX = 9  # lengths are uniform from 1: 5 on average
+_ITEMS_MAX = 15  # per request, uniform from 1: 8 on average
 
-_SLOT_SCALE = 0.6  # of 20 slots alike: the logit deviates by about 1.6
+_SLOT_SCALE = 0.6  # for each of 20 slots: the logit's standard deviation is about 1.6
 _DENSE_SCALE = 0.3
 _BIAS = -1.0
-# Odd, so that every bit of an id counts in the upper ones of the product.
+# Odd, so that every bit of an id affects the upper bits of the product.
 _MIXER = np.uint64(0xD6E8FEB86659FD93)
 _CHANCE_SHIFT = np.uint64(40)  # leaves 24 bits
 
 
 @dataclass(frozen=True)
 class StepSamples:
-    """One step's samples as arrays: U requests, N items shown by them, V ids in the requests' histories.
+    """The samples of a step as arrays: U requests, N items, V ids in the requests' histories.
 
     Attributes:
         user_ids: (U, USER_SLOTS) one id a slot; no two slots share an id.
         history_ids: (V,) ids of the slot with several, request by request.
-        history_request: (V,) the request each of them belongs to, never falling.
+        history_request: (V,) the request of each, not decreasing.
         item_ids: (N, ITEM_SLOTS).
-        request_index: (N,) the request each item was shown by, never falling.
+        request_index: (N,) the request of each item, not decreasing.
         dense: (N, DENSE_COLUMNS).
         label: (N,) 0 or 1.
-        logit: (N,) of the hidden model, which no learner sees.
+        logit: (N,) of the hidden model, which learners do not see.
     """
 
     user_ids: NDArray[np.int64]
@@ -68,12 +68,12 @@ class StepSamples:
 
     @property
     def requests(self) -> int:
-        """U."""
+        """Number of requests, U."""
         return len(self.user_ids)
 
     @property
     def floor_log_loss(self) -> float:
-        """Log loss of the hidden model itself: what no learner goes below but by luck."""
+        """The log loss of the hidden model. A learner is lower only by chance."""
         signed = np.where(self.label > 0, self.logit, -self.logit)
         return float(np.log1p(np.exp(-signed)).mean())
 
@@ -83,7 +83,7 @@ class Workload:
     """All samples of one seed.
 
     Attributes:
-        keys_count: How many ids there are, in all slots together; a multiple of the slots.
+        keys_count: Number of ids in all slots together; a multiple of the number of slots.
         seed: Two seeds share neither ids nor requests.
     """
 
@@ -91,13 +91,13 @@ class Workload:
     seed: int
 
     def __post_init__(self) -> None:
-        """Refuse a count that slots cannot share.
+        """Check the number of ids.
 
         Raises:
-            ValueError: It is not a multiple of the slots.
+            ValueError: It is not a multiple of the number of slots.
         """
         if self.keys_count <= 0 or self.keys_count % SLOTS:
-            message = f"{self.keys_count} ids are not the same many in each of {SLOTS} slots"
+            message = f"{self.keys_count} ids cannot be divided evenly among {SLOTS} slots"
             raise ValueError(message)
 
     @cached_property
@@ -105,11 +105,11 @@ class Workload:
         return Keys(self.seed)
 
     def ids(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Ids by their number, of `keys_count`: all that samples can hold."""
+        """Return the ids with these numbers. Numbers below `keys_count` cover all ids in samples."""
         return self._keys.between(begin, end)
 
     def steps(self, count: int) -> list[StepSamples]:
-        """The first steps of it."""
+        """Return the first steps."""
         requests = list(self._requests(count))
         users = np.concatenate([[0], np.cumsum([len(items) for items in requests])])  # (count + 1,)
         rng = np.random.default_rng((self.seed, 11))
@@ -119,10 +119,10 @@ class Workload:
         history_ids = self._drawn(USER_SLOTS, int(histories[-1]))
         item_slots = range(USER_SLOTS + 1, SLOTS)
         item_ids = np.stack([self._drawn(slot, count * STEP_SAMPLES) for slot in item_slots], axis=1)
-        found = []
+        samples = []
         for step, items in enumerate(requests):
             first, last = users[step], users[step + 1]
-            found.append(
+            samples.append(
                 self._step(
                     step,
                     items,
@@ -134,10 +134,10 @@ class Workload:
                     ),
                 )
             )
-        return found
+        return samples
 
     def _requests(self, count: int) -> Iterator[NDArray[np.int64]]:
-        """How many items each request of a step shows; the last is cut."""
+        """Yield the number of items of each request, by step; the step cuts its last request."""
         rng = np.random.default_rng((self.seed, 12))
         for _ in range(count):
             ends = np.cumsum(rng.integers(1, _ITEMS_MAX + 1, STEP_SAMPLES))
@@ -168,6 +168,6 @@ class Workload:
 
 
 def _taste(ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What an id adds to the hidden logit, in [-1, 1)."""
+    """Return the contribution of ids to the hidden logit, in [-1, 1)."""
     bits: NDArray[np.uint64] = (ids.view(np.uint64) * _MIXER) >> _CHANCE_SHIFT
     return bits.astype(np.float64) * 2.0**-23 - 1.0

@@ -1,4 +1,4 @@
-"""The trainers' samples as ingest writes them: an application that has them, and a topic of encoded messages."""
+"""The trainer's samples as ingest writes them: an application, and a topic of encoded messages."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from streamlearn.topics import TopicSettings, create_topic
 
 __all__ = ["MESSAGE_ROWS", "STALENESS_STEPS", "batches", "samples_folder", "write_samples"]
 
-MESSAGE_ROWS = 1_000  # and the rest of the last request
+MESSAGE_ROWS = 1_000  # plus the remaining rows of the last request
 STALENESS_STEPS = 2
 _WAIT_S, _WINDOW_S = 10, 60
 _T_MS = 1_700_000_000_000
-_ROWS_SPARE = 20_000_000  # address space alone
-_STEP_WAIT_S = 3_600.0  # no step is cut short, however slow the machine
+_ROWS_SPARE = 20_000_000  # reserves only address space
+_STEP_WAIT_S = 3_600.0  # on a slow machine steps are complete too
 
 
 def samples_folder(folder: Path, keys_count: int) -> AppFolder:
-    """The application; what peers have fixed in their code are its settings.
+    """Return the application, with settings that equal the constants of the peers.
 
     Args:
-        folder: Where its topic and its store are.
-        keys_count: How many keys its table may come to hold.
+        folder: The folder of its topic and store.
+        keys_count: Number of keys that its table must hold.
     """
     features = FeatureSpec(
         slots=(
@@ -61,15 +61,15 @@ def samples_folder(folder: Path, keys_count: int) -> AppFolder:
             step_rows=STEP_SAMPLES,
             step_wait_s=_STEP_WAIT_S,
             staleness_steps=STALENESS_STEPS,
-            row_gradients="mean",  # as peers' are
-            xla="on",  # peers take it where it is faster
+            row_gradients="mean",  # as for the peers
+            xla="on",  # peers use it if it is faster
         ),
     )
     return AppFolder(app, folder, settings)
 
 
 def write_samples(folder: AppFolder, steps: Sequence[StepSamples]) -> None:
-    """Make the application's topic of samples, of one partition, and write all steps to it."""
+    """Create the application's samples topic with one partition, and write all steps to it."""
     codec = SampleCodec(folder.app, folder.settings.samples)
     topic_settings = TopicSettings(partitions=1)
     with create_topic(folder.topic_url("samples"), topic_settings, folder.access) as topic, topic.writer() as writer:
@@ -79,9 +79,9 @@ def write_samples(folder: AppFolder, steps: Sequence[StepSamples]) -> None:
 
 
 def batches(app: App, steps: Sequence[StepSamples]) -> Iterator[SampleBatch]:
-    """Messages of whole requests, the rows of all steps one after the other; they know of no steps.
+    """Yield messages of whole requests with the rows of all steps; messages do not end where steps end.
 
-    A request is shown every millisecond; the watermark is at the last of a message once its wait is over.
+    There is a request every millisecond. The watermark of a message is the due time of its last request.
     """
     begins = np.cumsum([0, *(step.requests for step in steps)])
     requests = np.concatenate([step.request_index + begin for step, begin in zip(steps, begins, strict=False)])
@@ -111,7 +111,7 @@ def batches(app: App, steps: Sequence[StepSamples]) -> Iterator[SampleBatch]:
 
 
 def _cuts(requests: NDArray[Any]) -> Iterator[slice]:
-    """The rows of each message: so many, and the rest of the last of their requests."""
+    """Yield the rows of each message: `MESSAGE_ROWS`, and the remaining rows of their last request."""
     begin = 0
     while begin < len(requests):
         last = requests[min(begin + MESSAGE_ROWS, len(requests)) - 1]

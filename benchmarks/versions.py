@@ -1,4 +1,4 @@
-"""Versions: what it costs to publish one, to follow it, to start from a base, to write a base, and to go back."""
+"""Versions: the cost to publish and to follow one, to start from a base, to compact, and to roll back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,7 +29,7 @@ _WAIT_S = 30.0
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Measure all of it, on folders of this machine."""
+    """Measure everything, on local folders."""
     result = Result("versions")
     rows, changed = (_QUICK_ROWS, _QUICK_CHANGED) if quick else (_ROWS, _CHANGED)
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as folder:
@@ -50,13 +51,13 @@ def _command(*words: str) -> list[str]:
 
 
 def _part(*words: str) -> dict[str, float]:
-    """The figures of a part, which is measured in a process of its own."""
+    """Measure a part in a separate process and return its figures."""
     done = subprocess.run(_command(*words), stdout=subprocess.PIPE, text=True, timeout=_PART_S_MAX, check=False)
     if done.returncode:
         message = f"{words[0]} ended with status {done.returncode}"
-        raise ServiceError(message, help="what it said is above")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        raise ServiceError(message, help="see its output above")
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 @contextmanager
@@ -67,7 +68,7 @@ def _redis(folder: str) -> Iterator[str]:
 
 @contextmanager
 def _nodes(store: str, registry: str) -> Iterator[None]:
-    """Serving nodes, each a process that follows; all of them are ready."""
+    """Start serving nodes as processes; yield when all are ready."""
     nodes = [
         subprocess.Popen(_command("node", store, registry, f"node-{number}"), stdout=subprocess.PIPE, text=True)
         for number in range(_NODES)
@@ -77,7 +78,7 @@ def _nodes(store: str, registry: str) -> Iterator[None]:
             assert node.stdout is not None
             if node.stdout.readline().strip() != "ready":
                 message = "a node did not start"
-                raise ServiceError(message, help="what it said is above")
+                raise ServiceError(message, help="see its output above")
         yield
     finally:
         for node in nodes:
@@ -89,7 +90,7 @@ def _nodes(store: str, registry: str) -> Iterator[None]:
 
 
 def _rollbacks(folder: str, registry: str, name: str) -> dict[str, float]:
-    """Milliseconds from the pointer's write to the last node's word; and of the whole command."""
+    """Measure rollbacks, from the write of the pointer to the last node's ack, and the whole command."""
     store = f"{folder}/store"
     _part("small", store, registry)
     from streamlearn.versions.pointer import moves
@@ -100,30 +101,28 @@ def _rollbacks(folder: str, registry: str, name: str) -> dict[str, float]:
         known = History(open_store(store), "bench").read()
         mover = Mover(PointerLog(open_store(store), "bench"), opened)
         newest, older = known[-1].version, known[-2].version
-        last: list[float] = []
+        last_ms: list[float] = []
         for _ in range(_ROLLBACKS):
             moved = mover.move(
                 lambda now: moves.rollback(now, known, older), by="bench", what="rollback", wait_s=_WAIT_S
             )
             if len(moved.acted) != _NODES:
                 message = f"{len(moved.acted)} of {_NODES} nodes followed; silent: {moved.silent}; {moved.said}"
-                raise ServiceError(message, help="see what the nodes said above")
-            last.append(max(one.ms for one in moved.acted))
+                raise ServiceError(message, help="see the nodes' output above")
+            last_ms.append(max(ack.ms for ack in moved.acted))
             mover.move(
                 lambda now: moves.promote(now, known, newest, accept=True), by="bench", what="promote", wait_s=_WAIT_S
             )
-        whole = [_whole_ms(store, registry, older, newest) for _ in range(5)]
+        command_ms = [_command_ms(store, registry, older, newest) for _ in range(5)]
     return {
-        f"rollback_{name}_ms": statistics.median(last),
-        f"rollback_{name}_max_ms": max(last),
-        f"rollback_{name}_command_ms": statistics.median(whole),
+        f"rollback_{name}_ms": statistics.median(last_ms),
+        f"rollback_{name}_max_ms": max(last_ms),
+        f"rollback_{name}_command_ms": statistics.median(command_ms),
     }
 
 
-def _whole_ms(store: str, registry: str, older: int, newest: int) -> float:
-    """Of `streamlearn rollback` from its start to its end."""
-    import time
-
+def _command_ms(store: str, registry: str, older: int, newest: int) -> float:
+    """Return the duration of `streamlearn rollback`."""
     where = ["--store", store, "--registry", registry]
     begin = time.perf_counter()
     subprocess.run(
@@ -131,10 +130,10 @@ def _whole_ms(store: str, registry: str, older: int, newest: int) -> float:
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    taken = time.perf_counter() - begin
+    taken_s = time.perf_counter() - begin
     subprocess.run(
         [sys.executable, "-m", "streamlearn", "promote", "bench", str(newest), "--accept", *where],
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    return taken * 1e3
+    return taken_s * 1e3

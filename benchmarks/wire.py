@@ -1,4 +1,4 @@
-"""What crosses a boundary: key hashes, events, samples, topics, the generator."""
+"""Data at boundaries: key hashes, events, samples, topics, and the event generator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.kafka_python import consume, produce
 from benchmarks.result import Result
-from benchmarks.timing import Timing
+from benchmarks.timer import Timer
 from streamlearn.apps import App, AppFolder, app_module
 from streamlearn.errors import ServiceError
 from streamlearn.events import EventDecoder, EventEncoder, Producer
@@ -39,8 +39,8 @@ EVENTS = 20_000
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Measure everything this part is judged by."""
-    timing = Timing(seconds=0.5 if quick else 3.0)
+    """Measure everything."""
+    timer = Timer(seconds=0.5 if quick else 3.0)
     records = 100_000 if quick else 500_000
     result = Result("wire")
     for name, part in (
@@ -49,44 +49,44 @@ def run(quick: bool, note: Note) -> Result:
         ("events", _events),
     ):
         note(name)
-        part(timing, result)
+        part(timer, result)
     note("file topic")
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as folder:
         _topic(f"file://{folder}/topic", "file_topic", records, result)
     note("kafka")
     _kafka(records // 5, result, note)
     note("generator")
-    _generator(timing, result)
+    _generator(timer, result)
     return result
 
 
-def _keys(timing: Timing, result: Result) -> None:
+def _keys(timer: Timer, result: Result) -> None:
     rng = np.random.default_rng(1)
     count = 1_000_000
     values, salt = rng.integers(-(2**63), 2**63 - 1, count), native.slot_salt("video_id")
-    result.figures["int_keys_per_s"] = timing.rate(lambda: native.hash_ints(values, salt), count)
+    result.figures["int_keys_per_s"] = timer.rate(lambda: native.hash_ints(values, salt), count)
     lengths = rng.integers(8, 25, count)
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     data = rng.integers(97, 123, int(offsets[-1]), np.uint8)
-    result.figures["string_keys_per_s"] = timing.rate(lambda: native.hash_strings(offsets, data, salt), count)
+    result.figures["string_keys_per_s"] = timer.rate(lambda: native.hash_strings(offsets, data, salt), count)
     block = rng.integers(0, 256, 1 << 20, np.uint8)
-    result.figures["crc32c_bytes_per_s"] = timing.rate(lambda: native.crc32c(block), len(block))
+    result.figures["crc32c_bytes_per_s"] = timer.rate(lambda: native.crc32c(block), len(block))
 
 
-def _samples(timing: Timing, result: Result) -> None:
-    """24 keys and 8 floats a sample, 1,000 samples a message, two rows a request."""
+def _samples(timer: Timer, result: Result) -> None:
+    """Measure samples of 24 keys and 8 floats, 1,000 per message, two per request."""
     rows = 1_000
     app = _wide_app(slots=24, floats=8)
     codec = SampleCodec(app, SampleSettings())
     batch = small_batch(app, requests=rows // 2, rows=rows)
     message = codec.encode(batch)
     result.figures["sample_bytes"] = len(message) / rows
-    result.figures["sample_encode_per_s"] = timing.rate(lambda: codec.encode(batch), rows)
-    result.figures["sample_decode_per_s"] = timing.rate(lambda: codec.decode(message), rows)
+    result.figures["sample_encode_per_s"] = timer.rate(lambda: codec.encode(batch), rows)
+    result.figures["sample_decode_per_s"] = timer.rate(lambda: codec.decode(message), rows)
 
 
-def _events(timing: Timing, result: Result) -> None:
-    """Impressions of one item, about 260 bytes, 500 to a record."""
+def _events(timer: Timer, result: Result) -> None:
+    """Measure impressions of one item and about 260 bytes, 500 per record."""
     app = _wide_app(slots=20, floats=8)
     settings = EventSettings()
     encoder, decoder = EventEncoder(app, settings), EventDecoder(app, settings)
@@ -96,9 +96,9 @@ def _events(timing: Timing, result: Result) -> None:
     whole, ends = encoded.buffer.tobytes(), encoded.offsets.tolist()
     alone = [whole[begin:end] for begin, end in pairwise(ends)]
     packs = _packs(app, columns)
-    result.figures["event_encode_per_s"] = timing.rate(lambda: encoder.impressions(columns, EVENTS), EVENTS)
-    result.figures["event_decode_per_s"] = timing.rate(lambda: decoder.decode(packs), EVENTS)
-    result.figures["event_decode_alone_per_s"] = timing.rate(lambda: decoder.decode(alone), EVENTS)
+    result.figures["event_encode_per_s"] = timer.rate(lambda: encoder.impressions(columns, EVENTS), EVENTS)
+    result.figures["event_decode_per_s"] = timer.rate(lambda: decoder.decode(packs), EVENTS)
+    result.figures["event_decode_alone_per_s"] = timer.rate(lambda: decoder.decode(alone), EVENTS)
     parsed, few = impression_schema(app).parsed, alone[: EVENTS // 20]
 
     def read_by_fastavro() -> None:
@@ -106,15 +106,15 @@ def _events(timing: Timing, result: Result) -> None:
             fastavro.schemaless_reader(io.BytesIO(record[PREFIX_BYTES:]), parsed, None)
 
     few_packs = packs[: max(1, len(packs) // 20)]
-    held = len(decoder.decode(few_packs).impressions)
-    ratio = timing.ratio(lambda: decoder.decode(few_packs), read_by_fastavro)
-    result.ratios["event_decode_to_fastavro"] = ratio * held / len(few)
+    packed_events = len(decoder.decode(few_packs).impressions)
+    ratio = timer.ratio(lambda: decoder.decode(few_packs), read_by_fastavro)
+    result.ratios["event_decode_to_fastavro"] = ratio * packed_events / len(few)
 
 
 def _topic(url: str, name: str, records: int, result: Result) -> None:
-    """Append and read records of 260 bytes in batches of 1,000, through the interface everyone uses."""
+    """Measure append and read of records of 260 bytes in batches of 1,000, through the public interface."""
     values: list[bytes | None] = [bytes([at % 251]) * RECORD_BYTES for at in range(BATCH_RECORDS)]
-    timing = Timing(seconds=0, repeats_min=3)
+    timer = Timer(seconds=0, repeats_min=3)
     with create_topic(url, TopicSettings(retention_ms=-1)) as topic:
         with topic.writer() as writer:
 
@@ -122,27 +122,26 @@ def _topic(url: str, name: str, records: int, result: Result) -> None:
                 for _ in range(records // BATCH_RECORDS):
                     writer.append(0, values)
 
-            result.figures[f"{name}_append_per_s"] = timing.rate(append, records)
+            result.figures[f"{name}_append_per_s"] = timer.rate(append, records)
         with topic.reader([0]) as reader:
 
             def read() -> None:
                 offset = 0
                 while offset < records:
-                    found = reader.read(0, offset, max_records=BATCH_RECORDS, wait_ms=100)
-                    offset = found.next_offset
+                    offset = reader.read(0, offset, max_records=BATCH_RECORDS, wait_ms=100).next_offset
 
-            result.figures[f"{name}_read_per_s"] = timing.rate(read, records)
+            result.figures[f"{name}_read_per_s"] = timer.rate(read, records)
 
 
 def _kafka(records: int, result: Result, note: Note) -> None:
-    """The same on a real broker, and kafka-python's own producer and consumer as the peer."""
+    """Measure a topic on a real broker, and the producer and consumer of kafka-python as the peer."""
     from tools.services import Kafka
 
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as folder:
         try:
             kafka = Kafka.start(Path(folder))
         except ServiceError as error:
-            note(f"no broker, so no Kafka figures: {error.message}")
+            note(f"Kafka is not measured: {error.message}")
             return
         with kafka:
             _topic(f"kafka://{kafka.address}/ours", "kafka", records, result)
@@ -155,10 +154,10 @@ def _kafka(records: int, result: Result, note: Note) -> None:
     result.ratios["kafka_read_to_kafka_python"] = result.figures["kafka_read_per_s"] / consumed
 
 
-def _generator(timing: Timing, result: Result) -> None:
-    """Events of the synthetic application, generated and encoded into framed records."""
+def _generator(timer: Timer, result: Result) -> None:
+    """Measure the generation and encoding of events of the synthetic application."""
     speed = app_module(Path(__file__).parent.parent / "examples" / "synthetic", "speed")
-    runs = [speed.generator_events_per_s({"events": "200000"}) for _ in range(timing.repeats_min)]
+    runs = [speed.generator_events_per_s({"events": "200000"}) for _ in range(timer.repeats_min)]
     for name in ("events_per_s", "impression_bytes"):
         result.figures[f"generator_{name}"] = statistics.median(run[name] for run in runs)
 
@@ -174,7 +173,7 @@ def _wide_app(slots: int, floats: int) -> App:
 
 
 def _impressions(app: App, rows: int) -> dict[str, Any]:
-    """Columns of impressions with one item each, ids of the size real ones have."""
+    """Return columns of impressions with one item each, and ids of realistic size."""
     rng = np.random.default_rng(2)
     digits = 12
     columns: dict[str, Any] = {
@@ -195,7 +194,7 @@ def _impressions(app: App, rows: int) -> dict[str, Any]:
 
 
 def _packs(app: App, columns: dict[str, Any]) -> list[bytes | None]:
-    """The records a Producer makes of them."""
+    """Return the records that a Producer makes from the impressions."""
     folder = AppFolder(app, Path(), Settings())
     urls = ("memory://bench.impressions", "memory://bench.actions")
     topics = [create_topic(url, TopicSettings(retention_ms=-1)) for url in urls]

@@ -1,1 +1,1 @@
-"""Applications to start from, each complete in one folder."""
+"""Example applications, each complete in one folder."""

@@ -1,1 +1,1 @@
-"""Launch scripts, each a thin `run(argv)` over `streamlearn.ingest`, for whoever starts Beam's pipelines himself."""
+"""Launch scripts over `streamlearn.ingest`, for users who start Beam pipelines themselves."""

@@ -1,6 +1,6 @@
 """Events to samples: `python -m pipelines.samples APP --runner prism [Beam's options]`.
 
-It does what `streamlearn ingest` does, and hands on to Beam every option that is not its own.
+It does what `streamlearn ingest` does, and passes all other options on to Beam.
 """
 
 from __future__ import annotations
@@ -20,23 +20,28 @@ __all__ = ["run"]
 
 
 def run(argv: Sequence[str]) -> SamplesReport:
-    """Run it, until its topics end or a signal stops it."""
+    """Run ingest until its topics end or a signal stops it."""
     return _run(argv)[0]
 
 
 def _run(argv: Sequence[str]) -> tuple[SamplesReport, float]:
-    """The report, and the share of events that may become dead letters."""
+    """Return the report, and the maximum share of dead letters."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.samples", allow_abbrev=False)
     parser.add_argument("app", metavar="APP", help="the folder of an application, on every worker")
-    parser.add_argument("--runner", default="", help="prism or flink; ingest.runner when not given")
-    parser.add_argument("--accept-lost", action="store_true", help="begin with what is there")
+    parser.add_argument("--runner", default="", help="prism or flink; by default ingest.runner")
+    parser.add_argument("--accept-lost", action="store_true", help="continue although records were deleted")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="SECTION.NAME=VALUE")
-    own, more = parser.parse_known_args(list(argv))
-    folder = load_app(own.app, own.changes)
+    options, more = parser.parse_known_args(list(argv))
+    folder = load_app(options.app, options.changes)
     set_up_logging(folder.settings.telemetry)
     with stop_on_signals(end_at_once) as stop:
         report = run_samples(
-            folder, stop, changes=tuple(own.changes), runner=own.runner, accept_lost=own.accept_lost, more=tuple(more)
+            folder,
+            stop,
+            changes=tuple(options.changes),
+            runner=options.runner,
+            accept_lost=options.accept_lost,
+            more=tuple(more),
         )
     return report, 1.0 if report.stopped else folder.settings.ingest.dead_share_max
 

@@ -1,7 +1,7 @@
-"""Fixtures of the whole suite: the real services, each started at most once a run, when a test first asks.
+"""Fixtures of the whole suite: the real services, each started at most once per run, when a test first uses it.
 
-A test that asks for one gets its marker. Where a service cannot be had the test is skipped with the reason,
-and fails on CI or under STREAMLEARN_SERVICES=require. One that is there but does not start always fails.
+A test that uses a service gets its marker. If a service is not available, the test is skipped with the reason, and
+fails on CI or with STREAMLEARN_SERVICES=require. A service that is available but does not start is always a failure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tools.services.prism import PRISM_VERSION
 
 __all__: list[str] = []
 
-# Fixture to marker: `own_...` are for tests that take the server down.
+# The marker of each fixture. Fixtures `own_...` are for tests that stop the server.
 _MARKERS = {
     "kafka": "kafka",
     "own_kafka": "kafka",
@@ -50,23 +50,23 @@ _MARKERS = {
 # Written by `python -m tools.run_tests --write-slow`.
 _SLOW = Path(__file__).parent / "slow.txt"
 _USED = pytest.StashKey[list[str]]()
-_Had = TypeVar("_Had")
+_Fetched = TypeVar("_Fetched")
 
 
-# Warnings of libraries that we cannot mend; every other warning is an error.
+# Warnings of libraries that we cannot fix; every other warning is an error.
 _WARNINGS_ALLOWED = (
-    # kafka-python reads its schemas at import by a function that Python 3.11 and 3.12 call deprecated.
+    # kafka-python reads its schemas at import with a function that is deprecated in Python 3.11 and 3.12.
     "ignore:(read|open)_text is deprecated:DeprecationWarning",
 )
 
 
-# A busy machine takes longer for an example, and that is no failure.
+# Slow examples on a busy machine are not failures.
 hypothesis_settings.register_profile("suite", deadline=None)
 hypothesis_settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the warnings that are no errors."""
+    """Register the warnings that are not errors."""
     for allowed in _WARNINGS_ALLOWED:
         config.addinivalue_line("filterwarnings", allowed)
 
@@ -83,18 +83,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One line for each service that was really used."""
+    """Print a line for each service that was used."""
     for line in config.stash.get(_USED, []):
         terminalreporter.write_line(f"service used: {line}")
 
 
-def _had(name: str, fetch: Callable[[Cache], _Had]) -> _Had:
+def _fetched(name: str, fetch: Callable[[Cache], _Fetched]) -> _Fetched:
     try:
         return fetch(Cache())
     except ServiceError as error:
-        reason = f"{name} cannot be had: {error}"
-    demanded = os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
-    if demanded or os.environ.get("STREAMLEARN_SERVICES") == "require":
+        reason = f"{name} is not available: {error}"
+    is_required = os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
+    if is_required or os.environ.get("STREAMLEARN_SERVICES") == "require":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
 
@@ -109,8 +109,8 @@ def _started(config: pytest.Config, start: Callable[[], Service]) -> Iterator[Se
 
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """The run's Kafka, shared: use topics of your own (`topic_name`) and leave it running."""
-    _had("kafka", Kafka.fetch)
+    """The shared Kafka of the run: use your own topics (`topic_name`), and do not stop it."""
+    _fetched("kafka", Kafka.fetch)
     with _started(pytestconfig, lambda: Kafka.start(tmp_path_factory.mktemp("kafka"))) as service:
         assert isinstance(service, Kafka)
         yield service
@@ -118,8 +118,8 @@ def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def redis(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of the run's Redis, shared: use keys of your own and leave it running."""
-    _had("redis", Redis.fetch)
+    """The URL of the shared Redis of the run: use your own keys, and do not stop it."""
+    _fetched("redis", Redis.fetch)
     with _started(pytestconfig, lambda: Redis.start(tmp_path_factory.mktemp("redis"))) as service:
         assert isinstance(service, Redis)
         yield service.url
@@ -127,8 +127,8 @@ def redis(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def flink(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkJobServer]:
-    """The run's Flink job server, shared: cancel your jobs."""
-    _had("flink", FlinkJobServer.fetch)
+    """The shared Flink job server of the run: cancel your jobs."""
+    _fetched("flink", FlinkJobServer.fetch)
     with _started(pytestconfig, lambda: FlinkJobServer.start(tmp_path_factory.mktemp("flink"))) as service:
         assert isinstance(service, FlinkJobServer)
         yield service
@@ -136,8 +136,8 @@ def flink(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def chromium(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    """The run's driver of Chromium, shared: open browsers of your own, and close them."""
-    _had("chromium", Chromium.fetch)
+    """The shared Chromium driver of the run: open your own browsers, and close them."""
+    _fetched("chromium", Chromium.fetch)
     with _started(pytestconfig, lambda: Chromium.start(tmp_path_factory.mktemp("chromium"))) as service:
         assert isinstance(service, Chromium)
         yield service
@@ -146,18 +146,18 @@ def chromium(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def prism(pytestconfig: pytest.Config) -> Path:
     """The Prism binary, for `--prism_location`."""
-    path = _had("prism", prism_path)
+    path = _fetched("prism", prism_path)
     pytestconfig.stash.setdefault(_USED, []).append(f"prism {PRISM_VERSION} ({path})")
     return path
 
 
 @pytest.fixture(autouse=True)
 def _logs_of_one_test() -> Iterator[None]:
-    """Where a test has a command log to what was its own stderr, no later one writes there."""
+    """Remove log handlers after each test: they write to the stderr of that test."""
     yield
     own, root = logging.getLogger("streamlearn"), logging.getLogger()
     for logger in (own, root):
-        for handler in [one for one in logger.handlers if type(one) is logging.StreamHandler]:
+        for handler in [handler for handler in logger.handlers if type(handler) is logging.StreamHandler]:
             logger.removeHandler(handler)
     own.propagate = True
     own.setLevel(logging.NOTSET)
@@ -165,46 +165,46 @@ def _logs_of_one_test() -> Iterator[None]:
 
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[Kafka]:
-    """A Kafka of this test alone, to be killed, paused and restarted."""
-    _had("kafka", Kafka.fetch)
+    """A Kafka for one test, which may kill, pause and restart it."""
+    _fetched("kafka", Kafka.fetch)
     with Kafka.start(tmp_path / "own_kafka") as service:
         yield service
 
 
 @pytest.fixture
 def own_kafka_cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
-    """Three brokers of this test alone, each to be killed and restarted."""
-    _had("kafka", Kafka.fetch)
+    """Three brokers for one test, which may kill and restart them."""
+    _fetched("kafka", Kafka.fetch)
     with kafka_cluster(tmp_path / "own_kafka_cluster") as cluster:
         yield cluster
 
 
 @pytest.fixture
 def own_flink(tmp_path: Path) -> Iterator[FlinkJobServer]:
-    """A Flink job server of this test alone: it ends with all its jobs, and may be killed and restarted."""
-    _had("flink", FlinkJobServer.fetch)
+    """A Flink job server for one test, which may kill and restart it; it ends with all its jobs."""
+    _fetched("flink", FlinkJobServer.fetch)
     with FlinkJobServer.start(tmp_path / "own_flink") as service:
         yield service
 
 
 @pytest.fixture
 def own_flink_cluster(tmp_path: Path) -> Iterator[tuple[FlinkJobs, FlinkJobServer]]:
-    """A Flink cluster of this test alone, and a job server for it."""
-    _had("flink", FlinkJobServer.fetch)
-    with flink_cluster(tmp_path / "own_flink_cluster") as found:
-        yield found
+    """A Flink cluster and its job server for one test."""
+    _fetched("flink", FlinkJobServer.fetch)
+    with flink_cluster(tmp_path / "own_flink_cluster") as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[Redis]:
-    """A Redis of this test alone, to be killed, paused and restarted."""
-    _had("redis", Redis.fetch)
+    """A Redis for one test, which may kill, pause and restart it."""
+    _fetched("redis", Redis.fetch)
     with Redis.start(tmp_path / "own_redis") as service:
         yield service
 
 
 @pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
-    """A topic name nobody else has; it begins with the test's name, cut to Kafka's alphabet and length."""
+    """A unique topic name, which begins with the test's name, in Kafka's alphabet and length."""
     name = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in request.node.name)
     return f"{name[:80]}-{uuid.uuid4().hex[:12]}"

@@ -1,4 +1,4 @@
-"""Dying: processes that are forked, and killed at a chosen change of files; for tests of what others find then."""
+"""Forked processes that are killed at a chosen change of files, for tests of what other processes then find."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any
 
 __all__ = ["die_at", "forked", "preloaded"]
 
-# What fits into a pipe that nobody reads yet.
+# The capacity of a pipe without a reader.
 _NAMES_BYTES_MAX = 60_000
 
-# Everything by which a local store changes what another process finds. A sync changes nothing of that: who dies at one
-# leaves what who dies at the next change leaves.
+# The calls by which a local store changes what another process finds. Syncs are not among them: a process that dies at
+# a sync leaves the same as one that dies at the next change.
 _CHANGES = ("write", "link", "unlink", "mkdir", "rmdir")
 
 
 def die_at(step: int) -> None:
-    """Make the `step`-th change of this process its last; a write gets half of its bytes out before."""
-    left = step
+    """Kill this process at its `step`-th change of files; a write first writes half of its bytes."""
+    remaining = step
 
     def dying(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def call(*args: Any, **named: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left >= 0:
-                return original(*args, **named)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal remaining
+            remaining -= 1
+            if remaining >= 0:
+                return original(*args, **kwargs)
             if name == "write":
                 descriptor, data = args
                 original(descriptor, data[: len(data) // 2])
@@ -44,12 +44,12 @@ def die_at(step: int) -> None:
 
 
 def forked(work: Callable[[], int | None]) -> int:
-    """Have a child of this process, which must have one thread, do it.
+    """Run work in a fork of this process, which must have one thread.
 
-    What it writes need not reach the disk: it is processes that die here, and no machine.
+    The child's writes need not reach the disk, because processes die here, but no machine.
 
     Returns:
-        Its exit status: what the work gave, 1 where it raised, minus the signal it died of.
+        The exit status: the result of the work, 1 if it raised, or minus the signal that killed it.
     """
     pid = os.fork()
     if pid == 0:
@@ -65,20 +65,20 @@ def forked(work: Callable[[], int | None]) -> int:
 
 
 def preloaded(work: Callable[[], object]) -> None:
-    """Have a child do it, and import here whatever it imported, so that no later child has to.
+    """Run work in a child, and import here the modules that it imported, so that later children need not.
 
-    Most of what a child costs that does little is Python's imports at first use; and no thread may run here.
+    Imports at first use are most of the cost of a small child. Run them without threads in this process.
     """
-    there = set(sys.modules)
+    before = set(sys.modules)
     reader, writer = os.pipe()
 
-    def told() -> None:
+    def report_imports() -> None:
         work()
-        names = "\n".join(name for name in sys.modules if name not in there).encode()
+        names = "\n".join(name for name in sys.modules if name not in before).encode()
         assert len(names) < _NAMES_BYTES_MAX
         os.write(writer, names)
 
-    status = forked(told)
+    status = forked(report_imports)
     os.close(writer)
     with os.fdopen(reader) as names:
         for name in names.read().splitlines():

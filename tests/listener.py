@@ -1,4 +1,4 @@
-"""Whoever runs a process, and listens to how it says that it is, as systemd and `streamlearn up` do."""
+"""Listener: receives the notifications of a process, as systemd and `streamlearn up` do."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ _WAIT_S = 300.0
 
 
 class Listener:
-    """Hears words.
-
-    Args:
-        name: Where, as `bind` takes it.
-    """
+    """A notification socket, bound to `name`."""
 
     def __init__(self, name: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -30,38 +26,38 @@ class Listener:
         self.socket.bind(name)
 
     def heard(self) -> list[str]:
-        """What was said since the last time, each with its words in their order."""
-        found = []
+        """Return the messages since the last call, each with its words sorted."""
+        messages = []
         while True:
             try:
-                found.append(" ".join(sorted(self.socket.recv(4_096).decode().split("\n"))))
+                messages.append(" ".join(sorted(self.socket.recv(4_096).decode().split("\n"))))
             except BlockingIOError:
-                return found
+                return messages
 
     def wait(self, *words: str) -> None:
-        """Wait until each of some words was said since what was heard last."""
+        """Wait until each of the words was in a new message."""
         missing = set(words)
 
-        def is_said() -> bool:
-            for one in self.heard():
-                missing.difference_update(one.split())
+        def is_received() -> bool:
+            for message in self.heard():
+                missing.difference_update(message.split())
             return not missing
 
-        wait_until(is_said, f"{words} are said", _WAIT_S)
+        wait_until(is_received, f"messages with {words}", _WAIT_S)
 
     def wait_silence(self, silence_s: float) -> None:
-        """Wait until nothing is said for some time."""
+        """Wait until no message arrives for some time."""
 
         def is_silent() -> bool:
             self.heard()
             return not select.select([self.socket], [], [], silence_s)[0]
 
-        wait_until(is_silent, f"nothing is said for {silence_s} s", _WAIT_S)
+        wait_until(is_silent, f"no message for {silence_s} s", _WAIT_S)
 
 
 @contextmanager
 def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Listener, dict[str, str]]]:
-    """Processes that are started meanwhile are heard; gives what they have in their environment for it too."""
+    """Listen to processes that are started meanwhile; yield the listener and their environment variables for it."""
     listener = Listener("")
     name = "@" + listener.socket.getsockname()[1:].decode()
     environ = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": str(_SILENCE_US)}

@@ -1,4 +1,4 @@
-"""Pages of the docs as a newcomer goes through them: their commands as one program of the shell."""
+"""Pages of the docs as a user follows them: their commands as one shell script."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ROOT = Path(__file__).parent.parent
 
 
 def walk(folder: Path, script: str, *, s_max: int, **more: str) -> str:
-    """What the commands said, all of which went well.
+    """Run commands, check that all succeed, and return their output.
 
     Args:
-        folder: Where they are run.
+        folder: The working folder.
         script: The commands.
-        s_max: It only ends what hangs.
-        more: More of their environment.
+        s_max: Time limit, against hanging commands.
+        more: Additional environment variables.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **more}
@@ -29,19 +29,19 @@ def walk(folder: Path, script: str, *, s_max: int, **more: str) -> str:
         env.pop(name, None)
     log = folder / "log"
     with log.open("w") as out:
-        # A session of its own, so that nothing it started outlives it.
-        walked = subprocess.Popen(
+        # A separate session, so that all processes can be killed at the end.
+        process = subprocess.Popen(
             ["bash", "-eu", "-c", script], cwd=folder, env=env, start_new_session=True, stdout=out,
             stderr=subprocess.STDOUT,
         )  # fmt: skip
-    ended = None
+    status = None
     try:
         with suppress(subprocess.TimeoutExpired):
-            ended = walked.wait(s_max)
+            status = process.wait(s_max)
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(walked.pid, signal.SIGKILL)
-        walked.wait()
-    said = log.read_text()
-    assert ended == 0, said
-    return said
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    output = log.read_text()
+    assert status == 0, output
+    return output

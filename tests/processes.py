@@ -1,4 +1,4 @@
-"""Processes of tests: each is forked from one that has imported what they need, once for all tests of a run."""
+"""Processes of tests: forked from a server process that has imported their modules once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["started"]
 
 _context = multiprocessing.get_context("forkserver")
-# What they are, and what they would import at first use, each for itself.
+# Their modules, and modules that each would import at first use.
 _context.set_forkserver_preload(
     [
         "tests.ps.actors",
@@ -22,7 +22,7 @@ _context.set_forkserver_preload(
 
 
 def started(target: Callable[..., Any], *arguments: Any) -> Any:
-    """A process that does it, and ends with this one."""
+    """Start a process that calls `target` and ends with this process."""
     process = _context.Process(target=target, args=arguments, daemon=True)
     process.start()
     return process

@@ -70,11 +70,11 @@ from streamlearn.topics import Position, Records, TopicSettings
 from streamlearn.topics.file_folder import create_file_topic, open_folder
 from streamlearn.topics.kafka_codec import Decompressor
 from streamlearn.trainer.intake.message import Reached
-from streamlearn.trainer.shared_marks import Remembered
+from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.validation.score_log import COLUMNS, read_scores
 from streamlearn.versions import Known, Node, Pointer, open_store
 from streamlearn.versions.format.graphs import get_graph, put_graph
-from streamlearn.versions.format.manifest import decode_manifest, encode_manifest
+from streamlearn.versions.format.manifest import decode_manifest
 from streamlearn.versions.format.record import VersionRef, decode_record, encode_record
 from streamlearn.versions.format.verdict import Verdict
 from streamlearn.versions.pointer.registry import Ack, Note
@@ -143,7 +143,7 @@ def _records(_: Path) -> Iterator[Decoder]:
     for kind, values in kept:
         yield Decoder(kind.__name__, _resealed(partial(_recorded, kind)), [encode_record(one) for one in values], ())
     manifest = Trainer(open_store("memory://any-bytes")).story([1])[0].manifest
-    yield Decoder("manifest", _resealed(lambda data: decode_manifest(data, "x")), [encode_manifest(manifest)], ())
+    yield Decoder("manifest", _resealed(lambda data: decode_manifest(data, "x")), [encode_record(manifest)], ())
     nodes = Node(boot_id="a", name="n", staged=(1, 2)), Ack(boot_id="a", name="n", seq=1, version=2, took_ms=0.5)
     known = Known(ref=REF, kind="base", graph=None, rows=1)
     for one in (*nodes, Note(wall_ms=1, by="ada", what="rollback"), known):
@@ -205,10 +205,10 @@ def _of_training(folder: Path) -> Iterator[Decoder]:
     golden = golden_bytes(CODEC, batch, np.zeros((7, len(batch.labels)), np.float32))
     logits = [golden["logits"], b"PK\3\4", _npz(logits=np.zeros(3))]
     yield Decoder("logits", lambda data: read_golden(CODEC, {**golden, "logits": data}), logits, (BadRecord,))
-    entries = Remembered(2, MarksSettings()).save(Reached((1, 2), (None, 3), 4))
+    entries = SharedMarks(2, MarksSettings()).save(Reached((1, 2), (None, 3), 4))
 
     def remembered(name: str) -> Callable[[bytes], Any]:
-        return lambda data: Remembered(2, MarksSettings()).load({**entries, name: data})
+        return lambda data: SharedMarks(2, MarksSettings()).load({**entries, name: data})
 
     for name, data in entries.items():
         yield Decoder(f"entry {name} of marks", remembered(name), [bytes(data)], (BadRecord, MarksFull))

@@ -81,4 +81,4 @@ def test_the_programs_of_the_page_are_answered(node: Any, tmp_path: Path) -> Non
     assert '"state":"READY"' in said, said
     assert "some 1" in said, said
     assert "version 1 click [0.5 0.5]" in said, said
-    assert "StatusCode.FAILED_PRECONDITION version 999999 is not kept by this node, which has 1" in said, said
+    assert "StatusCode.FAILED_PRECONDITION this node does not keep version 999999; it has 1" in said, said

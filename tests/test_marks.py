@@ -209,7 +209,7 @@ def test_a_refused_label_is_never_learned_again() -> None:
 def test_full_marks_refuse_and_mark_nothing() -> None:
     marks = Marks(4, MarksSettings(bytes_max=1 << 16, record_items_max=1_000))
     many = [row(number, offset=number * 1_024) for number in range(100)]
-    with pytest.raises(MarksFull, match="65536 are allowed"):
+    with pytest.raises(MarksFull, match="of at most 65536 bytes"):
         marks.settle(1, columns(many))
     assert plain(marks.settle(1, columns(many[:2]))) == [(1, 0, 0)] * 2
     assert marks.counters["refusals"] == 1
@@ -224,7 +224,7 @@ def test_a_save_that_does_not_fit_is_refused_before_memory_is_taken_for_it() -> 
     entries = marks.save().entries
     assert Marks(4).load(entries) == 1
     small = Marks(4, MarksSettings(bytes_max=1 << 16))
-    with pytest.raises(MarksFull, match="65536 are allowed"):
+    with pytest.raises(MarksFull, match="of at most 65536 bytes"):
         small.load(entries)
     assert small.bytes <= 1 << 16
 

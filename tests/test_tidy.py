@@ -58,6 +58,7 @@ WALLS = {
         "tests/trainer/",
         "tests/models/",
         "tests/serving/",
+        "tests/settings/",
         "tests/versions/saved_models.py",
     ),
     "keras": ("streamlearn/trainer/", "streamlearn/models/", "tests/models/", "benchmarks/peers/"),

@@ -1,3 +1,3 @@
-"""What people and tests need beside the package; nothing here is installed with it."""
+"""Tools for developers and tests, which are not part of the installed package."""
 
 __all__: list[str] = []

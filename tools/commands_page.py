@@ -1,4 +1,4 @@
-"""The page of all commands, made from the command line itself. Statuses of single commands stand here."""
+"""The page of all commands, generated from the command line. The exit statuses of commands are listed here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = dict.fromkeys(("integer", "integer range", "int", "int range", "float",
 _NOT_FOLLOWED = (3, "the pointer moved, but a node did not follow in time or could not be asked, or no node is known")
 _MANY = "a larger share of events than `ingest.dead_share_max` became dead letters, or most did and no sample was made"
 _DEAD = (3, f"the command is done, but {_MANY}")
-# What a status of one command says beyond the lines at the head of the page.
+# Exit statuses of commands beyond those at the head of the page.
 ENDS: dict[str, tuple[tuple[int, str], ...]] = {
     "bench-serve": ((1, "no request was answered, or no rate met the target"), (3, "a search was stopped")),
     "doctor": ((1, "something is wrong; missing optional components do not count"),),
@@ -56,7 +56,7 @@ its `app.py` gives it. Verbs on versions accept either: `--app APP` takes the st
 
 
 def commands_page() -> str:
-    """docs/commands.md."""
+    """Return the text of docs/commands.md."""
     commands = dict(every_command())
     lines = [HEAD, "| command | what it does |", "|---|---|"]
     for name, command in commands.items():
@@ -71,59 +71,59 @@ def commands_page() -> str:
 
 
 def every_command() -> Iterator[tuple[str, Any]]:
-    """Each command by its words, those of groups after their group; a group that does something itself is one too."""
-    for name, found in sorted(get_command(cli).commands.items()):  # type: ignore[attr-defined]
-        within = dict(getattr(found, "commands", {}))
-        default = within.pop("node", None) if name == "serve" else None
-        yield name, default or found
-        for inner, one in sorted(within.items()):
-            yield f"{name} {inner}", one
+    """Yield each command with its words: groups that are commands themselves, then the commands in them."""
+    for name, command in sorted(get_command(cli).commands.items()):  # type: ignore[attr-defined]
+        members = dict(getattr(command, "commands", {}))
+        default = members.pop("node", None) if name == "serve" else None
+        yield name, default or command
+        for member_name, member in sorted(members.items()):
+            yield f"{name} {member_name}", member
 
 
 def _paragraphs(command: Any) -> list[str]:
-    return [" ".join(one.split()) for one in (command.help or "").split("\n\n")]
+    return [" ".join(paragraph.split()) for paragraph in (command.help or "").split("\n\n")]
 
 
 def _usage(name: str, command: Any) -> str:
-    words = [_shape(one) for one in command.params if one.param_type_name == "argument"]
+    words = [_shape(parameter) for parameter in command.params if parameter.param_type_name == "argument"]
     return " ".join(["streamlearn", name, "[OPTIONS]", *words])
 
 
 def _shape(argument: Any) -> str:
-    """How an argument stands in a command line."""
+    """Return an argument as the usage line shows it."""
     shape = argument.metavar or argument.name.upper()
     return shape if argument.required or shape.startswith("[") else f"[{shape}]"
 
 
 def _parameters(command: Any) -> list[str]:
-    rows = [_row(one) for one in command.params if one.name != "help"]
+    rows = [_row(parameter) for parameter in command.params if parameter.name != "help"]
     return ["| argument or option | default | what it is |", "|---|---|---|", *rows] if rows else []
 
 
-def _row(one: Any) -> str:
-    if one.param_type_name == "argument":
-        name = _shape(one)
+def _row(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        name = _shape(parameter)
     else:
-        takes = "" if one.is_flag else f" {one.metavar or _KINDS.get(one.type.name, 'TEXT')}"
-        name = f"{', '.join([*one.opts, *one.secondary_opts])}{takes}"
-    return f"| {_code(name)} | {_default(one)} | {_cell(one.help or '')}{_bounds(one.type)} |"
+        takes = "" if parameter.is_flag else f" {parameter.metavar or _KINDS.get(parameter.type.name, 'TEXT')}"
+        name = f"{', '.join([*parameter.opts, *parameter.secondary_opts])}{takes}"
+    return f"| {_code(name)} | {_default(parameter)} | {_cell(parameter.help or '')}{_bounds(parameter.type)} |"
 
 
-def _default(one: Any) -> str:
-    if one.required:
+def _default(parameter: Any) -> str:
+    if parameter.required:
         return "needed"
-    if isinstance(one.show_default, str):
-        return _cell(one.show_default)
-    if one.default is None or one.default is False or one.default == "":
+    if isinstance(parameter.show_default, str):
+        return _cell(parameter.show_default)
+    if parameter.default is None or parameter.default is False or parameter.default == "":
         return ""
-    return f"`{one.default}`"
+    return f"`{parameter.default}`"
 
 
 def _bounds(kind: Any) -> str:
-    """The least and most of a number, where it has them."""
+    """Return the bounds of a number in brackets, if it has any."""
     least, most = getattr(kind, "min", None), getattr(kind, "max", None)
-    said = [f"at least {least}"] * (least is not None) + [f"at most {most}"] * (most is not None)
-    return f" ({', '.join(said)})" if said else ""
+    bounds = [f"at least {least}"] * (least is not None) + [f"at most {most}"] * (most is not None)
+    return f" ({', '.join(bounds)})" if bounds else ""
 
 
 def _cell(text: str) -> str:

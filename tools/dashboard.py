@@ -1,4 +1,4 @@
-"""The dashboard for Grafana. Its panels are declared here, and the file is written from them."""
+"""The Grafana dashboard: declares its panels, and generates the file from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["ROWS", "Panel", "Row", "dashboard_json"]
 
 _WIDTH, _PANELS_A_LINE, _HEIGHT = 24, 3, 8
-# What every query is held to: which application. The scrape configuration gives each target its `app`.
+# Every query selects an application by this label, which the scrape configuration sets for each target.
 _APP = 'app=~"$app"'
 
 
@@ -19,10 +19,10 @@ class Panel:
     """One chart.
 
     Args:
-        title: What it shows.
-        unit: Grafana's word for its unit: `s`, `short`, `percentunit`, `bytes`, `ops`.
-        queries: Legend and PromQL, in which `{}` are the labels that hold it to an application.
-        note: What to look for.
+        title: The title.
+        unit: Grafana's name of the unit: `s`, `short`, `percentunit`, `bytes`, `ops`.
+        queries: Legend and PromQL of each line. `{}` in PromQL becomes the application's label.
+        note: A hint for the reader.
     """
 
     title: str
@@ -352,7 +352,7 @@ ROWS = (LOOP, INGEST, TRAINER, PUBLISHER, SERVING, PS)
 
 
 def dashboard_json() -> str:
-    """packaging/grafana/streamlearn.json."""
+    """Return the text of packaging/grafana/streamlearn.json."""
     panels: list[dict[str, Any]] = []
     top = 0
     for row in ROWS:
@@ -365,14 +365,14 @@ def dashboard_json() -> str:
                 "gridPos": {"h": 1, "w": _WIDTH, "x": 0, "y": top},
             }
         )
-        panels += _placed(row.panels, top + 1)
+        panels += _charts(row.panels, top + 1)
         top += 1 + _HEIGHT * -(-len(row.panels) // _PANELS_A_LINE)
     for number, panel in enumerate(panels, start=1):
         panel["id"] = number
-    return json.dumps(_whole(panels), indent=2) + "\n"
+    return json.dumps(_document(panels), indent=2) + "\n"
 
 
-def _placed(panels: Sequence[Panel], top: int) -> list[dict[str, Any]]:
+def _charts(panels: Sequence[Panel], top: int) -> list[dict[str, Any]]:
     width = _WIDTH // _PANELS_A_LINE
     return [
         _chart(panel)
@@ -401,23 +401,23 @@ def _chart(panel: Panel) -> dict[str, Any]:
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
         "targets": [
-            {"refId": chr(ord("A") + at), "datasource": source, "expr": _held(query), "legendFormat": legend}
+            {"refId": chr(ord("A") + at), "datasource": source, "expr": _for_app(query), "legendFormat": legend}
             for at, (legend, query) in enumerate(panel.queries)
         ],
     }
 
 
-def _held(query: str) -> str:
-    """A query of the chosen applications alone: every selector in braces gets the label that says which."""
+def _for_app(query: str) -> str:
+    """Add the label of the selected applications to every selector in braces."""
     parts = query.split("{")
-    held = [parts[0]]
+    selected = [parts[0]]
     for part in parts[1:]:
         own = part.partition("}")[0]
-        held.append(part if _APP in own else f"{_APP}{', ' if own else ''}{part}")
-    return "{".join(held)
+        selected.append(part if _APP in own else f"{_APP}{', ' if own else ''}{part}")
+    return "{".join(selected)
 
 
-def _whole(panels: list[dict[str, Any]]) -> dict[str, Any]:
+def _document(panels: list[dict[str, Any]]) -> dict[str, Any]:
     choice = {"multi": True, "includeAll": True, "allValue": ".*", "current": {"text": ["All"], "value": ["$__all"]}}
     return {
         "title": "streamlearn",

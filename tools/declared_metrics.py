@@ -1,7 +1,7 @@
-"""Every metric that the code declares, read from its source: nothing is run, so nothing can be left out by not running.
+"""Every metric that the code declares, read from the source. Running the code could miss some.
 
-A metric is a call of one of `streamlearn.telemetry`'s functions. What it is called with has to be readable where it
-stands: text, or a name that the same function or module gives a text. Another call is an error, so the list is whole.
+A metric is a call of a function in `streamlearn.telemetry`. Its arguments must be literal texts, or names that the
+same function or module assigns a literal text once. Any other call is an error, so the list is complete.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 __all__ = ["ROOT", "DeclaredMetric", "declared_in", "declared_metrics"]
 
 ROOT = Path(__file__).parent.parent
-# What telemetry calls them, what prometheus calls them, and which arguments say what.
+# By function of telemetry: the type in Prometheus, and the names of the positional arguments.
 _KINDS = {
     "counter": ("counter", ("component", "noun", "help", "labels")),
     "counter_family": ("counter", ("component", "noun", "help", "labels")),
@@ -29,15 +29,15 @@ Names = Mapping[str, ast.expr]
 
 @dataclass(frozen=True)
 class DeclaredMetric:
-    """A metric as its declaration says.
+    """A declared metric.
 
     Args:
         name: As Prometheus stores it; a histogram has `_bucket`, `_sum` and `_count` of it.
         kind: `counter`, `gauge` or `histogram`.
-        component: Whose it is.
+        component: The part of streamlearn.
         unit: The last word of its name.
         labels: Names of its labels.
-        help: What it is.
+        help: The description.
     """
 
     name: str
@@ -49,7 +49,7 @@ class DeclaredMetric:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names that its samples have."""
+        """The names of its series in Prometheus."""
         if self.kind != "histogram":
             return (self.name,)
         return tuple(f"{self.name}_{end}" for end in ("bucket", "sum", "count"))
@@ -57,32 +57,28 @@ class DeclaredMetric:
 
 @cache
 def declared_metrics() -> tuple[DeclaredMetric, ...]:
-    """All of the package, by name; each once, however often it is declared.
+    """Return all metrics of the package, sorted by name, each once.
 
     Raises:
-        ValueError: A declaration cannot be read, or two of one name differ.
+        ValueError: A declaration is not literal, or two declarations of one name differ.
     """
-    found: dict[str, DeclaredMetric] = {}
+    metrics: dict[str, DeclaredMetric] = {}
     for file in sorted((ROOT / "streamlearn").rglob("*.py")):
         text = file.read_text()
         if file.name == "telemetry.py" or "streamlearn.telemetry" not in text:
             continue
         for metric in declared_in(text, str(file.relative_to(ROOT))):
-            if found.setdefault(metric.name, metric) != metric:
-                message = f"{metric.name} is declared twice, as {found[metric.name]} and as {metric}"
+            if metrics.setdefault(metric.name, metric) != metric:
+                message = f"{metric.name} is declared twice, as {metrics[metric.name]} and as {metric}"
                 raise ValueError(message)
-    return tuple(found[name] for name in sorted(found))
+    return tuple(metrics[name] for name in sorted(metrics))
 
 
 def declared_in(source: str, where: str) -> Iterator[DeclaredMetric]:
-    """What one module declares.
-
-    Args:
-        source: Its text.
-        where: What it is called in errors.
+    """Yield the metrics that a module's source declares. `where` names the module in errors.
 
     Raises:
-        ValueError: A declaration cannot be read.
+        ValueError: A declaration is not literal.
     """
     module = ast.parse(source)
     known = _imported(module)
@@ -93,35 +89,35 @@ def declared_in(source: str, where: str) -> Iterator[DeclaredMetric]:
 
 
 def _imported(module: ast.Module) -> dict[str, str]:
-    """Telemetry's functions, by what a module calls them."""
+    """Return the telemetry functions that a module imports, by their local names."""
     return {
-        one.asname or one.name: one.name
+        alias.asname or alias.name: alias.name
         for node in ast.walk(module)
         if isinstance(node, ast.ImportFrom) and node.module == "streamlearn.telemetry"
-        for one in node.names
-        if one.name in _KINDS
+        for alias in node.names
+        if alias.name in _KINDS
     }
 
 
 def _scopes(module: ast.Module) -> Iterator[tuple[ast.AST, Names]]:
-    """The module and each of its functions, with the names that are given a value once and for all there."""
-    outer = _given(module)
+    """Yield the module and each function in it, with the names that are assigned exactly once there."""
+    outer = _assigned(module)
     yield module, outer
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef):
-            yield node, {**outer, **_given(node)}
+            yield node, {**outer, **_assigned(node)}
 
 
 def _own(scope: ast.AST) -> Iterator[ast.AST]:
-    """What is in a scope, and not in a function within."""
+    """Yield the nodes of a scope, without those of functions in it."""
     for child in ast.iter_child_nodes(scope):
         if not isinstance(child, ast.FunctionDef):
             yield child
             yield from _own(child)
 
 
-def _given(scope: ast.AST) -> Names:
-    found: dict[str, ast.expr] = {}
+def _assigned(scope: ast.AST) -> Names:
+    values: dict[str, ast.expr] = {}
     twice = set()
     for node in _own(scope):
         if not isinstance(node, ast.Assign):
@@ -130,31 +126,35 @@ def _given(scope: ast.AST) -> Names:
             pairs = [(target, node.value)]
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                 pairs = list(zip(target.elts, node.value.elts, strict=False))
-                if any(isinstance(one, ast.Starred) for pair in pairs for one in pair):
-                    pairs = []  # which value is whose is not said by their places
+                if any(isinstance(side, ast.Starred) for pair in pairs for side in pair):
+                    pairs = []  # positions do not tell which value belongs to which name
             for name, value in pairs:
                 if isinstance(name, ast.Name):
-                    twice |= {name.id} & set(found)
-                    found[name.id] = value
-    return {name: value for name, value in found.items() if name not in twice}
+                    twice |= {name.id} & set(values)
+                    values[name.id] = value
+    return {name: value for name, value in values.items() if name not in twice}
 
 
 def _metric(call: ast.Call, function: str, names: Names, where: str) -> DeclaredMetric:
     kind, order = _KINDS[function]
-    given = dict(zip(order, call.args, strict=False)) | {one.arg: one.value for one in call.keywords if one.arg}
-    said = {name: _text(given[name], names, where) for name in ("component", "noun", "unit", "help") if name in given}
-    labels = _texts(given["labels"], names, where) if "labels" in given else ()
-    unit = "total" if kind == "counter" else said["unit"]
-    name = f"streamlearn_{said['component']}_{said['noun']}_{unit}"
-    return DeclaredMetric(name, kind, said["component"], unit, labels, said["help"])
+    arguments = dict(zip(order, call.args, strict=False)) | {word.arg: word.value for word in call.keywords if word.arg}
+    texts = {
+        name: _text(arguments[name], names, where)
+        for name in ("component", "noun", "unit", "help")
+        if name in arguments
+    }
+    labels = _texts(arguments["labels"], names, where) if "labels" in arguments else ()
+    unit = "total" if kind == "counter" else texts["unit"]
+    name = f"streamlearn_{texts['component']}_{texts['noun']}_{unit}"
+    return DeclaredMetric(name, kind, texts["component"], unit, labels, texts["help"])
 
 
 def _texts(node: ast.expr, names: Names, where: str) -> tuple[str, ...]:
     if isinstance(node, ast.Name) and node.id in names:
         return _texts(names[node.id], names, where)
     if isinstance(node, ast.List | ast.Tuple):
-        return tuple(_text(one, names, where) for one in node.elts)
-    message = f"{where}: labels are to be a list of texts, and are `{ast.unparse(node)}`"
+        return tuple(_text(element, names, where) for element in node.elts)
+    message = f"{where}: labels must be a list of literal texts, not `{ast.unparse(node)}`"
     raise ValueError(message)
 
 
@@ -164,8 +164,8 @@ def _text(node: ast.expr, names: Names, where: str) -> str:
     if isinstance(node, ast.Name) and node.id in names:
         return _text(names[node.id], names, where)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_text(one, names, where) for one in node.values)
+        return "".join(_text(part, names, where) for part in node.values)
     if isinstance(node, ast.FormattedValue):
         return _text(node.value, names, where)
-    message = f"{where}: a metric is to be declared with texts, and `{ast.unparse(node)}` is none"
+    message = f"{where}: a metric must be declared with literal texts, not `{ast.unparse(node)}`"
     raise ValueError(message)

@@ -1,4 +1,4 @@
-"""`make demo-real`: the demo with a real Kafka, Redis and Flink of this machine, started here and ended with it."""
+"""`make demo-real`: the demo on a real Kafka, Redis and Flink of this machine, which it starts and stops."""
 
 from __future__ import annotations
 
@@ -8,25 +8,19 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from tools.services.whole import whole_settings
+from tools.services.real_services import start_services
 
 __all__ = ["main"]
 
 
 def main(words: list[str]) -> int:
-    """Run it.
-
-    Args:
-        words: Further arguments of `streamlearn demo`.
-
-    Returns:
-        Its exit status.
-    """
-    with ExitStack() as ends:
-        place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-services-")))
-        print("Kafka, Redis and Flink are started", file=sys.stderr, flush=True)
-        sets = [word for change in whole_settings(place, ends) for word in ("--set", change)]
-        return subprocess.run([sys.executable, "-m", "streamlearn", "demo", *words, *sets], check=False).returncode
+    """Run `streamlearn demo` with these further arguments, and return its exit status."""
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-services-")))
+        print("starting Kafka, Redis and Flink", file=sys.stderr, flush=True)
+        _, changes = start_services(place, stack)
+        options = [word for change in changes for word in ("--set", change)]
+        return subprocess.run([sys.executable, "-m", "streamlearn", "demo", *words, *options], check=False).returncode
 
 
 if __name__ == "__main__":

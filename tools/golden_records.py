@@ -1,6 +1,6 @@
-"""Golden records: fixed values, and the bytes today's code writes for them.
+"""Golden records: fixed values, and the bytes that the current code writes for them.
 
-The bytes lie in `schemas/golden`; a test compares, so that no format changes by accident.
+A test compares the bytes with those in `schemas/golden`, so that no format changes by accident.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ ORIGIN = Origin("small.impressions", "topic-1", 2, 1 << 33, 1_700_000_000_001, b
 
 
 def golden_records() -> dict[str, bytes]:
-    """The bytes today's code writes, by the name their file has."""
+    """Return the bytes that the current code writes, by the name of their file."""
     encoder = EventEncoder(small_app(), EventSettings())
     impression, action = encoder.impression(IMPRESSION), encoder.action(ACTION)
     failure = Failure(0, 4, "malformed", "user: 3 bytes after the record's end", b"\xc3\x01abc")
@@ -94,7 +94,7 @@ def golden_records() -> dict[str, bytes]:
 
 
 def golden_sample() -> SampleBatch:
-    """One request with two rows, and another with one."""
+    """Return a sample of one request with two rows and one request with one row."""
     return SampleBatch(
         header=SampleHeader("f523cf85197ee698", "7d4a9bd2bdfce5b2", "topic-1", 3, 64, 9, 1_700_000_050_000),
         requests=RequestColumns(

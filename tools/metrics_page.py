@@ -1,4 +1,4 @@
-"""The page of every metric, from the declarations in the code."""
+"""The page of all metrics, generated from their declarations in the code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tools.declared_metrics import DeclaredMetric, declared_metrics
 
 __all__ = ["HEAD", "PROCESSES", "metrics_page"]
 
-# Which process has the metrics of a component, in the order of the loop.
+# The process that exports the metrics of a component, in the order of the loop.
 PROCESSES = {
     "events": "every process with a Producer",
     "topics": "every process that reads or writes topics",
@@ -36,7 +36,7 @@ A dashboard and alerts made of them are on [Watch it](operating/watching.md).
 
 
 def metrics_page() -> str:
-    """docs/metrics.md."""
+    """Return the text of docs/metrics.md."""
     metrics, lines = declared_metrics(), [HEAD.rstrip("\n")]
     for component, process in PROCESSES.items():
         lines += [
@@ -47,12 +47,12 @@ def metrics_page() -> str:
             "",
             "| metric | type | unit | labels | what it is |",
             "|---|---|---|---|---|",
-            *(_row(one) for one in metrics if one.component == component),
+            *(_row(metric) for metric in metrics if metric.component == component),
         ]
     return "\n".join(lines) + "\n"
 
 
-def _row(one: DeclaredMetric) -> str:
-    unit = "" if one.unit == "total" else one.unit
-    labels = ", ".join(f"`{label}`" for label in one.labels)
-    return f"| `{one.name}` | {one.kind} | {unit} | {labels} | {one.help.rstrip('.')} |"
+def _row(metric: DeclaredMetric) -> str:
+    unit = "" if metric.unit == "total" else metric.unit
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind} | {unit} | {labels} | {metric.help.rstrip('.')} |"

@@ -1,6 +1,6 @@
-"""Phrases that make readers stop: where help, settings, metrics, errors, log lines and docs still have them.
+"""Phrases that are hard to read: finds them in help, settings, metrics, errors, log lines and docs.
 
-`python -m tools.phrases` names each one by file and line.
+`python -m tools.phrases` names each by file and line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BANNED = {
     "'what there is'": r"\bwhat there is\b",
     "'that of', 'those of' at the end": r"\b(?:that|those) of (?:before|another|others)\b",
 }
-"""What each pattern is called, and the pattern."""
+"""The patterns by name."""
 _PATTERNS = {
     name: re.compile(pattern, re.IGNORECASE if "begins" not in name else 0) for name, pattern in BANNED.items()
 }
@@ -37,18 +37,14 @@ _RUST_TEXT = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 
 
 def banned_phrases(root: Path = ROOT) -> list[str]:
-    """Every one that stands in a tree: file, line, pattern, text.
-
-    Args:
-        root: The checkout.
-    """
-    found = []
+    """Return every banned phrase of a checkout: file, line, pattern and text."""
+    phrases = []
     for file, line, text in _texts(root):
         for name, pattern in _PATTERNS.items():
-            found += [
+            phrases += [
                 f"{file.relative_to(root)}:{line}: {name}: {_around(text, match)}" for match in pattern.finditer(text)
             ]
-    return found
+    return phrases
 
 
 def _around(text: str, match: re.Match[str]) -> str:
@@ -69,7 +65,7 @@ def _texts(root: Path) -> Iterator[tuple[Path, int, str]]:
 
 
 def _paragraphs(file: Path) -> Iterator[tuple[int, str]]:
-    """Lines of prose, those of one paragraph joined, without code."""
+    """Yield the paragraphs, list items and table cells of a page, without code, each with its first line number."""
     begin, lines, is_code = 0, list[str](), False
     for number, line in enumerate([*file.read_text().splitlines(), ""], 1):
         if _FENCE.match(line):
@@ -88,7 +84,7 @@ def _paragraphs(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def _python_texts(file: Path) -> Iterator[tuple[int, str]]:
-    """Texts that people read: all with a space; docstrings only of commands and settings, whose help they are."""
+    """Yield texts that people read: all with a space. Docstrings count only as help of commands and settings."""
     tree = ast.parse(file.read_text())
     docs = {
         id(node.body[0].value)
@@ -109,11 +105,11 @@ def _python_texts(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def main() -> None:
-    """Name each one; the status is 1 where there are any."""
-    found = banned_phrases()
-    print("\n".join(found))
-    print(f"{len(found)} phrases")
-    sys.exit(bool(found))
+    """Print the phrases; exit with 1 if there are any."""
+    phrases = banned_phrases()
+    print("\n".join(phrases))
+    print(f"{len(phrases)} phrases")
+    sys.exit(bool(phrases))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shape: how broad the product is, as figures. `python -m tools.shape` prints a table, then one JSON line.
+"""Shape: figures on the size of the product. `python -m tools.shape` prints a table, then one JSON line.
 
 Python and Rust are measured together. A package is a direct child of `streamlearn/` or a crate of `native/`.
 """
@@ -30,12 +30,12 @@ LIMITS: Mapping[str, float] = {
     "folder_files_max": 25,
     "function_lines_max": 70,
 }
-"""What each figure may be at most."""
+"""Upper bounds of figures."""
 
-# Names of modules that end like a participle or a gerund and are nouns of the field.
+# Module names that end like a participle or gerund but are nouns of the field.
 _NOUNS = {"embedding", "feed", "loading", "padding", "serving", "speed", "staging", "testing"}
 _ADVERBS = {"alike", "anew", "apart", "away", "beside", "late", "lately", "then"}
-# Participles that no ending gives away.
+# Irregular participles.
 _IRREGULAR = {
     "bound", "done", "drawn", "found", "given", "gone", "heard", "held", "kept", "known", "learnt", "left", "lost",
     "made", "meant", "met", "read", "said", "seen", "sent", "shown", "spoken", "taken", "told", "written",
@@ -47,11 +47,7 @@ _RUST_FUNCTION = re.compile(
 
 
 def figures(root: Path = ROOT) -> dict[str, float]:
-    """Every figure of a tree.
-
-    Args:
-        root: The checkout.
-    """
+    """Return every figure of a checkout."""
     python, rust = sorted((root / "streamlearn").rglob("*.py")), sorted((root / "native").glob("*/src/**/*.rs"))
     trees = {file: ast.parse(file.read_text()) for file in python}
     functions = [*_python_lengths(trees.values()), *(length for file in rust for length in _rust_lengths(file))]
@@ -74,7 +70,7 @@ def figures(root: Path = ROOT) -> dict[str, float]:
 
 
 def package_of(root: Path, file: Path) -> str:
-    """The package of a file of the product.
+    """Return the package of a file of the product.
 
     Examples:
         >>> package_of(Path("/x"), Path("/x/streamlearn/ps/link.py"))
@@ -87,7 +83,7 @@ def package_of(root: Path, file: Path) -> str:
 
 
 def is_participle(module: str) -> bool:
-    """Whether a module is named by a bare participle, gerund or adverb.
+    """Return whether a module's name is a bare participle, gerund or adverb.
 
     Examples:
         >>> [is_participle(name) for name in ("kept", "joining", "alike", "serving", "join_core", "feed")]
@@ -99,7 +95,7 @@ def is_participle(module: str) -> bool:
 
 
 def package_cycles(imports: Mapping[str, set[str]]) -> list[set[str]]:
-    """Packages that import each other, directly or through others.
+    """Return groups of packages that import each other, directly or through others.
 
     Examples:
         >>> package_cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == [{"b", "c"}]
@@ -126,8 +122,8 @@ def _reached(imports: Mapping[str, set[str]], name: str) -> set[str]:
 
 
 def _imports(root: Path, trees: Mapping[Path, ast.Module]) -> dict[str, set[str]]:
-    """Which packages each package imports, also inside functions and for types alone."""
-    found: dict[str, set[str]] = defaultdict(set)
+    """Return the packages that each package imports, also inside functions and only for types."""
+    packages: dict[str, set[str]] = defaultdict(set)
     for file, tree in trees.items():
         package = package_of(root, file)
         for node in ast.walk(tree):
@@ -140,12 +136,12 @@ def _imports(root: Path, trees: Mapping[Path, ast.Module]) -> dict[str, set[str]
             for module in modules:
                 parts = module.split(".")
                 if parts[0] == "streamlearn" and len(parts) > 1 and parts[1] != package:
-                    found[package].add(parts[1])
-    return dict(found)
+                    packages[package].add(parts[1])
+    return dict(packages)
 
 
 def _shared(root: Path, trees: Mapping[Path, ast.Module], rust: list[Path]) -> float:
-    """The share of types whose name another file of their package has too."""
+    """Return the share of types whose name also stands in another file of their package."""
     places: dict[tuple[str, str], set[Path]] = defaultdict(set)
     types: list[tuple[str, str]] = []
     for file, tree in trees.items():
@@ -155,16 +151,16 @@ def _shared(root: Path, trees: Mapping[Path, ast.Module], rust: list[Path]) -> f
             places[package_of(root, file), name].add(file)
     for file in rust:
         if package_of(root, file) == "native/python":
-            continue  # the other side of a binding counts once
+            continue  # a type and its binding count once
         names = _RUST_TYPE.findall(file.read_text())
         types += [(package_of(root, file), name) for name in names]
         for name in names:
             places[package_of(root, file), name].add(file)
-    return sum(len(places[one]) > 1 for one in types) / len(types)
+    return sum(len(places[key]) > 1 for key in types) / len(types)
 
 
 def _folder_sizes(root: Path) -> dict[Path, int]:
-    """How many files of code each folder has; a folder of tests may have twice as many, so its files count half."""
+    """Return the number of code files by folder. Folders of tests may have twice as many, so their files count half."""
     sizes: dict[Path, int] = defaultdict(int)
     for top in (
         "streamlearn",
@@ -180,7 +176,7 @@ def _folder_sizes(root: Path) -> dict[Path, int]:
 
 
 def declared_names(tree: ast.Module) -> list[str] | None:
-    """The names that a module lists in `__all__`; None if it has no such list."""
+    """Return the names in a module's `__all__`, or None if it has none."""
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
@@ -192,7 +188,7 @@ def declared_names(tree: ast.Module) -> list[str] | None:
 
 
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a function without its docstring, which is for its readers and not for its length."""
+    """Return the number of lines of a function without its docstring."""
     first = function.body[0]
     is_doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     doc = (first.end_lineno or 0) - first.lineno + 1 if is_doc else 0
@@ -207,7 +203,7 @@ def _python_lengths(trees: Iterable[ast.Module]) -> Iterator[int]:
 
 
 def _rust_lengths(file: Path) -> Iterator[int]:
-    """Lines of each function of a file as rustfmt lays it out: up to the brace in the column of its `fn`."""
+    """Yield the lines of each function in rustfmt's layout: up to the closing brace in the column of its `fn`."""
     lines = file.read_text().splitlines()
     for number, line in enumerate(lines):
         begin = _RUST_FUNCTION.match(line)
@@ -223,13 +219,13 @@ def _rust_lengths(file: Path) -> Iterator[int]:
 
 
 def main() -> None:
-    """Print the table, then the figures as one JSON line."""
-    found = figures()
-    for name, value in found.items():
+    """Print the table, then the figures as one JSON line; exit with 1 if a bound is exceeded."""
+    values = figures()
+    for name, value in values.items():
         limit = LIMITS.get(name)
         print(f"{name:24}{value:>10,}" + (f"   at most {limit:g}" if limit is not None else ""))
-    print(json.dumps({"figures": found}))
-    sys.exit(any(found[name] > limit for name, limit in LIMITS.items()))
+    print(json.dumps({"figures": values}))
+    sys.exit(any(values[name] > limit for name, limit in LIMITS.items()))
 
 
 if __name__ == "__main__":

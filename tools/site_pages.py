@@ -1,4 +1,4 @@
-"""Pages of the site that lie outside of `docs`, such as the README: mkdocs calls this as a hook when it builds."""
+"""Site pages from outside of `docs`, such as the README. mkdocs calls this module as a hook when it builds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PAGES = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
-"""Which file of the source each page of the site is."""
+"""Source file of each page."""
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])+)\]\(([^()\s#:]+)(#[^()\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add them to those that mkdocs has found."""
+    """Add the pages to the files of mkdocs."""
     from mkdocs.structure.files import File
 
     for page in PAGES:
@@ -35,24 +35,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def site_page(page: str) -> str:
-    """A page as the site has it: its links lead to pages of the site, and what is none is named by its path.
-
-    Args:
-        page: One of `PAGES`.
-    """
+    """Return a page of `PAGES` with links to pages of the site; links to other files become their paths."""
     source = PAGES[page]
     folder = Path(source).parent.as_posix()
 
-    def linked(found: re.Match[str]) -> str:
-        path = normpath(f"{folder}/{found[2]}")
+    def site_link(match: re.Match[str]) -> str:
+        path = normpath(f"{folder}/{match[2]}")
         if not (ROOT / path).exists():
-            return found[0]  # no link, such as a call in code
-        anchor = found[3] or ""
+            return match[0]  # not a link, such as a call in code
+        anchor = match[3] or ""
         for name, origin in PAGES.items():
             if path == origin:
-                return f"[{found[1]}]({name}{anchor})"
+                return f"[{match[1]}]({name}{anchor})"
         if path.startswith("docs/"):
-            return f"[{found[1]}]({path.removeprefix('docs/')}{anchor})"
-        return f"`{path}`" if found[1].strip("`") == path else f"{found[1]} (`{path}`)"
+            return f"[{match[1]}]({path.removeprefix('docs/')}{anchor})"
+        return f"`{path}`" if match[1].strip("`") == path else f"{match[1]} (`{path}`)"
 
-    return _LINK.sub(linked, (ROOT / source).read_text())
+    return _LINK.sub(site_link, (ROOT / source).read_text())

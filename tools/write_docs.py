@@ -1,4 +1,4 @@
-"""Pages that the code itself says, and the dashboard: `python -m tools.write_docs` writes them."""
+"""Generated pages and the dashboard: `python -m tools.write_docs` writes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST = (
 
 
 def settings_page() -> str:
-    """docs/settings.md."""
+    """Return the text of docs/settings.md."""
     lines = [
         "# Settings",
         "",
@@ -69,7 +69,7 @@ def _row(field: Field, name: str) -> str:
 
 
 def _purpose(section: str) -> str:
-    """The purpose of a section, from its docstring."""
+    """Return the purpose of a section, from its docstring."""
     doc = inspect.getdoc(type(getattr(Settings(), section)))
     assert doc is not None
     return " ".join(doc.split())
@@ -81,7 +81,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/settings.md": settings_page,
     "packaging/grafana/streamlearn.json": dashboard_json,
 }
-"""What the code says itself, by its file."""
+"""The function that generates each file."""
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

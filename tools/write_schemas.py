@@ -1,4 +1,4 @@
-"""The files of `schemas/`: written from the code that generates them, so that neither can drift alone."""
+"""The files of `schemas/`, generated from the code."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tools.golden_records import golden_records
 __all__ = ["FOLDER", "manifest_schema", "schema_files", "write_schemas"]
 
 FOLDER = Path(__file__).parent.parent / "schemas"
-_OF_AN_APP = ("impression", "action", "sample")
+_APP_SCHEMAS = ("impression", "action", "sample")
 
 
 def schema_files() -> dict[str, bytes]:
-    """What each file holds, by its path within the folder."""
+    """Return the content of each file, by its path in the folder."""
     schemas = {
-        f"example/{name}.avsc" if name in _OF_AN_APP else f"{name}.avsc": f"{schema.text}\n".encode()
+        f"example/{name}.avsc" if name in _APP_SCHEMAS else f"{name}.avsc": f"{schema.text}\n".encode()
         for name, schema in app_schemas(small_app()).items()
     }
     schemas["manifest.schema.json"] = manifest_schema()
@@ -28,18 +28,14 @@ def schema_files() -> dict[str, bytes]:
 
 
 def manifest_schema() -> bytes:
-    """The JSON schema of a version's manifest."""
+    """Return the JSON schema of a version's manifest."""
     schema = msgspec.json.encode(msgspec.json.schema(Manifest), order="deterministic")
-    # In a JSON schema `$` is the end alone; in Python's patterns only `\\Z` is.
+    # `$` in a JSON schema means the same as `\\Z` in Python.
     return msgspec.json.format(schema.replace(rb"\\Z", b"$")) + b"\n"
 
 
 def write_schemas(folder: Path) -> None:
-    """Write every file.
-
-    Args:
-        folder: Where to.
-    """
+    """Write every file into a folder."""
     for name, content in schema_files().items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""The application that ingest is measured with."""
+"""The application of the benchmark of ingest."""

@@ -1,4 +1,4 @@
-"""The synthetic application, with a wait so short that a live run sees samples soon; the window stays ten minutes."""
+"""The synthetic application with a short wait, so that samples of a live run are due soon, and a window of 10 min."""
 
 from dataclasses import replace
 

@@ -1,11 +1,11 @@
-"""The synthetic application with DeepFM, and a wait so short that a run sees samples soon."""
+"""The synthetic application with DeepFM, and a short wait, so that samples are due soon."""
 
 from dataclasses import replace
 
 from examples.synthetic.app import app as synthetic
 from streamlearn.features import LabelGroup
 
-_slots = (replace(one, table="main", dim=16, initial_range=0.05) for one in synthetic.features.slots)
+_slots = (replace(slot, table="main", dim=16, initial_range=0.05) for slot in synthetic.features.slots)
 
 app = replace(
     synthetic,

@@ -1,1 +1,1 @@
-"""The application that the loop is measured with."""
+"""The application of the benchmark of the loop, with the model logistic."""

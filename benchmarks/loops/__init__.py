@@ -1,1 +1,1 @@
-"""Loops: what the benchmark of the whole loop is made of."""
+"""The parts of the benchmark of the whole loop."""

@@ -1,4 +1,4 @@
-"""LoopPart: one process of the loop, which may be killed and started again where it was."""
+"""LoopPart: one process of the loop, which can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _METERS_WAIT_S, _END_S_MAX = 5.0, 30.0
 
 
 class LoopPart:
-    """A command of this project; it runs when it is made.
+    """A running command of this project; the constructor starts it.
 
     Args:
-        name: What it is called.
-        words: Behind `python -m`.
-        place: Where its log is.
-        changes: What `--set` says; where its metrics are served is among it.
+        name: The name of the part and its log.
+        words: The arguments of `python -m`.
+        place: The folder of its log.
+        changes: Settings for `--set`; the port of metrics is added.
     """
 
     def __init__(self, name: str, words: Sequence[str], place: Path, changes: Sequence[str]) -> None:
@@ -36,34 +36,34 @@ class LoopPart:
         self.name, self._place = name, place
         self._command = [sys.executable, "-m", *words, *sets]
         self._log_from = 0
-        self.process = self._started()
+        self.process = self._start()
 
     def restart(self) -> None:
-        """Start it again, after it was killed."""
-        self.process = self._started()
+        """Start the part again after a kill."""
+        self.process = self._start()
 
     def kill(self) -> None:
-        """Kill it as a machine that loses power does; returns when it is gone."""
+        """Kill the part with SIGKILL; return when it is gone."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.kill()
 
-    def said(self, what: str) -> str | None:
-        """The rest of the line behind some words, of what it said since it was started; None before it did."""
+    def logged(self, text: str) -> str | None:
+        """Return the rest of the line after a text in the log since the last start, or None if it is missing."""
         log = self.process.log.read_bytes()[self._log_from :].decode(errors="replace")
-        _, found, rest = log.partition(what)
-        return rest.partition("\n")[0] if found and "\n" in rest else None
+        _, match, rest = log.partition(text)
+        return rest.partition("\n")[0] if match and "\n" in rest else None
 
-    def wait_said(self, what: str, wait_s: float) -> str:
-        """Wait until it says something.
+    def wait_logged(self, text: str, wait_s: float) -> str:
+        """Wait until the part logs a text, and return the rest of the line.
 
         Raises:
-            ServiceError: It ended, or did not in time.
+            ServiceError: It ended, or the time is over.
         """
-        self.process.wait_until(lambda: self.said(what) is not None, wait_s)
-        return self.said(what) or ""
+        self.process.wait_until(lambda: self.logged(text) is not None, wait_s)
+        return self.logged(text) or ""
 
     def meter(self, name: str) -> float | None:
-        """One of its metrics, as it is written on its page, with labels; 0 where there is none; None without a page."""
+        """Return a metric, named with its labels as on its page: 0 if it is missing, None without an answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=_METERS_WAIT_S) as answer:
                 lines = answer.read().decode().splitlines()
@@ -72,10 +72,10 @@ class LoopPart:
         return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == name), 0.0)
 
     def close(self) -> None:
-        """End it."""
+        """Stop the part."""
         self.process.stop()
 
-    def _started(self) -> OwnedProcess:
+    def _start(self) -> OwnedProcess:
         log = self._place / f"{self.name}.log"
         self._log_from = log.stat().st_size if log.exists() else 0
         return OwnedProcess(self.name, self._command, self._place, environment=_ENVIRONMENT, stop_wait_s_max=_END_S_MAX)

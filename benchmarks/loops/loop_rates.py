@@ -1,4 +1,4 @@
-"""Rates of the loop: how many samples a second are learned for as long as anybody looks, with no growing delay."""
+"""Rates of the loop: the highest rate of samples that training sustains without a growing delay."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import numpy as np
 from benchmarks.loops.loop_part import LoopPart
 from benchmarks.loops.loop_whole import Whole
 
-__all__ = ["Held", "Search", "hold", "sustained"]
+__all__ = ["RateMeasurement", "Search", "hold", "sustained"]
 
 Note = Callable[[str], None]
 _LEARNED = 'streamlearn_trainer_rows_total{outcome="learned"}'
 _CLOCK = "streamlearn_trainer_clock_seconds"
 _LOOK_S, _BEGIN_S_MAX, _DRAIN_S_MAX = 0.5, 60.0, 180.0
-# A delay that grows by less than this share of the time that passed is noise of looking.
+# A delay that grows by less than this share of the elapsed time is noise.
 _GROWTH_MAX, _DELAY_S_MAX, _SHARE_MIN = 0.1, 15.0, 0.95
 _HOLDING_S = 3.0
 
 
 @dataclass(frozen=True)
 class Search:
-    """How a rate is searched for.
+    """The search for a rate.
 
     Attributes:
-        begin: Samples a second to begin with.
-        step: By how much the rate is multiplied while it holds.
-        fine: And from the highest that held, with what is between.
-        most: Beyond this it is not searched.
-        seconds: How long one rate is held, after it has begun.
-        warm_s: How long it runs before.
+        begin: The first rate, in samples per second.
+        step: Factor between rates while they are sustained.
+        fine: Factor of the second search, from the highest sustained rate.
+        most: The highest rate.
+        seconds: Duration of a measurement.
+        warm_s: Duration of the warm-up before it.
     """
 
     begin: float
@@ -44,14 +44,14 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Held:
-    """What was seen at a rate.
+class RateMeasurement:
+    """The measurement of a rate.
 
     Attributes:
-        rate: Samples a second that were to be due.
-        learned_per_s: Samples a second that were learned.
-        delays_s: How far behind the wall training was, look by look.
-        seconds: How long it was looked at.
+        rate: Samples per second that the load should make due.
+        learned_per_s: Learned samples per second.
+        delays_s: Delays of training behind wall time, by observation.
+        seconds: Duration.
     """
 
     rate: float
@@ -61,7 +61,7 @@ class Held:
 
     @property
     def holds(self) -> bool:
-        """Whether nearly all that was to be due was learned, and what is behind did not grow."""
+        """Whether nearly all samples were learned, and the delay did not grow."""
         if len(self.delays_s) < 2 or self.learned_per_s < _SHARE_MIN * self.rate:
             return False
         at = np.linspace(0, self.seconds, len(self.delays_s))
@@ -69,32 +69,27 @@ class Held:
         return growth <= _GROWTH_MAX and max(self.delays_s[-2:]) <= _DELAY_S_MAX
 
 
-def sustained(search: Search, held: Callable[[float], Held]) -> Held | None:
-    """The highest rate that held; None where not even the first did.
-
-    Args:
-        search: How it is searched for.
-        held: Holds a rate, and says what was seen.
-    """
-    best: Held | None = None
+def sustained(search: Search, held: Callable[[float], RateMeasurement]) -> RateMeasurement | None:
+    """Return the highest sustained rate, or None if the first was not; `held` measures a rate."""
+    best: RateMeasurement | None = None
     for step in (search.step, search.fine):
         rate = search.begin if best is None else best.rate * step
-        while rate <= search.most and (found := held(rate)).holds:
-            best, rate = found, rate * step
+        while rate <= search.most and (measured := held(rate)).holds:
+            best, rate = measured, rate * step
         if best is None:
             return None
     return best
 
 
-def hold(whole: Whole, search: Search, rate: float, events_of: Callable[[float], float], note: Note) -> Held:
-    """Produce at a rate and look how training keeps up; returns when what is left of it is learned.
+def hold(whole: Whole, search: Search, rate: float, events_of: Callable[[float], float], note: Note) -> RateMeasurement:
+    """Produce at a rate and measure how training keeps up. Before it, wait until training has caught up.
 
     Args:
         whole: The loop.
-        search: How long.
-        rate: Samples a second.
-        events_of: Events a second that give so many samples a second.
-        note: Told what was seen.
+        search: Duration of warm-up and measurement.
+        rate: Samples per second.
+        events_of: Returns the rate of events for a rate of samples.
+        note: Called with the result.
     """
     _until(lambda: _delay_s(whole) < _HOLDING_S or not _rows(whole.trainer), _DRAIN_S_MAX)
     wait_s = float(whole.folder.app.groups[0].wait_s)
@@ -110,11 +105,11 @@ def hold(whole: Whole, search: Search, rate: float, events_of: Callable[[float],
         seconds, learned = time.monotonic() - begin_s, _rows(whole.trainer) - begin
         if producer.process.exit_status:
             producer.process.fail("the producer failed")
-    found = Held(rate, learned / seconds, delays_s, seconds)
+    measured = RateMeasurement(rate, learned / seconds, delays_s, seconds)
     last_s = delays_s[-1] if delays_s else float("nan")
-    held = "held" if found.holds else "not held"
-    note(f"{rate:,.0f} samples/s: {found.learned_per_s:,.0f} learned, {last_s:.1f} s behind at the end: {held}")
-    return found
+    verdict = "sustained" if measured.holds else "not sustained"
+    note(f"{rate:,.0f} samples/s: {measured.learned_per_s:,.0f} learned, {last_s:.1f} s behind at the end: {verdict}")
+    return measured
 
 
 def _rows(trainer: LoopPart) -> float:
@@ -122,7 +117,7 @@ def _rows(trainer: LoopPart) -> float:
 
 
 def _delay_s(whole: Whole) -> float:
-    """How far behind the wall the event time is that training has reached."""
+    """Return the delay of the event time that training has reached behind wall time."""
     clock_s = whole.trainer.meter(_CLOCK)
     return time.time() - clock_s if clock_s else float("inf")
 

@@ -1,4 +1,4 @@
-"""Recovery of the loop: a part is killed under load and started again at once; how long until its work goes on."""
+"""Recovery of the loop: the time from a kill of a part under load, with an immediate restart, until it works again."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _LOOK_S, _BACK_S_MAX, _SEEN_S_MAX = 0.05, 120.0, 60.0
 def recoveries(
     whole: Whole, rate: float, events_of: Callable[[float], float], note: Note, times: int
 ) -> dict[str, float]:
-    """Kill each kind of part so many times in turn, while samples come and nodes are asked.
+    """Kill the kinds of parts by turns, each `times` times, while samples arrive and nodes are called.
 
     Args:
-        whole: The loop; with shards, or they are left out.
-        rate: Samples a second.
-        events_of: Events a second that give so many samples a second.
-        note: Told what was seen.
-        times: How often each is killed.
+        whole: The loop. Without shards, their kill is left out.
+        rate: Samples per second.
+        events_of: Returns the rate of events for a rate of samples.
+        note: Called with each recovery time.
+        times: Number of kills of each kind.
 
     Raises:
-        ServiceError: One did not come back.
+        ServiceError: A part did not recover.
     """
     works = {"node": _node, "trainer": _trainer, "ingest": _ingest}
     if whole.shards:
         works["shard"] = _shard
     taken_s: dict[str, list[float]] = {name: [] for name in works}
-    # It is ended once all is measured.
+    # The producer is stopped at the end.
     with whole.producing(events_of(rate), times * len(works) * 2 * _BACK_S_MAX):
         for _ in range(times):
             for name, work in works.items():
@@ -45,20 +45,20 @@ def recoveries(
                 begin_s = time.monotonic()
                 work(whole)
                 taken_s[name].append(time.monotonic() - begin_s)
-                note(f"{name}: back after {taken_s[name][-1]:.1f} s")
-    return {f"recovery_{name}_s": statistics.median(found) for name, found in taken_s.items()} | {
-        f"recovery_{name}_max_s": max(found) for name, found in taken_s.items()
+                note(f"{name}: recovered after {taken_s[name][-1]:.1f} s")
+    return {f"recovery_{name}_s": statistics.median(times_s) for name, times_s in taken_s.items()} | {
+        f"recovery_{name}_max_s": max(times_s) for name, times_s in taken_s.items()
     }
 
 
 def rollbacks(whole: Whole, rate: float, events_of: Callable[[float], float], times: int) -> dict[str, float]:
-    """Go back by a version while others are learned and published; until every node has answered with the older one.
+    """Roll back by one version under load, until every node has answered with the older one. Release at the end.
 
     Args:
-        whole: The loop; nothing is followed meanwhile, and again afterwards.
-        rate: Samples a second.
-        events_of: Events a second that give so many samples a second.
-        times: How often.
+        whole: The loop.
+        rate: Samples per second.
+        events_of: Returns the rate of events for a rate of samples.
+        times: Number of rollbacks.
 
     Raises:
         ServiceError: A node did not follow.
@@ -71,12 +71,12 @@ def rollbacks(whole: Whole, rate: float, events_of: Callable[[float], float], ti
         for _ in range(times):
             begin_ms = time.time_ns() / 1e6
             pointing.back(newest - 1)
-            found = [one.first_after(begin_ms, _SEEN_S_MAX, newest - 1) for one in whole.answers]
-            taken_ms.append(max(_had(at, f"version {newest - 1}") for at in found) - begin_ms)
+            answered = [answers.first_after(begin_ms, _SEEN_S_MAX, newest - 1) for answers in whole.answers]
+            taken_ms.append(max(_required(at, f"an answer of version {newest - 1}") for at in answered) - begin_ms)
             begin_ms = time.time_ns() / 1e6
             pointing.forward(newest)
-            for one in whole.answers:
-                _had(one.first_after(begin_ms, _SEEN_S_MAX, newest), f"version {newest}")
+            for answers in whole.answers:
+                _required(answers.first_after(begin_ms, _SEEN_S_MAX, newest), f"an answer of version {newest}")
         pointing.release()
     return {"rollback_ms": statistics.median(taken_ms), "rollback_max_ms": max(taken_ms)}
 
@@ -86,7 +86,7 @@ def _node(whole: Whole) -> None:
     node.kill()
     killed_ms = time.time_ns() / 1e6
     node.restart()
-    _had(answers.first_after(killed_ms, _BACK_S_MAX), "any version")
+    _required(answers.first_after(killed_ms, _BACK_S_MAX), "an answer of the node")
 
 
 def _trainer(whole: Whole) -> None:
@@ -96,15 +96,15 @@ def _trainer(whole: Whole) -> None:
 
 
 def _ingest(whole: Whole) -> None:
-    """Back is when a row is a sample that was due after the kill: by then all before it was read and joined again."""
+    """Recovery ends with a sample that was due after the kill: all events before it were then read and joined again."""
     whole.ingest.kill()
     killed_ms = time.time_ns() / 1e6
     whole.ingest.restart()
-    _had(first_written(whole.folder, killed_ms, _BACK_S_MAX), "a sample that was due after ingest was killed")
+    _required(first_written(whole.folder, killed_ms, _BACK_S_MAX), "a sample that was due after ingest was killed")
 
 
 def _shard(whole: Whole) -> None:
-    """Back is when all shards were restored, and rows were learned since."""
+    """Recovery ends when all shards were restored and rows were learned after that."""
     before = whole.trainer.meter(_RESTORED) or 0.0
     whole.shards[-1].kill()
     whole.shards[-1].restart()
@@ -130,8 +130,8 @@ def _until(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(_LOOK_S)
 
 
-def _had(found: float | None, what: str) -> float:
-    if found is None:
-        message = f"there was no {what} in time"
+def _required(time_ms: float | None, event: str) -> float:
+    if time_ms is None:
+        message = f"missed within the time limit: {event}"
         raise ServiceError(message, help="see the logs of the parts")
-    return found
+    return time_ms

@@ -1,7 +1,7 @@
-"""Served AUC: a recorded week through the loop, each request scored before anybody has done anything about it.
+"""Served AUC: a recorded week through the loop, in which each request is scored before its actions happen.
 
-The same requests are put to the version of now, to that of the last midnight, and to that at which learning would have
-been frozen; all are answered by the same node, from what it retains.
+The current version, the version of the last midnight, and a version frozen earlier score the same requests. The same
+node answers with all of them, from its retained versions.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ __all__ = ["FROZEN_DAYS", "midnights_of", "served", "served_figures"]
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "kuairand"
 _DAY_MS, _ZONE_MS, _LOOK_S = 86_400_000, 8 * 3_600_000, 0.05
-# After so many whole days learning would have been frozen; those after them are compared.
+# The frozen version is that after this number of whole days. The comparison is on the days after them.
 FROZEN_DAYS = 3
 _FROZEN, _DAILY = 0, 1
 _SECONDS = 200.0
 
 
 def served(place: Path, note: Callable[[str], None], seconds: float = _SECONDS) -> dict[str, float]:
-    """Replay the week, and compare.
+    """Replay the week and return the AUC of each version.
 
     Args:
-        place: A folder for all of it.
-        note: Told how far it is.
-        seconds: How long it takes.
+        place: A folder for all files.
+        note: Called with lines of progress.
+        seconds: Duration of the replay.
 
     Raises:
         StreamlearnError: The loop ended, or did not answer.
@@ -42,7 +42,7 @@ def served(place: Path, note: Callable[[str], None], seconds: float = _SECONDS) 
     history = load_history(_EXAMPLE)
     begin_ms, end_ms = span_of(history)
     speed = (end_ms - begin_ms) / 1_000 / seconds
-    # A shard more and a judge that refuses now and then would say nothing here.
+    # The judge must not reject versions: it would change what is measured.
     changes = (*one_machine_settings(place, speed), "judge.scored_rows_min=1099511627776")
     folder = load_app(_EXAMPLE, changes)
     board, nights = Board(folder.app, 2), midnights_of(begin_ms, end_ms)
@@ -56,7 +56,7 @@ def served(place: Path, note: Callable[[str], None], seconds: float = _SECONDS) 
                 feed.kept[_DAILY] = version
                 if day == FROZEN_DAYS:
                     feed.kept[_FROZEN] = version
-                note(f"{len(board):,} rows were served; version {version} is that of day {day}")
+                note(f"{len(board):,} rows were served; day {day} begins with version {version}")
             while feed.report is None:
                 loop.check()
                 time.sleep(_LOOK_S)
@@ -67,7 +67,7 @@ def served(place: Path, note: Callable[[str], None], seconds: float = _SECONDS) 
 
 
 def midnights_of(begin_ms: int, end_ms: int) -> Sequence[int]:
-    """The midnights within a stretch of event time, China's time.
+    """Return the midnights in China within a period of event time.
 
     Examples:
         >>> midnights_of(0, 2 * 86_400_000)
@@ -78,8 +78,8 @@ def midnights_of(begin_ms: int, end_ms: int) -> Sequence[int]:
 
 
 def served_figures(rows: Rows) -> dict[str, float]:
-    """The AUC of the first label by the version of now, of the last midnight, and the frozen one; of the same rows."""
-    both = rows.compared
+    """Return the AUC of the first label by the current, daily and frozen versions, on the same rows."""
+    compared = rows.compared
     kept = {"served_auc": None, "served_auc_frozen": _FROZEN, "served_auc_daily": _DAILY}
-    found = {name: both.auc(0, one) for name, one in kept.items()}
-    return {name: value for name, value in found.items() if value is not None} | {"served_rows": float(len(both))}
+    figures = {name: compared.auc(0, version) for name, version in kept.items()} | {"served_rows": float(len(compared))}
+    return {name: value for name, value in figures.items() if value is not None}

@@ -1,4 +1,4 @@
-"""BareExecutables: the executables of a node's model, called by nobody but a loop in a process of their own."""
+"""BareExecutables: the executables of a node's model in a separate process, without a server."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MODULE = "benchmarks.ours.streamlearn_serving"
 
 
 class BareExecutables:
-    """A process that scores what it is told, one after the other; it begins to be ready when it is made.
+    """A process that scores requests one after the other; the constructor starts it.
 
     Args:
-        graphs: Where graphs were exported.
-        cache: Where compiled code is kept.
-        settings: Of the application, as `--set` takes them.
+        graphs: The folder of the exported graphs.
+        cache: The folder of compiled code.
+        settings: Settings of the application for `--set`.
     """
 
     def __init__(self, graphs: Path, cache: Path, settings: Sequence[str]) -> None:
@@ -35,26 +35,29 @@ class BareExecutables:
         self._is_ready = False
 
     def taken_us(self, seconds: int, candidates: Iterable[int]) -> list[float]:
-        """Microseconds of each request of so many candidates, again and again for so long; waits until it is ready."""
+        """Score requests with these numbers of candidates again and again, and return the microseconds of each.
+
+        Waits until the process is ready.
+        """
         if not self._is_ready:
-            self._is_ready = self._said() == "ready"
+            self._is_ready = self._read() == "ready"
         assert self._process.stdin is not None
         print(json.dumps([seconds, *map(int, candidates)]), file=self._process.stdin, flush=True)
-        found: list[float] = self._said()
-        return found
+        taken_us: list[float] = self._read()
+        return taken_us
 
     def close(self) -> None:
-        """End it."""
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
     def __enter__(self) -> BareExecutables:
         return self
 
-    def __exit__(self, *ended: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _said(self) -> Any:
+    def _read(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -67,7 +70,7 @@ def export(graphs: Path) -> None:
     """Export the graphs of all applications.
 
     Raises:
-        ServiceError: That failed.
+        ServiceError: The export failed.
     """
     command = [sys.executable, "-m", _MODULE, "export", str(graphs)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_EXPORT_S_MAX, cwd=_ROOT, check=False)

@@ -1,4 +1,4 @@
-"""What happens to callers while versions come and go: switches, rollbacks, deltas, and graphs that are new."""
+"""The effect of version changes on callers: switches, rollbacks, deltas and new graphs."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from benchmarks.nodes.serving_load import poisson
 from benchmarks.nodes.serving_model import Pointing, ServingModel
 from benchmarks.nodes.serving_nodes import ServingNode
 from streamlearn.errors import ServiceError
-from streamlearn.serving.load.load_run import Load, LoadFound
+from streamlearn.load.load_run import Load, LoadFound
 from streamlearn.versions.pointer.mover import Moved
 
-__all__ = ["Beside", "publications", "rollbacks", "switches", "unseen"]
+__all__ = ["InterleavedLoad", "publications", "rollbacks", "switches", "unseen"]
 
 _BESIDE_S_MAX, _BEGIN_S = 300, 1.0
 _SEEN_S_MAX = 30.0
-# Every how many seconds a pointer is moved: where versions come by the minute, hundreds of times as often.
+# Time between two moves of the pointer: hundreds of times as often as with a version per minute.
 _SWITCH_S = 0.1
 _COMPILES = "streamlearn_serving_compiles_total"
 _UNSEEN, _LATER = (301, 333, 391, 451, 511), 20
 
 
-class Beside:
-    """Load on a node, quiet and beside something else, in turn.
+class InterleavedLoad:
+    """Load on a node, by turns quiet and during other work.
 
     Args:
-        load: What asks it.
-        rate: Requests a second.
-        quiet_s: How long a quiet while is.
+        load: The load.
+        rate: Requests per second.
+        quiet_s: Duration of a quiet period.
     """
 
     def __init__(self, load: Load, rate: float, quiet_s: int) -> None:
         self._load, self._rate, self._quiet_s, self._seed = load, rate, quiet_s, 0
         self.quiet: list[LoadFound] = []
-        self.beside: list[LoadFound] = []
+        self.during: list[LoadFound] = []
 
     def turn(self, work: Callable[[], None]) -> None:
-        """A quiet while, and then one as long as the work."""
+        """Run the load for a quiet period, and then during the work."""
         self._seed += 1
         self.quiet.append(poisson(self._load, self._rate, self._quiet_s, self._seed))
         done = threading.Event()
@@ -52,103 +52,110 @@ class Beside:
                 work()
             finally:
                 done.set()
-            self.beside.append(running.result())
+            self.during.append(running.result())
 
     def forget(self) -> None:
-        """What was found so far was a warm-up."""
+        """Discard the results so far, as those of a warm-up."""
         self.quiet.clear()
-        self.beside.clear()
+        self.during.clear()
 
     @property
     def errors(self) -> int:
-        """Requests that were refused beside it; those under way when it was over are none."""
-        return sum(one.overrun + sum(one.refused.values()) for one in self.beside)
+        """Number of requests refused during the work; requests in flight at its end do not count."""
+        return sum(result.overrun + sum(result.refused.values()) for result in self.during)
 
     def figures(self, name: str) -> dict[str, float]:
-        """The p99 of both, and what was not answered."""
-        quiet, beside = ([one.latency_ms["p99"] or 0.0 for one in some] for some in (self.quiet, self.beside))
-        ratios = [other / one for one, other in zip(quiet, beside, strict=True)]
+        """Return the p99 of both, and the number of errors."""
+        quiet, during = (
+            [result.latency_ms["p99"] or 0.0 for result in results] for results in (self.quiet, self.during)
+        )
+        ratios = [loaded / before for before, loaded in zip(quiet, during, strict=True)]
         return {
             f"{name}_quiet_p99_ms": statistics.median(quiet),
-            f"{name}_p99_ms": statistics.median(beside),
+            f"{name}_p99_ms": statistics.median(during),
             f"{name}_p99_to_quiet": statistics.median(ratios),
             f"{name}_errors": self.errors,
         }
 
 
 def switches(
-    node: ServingNode, pointing: Pointing, between: tuple[int, int], beside: Beside, counts: tuple[int, int]
+    node: ServingNode,
+    pointing: Pointing,
+    between: tuple[int, int],
+    interleaved: InterleavedLoad,
+    counts: tuple[int, int],
 ) -> dict[str, float]:
-    """Switch to and fro between two versions under load: rounds of so many switches each, one by one in even time.
+    """Switch back and forth between two versions under load. `counts` are the rounds, and the switches of each.
 
-    Whoever moves the pointer, here and in the store, works on the same machine; without a pause between two moves it
-    would be that work that is measured.
+    Moving the pointer is work on the same machine: without pauses between moves that work would be measured.
     """
-    rounds, each = counts
+    rounds, switches_a_round = counts
     moved: list[Moved] = []
 
     def there_and_back() -> None:
         begin_s = time.monotonic()
-        for at in range(each):
+        for at in range(switches_a_round):
             left_s = begin_s + at * _SWITCH_S - time.monotonic()
             time.sleep(max(0.0, left_s))
-            moved.append(_whole(pointing.forward(between[1]) if at % 2 else pointing.back(between[0])))
+            moved.append(_followed(pointing.forward(between[1]) if at % 2 else pointing.back(between[0])))
 
-    # What the first of each takes once is no growth.
-    beside.turn(there_and_back)
+    # Memory that the first switches allocate once is not growth.
+    interleaved.turn(there_and_back)
     moved.clear()
-    beside.forget()
+    interleaved.forget()
     compiles, memory_bytes = node.meters()[_COMPILES], node.anonymous_bytes()
     for _ in range(rounds):
-        beside.turn(there_and_back)
+        interleaved.turn(there_and_back)
     return {
         "switches": len(moved),
         "switches_compiles": node.meters()[_COMPILES] - compiles,
         "switches_memory_growth_ratio": node.anonymous_bytes() / memory_bytes - 1,
-        "switches_ms": statistics.median(max(one.ms for one in each.acted) for each in moved),
-    } | beside.figures("switches")
+        "switches_ms": statistics.median(max(ack.ms for ack in move.acted) for move in moved),
+    } | interleaved.figures("switches")
 
 
 def rollbacks(nodes: Sequence[ServingNode], pointing: Pointing, model: ServingModel, times: int) -> list[float]:
-    """Milliseconds from before the pointer is written until all nodes have answered with the older version."""
+    """Return the milliseconds from before the write of the pointer until all nodes answer with the older version."""
     older, newer = 1, 2
-    askers = [_Asker(node.load(model.messages(model.asked_of(8, 1)), connections=1)) for node in nodes]
-    found = []
+    askers = [_Asker(node.load(model.messages(model.requests_of_size(8, 1)), connections=1)) for node in nodes]
+    taken_s = []
     try:
         for _ in range(times):
             begin_s = time.perf_counter()
-            _whole(pointing.back(older))
-            found.append(max(one.first(older, begin_s) for one in askers) - begin_s)
+            _followed(pointing.back(older))
+            taken_s.append(max(asker.first(older, begin_s) for asker in askers) - begin_s)
             begin_s = time.perf_counter()
-            _whole(pointing.forward(newer))
-            for one in askers:
-                one.first(newer, begin_s)
+            _followed(pointing.forward(newer))
+            for asker in askers:
+                asker.first(newer, begin_s)
     finally:
-        for one in askers:
-            one.close()
-    return [seconds * 1e3 for seconds in found]
+        for asker in askers:
+            asker.close()
+    return [seconds * 1e3 for seconds in taken_s]
 
 
-def publications(pointing: Pointing, prepare: Callable[[], Callable[[], int]], beside: Beside, rounds: int) -> float:
-    """Publish versions under load; milliseconds from when one is committed until it is served, the median.
+def publications(
+    pointing: Pointing, prepare: Callable[[], Callable[[], int]], interleaved: InterleavedLoad, rounds: int
+) -> float:
+    """Publish versions under load; return the median milliseconds from the commit until all nodes serve the version.
 
     Args:
-        pointing: What publishes them.
-        prepare: Writes one, while nothing is measured, and gives what commits it.
-        beside: The load.
-        rounds: How many versions.
+        pointing: Publishes versions.
+        prepare: Writes a version, untimed, and returns the function that commits it.
+        interleaved: The load.
+        rounds: Number of versions.
     """
     taken: list[float] = []
     for _ in range(rounds):
-        beside.turn(partial(_publish, pointing, prepare(), taken))
+        interleaved.turn(partial(_publish, pointing, prepare(), taken))
     return statistics.median(taken)
 
 
 def unseen(node: ServingNode, model: ServingModel) -> dict[str, float]:
-    """Numbers of candidates that no request had before, and more than the largest bucket holds: first and later."""
+    """Measure the first and later requests of candidate counts that are new."""
     first, later = [], []
     for count in _UNSEEN:
-        load = node.load(model.messages(model.asked_of(count, 1)), connections=1)
+        load = node.load(model.messages(model.requests_of_size(count, 1)), connections=1)
         taken = []
         for _ in range(1 + _LATER):
             begin_s = time.perf_counter()
@@ -158,12 +165,14 @@ def unseen(node: ServingNode, model: ServingModel) -> dict[str, float]:
         later.append(statistics.median(taken[1:]))
     return {
         "unseen_first_ms": statistics.median(first),
-        "unseen_first_to_later": statistics.median(one / other for one, other in zip(first, later, strict=True)),
+        "unseen_first_to_later": statistics.median(
+            first_ms / later_ms for first_ms, later_ms in zip(first, later, strict=True)
+        ),
     }
 
 
 class _Asker:
-    """A thread that asks all the while, and knows which version answered when."""
+    """A thread that sends requests constantly, and records changes of the answering version."""
 
     def __init__(self, load: Load) -> None:
         self._load, self._stop, self._changed = load, threading.Event(), threading.Condition()
@@ -173,18 +182,20 @@ class _Asker:
         self._thread.start()
 
     def first(self, version: int, since_s: float) -> float:
-        """When it first answered with a version, after some time."""
+        """Return the time of the first answer with a version after a time."""
 
         def answered() -> float | None:
-            return next((at_s for at_s, one in self._seen if one == version and at_s >= since_s), None)
+            return next((at_s for at_s, seen in self._seen if seen == version and at_s >= since_s), None)
 
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or answered() is not None, _SEEN_S_MAX)
-            found = answered()
-        if found is None:
-            message = f"no answer by version {version} within {_SEEN_S_MAX:.0f} s: {self._error or 'others answered'}"
+            first_s = answered()
+        if first_s is None:
+            message = (
+                f"no answer by version {version} within {_SEEN_S_MAX:.0f} s: {self._error or 'other versions answered'}"
+            )
             raise ServiceError(message, help="see the node's log")
-        return found
+        return first_s
 
     def close(self) -> None:
         self._stop.set()
@@ -205,9 +216,9 @@ class _Asker:
                     self._changed.notify_all()
 
 
-def _whole(moved: Moved) -> Moved:
+def _followed(moved: Moved) -> Moved:
     if not moved.is_whole or not moved.acted:
-        message = f"{len(moved.acted)} nodes followed; silent: {[one.name for one in moved.silent]}; {moved.said}"
+        message = f"{len(moved.acted)} nodes followed; silent: {[node.name for node in moved.silent]}; {moved.said}"
         raise ServiceError(message, help="see the nodes' logs")
     return moved
 
@@ -216,5 +227,5 @@ def _publish(pointing: Pointing, commit: Callable[[], int], taken: list[float]) 
     begin_s = time.perf_counter()
     version = commit()
     pointing.look()
-    _whole(pointing.publish(version))
+    _followed(pointing.publish(version))
     taken.append((time.perf_counter() - begin_s) * 1e3)

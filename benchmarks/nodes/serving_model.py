@@ -1,6 +1,6 @@
-"""ServingModel: versions of an application that serving is measured with, written as a publisher does; no TensorFlow.
+"""ServingModel: an application for the benchmark of serving, whose versions are written without TensorFlow.
 
-Every value of every slot has a row, of numbers of a seed: requests draw the same values, and peers are given the rows.
+Every value of every slot has a row of random numbers. Requests draw from the same values, and peers get the rows.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy.typing as npt
 from benchmarks.nodes.serving_workload import Workload
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.features import FeatureSpec, Slot, keys_of
+from streamlearn.load.candidates import candidate_counts
+from streamlearn.load.requests import Asked
+from streamlearn.load.synthetic_requests import invented
 from streamlearn.models.description import read_description
-from streamlearn.serving.load.candidates import candidate_counts
-from streamlearn.serving.load.requests import Asked
-from streamlearn.serving.load.synthetic_requests import invented
 from streamlearn.table import Changes, TableSet, declared_tables
 from streamlearn.versions import (
     Committed,
@@ -50,36 +50,36 @@ Float32s = npt.NDArray[np.float32]
 
 
 class ServingModel:
-    """An application, its store, and the versions that are written there.
+    """An application, its store and its versions.
 
     Args:
         name: `serving_din` or `serving_small`.
-        place: Where its store and registry are.
-        graphs: Where its graphs were exported.
-        values: How many values each slot takes.
+        place: The folder of its store and registry.
+        graphs: The folder of its exported graphs.
+        values: Number of values of each slot.
 
     Attributes:
         folder: The application.
-        registry_url: Where its nodes meet; another one takes its place.
-        graphs: As given.
-        values: As given.
+        registry_url: The registry of its nodes; assign another to change it.
+        graphs: The folder of its exported graphs.
+        values: Number of values of each slot.
         rows: (1 + slots * values, dim) row 0 is zeros.
-        first: By slot, which row is that of its value 0.
+        first: By slot, the row of its value 0.
         dense: The dense weights of the first version.
     """
 
     def __init__(self, name: str, place: Path, graphs: Path, values: int) -> None:
         self.registry_url = f"sqlite://{place}/{name}.db"
-        where = (f"versions.store={place / name}-store", f"registry.url={self.registry_url}")
-        self.folder: AppFolder = load_app(_APPS / name, where)
+        changes = (f"versions.store={place / name}-store", f"registry.url={self.registry_url}")
+        self.folder: AppFolder = load_app(_APPS / name, changes)
         self.graphs, self.values = graphs, values
         self._store = open_store(self.folder.store_url)
         (options,) = declared_tables(self.folder.app.features, self.folder.settings.tables)
         self._table = msgspec.structs.replace(options, optimizer=None, admission=None)
-        own = _own(self.folder.app.features)
-        self.first = {slot.name: 1 + at * values for at, slot in enumerate(own)}
-        self.first |= {one.name: self.first[one.keys_of] for one in self.folder.app.features.slots if one.keys_of}
-        self._keys = np.concatenate([keys_of(slot, np.arange(values)) for slot in own])
+        own_slots = _own_slots(self.folder.app.features)
+        self.first = {slot.name: 1 + at * values for at, slot in enumerate(own_slots)}
+        self.first |= {slot.name: self.first[slot.keys_of] for slot in self.folder.app.features.slots if slot.keys_of}
+        self._keys = np.concatenate([keys_of(slot, np.arange(values)) for slot in own_slots])
         self.rows = np.zeros((1 + len(self._keys), self._table.spec.dim), np.float32)
         self.rows[1:] = _drawn((len(self._keys), self._table.spec.dim), 0)
         self.dense = self._weights(graphs)
@@ -87,30 +87,28 @@ class ServingModel:
 
     @property
     def name(self) -> str:
-        """The application's."""
+        """The name of the application."""
         return self.folder.app.name
 
-    def asked(self, count: int, seed: int = 0) -> Asked:
-        """Requests: numbers of candidates by a lognormal distribution, values by Zipf's law."""
+    def requests(self, count: int, seed: int = 0) -> Asked:
+        """Return requests with lognormal numbers of candidates and values by Zipf's law."""
         random = np.random.default_rng(seed)
         counts = candidate_counts(CANDIDATES_MEAN, CANDIDATES_MAX, count, random)
         return invented(self.folder.app.features, counts, self.values, random)
 
-    def asked_of(self, candidates: int, count: int, seed: int = 0) -> Asked:
-        """Requests of so many candidates each."""
+    def requests_of_size(self, candidates: int, count: int, seed: int = 0) -> Asked:
+        """Return requests with this number of candidates each."""
         random = np.random.default_rng(seed)
         return invented(self.folder.app.features, np.full(count, candidates, np.int64), self.values, random)
 
-    def messages(self, asked: Asked) -> list[bytes]:
-        """Requests, encoded."""
-        return asked.messages(self.folder.app.features, self.name)
+    def messages(self, requests: Asked) -> list[bytes]:
+        """Return encoded requests."""
+        return requests.messages(self.folder.app.features, self.name)
 
-    def workload(self, asked: Asked, expected: Sequence[Float32s]) -> Workload:
-        """What a peer is to serve that is to give the same scores as the first version.
+    def workload(self, requests: Asked, expected: Sequence[Float32s]) -> Workload:
+        """Return the workload with which a peer gives the scores of the first version.
 
-        Args:
-            asked: The requests.
-            expected: What a node answered to the first of them.
+        `expected` are a node's scores of the first requests.
         """
         return Workload(
             name=self.name,
@@ -119,30 +117,26 @@ class ServingModel:
             weights=self.dense,
             rows=self.rows,
             first=self.first,
-            asked=asked,
+            asked=requests,
             expected=expected,
         )
 
     def write(self, changed: int) -> int:
-        """Write the next version and let it pass; the first is a base of all rows.
+        """Write and pass the next version with `changed` changed rows, and return its number.
 
-        Args:
-            changed: How many rows are others than in the version before.
-
-        Returns:
-            Its number.
+        The first version is a base of all rows.
         """
         return self.prepare(changed)()
 
     def prepare(self, changed: int, graphs: Path | None = None) -> Callable[[], int]:
-        """Write the files of the next version, of which nobody hears before it is committed.
+        """Write the files of the next version, which stays invisible until it is committed.
 
         Args:
-            changed: How many rows are others than in the version before.
-            graphs: Its graphs; those of the application by default.
+            changed: Number of changed rows.
+            graphs: Its graphs; by default those of the application.
 
         Returns:
-            What commits it, lets it pass and gives its number; nodes begin to stage it as soon as they hear of it.
+            A function that commits and passes the version and returns its number. Nodes then begin to stage it.
         """
         last, tables = self._last, TableSet([self._table])
         number = 1 if last is None else last.manifest.version + 1
@@ -173,47 +167,42 @@ class ServingModel:
 
     @contextmanager
     def pointing(self) -> Iterator[Pointing]:
-        """Whoever moves the pointer."""
+        """Return an object that moves the pointer."""
         with open_registry(self.registry_url, self.name) as registry:
             log = PointerLog(self._store, self.name)
             yield Pointing(Mover(log, registry), History(self._store, self.name))
 
     def _weights(self, graphs: Path) -> dict[str, Float32s]:
-        notes = read_description(graphs).weights
-        shapes = {one.name: tuple(size or 0 for size in one.shape) for one in notes}
+        weights = read_description(graphs).weights
+        shapes = {weight.name: tuple(size or 0 for size in weight.shape) for weight in weights}
         return {name: _drawn(shape, 1_000_000 + at) for at, (name, shape) in enumerate(shapes.items())}
 
 
 class Pointing:
-    """Moves the pointer of a model, as its publisher and its operators do.
-
-    Args:
-        mover: What moves it.
-        history: Of the model.
-    """
+    """Moves the pointer of a model, as its publisher and operators do."""
 
     def __init__(self, mover: Mover, history: History) -> None:
         self._mover, self._history = mover, history
         self._known = history.read()
 
     def look(self) -> None:
-        """Hear of versions that were written meanwhile."""
+        """Read the history again."""
         self._known = self._history.read()
 
     def publish(self, version: int) -> Moved:
-        """Go to a newer version, as the publisher does; returns when nodes have acted, or are too late."""
+        """Move to a newer version, as the publisher does; return when nodes have acted, or are too late."""
         return self._mover.move(
             lambda now: moves.publish(now, self._known, version, 1), by="bench", what="publish", wait_s=_MOVE_S_MAX
         )
 
     def back(self, version: int) -> Moved:
-        """Go back."""
+        """Roll back to a version."""
         return self._mover.move(
             lambda now: moves.rollback(now, self._known, version), by="bench", what="rollback", wait_s=_MOVE_S_MAX
         )
 
     def forward(self, version: int) -> Moved:
-        """Go to a version that was left."""
+        """Promote a tainted version."""
         return self._mover.move(
             lambda now: moves.promote(now, self._known, version, accept=True),
             by="bench",
@@ -222,13 +211,13 @@ class Pointing:
         )
 
     def release(self) -> Moved:
-        """Follow again what is published."""
+        """Release the hold."""
         return self._mover.move(
             lambda now: moves.release(now, self._known), by="bench", what="release", wait_s=_MOVE_S_MAX
         )
 
 
-def _own(features: FeatureSpec) -> list[Slot]:
+def _own_slots(features: FeatureSpec) -> list[Slot]:
     return [slot for slot in features.slots if not slot.keys_of]
 
 

@@ -1,4 +1,4 @@
-"""ServingNode: a process of `streamlearn serve`, where it is, and what it has used."""
+"""ServingNode: a process of `streamlearn serve`, its addresses, and its use of resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.nodes.serving_model import ServingModel
-from streamlearn.serving.load.load_run import Load
+from streamlearn.load.load_run import Load
 from tools.services.process import OwnedProcess
 
 __all__ = ["ServingNode", "cpu_s_of"]
@@ -19,18 +19,18 @@ __all__ = ["ServingNode", "cpu_s_of"]
 _ROOT = Path(__file__).parents[2]
 _READY_S_MAX = 300.0
 _TICKS_S = os.sysconf("SC_CLK_TCK")
-_SAID = " is served at grpc "
+_ADDRESS_PREFIX = " is served at grpc "
 
 
 class ServingNode:
-    """A node; it starts when it is made, and whoever wants to know where it is waits until it is ready.
+    """A node. The constructor starts it; its addresses wait until it is ready.
 
     Args:
-        model: What it serves.
-        name: Its own.
-        place: Where its log is, and code that it compiled.
-        settings: Others than the application's, as `--set` takes them.
-        cache: Where compiled code is kept; shared by those who name the same.
+        model: The model to serve.
+        name: The node's name.
+        place: The folder of its log and compiled code.
+        settings: Changes of settings for `--set`.
+        cache: Folder of compiled code in `place`; nodes may share one.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class ServingNode:
         folder = model.folder
         command = [sys.executable, "-m", "streamlearn", "serve", str(folder.folder), "--name", name]
         command += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-        where = [f"versions.store={folder.store_url}", f"registry.url={model.registry_url}"]
-        where += [f"serving.cache_folder={place / cache}", "telemetry.log_level=warning"]
-        for setting in (*where, *settings):
+        changes = [f"versions.store={folder.store_url}", f"registry.url={model.registry_url}"]
+        changes += [f"serving.cache_folder={place / cache}", "telemetry.log_level=warning"]
+        for setting in (*changes, *settings):
             command += ["--set", setting]
         self.name, self._model = name, model
         environment = {"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
@@ -50,38 +50,38 @@ class ServingNode:
 
     @property
     def grpc(self) -> str:
-        """Where it is asked; waits until it is ready."""
-        return self._found()[0]
+        """The gRPC address; waits until the node is ready."""
+        return self._addresses()[0]
 
     def load(self, messages: Sequence[bytes], *, connections: int = 2) -> Load:
-        """What asks it."""
+        """Return a load on the node."""
         return Load(self.grpc, messages, connections=connections)
 
     def meters(self) -> dict[str, float]:
-        """Its metrics by name; those with labels are summed up."""
-        with urllib.request.urlopen(f"http://{self._found()[1]}/metrics", timeout=30) as answer:
+        """Return its metrics by name, summed over labels."""
+        with urllib.request.urlopen(f"http://{self._addresses()[1]}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for line in lines:
             if line and not line.startswith("#"):
                 name, _, value = line.rpartition(" ")
                 name = name.partition("{")[0]
-                found[name] = found.get(name, 0.0) + float(value)
-        return found
+                values[name] = values.get(name, 0.0) + float(value)
+        return values
 
     def cpu_s(self) -> float:
-        """Processor time it has used, what it started apart."""
+        """Return the CPU time of the process, without its children."""
         return cpu_s_of(self.process.pid)
 
     def anonymous_bytes(self) -> int:
-        """Memory that is no view of a file."""
+        """Return the anonymous resident memory."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024
         return 0
 
     def close(self) -> None:
-        """End it, and wait until it is gone."""
+        """Stop the node, and wait until it is gone."""
         self.process.stop()
 
     def __enter__(self) -> Self:
@@ -92,16 +92,16 @@ class ServingNode:
     ) -> None:
         self.close()
 
-    def _found(self) -> tuple[str, str]:
+    def _addresses(self) -> tuple[str, str]:
         if self._where is None:
-            self.process.wait_until(lambda: _SAID in self.process.log.read_text(), _READY_S_MAX)
-            said = self.process.log.read_text().partition(_SAID)[2]
-            grpc, _, rest = said.partition(", http ")
+            self.process.wait_until(lambda: _ADDRESS_PREFIX in self.process.log.read_text(), _READY_S_MAX)
+            line = self.process.log.read_text().partition(_ADDRESS_PREFIX)[2]
+            grpc, _, rest = line.partition(", http ")
             self._where = grpc, rest.partition(": version")[0]
         return self._where
 
 
-def cpu_s_of(process: int) -> float:
-    """Processor time that a process has used."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+def cpu_s_of(pid: int) -> float:
+    """Return the CPU time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_S

@@ -1,7 +1,6 @@
-"""Peers of our node: mosec and Triton, each serving the same model with as many workers as we have lanes.
+"""Peers of our node: mosec and Triton, each with the same model and as many workers as we have lanes.
 
-A peer is started here and asked through the same `Load` as our node, so that whoever measures both measures both
-alike. It does not know what is measured.
+A peer gets requests from the same `Load` as our node, so that both are measured alike.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from benchmarks.nodes.serving_workload import Workload
 from benchmarks.peers.environment import PYTHON_VERSION, Environment
 from benchmarks.peers.serving_folder import DELAY_MS, FOLDER, READY, WORKERS
 from streamlearn.errors import ServiceError
+from streamlearn.load.load_run import Load, LoadPlan
 from streamlearn.serving.infer import InferAnswer, InferRequest, numbers_tensor
-from streamlearn.serving.load.load_run import Load, LoadPlan
 from tools.services.cache import Cache
 from tools.services.process import OwnedProcess
 
@@ -44,31 +43,31 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "PYTHONNOUSER
 
 
 class _Server(Protocol):
-    """What parts one peer's server from another's."""
+    """The parts of a server that differ between peers."""
 
     environment: Environment
     connections: int
-    # Of these delays the best is quoted: what a request gains by being merged depends on the machine and the model.
+    # The best of these delays is used: the gain by merging depends on the machine and the model.
     delays_ms: tuple[int, ...]
 
     def command(self, python: Path, folder: Path, workers: int, delay_ms: int) -> tuple[list[str], dict[str, str]]:
-        """Lay down in the folder what it needs; the command that serves, and variables for it."""
+        """Write the server's files into the folder; return its command and environment variables."""
 
     def address(self) -> str:
-        """Where it serves, as `Load` takes it."""
+        """Return the address for `Load`."""
 
     def message(self, ids: Ids) -> bytes:
-        """A request."""
+        """Encode a request."""
 
     def scores(self, answer: bytes) -> Scores:
-        """What an answer holds."""
+        """Decode the scores of an answer."""
 
     def clean(self) -> None:
-        """Remove what it may have left outside its folder."""
+        """Remove files outside of its folder that it may have left."""
 
 
 class _Mosec:
-    """Ids and scores as bytes, over HTTP."""
+    """mosec: ids and scores as bytes, over HTTP."""
 
     environment = Environment("mosec")
     connections = 256
@@ -78,10 +77,10 @@ class _Mosec:
         self._port = _free_port()
 
     def command(self, python: Path, folder: Path, workers: int, delay_ms: int) -> tuple[list[str], dict[str, str]]:
-        told = ["--address", "127.0.0.1", "--port", str(self._port), "--timeout", "30000"]
-        # A queue as long as a run may be behind: our node is measured with its own bound, and nothing is to be refused.
-        told += ["--capacity", "10000", "--log-level", "warning", "--path", str(folder / "sockets")]
-        return [str(python), "-m", "benchmarks.peers.serving_mosec", *told], {}
+        options = ["--address", "127.0.0.1", "--port", str(self._port), "--timeout", "30000"]
+        # The queue is long enough that mosec refuses no request.
+        options += ["--capacity", "10000", "--log-level", "warning", "--path", str(folder / "sockets")]
+        return [str(python), "-m", "benchmarks.peers.serving_mosec", *options], {}
 
     def address(self) -> str:
         return f"http://127.0.0.1:{self._port}/inference"
@@ -97,10 +96,10 @@ class _Mosec:
 
 
 class _Triton:
-    """The Open Inference Protocol over gRPC, and a ragged tensor of ids.
+    """Triton: the Open Inference Protocol over gRPC, with a ragged tensor of ids.
 
-    Triton itself is run, with the Python backend that nvidia-pytriton brings: each instance is a process of its own
-    there, where pytriton's own callables are threads of one.
+    Triton runs with the Python backend of nvidia-pytriton, where each instance is a process. The callables of pytriton
+    itself would be threads of one process.
     """
 
     environment = Environment("triton", is_system=True)
@@ -121,16 +120,21 @@ class _Triton:
             (backend / part.name).symlink_to(part)
         model = folder / "models" / self._MODEL
         (model / "1").mkdir(parents=True)
-        # Its interpreter does not look at PYTHONPATH.
+        # Triton's interpreter ignores PYTHONPATH.
         paths = f"import sys\nsys.path[:0] = {[str(_ROOT), str(packages)]!r}\n"
         imported = "from benchmarks.peers.serving_triton import TritonPythonModel\n"
         (model / "1" / "model.py").write_text(paths + imported)
         (model / "config.pbtxt").write_text(_CONFIG.format(requests=_REQUESTS_MAX, workers=workers, us=delay_ms * 1000))
-        told: dict[str, object] = {"model-repository": folder / "models", "backend-directory": folder / "backends"}
-        told |= {"grpc-address": "127.0.0.1", "grpc-port": self._port, "allow-http": "false", "allow-metrics": "false"}
-        told |= {"backend-config": f"python,shm-region-prefix-name={self._regions}"}
+        options: dict[str, object] = {"model-repository": folder / "models", "backend-directory": folder / "backends"}
+        options |= {
+            "grpc-address": "127.0.0.1",
+            "grpc-port": self._port,
+            "allow-http": "false",
+            "allow-metrics": "false",
+        }
+        options |= {"backend-config": f"python,shm-region-prefix-name={self._regions}"}
         command = [str(server / "bin" / "tritonserver"), "--disable-auto-complete-config"]
-        command += [f"--{name}={value}" for name, value in told.items()]
+        command += [f"--{name}={value}" for name, value in options.items()]
         return command, {
             "LD_LIBRARY_PATH": str(packages / "nvidia_pytriton.libs"),
             "PATH": f"{python.parent}:{os.environ['PATH']}",
@@ -146,9 +150,9 @@ class _Triton:
         return InferAnswer.decode(answer).outputs["scores"].numbers.reshape(-1)
 
     def clean(self) -> None:
-        # Memory it shares with its instances, where it was killed.
-        for left in Path("/dev/shm").glob(f"{self._regions}*"):
-            left.unlink()
+        # Shared memory that a killed server leaves.
+        for region in Path("/dev/shm").glob(f"{self._regions}*"):
+            region.unlink()
 
 
 _CONFIG = """\
@@ -167,11 +171,10 @@ class PeerServer:
     """A peer that serves a workload, from `start` to `close`.
 
     Args:
-        name: Of `SERVING_PEERS`.
-        workload: What it serves.
-        workers: How many processes score.
-        delay_ms: How long a request waits for others to be merged with; by default the one of some with which it
-            answers most; these are tried first.
+        name: A key of `SERVING_PEERS`.
+        workload: The model and requests.
+        workers: Number of scoring processes.
+        delay_ms: Wait of a request for others to merge with; by default `start` finds the best one.
     """
 
     def __init__(self, name: str, workload: Workload, *, workers: int = 2, delay_ms: int | None = None) -> None:
@@ -184,27 +187,27 @@ class PeerServer:
 
     @property
     def load(self) -> Load:
-        """What it is asked with: all requests of the workload."""
-        assert self._load is not None, "it was started"
+        """A load with all requests of the workload."""
+        assert self._load is not None, "start it first"
         return self._load
 
     def start(self) -> None:
-        """Start it, and see that it scores as it should; returns when all workers are ready.
+        """Start the peer, wait until all workers are ready, and check its scores.
 
         Raises:
-            ServiceError: It cannot be started, or gives other scores.
+            ServiceError: It does not start, or returns other scores.
         """
         python = self._server.environment.build(Cache())
         if self.delay_ms is None:
             self.delay_ms = best_delay_ms(self.name, self._workload, workers=self._workers)
-        self._server = SERVING_PEERS[self.name]()  # of a port that is free now
+        self._server = SERVING_PEERS[self.name]()  # with a port that is free now
         self._folder = tempfile.TemporaryDirectory(prefix="streamlearn-peer-")
         folder = Path(self._folder.name)
         try:
             self._workload.write(folder)
             command, variables = self._server.command(python, folder, self._workers, self.delay_ms)
-            told = {FOLDER: str(folder), WORKERS: str(self._workers), DELAY_MS: str(self.delay_ms)}
-            environment = {"PYTHONPATH": str(_ROOT)} | _QUIET | variables | told
+            options = {FOLDER: str(folder), WORKERS: str(self._workers), DELAY_MS: str(self.delay_ms)}
+            environment = {"PYTHONPATH": str(_ROOT)} | _QUIET | variables | options
             self._process = OwnedProcess(self.name, command, folder, environment=environment)
             self._process.wait_until(lambda: self._is_ready(folder), _START_WAIT_S_MAX)
             self._check()
@@ -213,7 +216,7 @@ class PeerServer:
             raise
 
     def close(self) -> None:
-        """End it and all it started, for certain; nothing happens when it was not started."""
+        """Stop the peer and its children; does nothing if it was not started."""
         self._load = None
         process, self._process = self._process, None
         folder, self._folder = self._folder, None
@@ -225,31 +228,31 @@ class PeerServer:
             folder.cleanup()
 
     def pause(self) -> None:
-        """Stand still, so that what else is measured has the machine to itself."""
+        """Pause the peer, so that others have the machine to themselves."""
         self._started.pause()
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Resume the peer."""
         self._started.resume()
 
     def cpu_s(self) -> float:
-        """Seconds of CPU that its processes have used."""
+        """Return the CPU time of its processes."""
         return _group_cpu_s(self._started.pid)
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the peer."""
         self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it."""
+        """Stop the peer."""
         self.close()
 
     @property
     def _started(self) -> OwnedProcess:
-        assert self._process is not None, "it was started"
+        assert self._process is not None, "start it first"
         return self._process
 
     def _is_ready(self, folder: Path) -> bool:
@@ -265,22 +268,17 @@ class PeerServer:
         return True
 
     def _check(self) -> None:
-        """That it scores as it should, alone and merged."""
+        """Compare its scores of the first requests with the expected ones."""
         assert self._workload.expected
         for at, expected in enumerate(self._workload.expected):
-            found = self._server.scores(self.load.ask(at))
-            if found.shape != expected.shape or np.abs(found - expected).max(initial=0) > _DIFFERENCE_MAX:
-                message = f"{self.name} scores request {at} as {found[:4]}, expected {expected[:4]}"
-                raise ServiceError(message, help="its figures would be of another model; compare the graphs")
+            scores = self._server.scores(self.load.ask(at))
+            if scores.shape != expected.shape or np.abs(scores - expected).max(initial=0) > _DIFFERENCE_MAX:
+                message = f"{self.name} scores request {at} as {scores[:4]}, expected {expected[:4]}"
+                raise ServiceError(message, help="the peer serves another model: compare the graphs")
 
 
 def ready_servers(names: Sequence[str], note: Note) -> list[str]:
-    """Those of the peers whose environments are there or could be built; the others are noted by name.
-
-    Args:
-        names: Of `SERVING_PEERS`.
-        note: Told what is being built, and what could not be and why.
-    """
+    """Build missing environments of peers, and return the peers that have one. `note` gets failures and progress."""
     ready, cache = [], Cache()
     for name in names:
         environment = SERVING_PEERS[name]().environment
@@ -289,7 +287,7 @@ def ready_servers(names: Sequence[str], note: Note) -> list[str]:
                 note(f"peer {name}: building its environment")
             environment.build(cache)
         except ServiceError as error:
-            note(f"peer {name} cannot be had, so there are no ratios to it: {error}")
+            note(f"peer {name} is not available, so its ratios are missing: {error}")
         else:
             ready.append(name)
     return ready
@@ -303,38 +301,38 @@ def best_delay_ms(
     *,
     workers: int = 2,
 ) -> int:
-    """With which delay a peer answers most to callers who keep it busy.
+    """Return the delay with which a saturated peer answers the most requests.
 
     Args:
-        name: Of `SERVING_PEERS`.
-        workload: What it serves.
-        note: Told what each delay comes to.
-        delays_ms: Those that are tried; by default those that make sense for this peer.
-        workers: How many processes score.
+        name: A key of `SERVING_PEERS`.
+        workload: The model and requests.
+        note: Called with the rate of each delay.
+        delays_ms: The delays to try; by default those of the peer.
+        workers: Number of scoring processes.
 
     Raises:
-        ServiceError: It cannot be started, or answers nothing.
+        ServiceError: The peer does not start or answer.
     """
-    found: dict[int, float] = {}
+    rates: dict[int, float] = {}
     for delay_ms in delays_ms or SERVING_PEERS[name]().delays_ms:
         with PeerServer(name, workload, workers=workers, delay_ms=delay_ms) as peer:
             run = peer.load.run(LoadPlan("closed", _CALLERS, _DELAY_SECONDS, 1.0))
-        found[delay_ms] = run.ok / run.seconds
-        note(f"peer {name} with a delay of {delay_ms} ms: {found[delay_ms]:,.0f} answers/s to {_CALLERS} callers")
-    return max(found, key=found.__getitem__)
+        rates[delay_ms] = run.ok / run.seconds
+        note(f"peer {name} with a delay of {delay_ms} ms: {rates[delay_ms]:,.0f} answers/s to {_CALLERS} callers")
+    return max(rates, key=rates.__getitem__)
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _group_cpu_s(group: int) -> float:
-    """Of all processes of a group, those that ended apart."""
+    """Return the CPU time of the running processes of a group."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the process has just ended
             fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[2]) == group:
                 ticks += int(fields[11]) + int(fields[12])

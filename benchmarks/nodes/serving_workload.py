@@ -1,6 +1,6 @@
-"""What our node and its peers serve alike: graphs, weights, rows, requests, and what the first of these score.
+"""Workload: the model and requests that our node and its peers serve: graphs, weights, rows and expected scores.
 
-Peers are given rows by number, where our node looks keys up. It does not know who serves it.
+Peers get row numbers, while our node looks keys up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from benchmarks.peers.serving_folder import GRAPHS, ROWS, WEIGHTS
 from streamlearn.features import FeatureSpec
-from streamlearn.serving.load.requests import Asked
+from streamlearn.load.requests import Asked
 
 __all__ = ["Workload"]
 
@@ -26,14 +26,14 @@ class Workload:
     """A model and requests for it.
 
     Attributes:
-        name: The application's.
-        features: What it declares: slots of numbers, all of one dim, and at most one history.
-        graphs: Where `export_graphs` wrote its graphs.
+        name: The application's name.
+        features: Its features: slots of integers, all of one dim, and at most one history.
+        graphs: The folder that `export_graphs` wrote.
         weights: Its dense weights by name.
-        rows: (R, dim) the rows of all tables end to end. Row 0 is zeros: that of an empty place in a history.
-        first: By slot, which row is that of its value 0; value v is v rows further. Slots that share keys share rows.
+        rows: (R, dim) the rows of all tables. Row 0 is zeros, for padding of histories.
+        first: By slot, the row of its value 0; value v is v rows further. Slots that share keys share rows.
         asked: The requests.
-        expected: The probabilities of the candidates of the first requests; at least of one.
+        expected: The probabilities of the candidates of the first requests; at least one request.
     """
 
     name: str
@@ -46,14 +46,14 @@ class Workload:
     expected: Sequence[npt.NDArray[np.float32]]
 
     def write(self, folder: Path) -> None:
-        """Lay down in a folder what a peer serves from."""
+        """Write a peer's files into a folder."""
         (folder / GRAPHS).symlink_to(self.graphs.resolve())
         np.save(folder / ROWS, self.rows)
         np.savez(folder / WEIGHTS, **dict[str, Any](self.weights))
 
     @cached_property
     def requests(self) -> list[npt.NDArray[np.int32]]:
-        """Each request as numbers of rows: of user slots, of the history's places, of each candidate's slots."""
+        """Each request as row numbers: of user slots, of the padded history, of each candidate's slots."""
         user = [slot for slot in self.features.slots if slot.side == "user" and slot.pooling != "sequence"]
         sequence = [slot for slot in self.features.slots if slot.pooling == "sequence"]
         item = [slot for slot in self.features.slots if slot.side == "item"]
@@ -75,7 +75,7 @@ class Workload:
 
 
 def _padded(numbers: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int32]:
-    """Histories as rows of so many places; empty ones are 0."""
+    """Pad histories with 0 to one length."""
     lengths = np.diff(offsets)
     block = np.zeros((len(lengths), length), np.int32)
     block[np.arange(length) < lengths[:, None]] = numbers

@@ -1,1 +1,1 @@
-"""Ours: what stands against the peers."""
+"""The parts of benchmarks that run this project in processes of their own, as peers do."""

@@ -1,6 +1,6 @@
-"""One process of the benchmark `executables`: starts as a node does, and prints what it found as a line of JSON.
+"""One process of the benchmark `executables`: starts as a node does, and prints its figures as a line of JSON.
 
-`python -m benchmarks.ours.streamlearn_executables FOLDER start|all`; graphs and compiled code are kept in the folder.
+`python -m benchmarks.ours.streamlearn_executables FOLDER start|all`. The folder keeps graphs and compiled code.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SLABS_BYTES, _BURST = 1 << 22, 50
 _RUNS, _WORKS, _ROUNDS, _UNSEEN = 300, 400, 3, (13, 37, 91, 111, 203)
 
 
-def main(folder: Path, what: str) -> dict[str, float]:
-    """Start, and measure what was asked for."""
+def main(folder: Path, part: str) -> dict[str, float]:
+    """Measure a start, and everything else if `part` is `all`."""
     settings = ServingSettings(device="cpu", lanes=2, cache_folder=str(folder / "compiled"), compile_calls_min=1)
     cache = CompileCache.open(settings)
     from streamlearn.models import Din, export_graphs, load_graphs
@@ -45,24 +45,24 @@ def main(folder: Path, what: str) -> dict[str, float]:
     places = lane_places(settings)
     if not graphs.exists():
         export_graphs(Din(), features, ("click",), graphs)
-    # Each process has made something else before.
-    for _ in range(1 if what == "all" else 3):
+    # A later process has created other objects before it finds compiled code: load the graphs more often there.
+    for _ in range(1 if part == "all" else 3):
         loaded = load_graphs(graphs)
     ladder = Ladder.of(settings, loaded.described)
     executables = Executables(Definitions(loaded, ladder.users_max), places, CompileBudget(settings.compiles_max), 1)
     begin_s, begin_cpu_s = time.monotonic(), time.process_time()
     executables.compile_ladder(ladder)
-    found = {"start_s": time.monotonic() - begin_s, "start_cpu_s": time.process_time() - begin_cpu_s}
+    figures = {"start_s": time.monotonic() - begin_s, "start_cpu_s": time.process_time() - begin_cpu_s}
     cache.seal()
-    if what == "all":
+    if part == "all":
         run = _Run(executables, ladder, places)
-        found |= run.costs() | run.unseen() | run.scaling() | run.in_a_process(settings, graphs)
-        found |= run.beside_a_compilation(settings, cache, graphs)
-    return found
+        figures |= run.costs() | run.unseen() | run.scaling() | run.in_a_process(settings, graphs)
+        figures |= run.during_compilation(settings, cache, graphs)
+    return figures
 
 
 class _Run:
-    """What is measured of graphs that are compiled."""
+    """The measurements of compiled graphs."""
 
     def __init__(self, executables: Any, ladder: Ladder, places: Sequence[Any]) -> None:
         from streamlearn.serving import Dense
@@ -70,11 +70,11 @@ class _Run:
         self.executables, self.ladder, self.places = executables, ladder, places
         described = executables.definitions.described
         rng = np.random.default_rng(0)
-        self.named = {one.name: rng.normal(0, 0.05, one.shape).astype(np.float32) for one in described.weights}
+        self.named = {weight.name: rng.normal(0, 0.05, weight.shape).astype(np.float32) for weight in described.weights}
         self.dense = Dense(described, self.named, places)
 
     def work(self, candidates: int) -> Any:
-        """A TensorBatch of four users."""
+        """Return a TensorBatch of four users."""
         from streamlearn.serving import Work
         from streamlearn.serving.graphs.example_inputs import item_example, user_example
 
@@ -89,18 +89,18 @@ class _Run:
         return Work(self.dense, user, index, item)
 
     def costs(self) -> dict[str, float]:
-        """CPU time of one execution, both graphs, by bucket."""
-        found = {}
+        """Measure the CPU time of an execution of both graphs, by bucket."""
+        figures = {}
         for candidates in self.ladder.candidates:
             work = self.work(candidates)
             once = self._once(work)
-            found[f"execution_cpu_us_{candidates}"] = _median_cpu_us(once)
+            figures[f"execution_cpu_us_{candidates}"] = _median_cpu_us(once)
         for users in self.ladder.users:
-            found[f"user_us_{users}"] = self.executables.cost_us(Bucket("user", users, LENGTH), _RUNS)
-        return found
+            figures[f"user_us_{users}"] = self.executables.cost_us(Bucket("user", users, LENGTH), _RUNS)
+        return figures
 
     def unseen(self) -> dict[str, float]:
-        """A shape without an executable: its first call over later ones."""
+        """Measure the first and later calls of shapes without an executable."""
         first, later = [], []
         for candidates in _UNSEEN:
             once = self._once(self.work(candidates))
@@ -108,7 +108,7 @@ class _Run:
             once()
             first.append((time.thread_time() - begin) * 1e6)
             later.append(_median_cpu_us(once, 20))
-        ratios = [one / other for one, other in zip(first, later, strict=True)]
+        ratios = [first_us / later_us for first_us, later_us in zip(first, later, strict=True)]
         return {
             "unseen_first_cpu_us": statistics.median(first),
             "unseen_later_cpu_us": statistics.median(later),
@@ -116,19 +116,19 @@ class _Run:
         }
 
     def scaling(self) -> dict[str, float]:
-        """Two lanes against one, in turn."""
-        one, two = [], []
+        """Measure two lanes against one, by turns."""
+        one_lane, two_lanes = [], []
         for _ in range(_ROUNDS):
-            one.append(self._throughput(1))
-            two.append(self._throughput(2))
+            one_lane.append(self._throughput(1))
+            two_lanes.append(self._throughput(2))
         return {
-            "one_lane_per_s": statistics.median(one),
-            "two_lanes_per_s": statistics.median(two),
-            "two_lanes_to_one": statistics.median(b / a for a, b in zip(one, two, strict=True)),
+            "one_lane_per_s": statistics.median(one_lane),
+            "two_lanes_per_s": statistics.median(two_lanes),
+            "two_lanes_to_one": statistics.median(two / one for one, two in zip(one_lane, two_lanes, strict=True)),
         }
 
     def in_a_process(self, settings: ServingSettings, graphs: Path) -> dict[str, float]:
-        """How long an execution takes in a lane that is a process, and in this one, in bursts that take turns."""
+        """Measure an execution in a lane process and in this process, by turns in bursts."""
         from streamlearn.serving.lanes.lane_processes import LaneProcesses
 
         work, once = self.work(64), self._once(self.work(64))
@@ -141,17 +141,17 @@ class _Run:
             made = lanes.graph("din", graphs)
             weights = lanes.weights(made.scorer, self.named)
             with mmap.mmap(slabs, _SLABS_BYTES) as memory:
-                lying = _put(memory, work)._replace(dense=weights)
+                shared_work = _put(memory, work)._replace(dense=weights)
             for _ in range(_RUNS // _BURST):
                 here_s += [_timed(once) for _ in range(_BURST)]
-                there_s += [_timed(lambda: made.scorer.score(lanes.places[0], lying)) for _ in range(_BURST)]
+                there_s += [_timed(lambda: made.scorer.score(lanes.places[0], shared_work)) for _ in range(_BURST)]
             lanes.end()
         lanes.close()
-        here, there = (statistics.median(one) * 1e6 for one in (here_s, there_s))
+        here, there = (statistics.median(times_s) * 1e6 for times_s in (here_s, there_s))
         return {"thread_lane_us": here, "process_lane_us": there, "process_over_thread_us": there - here}
 
-    def beside_a_compilation(self, settings: ServingSettings, cache: CompileCache, graphs: Path) -> dict[str, float]:
-        """How long executions take while another process compiles, and before it."""
+    def during_compilation(self, settings: ServingSettings, cache: CompileCache, graphs: Path) -> dict[str, float]:
+        """Measure executions before and while another process compiles."""
         from streamlearn.serving.graphs.compiler import Compiler
 
         once, wanted = self._once(self.work(64)), [Bucket("score", rows, LENGTH) for rows in (301, 302, 303, 304)]
@@ -166,7 +166,7 @@ class _Run:
             while not self.executables.has(bucket):
                 beside_s.append(_timed(once))
         compiler.close()
-        quiet, beside = (float(np.percentile(one, 99)) for one in (quiet_s, beside_s))
+        quiet, beside = (float(np.percentile(times_s, 99)) for times_s in (quiet_s, beside_s))
         return {"quiet_p99_us": quiet * 1e6, "beside_p99_us": beside * 1e6, "beside_to_quiet_p99": beside / quiet}
 
     def _once(self, work: Any) -> Callable[[], object]:
@@ -183,7 +183,7 @@ class _Run:
 
 
 class _Queued:
-    """Work that is there from the start."""
+    """A source of work that is full from the start."""
 
     def __init__(self, works: list[Any]) -> None:
         self._works, self.given, self._lock = deque(works), 0, threading.Lock()
@@ -206,26 +206,26 @@ class _Queued:
 
 
 def _put(memory: mmap.mmap, work: Any) -> Any:
-    """The same work in memory that a process has too."""
-    from streamlearn.serving.lanes.lane_orders import Lying
+    """Copy work into memory that a lane process shares."""
+    from streamlearn.serving.lanes.lane_orders import TensorSpan
     from streamlearn.serving.lanes.slab import places_of
 
     blocks = [*work.user, work.user_index, *work.item]
-    found = []
-    for at, one in zip(places_of([one.nbytes for one in blocks]), blocks, strict=False):
-        memory[at : at + one.nbytes] = one.tobytes()
-        found.append(Lying(at, one.shape))
+    spans = []
+    for at, block in zip(places_of([block.nbytes for block in blocks]), blocks, strict=False):
+        memory[at : at + block.nbytes] = block.tobytes()
+        spans.append(TensorSpan(at, block.shape))
     users = len(work.user)
-    return work._replace(user=found[:users], user_index=found[users], item=found[users + 1 :])
+    return work._replace(user=spans[:users], user_index=spans[users], item=spans[users + 1 :])
 
 
 def _median_cpu_us(once: Callable[[], object], runs: int = _RUNS) -> float:
-    found = []
+    times_us = []
     for _ in range(runs + 1):
         begin = time.thread_time_ns()
         once()
-        found.append((time.thread_time_ns() - begin) / 1e3)
-    return statistics.median(found[1:])
+        times_us.append((time.thread_time_ns() - begin) / 1e3)
+    return statistics.median(times_us[1:])
 
 
 def _timed(once: Callable[[], object]) -> float:

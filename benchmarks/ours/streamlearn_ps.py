@@ -1,6 +1,6 @@
-"""Our parameter server in the trial its peers go through: a shard on one core, its client on the other.
+"""Our parameter server in the trial of its peers: a shard on one core, its client on the other.
 
-It runs in a process of its own, as the peers do, and starts the shard as another.
+Like a peer, it runs in its own process, and starts the shard as another process.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ _CUTS = 7
 
 
 class Rows:
-    """Rows of a shard, one client's."""
+    """The rows of a shard, through a client."""
 
     def __init__(self, client: PsClient) -> None:
         self._client = client
         self._out = np.empty((BATCH_KEYS, DIM), np.float32)
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """Keys of all 64 bits; gradients as they are."""
+        """Return ids as 64-bit keys; gradients unchanged."""
         return every_bit(Keys(1).of(array)) if array.dtype == np.int64 else array
 
     def pull(self, ids: Any) -> NDArray[np.float32]:
-        """Into one buffer, as packing does."""
+        """Pull rows into one buffer, as packing does."""
         return self._client.pull("main", ids, out=self._out[: len(ids)])
 
     def push(self, ids: Any, gradients: Any) -> None:
-        """Learn."""
+        """Push gradients."""
         self._client.push("main", ids, gradients, now_ms=0)
 
 
 @contextmanager
 def _served(order: Order, folder: str, *, tcp: bool = True) -> Iterator[PsClient]:
-    """A client of a shard on another core that holds all keys."""
+    """Start a shard on another core, fill it with all keys, and return a client."""
     core, _ = cores_apart()
     listen = "127.0.0.1:0" if tcp else f"unix:{folder}/shard"
     shard = subprocess.Popen(
@@ -106,8 +106,8 @@ def _unix(order: Order) -> dict[str, float]:
 
 
 def _two_callers(order: Order, client: PsClient) -> dict[str, float]:
-    """Two threads that ask at once, as a trainer that reads ahead does."""
-    found = {}
+    """Measure two threads that call at once, as in a trainer that reads ahead."""
+    figures = {}
     gradients = np.ones((BATCH_KEYS, DIM), np.float32)
     for law, draw in (("zipf", zipf), ("uniform", uniform)):
         batches = [every_bit(Keys(1).of(ids)) for ids in np.split(draw(order.keys_count, 20 * BATCH_KEYS, 3), 20)]
@@ -124,12 +124,12 @@ def _two_callers(order: Order, client: PsClient) -> dict[str, float]:
                 thread.start()
             for thread in threads:
                 thread.join()
-            found[f"{verb}_{law}_two_callers"] = len(batches) * BATCH_KEYS / (time.perf_counter() - began)
-    return found
+            figures[f"{verb}_{law}_two_callers"] = len(batches) * BATCH_KEYS / (time.perf_counter() - began)
+    return figures
 
 
 def _export(order: Order) -> dict[str, float]:
-    """Small pulls while the shard seals and writes every key, and in between; medians over some versions."""
+    """Measure small pulls while the shard seals and exports every key, and in between; medians of some versions."""
     quiet: list[float] = []
     busy: list[float] = []
     longest: list[float] = []
@@ -167,7 +167,7 @@ def _export(order: Order) -> dict[str, float]:
 
 
 class _Cut(threading.Thread):
-    """One version, sealed and written beside the pulls."""
+    """A thread that seals and exports a version during the pulls."""
 
     def __init__(self, client: PsClient, head: Head, folder: str) -> None:
         super().__init__()
@@ -176,14 +176,14 @@ class _Cut(threading.Thread):
         self._took_s = 0.0
 
     def run(self) -> None:
-        """Seal and export."""
+        """Seal and export the version."""
         began = time.perf_counter()
         self._client.seal(self._head.version)
         self._files = self._client.export(self._head)
         self._took_s = time.perf_counter() - began
 
     def finish(self) -> float:
-        """Commit it; gives the seconds that sealing and exporting took."""
+        """Commit the version; return the seconds of sealing and exporting."""
         self.join()
         if self._files is None:
             message = f"version {self._head.version} was not exported"
@@ -193,7 +193,7 @@ class _Cut(threading.Thread):
 
 
 def _pulls(client: PsClient, reads: Iterator[Any], until: float | _Cut) -> NDArray[np.float64]:
-    """Milliseconds of each small pull, until a time or until a version is written."""
+    """Return the milliseconds of each small pull, until a time or until a version is exported."""
     out, taken = np.empty((_SMALL_KEYS, DIM), np.float32), []
     for keys in reads:
         began = time.perf_counter()

@@ -1,7 +1,7 @@
-"""The part of the benchmark of serving that needs TensorFlow, in a process of its own.
+"""The part of the benchmark of serving that needs TensorFlow, in its own process.
 
-`export FOLDER` writes graphs; `bare FOLDER CACHE SETTING...` runs executables alone: a line of seconds and numbers of
-candidates in, a line of the microseconds each took out.
+`export FOLDER` writes graphs. `bare FOLDER CACHE SETTING...` runs executables alone: for each line with seconds and
+numbers of candidates on stdin, it prints a line with the microseconds of each execution.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from streamlearn.serving.graphs.ladder import Ladder
 __all__ = ["OTHER", "main"]
 
 OTHER = "serving_din_other"
-"""Graphs of the same features that are not the same graphs: what a trainer publishes whose model was changed."""
+"""Other graphs of the same features, like those of a changed model."""
 
 _OTHER_HIDDEN = (240, 120)
 _APPS = Path(__file__).parents[1]
 
 
 def main(words: list[str]) -> None:
-    """Do what is asked for."""
+    """Run `export` or `bare`."""
     if words[0] == "export":
         _export(Path(words[1]))
     else:
@@ -43,7 +43,7 @@ def _export(folder: Path) -> None:
 
     for name in ("serving_din", "serving_small"):
         opened = load_app(_APPS / name, ())
-        features, labels = opened.app.features, [one.name for one in opened.app.labels]
+        features, labels = opened.app.features, [label.name for label in opened.app.labels]
         export_graphs(model_of(opened), features, labels, folder / name)
         if name == "serving_din":
             export_graphs(Din(hidden=_OTHER_HIDDEN), features, labels, folder / OTHER)
@@ -85,7 +85,7 @@ def _work(executables: Any, ladder: Ladder, candidates: int) -> Any:
     from streamlearn.serving.graphs.example_inputs import item_example, user_example
 
     described, rng = executables.definitions.described, np.random.default_rng(0)
-    named = {one.name: rng.normal(0, 0.05, one.shape).astype(np.float32) for one in described.weights}
+    named = {weight.name: rng.normal(0, 0.05, weight.shape).astype(np.float32) for weight in described.weights}
     index, *item = item_example(described, candidates)
     user = user_example(described, ladder.users[0], LENGTH)
     for block in (*user, *item):

@@ -1,6 +1,6 @@
-"""Our table in the trial its peers go through, and the figures that only a versioned table has.
+"""Our table in the trial of its peers, and the figures that only a versioned table has.
 
-It runs in a process of its own, as the peers do, so that resident memory is the table's.
+Like a peer, it runs in its own process, so that resident memory is the table's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Int64s = NDArray[np.int64]
 
 _RULE = Rule(rate=0.05, start=0.1, epsilon=1e-7)
 _ROWWISE = Rule(rate=0.05, start=0.1, epsilon=1e-7, rowwise=True)
-_SPARE_ROWS = 80_000_000  # address space alone
+_SPARE_ROWS = 80_000_000  # reserves only address space
 _REPEATS = 7
 _PACK_SLOTS = 20
 _PACK_EXAMPLES = 4096
@@ -58,29 +58,29 @@ class Rows:
         self._out = np.empty((BATCH_KEYS, DIM), np.float32)
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """Keys of all 64 bits; rows as they are."""
+        """Return keys as 64-bit keys; rows unchanged."""
         return every_bit(array) if array.dtype == np.int64 else array
 
     def insert(self, keys: Any, rows: Any) -> None:
-        """Put rows."""
+        """Store rows."""
         self.table.put(keys, rows, threads=self._threads)
 
     def lookup(self, keys: Any) -> Any:
-        """Rows into one buffer, as serving does."""
+        """Look rows up into one buffer, as serving does."""
         return self.table.lookup(keys, out=self._out[: len(keys)], threads=self._threads)
 
-    def array(self, found: Any) -> NDArray[np.float32]:
-        """The buffer."""
-        rows: NDArray[np.float32] = found
-        return rows
+    def array(self, rows: Any) -> NDArray[np.float32]:
+        """Return the buffer."""
+        array: NDArray[np.float32] = rows
+        return array
 
     def count(self) -> int:
-        """How many keys it holds."""
+        """Return the number of keys."""
         return self.table.stats().keys
 
 
 class Learner:
-    """Our table as rows that learn: a pull and a push a step."""
+    """Our table as rows that learn, with a lookup and a push per step."""
 
     def __init__(self, order: Order, rule: Rule) -> None:
         self.rule = rule
@@ -91,16 +91,16 @@ class Learner:
         self._out = np.empty((BATCH_KEYS, DIM), np.float32)
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """Keys of all 64 bits; gradients as they are."""
+        """Return keys as 64-bit keys; gradients unchanged."""
         return every_bit(array) if array.dtype == np.int64 else array
 
     def step(self, keys: Any, gradients: Any) -> None:
-        """Look up, then push."""
+        """Look rows up, then push gradients."""
         self.table.lookup(keys, out=self._out[: len(keys)], threads=self._threads)
         self.table.push(keys, gradients, now_ms=0, threads=self._threads)
 
     def rows(self, keys: Any) -> NDArray[np.float32]:
-        """The row of each key."""
+        """Return the row of each key."""
         return self.table.lookup(keys)
 
 
@@ -109,7 +109,7 @@ def _fill(order: Order) -> dict[str, float]:
 
 
 def _gather(order: Order) -> float:
-    """Random reads of 64 bytes over as much memory as the rows take: what no table can beat by much."""
+    """Measure random reads of 64 bytes in as much memory as the rows take: about the limit for any table."""
     rows = np.ones((order.keys_count, DIM), np.float32)
     out = np.empty((BATCH_KEYS, DIM), np.float32)
     places = np.split(uniform(order.keys_count, 10 * BATCH_KEYS, order.seed), 10)
@@ -125,16 +125,16 @@ def _rowwise(order: Order) -> dict[str, float]:
 
 
 def _latency(order: Order) -> dict[str, float]:
-    found = latency(lambda: Rows(order), order)
+    figures = latency(lambda: Rows(order), order)
     worst = {
-        f"reader_{figure}_ms": max(found[f"reader_{writer}_{figure}_ms"] for writer in ("update", "insert"))
+        f"reader_{figure}_ms": max(figures[f"reader_{writer}_{figure}_ms"] for writer in ("update", "insert"))
         for figure in ("p99", "p999", "max")
     }
-    return found | worst
+    return figures | worst
 
 
 def _median(work: Callable[[int], Any], repeats: int = 10) -> float:
-    """Seconds, the median."""
+    """Return the median seconds of a call."""
     work(0)
     taken = []
     for number in range(repeats):
@@ -145,12 +145,12 @@ def _median(work: Callable[[int], Any], repeats: int = 10) -> float:
 
 
 def _named(order: Order, ranks: Int64s) -> NDArray[np.uint64]:
-    """The keys of ranks of Zipf's law, the hottest first."""
+    """Return the keys of ranks of Zipf's law."""
     return every_bit(Keys(order.seed).of(ranks * _stride_of(order.keys_count) % order.keys_count))
 
 
 def _stride_of(count: int) -> int:
-    """What `zipf` scatters ranks by: the place of the second rank."""
+    """Return the stride with which `zipf` maps ranks to ids: the id of rank 1."""
     ranks, places = zipf_ranks(count, 1_000, 1), zipf(count, 1_000, 1)
     second = np.flatnonzero(ranks == 1)
     return int(places[second[0]])
@@ -164,7 +164,7 @@ def _base(order: Order) -> Iterator[Changes]:
 
 
 def _versions(order: Order) -> dict[str, float]:
-    """A trainer whose hottest tenth changes, and what a version of that costs."""
+    """Measure the versions of a trainer whose most frequent tenth of keys changes."""
     optimizer = Adagrad(rate=0.05)
     tables = _tables(order, optimizer)
     table, threads = tables["main"], _threads()
@@ -179,8 +179,8 @@ def _versions(order: Order) -> dict[str, float]:
     memory = Memory()
     began = time.perf_counter()
     _push_all(table, hot, ones, threads)
-    found = {"first_touch_per_s": len(hot) / (time.perf_counter() - began)}
-    found["bytes_per_image"] = memory.grown_bytes() / len(hot)
+    figures = {"first_touch_per_s": len(hot) / (time.perf_counter() - began)}
+    figures["bytes_per_image"] = memory.grown_bytes() / len(hot)
     seals, exports = [], []
     for version in range(2, 2 + _REPEATS):
         began = time.perf_counter()
@@ -195,16 +195,16 @@ def _versions(order: Order) -> dict[str, float]:
         tables.commit(version)
         tables.retire(version - 1, threads=threads)
         _push_all(table, hot, ones, threads)
-    found |= {"seal_us": max(seals) * 1e6, _tenth("changed", order): float(np.median(exports)) * 1e3}
+    figures |= {"seal_us": max(seals) * 1e6, _tenth("changed", order): float(np.median(exports)) * 1e3}
     began = time.perf_counter()
     tables.discard(threads=threads)
-    return found | {_tenth("discard", order): (time.perf_counter() - began) * 1e3}
+    return figures | {_tenth("discard", order): (time.perf_counter() - began) * 1e3}
 
 
-def _tenth(what: str, order: Order) -> str:
-    """The name of a figure about a tenth of all keys."""
+def _tenth(action: str, order: Order) -> str:
+    """Return the name of a figure about a tenth of all keys."""
     few, all_keys = order.keys_count // 10, order.keys_count
-    return f"{what}_{few:.0e}_of_{all_keys:.0e}_ms".replace("e+0", "e")
+    return f"{action}_{few:.0e}_of_{all_keys:.0e}_ms".replace("e+0", "e")
 
 
 def _push_all(table: Any, keys: NDArray[np.uint64], ones: NDArray[np.float32], threads: int) -> None:
@@ -214,7 +214,7 @@ def _push_all(table: Any, keys: NDArray[np.uint64], ones: NDArray[np.float32], t
 
 
 def _images(order: Order) -> dict[str, float]:
-    """A replica that retains versions: what staging, activating and reading past images cost."""
+    """Measure a replica that retains versions: staging, activation, and reads of tables with images."""
     tables, threads = _tables(order), _threads()
     table, keys = tables["main"], Keys(order.seed)
     tables.stage(1, None, _base(order), threads=threads)
@@ -233,10 +233,10 @@ def _images(order: Order) -> dict[str, float]:
     oldest = tables.pin(1)
 
     def stage(parent: int) -> float:
-        """Rows a second of versions staged one after the other."""
+        """Stage versions one after the other; return the rows per second."""
         began = time.perf_counter()
-        for version, one in enumerate(changes, start=parent + 1):
-            tables.stage(version, version - 1, [one], threads=threads)
+        for version, change in enumerate(changes, start=parent + 1):
+            tables.stage(version, version - 1, [change], threads=threads)
         return len(hot) / (time.perf_counter() - began)
 
     staged = stage(1)
@@ -255,11 +255,11 @@ def _images(order: Order) -> dict[str, float]:
     retired_ms = (time.perf_counter() - began) * 1e3
     settled.append(read("active"))
     if table.stats().images:
-        message = f"{table.stats().images} images are left of versions that were retired"
+        message = f"{table.stats().images} images remain of retired versions"
         raise Wrong(message)
     return {
         "stage_first_rows_per_s": staged,
-        # As a replica goes on staging: into rows of images that were let go of.
+        # A replica normally stages into freed rows of images.
         "stage_rows_per_s": stage(_VERSIONS + 1),
         "activate_us": float(np.percentile(activate, 99)) * 1e6,
         "read_cost_images_newest": newest_s / float(np.mean(settled)),
@@ -269,7 +269,7 @@ def _images(order: Order) -> dict[str, float]:
 
 
 def _stager(order: Order) -> dict[str, float]:
-    """Reads of 1,000 ids of the active version while versions are staged and activated beside them."""
+    """Measure reads of 1,000 ids of the active version while versions are staged and activated."""
     tables, keys = _tables(order), Keys(order.seed)
     table = tables["main"]
     tables.stage(1, None, _base(order))
@@ -308,7 +308,7 @@ def _stager(order: Order) -> dict[str, float]:
 
 
 def _pack(order: Order) -> dict[str, float]:
-    """Twenty slots of one key each into a matrix, and its gradient back to keys."""
+    """Measure packing of twenty slots of one key each into a matrix, and scattering of its gradient."""
     slots = tuple(Slot(f"slot_{number}", "item", dim=DIM) for number in range(_PACK_SLOTS))
     spec = FeatureSpec(slots=slots, dense=(Dense("price", "item"),), item_id="slot_0")
     tables = _tables(order)

@@ -1,7 +1,7 @@
-"""Our trainer in the trial its peers go through: from a topic of encoded samples to rows in tables of its process.
+"""Our trainer in the trial of its peers: from a topic of encoded samples to rows in tables of its process.
 
-It runs in a process of its own, as the peers do. What is timed is all that a trainer does between two versions:
-reading, decoding, marks, gathering, pulling, learning, pushing, first predictions kept to be scored.
+Like a peer, it runs in its own process. The measurement covers everything that a trainer does between two versions:
+reading, decoding, marks, gathering, pulling, learning, pushing, and keeping first predictions for scores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from benchmarks.keys import DIM, every_bit
 from benchmarks.peers.answer import Order, Wrong, answer
-from benchmarks.peers.learning import WARM_STEPS, WINDOWS, learn
+from benchmarks.peers.training_trial import WARM_STEPS, WINDOWS, learn
 from benchmarks.trainer_samples import STEP_SAMPLES, StepSamples, Workload
 from benchmarks.trainer_topic import samples_folder, write_samples
 from streamlearn.apps import AppFolder
@@ -33,33 +33,33 @@ from streamlearn.topics import Topic
 from streamlearn.trainer.columns import columns_of
 from streamlearn.trainer.intake.feed import Feed, Until, beginning_of
 from streamlearn.trainer.intake.message import Reached
-from streamlearn.trainer.intake.recent import Recent
+from streamlearn.trainer.intake.recent import RecentSamples
 from streamlearn.trainer.intake.skips import SkippedRows
-from streamlearn.trainer.intake.step_cutter import Stepping
+from streamlearn.trainer.intake.step_cutter import StepCutter
 from streamlearn.trainer.learner import Learner, Packed
-from streamlearn.trainer.learning_loop import Done, Learning, Tally
-from streamlearn.trainer.quarantine import Kept
+from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, Tally
+from streamlearn.trainer.quarantine import Quarantine
 from streamlearn.trainer.rows import Rows
-from streamlearn.trainer.shared_marks import Remembered
+from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.trainer_setup import ends_of
-from streamlearn.trainer.validation_thread import Validating
+from streamlearn.trainer.validation_thread import ValidationThread
 from streamlearn.versions import open_store
 
 __all__ = ["StreamLearner"]
 
 _HIDDEN = (256, 128)
 _READY_STEPS = 8
-# After a pause queues are full: so many steps are learned before a window is timed again.
+# Queues fill during a pause: this number of steps is learned before the next window.
 _RESUMED_STEPS = 8
 
 
 class StreamLearner:
-    """A trainer with its topic, its tables and its model.
+    """A trainer with its topic, tables and model.
 
     Args:
-        place: Where the topic and the store are.
-        keys_count: How many keys its table may come to hold.
-        ends: Closes all of it.
+        place: The folder of the topic and the store.
+        keys_count: Number of keys that its table must hold.
+        ends: Closes everything.
     """
 
     def __init__(self, place: Path, keys_count: int, ends: ExitStack) -> None:
@@ -70,18 +70,18 @@ class StreamLearner:
         self._client = ends.enter_context(PsClient.local(options, shelf, settings.ps))
         self._client.restore(Epoch(1), None)
         self._learner, self.rows = _learner(self.folder), Rows(app, self._client, settings.trainer.step_rows)
-        self._learning: Learning | None = None
+        self._learning: LearningLoop | None = None
         self._steps = 0
         self._began: dict[str, float] = {}
 
     def feed(self, steps: Sequence[StepSamples]) -> Iterator[Any]:
-        """All stages but learning go on beside whoever takes steps from here; the topic is written at once."""
+        """Write the topic, and yield learned steps. All stages but learning run in parallel to the caller."""
         write_samples(self.folder, steps)
         topic = self._ends.enter_context(self.folder.open_topic("samples"))
         return self._learned(topic, self._ends)
 
-    def step(self, samples: Done) -> float:
-        """Nothing more: the step was learned when it was given. Its log loss."""
+    def step(self, samples: LearnedStep) -> float:
+        """Return the log loss of a step, which was learned when `feed` yielded it."""
         self._steps += 1
         if self._steps == WARM_STEPS:
             self._began = self._seconds
@@ -91,17 +91,17 @@ class StreamLearner:
         return samples.learned.loss / len(samples.step)
 
     def insert(self, ids: NDArray[np.int64]) -> None:
-        """Gradients of zero: a row and its accumulators."""
+        """Push gradients of zero, which create rows and accumulators."""
         self._client.push("main", every_bit(ids), np.zeros((len(ids), DIM), np.float32), now_ms=0)
 
     def count(self) -> int | None:
-        """How many keys the table holds once all is pushed."""
+        """Wait for all pushes and return the number of keys in the table."""
         if self._learning is not None:
             self._learning.drain()
-        return sum(one.tables["main"].keys for one in self._client.stats())
+        return sum(shard.tables["main"].keys for shard in self._client.stats())
 
     def stage_figures(self, prefix: str) -> dict[str, float]:
-        """What each stage took since the first steps, by sample; they go on side by side."""
+        """Return the time of each stage per sample, after the first steps; stages run in parallel."""
         samples = (self._steps - WARM_STEPS) * STEP_SAMPLES
         return {
             f"{prefix}_{stage}_us_per_sample": (seconds - self._began[stage]) * 1e6 / samples
@@ -113,25 +113,25 @@ class StreamLearner:
         assert self._learning is not None
         return self._learning.seconds
 
-    def _learned(self, topic: Topic, ends: ExitStack) -> Iterator[Done]:
+    def _learned(self, topic: Topic, ends: ExitStack) -> Iterator[LearnedStep]:
         app, settings = self.folder.app, self.folder.settings
-        remembered = Remembered(len(app.labels), settings.marks)
-        kept = Kept(self.folder.folder / "kept", settings.trainer.kept_bytes_max)
-        recent = Recent(app, settings.judge.scored_rows_max, settings.trainer.step_rows)
+        marks = SharedMarks(len(app.labels), settings.marks)
+        quarantine = Quarantine(self.folder.folder / "kept", settings.trainer.kept_bytes_max)
+        recent = RecentSamples(app, settings.judge.scored_rows_max, settings.trainer.step_rows)
         validating = ends.enter_context(
-            Validating(app, settings.validation, told=lambda scores: None, learned_before_ms=None)
+            ValidationThread(app, settings.validation, on_scores=lambda scores: None, learned_before_ms=None)
         )
         reached = beginning_of(topic)
-        feed = _feed(self.folder, topic, reached, remembered, kept)
+        feed = _feed(self.folder, topic, reached, marks, quarantine)
         ends.callback(feed.close)
 
-        def pushed(done: Done) -> None:
+        def pushed(done: LearnedStep) -> None:
             assert done.learned is not None
             validating.add(done.columns, done.learned)
             recent.add(done.step.pieces, done.step.reached.watermark_ms)
 
-        self._learning = Learning(
-            self.folder, feed, self._learner, self.rows, remembered, kept=kept, tally=Tally(), learned=pushed
+        self._learning = LearningLoop(
+            self.folder, feed, self._learner, self.rows, marks, quarantine=quarantine, tally=Tally(), on_step=pushed
         )
         run = self._learning.run(threading.Event())
         ends.callback(run.close)
@@ -142,36 +142,36 @@ def _learner(folder: AppFolder) -> Learner:
     return Learner(folder.app, DeepFm(hidden=_HIDDEN, dense_scale="none"), folder.settings.trainer)
 
 
-def _feed(folder: AppFolder, topic: Topic, reached: Reached, remembered: Remembered, kept: Kept) -> Feed:
+def _feed(folder: AppFolder, topic: Topic, reached: Reached, marks: SharedMarks, quarantine: Quarantine) -> Feed:
     settings = folder.settings.trainer
     horizon_ms = round((folder.app.groups[0].window_s + settings.restart_slack_s) * 1e3)
-    stepping = Stepping(remembered, settings.step_rows, SkippedRows([]), horizon_ms)
-    return Feed(folder, topic, reached, stepping, until=Until(ends_of(topic, "end")), keep_aside=kept.add)
+    stepping = StepCutter(marks, settings.step_rows, SkippedRows([]), horizon_ms)
+    return Feed(folder, topic, reached, stepping, until=Until(ends_of(topic, "end")), keep_aside=quarantine.add)
 
 
 class _Ready:
-    """The dense part alone: a learner of its own, on inputs that lie ready.
+    """The dense part alone: a second learner, on prepared inputs.
 
     Args:
-        place: Of the topic that inputs are made from.
-        steps: Which inputs.
-        ends: Closes what it takes to make them.
+        place: The folder of a topic, from which inputs are made.
+        steps: The inputs.
+        ends: Closes everything.
     """
 
     def __init__(self, place: Path, steps: Sequence[StepSamples], ends: ExitStack) -> None:
-        beside = StreamLearner(place, 0, ends)
-        write_samples(beside.folder, steps)
-        topic = ends.enter_context(beside.folder.open_topic("samples"))
-        folder = beside.folder
-        kept = Kept(place / "kept", 0)
-        feed = _feed(folder, topic, beginning_of(topic), Remembered(1, folder.settings.marks), kept)
+        trainer = StreamLearner(place, 0, ends)
+        write_samples(trainer.folder, steps)
+        topic = ends.enter_context(trainer.folder.open_topic("samples"))
+        folder = trainer.folder
+        quarantine = Quarantine(place / "kept", 0)
+        feed = _feed(folder, topic, beginning_of(topic), SharedMarks(1, folder.settings.marks), quarantine)
         ends.callback(feed.close)
         columns = [columns_of(step) for step in feed.steps() if step is not None and len(step)]
-        self._inputs: list[Packed] = [beside.rows.pack(one) for one in columns]
+        self._inputs: list[Packed] = [trainer.rows.pack(step_columns) for step_columns in columns]
         self._learner = _learner(folder)
 
     def window(self, steps: int) -> tuple[float, float]:
-        """Seconds, of the wall and of processors, that so many steps take."""
+        """Learn a number of steps and return the wall and CPU seconds."""
         began, cpu = time.perf_counter(), time.process_time()
         for number in range(steps):
             self._learner.learn(self._inputs[number % len(self._inputs)])
@@ -179,7 +179,7 @@ class _Ready:
 
 
 def _dense(order: Order) -> dict[str, float]:
-    """The trainer and its dense part alone in turn, window by window of one process."""
+    """Measure the trainer and its dense part alone by turns, window by window in one process."""
     steps = Workload(order.keys_count, order.seed).steps(
         WARM_STEPS + WINDOWS * (order.window_steps + _RESUMED_STEPS) + _RESUMED_STEPS
     )
@@ -203,11 +203,11 @@ def _dense(order: Order) -> dict[str, float]:
     }
 
 
-def _window(ours: StreamLearner, fed: Iterator[Done], steps: int) -> tuple[float, float]:
+def _window(ours: StreamLearner, fed: Iterator[LearnedStep], steps: int) -> tuple[float, float]:
     began, cpu = time.perf_counter(), time.process_time()
     taken = sum(1 for done in islice(fed, steps) if ours.step(done) >= 0)
     if taken != steps:
-        message = f"{steps} steps were fed and {taken} came"
+        message = f"{taken} of {steps} steps arrived"
         raise Wrong(message)
     return time.perf_counter() - began, time.process_time() - cpu
 

@@ -1,4 +1,4 @@
-"""The parts of the benchmark of versions, each run in a process of its own so that memory is measured alone."""
+"""The parts of the benchmark of versions, each in its own process, so that memory can be measured."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _Trainer:
             self.client.push("main", keys, gradients[: len(keys)], now_ms=0)
 
     def publish(self) -> float:
-        """Cut a version; gives seconds from before it was sealed until its manifest was there."""
+        """Publish a version; return the seconds from before the seal until its manifest is written."""
         version = 1 if self.last is None else self.last.manifest.version + 1
         record = table_record(TableSet([self._options]), "main")
         head = Head(
@@ -139,15 +139,15 @@ def _apply(folder: str, rows: int, changed: int, versions: int) -> dict[str, flo
 
 def _bootstrap(folder: str, rows: int, changed: int, versions: int) -> dict[str, float]:
     store = open_store(folder)
-    found = []
+    seconds = []
     for _ in range(3):
         begin = time.perf_counter()
         tables = _serving(rows)
         load(Chain.find(store, _MODEL, 1), tables, settings=LoadSettings(stage_threads=_THREADS))
-        found.append(time.perf_counter() - begin)
+        seconds.append(time.perf_counter() - begin)
         del tables
         gc.collect()
-    return {"bootstrap_s": statistics.median(found), "bootstrap_rows_per_s": rows / statistics.median(found)}
+    return {"bootstrap_s": statistics.median(seconds), "bootstrap_rows_per_s": rows / statistics.median(seconds)}
 
 
 def _compact(folder: str, rows: int, changed: int, versions: int) -> dict[str, float]:
@@ -176,7 +176,7 @@ def _compact(folder: str, rows: int, changed: int, versions: int) -> dict[str, f
 
 
 def _anonymous_bytes() -> int:
-    """Memory of this process that is no view of a file, which the system takes back as it likes."""
+    """Return the anonymous resident memory. The system can reclaim that of mapped files at any time."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -184,15 +184,15 @@ def _anonymous_bytes() -> int:
 
 
 def _small(folder: str, registry: str) -> dict[str, float]:
-    """Three versions of a small model, judged, and the newest of them served."""
+    """Publish three versions of a small model with verdicts, and point to the newest."""
     store = open_store(folder)
     trainer = _Trainer(store, 100_000)
     for _ in range(3):
         trainer.learn(np.arange(100_000))
         trainer.publish()
     history = History(store, _MODEL)
-    for one in history.read():
-        write_verdict(store, history.folder(one.ref), Verdict(version=one.ref, outcome="passed"))
+    for version in history.read():
+        write_verdict(store, history.folder(version.ref), Verdict(version=version.ref, outcome="passed"))
     known = history.read()
     log = PointerLog(store, _MODEL)
     pointer = log.move(lambda now: moves.publish(now, known, known[-1].version, 1), by="bench")

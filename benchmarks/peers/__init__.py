@@ -1,1 +1,1 @@
-"""Peers of the embedding table, each in an environment of its own: `python -m benchmarks.peers build | run`."""
+"""Peers, each in its own environment: `python -m benchmarks.peers build | run`."""

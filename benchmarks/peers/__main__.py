@@ -1,4 +1,4 @@
-"""The command line of the peers: build their environments ahead, or run one alone."""
+"""The command line of the peers: build their environments, or run one peer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _ALL = [*PEERS, *SERVING_PEERS]
 
 
 def main() -> int:
-    """Parse the command line and do it."""
+    """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    build = verbs.add_parser("build", help="build environments into the cache; all when none is named")
+    build = verbs.add_parser("build", help="build environments into the cache; by default all")
     build.add_argument("names", nargs="*", metavar="NAME", help=", ".join(_ALL))
-    run = verbs.add_parser("run", help="measure one peer; one line of JSON on stdout")
+    run = verbs.add_parser("run", help="measure one peer; prints one line of JSON on stdout")
     run.add_argument("name", choices=PEERS)
     run.add_argument(
-        "--figures", nargs="+", default=["fill"], help="of those the peer has, latency alone; fill when not given"
+        "--figures", nargs="+", default=["fill"], help="groups of the peer; latency must be alone; by default fill"
     )
     run.add_argument("--keys-count", type=int, default=1_000_000)
     run.add_argument("--cores", type=int, default=1)
@@ -40,7 +40,7 @@ def main() -> int:
 def _build(names: list[str]) -> int:
     unknown = [name for name in names if name not in _ALL]
     if unknown:
-        message = f"no peer is called {', '.join(unknown)}"
+        message = f"there is no peer {', '.join(unknown)}"
         raise UsageError(message, help=f"choose from {', '.join(_ALL)}")
     chosen = names or _ALL
     ready = ready_peers([name for name in chosen if name in PEERS], _note)
@@ -53,7 +53,7 @@ def _build(names: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    found = run_peer(
+    figures = run_peer(
         options.name,
         keys_count=options.keys_count,
         cores=options.cores,
@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
         latency_s=options.latency_s,
         window_steps=options.window_steps,
     )
-    print(json.dumps(found))
+    print(json.dumps(figures))
     return EXIT_DONE
 
 

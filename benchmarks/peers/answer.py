@@ -1,6 +1,6 @@
-"""What a peer is asked and how it answers: one JSON argument in, ONE line of JSON last on stdout.
+"""Order and answer of a peer's process: one JSON argument, and one line of JSON as the last line of stdout.
 
-It runs in a peer's environment, where there is numpy and nothing of this project. It does not know what is measured.
+It runs in the environments of peers, so it imports only numpy and the standard library.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["Answers", "Order", "Wrong", "answer"]
 
 @dataclass(frozen=True)
 class Order:
-    """What a peer is asked to measure.
+    """The measurement that a peer has to do.
 
     Attributes:
-        peer: Its name, for a file that holds several.
-        keys_count: How many keys the table is filled with.
-        figures: Which groups, by the names a peer has them under.
-        seed: Of the keys and of what is asked for.
-        latency_s: How long a reader is timed, without a writer and beside each kind of writer.
-        window_steps: How many steps of a trainer are timed together.
-        wait_s_max: After this the peer ends itself, so that it cannot outlive a caller that was killed.
+        peer: The name of the peer, for modules with several.
+        keys_count: Number of keys.
+        figures: The groups of figures, by the peer's names.
+        seed: Seed of keys and requests.
+        latency_s: Duration of reads, alone and during each kind of writes.
+        window_steps: Number of steps in a window of a trainer.
+        wait_s_max: The peer ends itself after this time, so that it cannot outlive a killed caller.
     """
 
     peer: str
@@ -39,12 +39,12 @@ class Order:
     wait_s_max: float = 900.0
 
     def text(self) -> str:
-        """The argument that says this."""
+        """Return the order as an argument."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str) -> Order:
-        """The order of an argument."""
+        """Read the order from an argument."""
         fields = json.loads(text)
         return cls(**{**fields, "figures": tuple(fields["figures"])})
 
@@ -53,31 +53,29 @@ Answers: TypeAlias = Mapping[str, Callable[[Order], dict[str, float]]]
 
 
 class Wrong(Exception):
-    """A table gave back something else than what was put into it: its figures are worth nothing."""
+    """A peer returned wrong results, so its figures are invalid."""
 
 
 def answer(answers: Answers, prepare: Callable[[Order], None] = lambda order: None) -> None:
-    """Measure what the command line orders, and print it.
+    """Measure the groups of the order on the command line, and print their figures.
 
-    Args:
-        answers: How each group of figures is measured.
-        prepare: Called first, with the order.
+    `answers` has the function that measures each group. `prepare` is called first, with the order.
     """
     order = Order.parse(sys.argv[1])
     signal.alarm(max(1, round(order.wait_s_max)))
-    stdout = _stdout_alone()
+    stdout = _reserve_stdout()
     prepare(order)
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name in order.figures:
         print(f"{order.peer}: {name}", file=sys.stderr, flush=True)
-        found.update(answers[name](order))
-    stdout.write(json.dumps(found) + "\n")
+        figures.update(answers[name](order))
+    stdout.write(json.dumps(figures) + "\n")
     stdout.close()
 
 
-def _stdout_alone() -> TextIO:
-    """This process's stdout, for the answer alone: what libraries print from here on, until exit, goes to stderr."""
+def _reserve_stdout() -> TextIO:
+    """Return stdout for the answer alone, and redirect all other output of libraries to stderr."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout = os.dup(1)
     os.dup2(2, 1)
-    return os.fdopen(kept, "w")
+    return os.fdopen(stdout, "w")

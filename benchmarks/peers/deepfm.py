@@ -1,8 +1,8 @@
-"""DeepFM over rows of a table, in TensorFlow and whichever Keras is there; the table is each peer's own.
+"""DeepFM over rows of a table, in TensorFlow and the installed Keras; each peer has its own table.
 
-It is written as who knows TensorFlow well writes it: what is known of a request is computed once a request, one
-lookup serves all slots, each distinct id is looked up once, and that while the step before is learned. Whether XLA
-is faster with the dense part depends on the cores: both are tried, and the faster goes on.
+It is written for speed: the user side is computed once per request, one lookup serves all slots, each distinct id is
+looked up once, and the feed prepares a step while the one before is learned. Whether XLA is faster depends on the
+cores: the first steps try both ways, and the faster one is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.keys import DIM
 from benchmarks.peers.answer import Order
-from benchmarks.peers.learning import HISTORY_PADDED, REQUESTS_PADDED, WARM_STEPS, Padded
+from benchmarks.peers.training_trial import HISTORY_PADDED, REQUESTS_PADDED, WARM_STEPS, Padded
 from benchmarks.trainer_samples import DENSE_COLUMNS, ITEM_SLOTS, STEP_SAMPLES, USER_SLOTS
 
 __all__ = [
@@ -30,25 +30,25 @@ __all__ = [
     "ROW_BOUND",
     "DeepFm",
     "Faster",
-    "Wanted",
+    "StepInputs",
     "fed",
+    "step_inputs",
     "use_cores",
-    "wanted",
 ]
 
 ADAGRAD_RATE, ADAGRAD_START, ADAGRAD_EPSILON = 0.05, 0.1, 1e-7
-ROW_BOUND = 0.05  # rows begin uniform between minus this and this
+ROW_BOUND = 0.05  # rows start uniform in [-ROW_BOUND, ROW_BOUND]
 _ADAM_RATE = 1e-3
 HIDDEN = (256, 128)
 _USER_IDS = REQUESTS_PADDED * USER_SLOTS
 
 
-class Wanted(NamedTuple):
-    """What one step asks of a table, and what else it has.
+class StepInputs(NamedTuple):
+    """The inputs of a step.
 
     Attributes:
-        distinct: (D,) the ids or places it asks for, each once.
-        at: (REQUESTS_PADDED * USER_SLOTS + HISTORY_PADDED + STEP_SAMPLES * ITEM_SLOTS,) where each id is in them.
+        distinct: (D,) the distinct ids or rows.
+        at: (REQUESTS_PADDED * USER_SLOTS + HISTORY_PADDED + STEP_SAMPLES * ITEM_SLOTS,) index of each id in `distinct`.
         history_request: (HISTORY_PADDED,).
         request_index: (STEP_SAMPLES,).
         dense: (STEP_SAMPLES, DENSE_COLUMNS).
@@ -63,40 +63,38 @@ class Wanted(NamedTuple):
     label: Any
 
 
-def wanted(step: Padded) -> Wanted:
-    """A step with its ids made distinct; part of the feed's graph."""
+def step_inputs(step: Padded) -> StepInputs:
+    """Return the inputs of a step; part of the feed's graph."""
     ids = tf.concat([tf.reshape(step.user_ids, [-1]), step.history_ids, tf.reshape(step.item_ids, [-1])], axis=0)
     distinct, at = tf.unique(ids)
-    return Wanted(distinct, at, step.history_request, step.request_index, step.dense, step.label)
+    return StepInputs(distinct, at, step.history_request, step.request_index, step.dense, step.label)
 
 
 def fed(steps: Padded, change: Any = None) -> Any:
-    """Steps from arrays in memory, made ready beside the training by `tf.data`.
+    """Return steps from arrays in memory, which `tf.data` prepares in parallel to training.
 
-    Args:
-        steps: All of them, stacked.
-        change: What is done to the ids of each, as (user_ids, history_ids, item_ids).
+    `steps` are stacked. `change` maps the ids (user_ids, history_ids, item_ids) of each step.
     """
 
-    def made(*arrays: NDArray[Any]) -> Wanted:
+    def prepared(*arrays: NDArray[Any]) -> StepInputs:
         step = Padded(*arrays)
         if change is not None:
             user, history, item = change(step.user_ids, step.history_ids, step.item_ids)
             step = step._replace(user_ids=user, history_ids=history, item_ids=item)
-        return wanted(step)
+        return step_inputs(step)
 
-    return iter(tf.data.Dataset.from_tensor_slices(tuple(steps)).map(made, num_parallel_calls=1).prefetch(2))
+    return iter(tf.data.Dataset.from_tensor_slices(tuple(steps)).map(prepared, num_parallel_calls=1).prefetch(2))
 
 
 class Faster:
-    """A step in two ways that come to the same, of which the one that was faster in the first steps is kept.
+    """A step with and without XLA; keeps the way that was faster in the first steps.
 
     Args:
-        step: Takes `Wanted` and whether XLA compiles; gives the log loss.
+        step: Takes `StepInputs` and whether XLA compiles, and returns the log loss.
     """
 
-    def __init__(self, step: Callable[[Wanted, bool], Any]) -> None:
-        fixed = Wanted(
+    def __init__(self, step: Callable[[StepInputs, bool], Any]) -> None:
+        fixed = StepInputs(
             tf.TensorSpec([None], tf.int64),
             tf.TensorSpec([_USER_IDS + HISTORY_PADDED + STEP_SAMPLES * ITEM_SLOTS], tf.int32),
             tf.TensorSpec([HISTORY_PADDED], tf.int32),
@@ -105,17 +103,17 @@ class Faster:
             tf.TensorSpec([STEP_SAMPLES], tf.float32),
         )
 
-        def made(compiled: bool) -> Any:
-            # Without AutoGraph, which would rewrite all of TFRA's code for a quarter of a minute.
+        def variant(compiled: bool) -> Any:
+            # AutoGraph would rewrite TFRA's code, which takes 15 s.
             return tf.function(
-                lambda *arrays: step(Wanted(*arrays), compiled), input_signature=list(fixed), autograph=False
+                lambda *arrays: step(StepInputs(*arrays), compiled), input_signature=list(fixed), autograph=False
             )
 
-        self._ways = [made(False), made(True)]
+        self._ways = [variant(False), variant(True)]
         self._taken: list[list[float]] = [[], []]
 
-    def __call__(self, samples: Wanted) -> float:
-        """The log loss."""
+    def __call__(self, samples: StepInputs) -> float:
+        """Learn a step and return its log loss."""
         if len(self._ways) == 1:
             return float(self._ways[0](*samples))
         tried = sum(map(len, self._taken)) % 2
@@ -123,27 +121,23 @@ class Faster:
         loss = float(self._ways[tried](*samples))
         self._taken[tried].append(time.perf_counter() - began)
         if sum(map(len, self._taken)) == WARM_STEPS:
-            # The first of each was traced.
+            # The first call of each includes tracing.
             medians = [statistics.median(taken[1:]) for taken in self._taken]
             kept = medians.index(min(medians))
             self._ways = [self._ways[kept]]
             millis = ", ".join(f"{median * 1e3:.1f} ms" for median in medians)
-            print(f"a step plain, by XLA: {millis}", file=sys.stderr, flush=True)
+            print(f"a step without and with XLA: {millis}", file=sys.stderr, flush=True)
         return loss
 
 
 class DeepFm:
-    """The dense part: its weights, and Adam that trains them.
-
-    Args:
-        keras: The package.
-    """
+    """The dense part: its weights, and Adam that trains them. `keras` is the package to use."""
 
     def __init__(self, keras: Any) -> None:
         keras.utils.set_random_seed(1)
         layer = keras.layers.Dense
         width = (USER_SLOTS + 1 + ITEM_SLOTS) * DIM + DENSE_COLUMNS
-        # Of the first layers one half is the request's and the other the item's: sums of two, each begun as the whole.
+        # The first layer is the sum of a request's and an item's part, each initialized as one layer.
         bound = (6.0 / (width + HIDDEN[0])) ** 0.5
         whole = keras.initializers.RandomUniform(-bound, bound, seed=2)
         self._user = layer(HIDDEN[0] + 1, use_bias=False, kernel_initializer=whole)
@@ -152,22 +146,22 @@ class DeepFm:
         self._pairs = layer(1, use_bias=False, kernel_initializer="ones")
         shapes = ((USER_SLOTS + 1) * DIM, ITEM_SLOTS * DIM + DENSE_COLUMNS, HIDDEN[0], HIDDEN[1], DIM)
         layers = (self._user, self._item, self._second, self._out, self._pairs)
-        for one, inputs in zip(layers, shapes, strict=True):
-            one.build((None, inputs))
-        self.weights = [weight for one in layers for weight in one.trainable_variables]
+        for dense, inputs in zip(layers, shapes, strict=True):
+            dense.build((None, inputs))
+        self.weights = [weight for dense in layers for weight in dense.trainable_variables]
         self.adam = keras.optimizers.Adam(_ADAM_RATE)
         self.adam.build(self.weights)
 
-    def learn(self, step: Wanted, rows: Any, *, compiled: bool) -> tuple[Any, Any]:
+    def learn(self, step: StepInputs, rows: Any, *, compiled: bool) -> tuple[Any, Any]:
         """Learn from one step; part of the peer's graph.
 
         Args:
-            step: It.
-            rows: (D, DIM) of its distinct ids.
-            compiled: Whether by XLA.
+            step: The inputs.
+            rows: (D, DIM) rows of its distinct ids.
+            compiled: Whether XLA compiles it.
 
         Returns:
-            The step's log loss before it, and the gradients of its distinct rows.
+            The log loss before the step, and the gradients of the distinct rows.
         """
         vectors = tf.gather(rows, step.at)
         user, history, item = tf.split(vectors, [_USER_IDS, HISTORY_PADDED, STEP_SAMPLES * ITEM_SLOTS])
@@ -189,7 +183,7 @@ class DeepFm:
         return loss, tf.math.unsorted_segment_sum(tf.concat(parts, axis=0), step.at, tf.size(step.distinct))
 
     def logits(self, users: Any, items: Any, dense: Any, request_index: Any) -> Any:
-        """(STEP_SAMPLES,) of rows by request (REQUESTS_PADDED, slots * DIM) and by item."""
+        """Return (STEP_SAMPLES,) logits from rows by request (REQUESTS_PADDED, slots * DIM) and by item."""
         of_request = tf.concat([self._user(users), *_sums(users)], axis=1)
         of_item = tf.concat([self._item(tf.concat([items, dense], axis=1)), *_sums(items)], axis=1)
         both = of_item + tf.gather(of_request, request_index)
@@ -202,19 +196,19 @@ class DeepFm:
             tape.watch((users, items))
             logits = self.logits(users, items, dense, request_index)
             loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, logits))
-        # Keras 3's variables are boxes of TensorFlow's.
-        weights = [one if isinstance(one, tf.Variable) else one.value for one in self.weights]
+        # Variables of Keras 3 wrap those of TensorFlow.
+        weights = [weight if isinstance(weight, tf.Variable) else weight.value for weight in self.weights]
         return loss, tape.gradient(loss, [users, items, *weights])
 
 
 def use_cores(order: Order) -> None:
-    """Have TensorFlow use the cores this process may run on."""
+    """Let TensorFlow use the cores of this process."""
     cores = len(os.sched_getaffinity(0))
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
 
 
 def _sums(flat: Any) -> tuple[Any, Any]:
-    """Of vectors side by side: their sum, and that of their squares."""
+    """Return the sum of concatenated vectors, and the sum of their squares."""
     vectors = tf.reshape(flat, [flat.shape[0], -1, DIM])
     return tf.reduce_sum(vectors, axis=1), tf.reduce_sum(tf.square(vectors), axis=1)

@@ -1,6 +1,6 @@
 """The environment of a peer: exactly the packages of its lock, built once into the cache folder.
 
-An entry is named by the lock's content, so a changed lock is another environment. It does not know what runs in it.
+The name of the entry contains a hash of the lock, so a changed lock makes another environment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.services.process import run_to_end
 
 __all__ = ["Environment"]
 
-# Every peer has wheels for it; one of them for nothing newer.
+# All peers have wheels for this version, and one of them for no newer one.
 PYTHON_VERSION = "3.11"
 
 _FOLDER = Path(__file__).parent
@@ -31,9 +31,9 @@ class Environment:
     """A virtual environment of the packages in `requirements-NAME.lock`.
 
     Attributes:
-        name: The lock's.
-        is_system: Whether it is of the Python in the system's own place: what embeds the interpreter finds the
-            library of no other.
+        name: The name of the lock.
+        is_system: Whether it must use the system's Python: a program that embeds the interpreter finds no other
+            library.
     """
 
     name: str
@@ -41,35 +41,35 @@ class Environment:
 
     @property
     def lock(self) -> Path:
-        """The file of pins and hashes; `make lock` writes it from the `.in` beside it."""
+        """The file of pins and hashes, which `make lock` writes from the `.in` file."""
         return _FOLDER / f"requirements-{self.name}.lock"
 
     @property
     def entry(self) -> str:
-        """The cache entry's name."""
+        """The name of the cache entry."""
         digest = hashlib.sha256(self.lock.read_bytes()).hexdigest()[:8]
         return f"peer-{self.name}-python-{PYTHON_VERSION}-{digest}"
 
     def find(self, cache: Cache) -> Path | None:
-        """Its Python, or None when it was not built yet."""
+        """Return its Python, or None if it is not built."""
         entry = cache.find(self.entry)
         return entry and _python(entry)
 
     def build(self, cache: Cache) -> Path:
-        """Its Python, built first when it is not there.
+        """Return its Python, after building it if it is missing.
 
         Raises:
-            ServiceError: There is no uv, no Python of the version, or a package cannot be had.
+            ServiceError: uv, Python of the version, or a package is missing.
         """
         return _python(cache.get(self.entry, self._make))
 
     def _make(self, folder: Path) -> None:
         uv = _uv()
         venv = folder / _VENV
-        # Relocatable, because the cache moves an entry to its name when it is whole.
-        made = [uv, "venv", "--quiet", "--relocatable", "--python", self._interpreter(), str(venv)]
-        run_to_end("uv-venv", made, folder, wait_s_max=_BUILD_WAIT_S_MAX)
-        # The lock is whole, and no package is built from source: neither is a surprise of this machine's.
+        # Relocatable, because the cache renames a complete entry.
+        create = [uv, "venv", "--quiet", "--relocatable", "--python", self._interpreter(), str(venv)]
+        run_to_end("uv-venv", create, folder, wait_s_max=_BUILD_WAIT_S_MAX)
+        # The lock is complete and nothing is built from source, so that all machines install the same.
         install = [uv, "pip", "install", "--quiet", "--no-build", "--no-deps", "--require-hashes"]
         install += ["--python", str(venv / "bin" / "python"), "--requirement", str(self.lock)]
         run_to_end("uv-install", install, folder, wait_s_max=_BUILD_WAIT_S_MAX)
@@ -79,11 +79,11 @@ class Environment:
     def _interpreter(self) -> str:
         if not self.is_system:
             return PYTHON_VERSION
-        found = shutil.which(f"python{PYTHON_VERSION}", path=_SYSTEM)
-        if found is None:
-            message = f"there is no python{PYTHON_VERSION} in {_SYSTEM}, and {self.name} runs with no other"
-            raise ServiceError(message, help="install the distribution's, where it has this version")
-        return found
+        python = shutil.which(f"python{PYTHON_VERSION}", path=_SYSTEM)
+        if python is None:
+            message = f"there is no python{PYTHON_VERSION} in {_SYSTEM}, which {self.name} needs"
+            raise ServiceError(message, help="install the distribution's package, if it has this version")
+        return python
 
 
 def _python(entry: Path) -> Path:
@@ -91,10 +91,10 @@ def _python(entry: Path) -> Path:
 
 
 def _uv() -> str:
-    """The uv that `make setup` installs beside our own Python, else the one on PATH."""
+    """Return the uv that `make setup` installs next to our Python, or else the one on PATH."""
     beside = Path(sys.executable).parent / "uv"
-    found = str(beside) if beside.exists() else shutil.which("uv")
-    if found is None:
-        message = f"no uv beside {sys.executable} or on PATH to build a peer's environment with"
+    uv = str(beside) if beside.exists() else shutil.which("uv")
+    if uv is None:
+        message = f"no uv next to {sys.executable} or on PATH, which builds the environments of peers"
         raise ServiceError(message, help="run `make setup`, which installs it")
-    return found
+    return uv

@@ -1,8 +1,7 @@
-"""The peer as most who use Keras write it: an Embedding of fixed size, samples from `tf.data`, and the step of `fit`.
+"""The peer in typical Keras code: an Embedding of fixed size, samples from `tf.data`, and the step of `fit`.
 
-What is known of a request is computed for each of its samples, one optimizer trains all, and Keras chooses whether
-XLA compiles; it does. `keras_static` is the same model as who knows TensorFlow well writes it by hand. An id's place
-is its rest; a slot has places of its own.
+The user side is computed for each sample, one optimizer trains everything, and Keras chooses to compile with XLA.
+`keras_static` is the same model in optimized TensorFlow code. The row of an id is its remainder in its slot's range.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from benchmarks.keys import DIM
 from benchmarks.peers.answer import Order, answer
 from benchmarks.peers.deepfm import ADAGRAD_EPSILON, ADAGRAD_RATE, ADAGRAD_START, HIDDEN, use_cores
 from benchmarks.peers.keras_static import first_rows
-from benchmarks.peers.learning import learn
+from benchmarks.peers.training_trial import learn
 from benchmarks.trainer_samples import (
     DENSE_COLUMNS,
     HISTORY_IDS_MAX,
@@ -36,20 +35,16 @@ _Features = dict[str, NDArray[Any]]
 
 
 class PlainLearner:
-    """A functional model, compiled.
-
-    Args:
-        keys_count: How many places its table has; place 0 is that of no id.
-    """
+    """A compiled functional model. Its table has `keys_count` rows, and row 0 for padding."""
 
     def __init__(self, keys_count: int) -> None:
         self._each = keys_count // SLOTS
         self._model = _model(keys_count)
 
     def feed(self, steps: Sequence[StepSamples]) -> Iterator[Any]:
-        """From arrays, a row a sample, brought by `tf.data` beside the training."""
+        """Yield steps from arrays, one row per sample, which `tf.data` prepares in parallel to training."""
         rows = [self._rows(step) for step in steps]
-        features = {name: np.concatenate([one[name] for one in rows]) for name in rows[0]}
+        features = {name: np.concatenate([step_rows[name] for step_rows in rows]) for name in rows[0]}
         labels = np.concatenate([step.label for step in steps])
         samples = tf.data.Dataset.from_tensor_slices((features, labels)).batch(STEP_SAMPLES).prefetch(2)
         once = iter(samples)
@@ -57,15 +52,15 @@ class PlainLearner:
         return (once for _ in steps)
 
     def step(self, samples: Any) -> float:
-        """One batch, as `fit` learns it; its log loss."""
+        """Learn a batch as `fit` does, and return its log loss."""
         self._model.reset_metrics()
         return float(self._model.train_function(samples)["loss"])
 
     def insert(self, ids: NDArray[np.int64]) -> None:
-        """Nothing: all places are there."""
+        """Do nothing: all rows exist."""
 
     def count(self) -> int | None:
-        """None: all places are there."""
+        """Return None: all rows exist."""
         return None
 
     def _rows(self, step: StepSamples) -> _Features:

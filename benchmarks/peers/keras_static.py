@@ -1,7 +1,7 @@
-"""The peer most people have: DeepFM in Keras on a table of fixed size, where an id's place is its rest.
+"""The most common peer: DeepFM in Keras on a table of fixed size, where the row of an id is its remainder.
 
-Ids of a slot share its part of the table, as many places as ids, so some collide; nothing is stored that was not
-there from the start. `stock` is the same with Keras's own Adagrad, which knows no distinct rows.
+Each slot has a range of rows, as many as ids, so some ids collide. All rows exist from the start. `stock` uses Keras's
+Adagrad, which does not deduplicate rows.
 """
 
 from __future__ import annotations
@@ -23,23 +23,18 @@ from benchmarks.peers.deepfm import (
     ROW_BOUND,
     DeepFm,
     Faster,
-    Wanted,
+    StepInputs,
     fed,
     use_cores,
 )
-from benchmarks.peers.learning import learn, padded
+from benchmarks.peers.training_trial import learn, padded
 from benchmarks.trainer_samples import SLOTS, USER_SLOTS, StepSamples
 
 __all__ = ["StaticLearner", "first_rows"]
 
 
 class StaticLearner:
-    """One table for all slots.
-
-    Args:
-        keys_count: How many places it has.
-        stock: Whether Keras's own Adagrad trains it.
-    """
+    """One table of `keys_count` rows for all slots. `stock` trains it with Keras's Adagrad."""
 
     def __init__(self, keys_count: int, *, stock: bool) -> None:
         self._each = keys_count // SLOTS
@@ -53,14 +48,14 @@ class StaticLearner:
         else:
             accumulators = tf.Variable(tf.fill([keys_count, DIM], ADAGRAD_START))
 
-        def step(samples: Wanted, compiled: bool) -> Any:
+        def step(samples: StepInputs, compiled: bool) -> Any:
             rows = tf.gather(variable, samples.distinct)
             loss, gradients = self._model.learn(samples, rows, compiled=compiled)
             if stock:
                 slices = tf.IndexedSlices(gradients, samples.distinct, tf.shape(variable, out_type=tf.int64))
                 adagrad.apply([slices], [self._table.embeddings])
             else:
-                # Two gathers and two scatters: a little less than TensorFlow's own operation takes on a large table.
+                # On a large table two gathers and two scatters are a little faster than TensorFlow's operation.
                 squares = tf.gather(accumulators, samples.distinct) + tf.square(gradients)
                 moved = rows - ADAGRAD_RATE * gradients / (tf.sqrt(squares) + ADAGRAD_EPSILON)
                 variable.scatter_update(tf.IndexedSlices(moved, samples.distinct))
@@ -70,33 +65,33 @@ class StaticLearner:
         self._step = Faster(step)
 
     def feed(self, steps: Sequence[StepSamples]) -> Iterator[Any]:
-        """From arrays, places instead of ids."""
+        """Yield steps from arrays, with rows instead of ids."""
         first = np.arange(SLOTS) * self._each
 
-        def places(user: Any, history: Any, item: Any) -> tuple[Any, Any, Any]:
+        def row_of_ids(user: Any, history: Any, item: Any) -> tuple[Any, Any, Any]:
             return (
                 user % self._each + first[:USER_SLOTS],
                 history % self._each + first[USER_SLOTS],
                 item % self._each + first[USER_SLOTS + 1 :],
             )
 
-        found: Iterator[Any] = fed(padded(steps), places)
-        return found
+        batches: Iterator[Any] = fed(padded(steps), row_of_ids)
+        return batches
 
     def step(self, samples: Any) -> float:
-        """One step of Adagrad and Adam."""
+        """Learn a step with Adagrad and Adam."""
         return self._step(samples)
 
     def insert(self, ids: NDArray[np.int64]) -> None:
-        """Nothing: all places are there."""
+        """Do nothing: all rows exist."""
 
     def count(self) -> int | None:
-        """None: all places are there."""
+        """Return None: all rows exist."""
         return None
 
 
 def first_rows(shape: tuple[int, ...], dtype: Any = None) -> NDArray[np.float32]:
-    """By NumPy: Keras's own keep the memory of what they compute on the way, twice the table."""
+    """Return initial rows from NumPy: Keras's initializers keep temporary memory of twice the table."""
     rows = np.random.default_rng(1).random(shape, np.float32)
     rows *= 2 * ROW_BOUND
     rows -= ROW_BOUND

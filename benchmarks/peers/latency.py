@@ -1,8 +1,7 @@
-"""Latency of a reader beside a writer: small reads one after another, first alone, then while another thread writes.
+"""Latency of small reads, one after another: first alone, then while another thread writes.
 
-It runs in a peer's environment, where there is numpy and nothing of this project; it knows no table. The process has
-two cores, one for each of them. Every row written has one number in all its columns, so a row of two numbers was read
-torn.
+It runs in the environments of peers, so it imports only numpy. The process has two cores, one for each thread. All
+columns of a written row have the same number, so a row with two numbers is torn.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ __all__ = ["latency"]
 READ_KEYS = 1_000
 WRITE_KEYS = 10_000
 READ_BATCHES = 500
-_NUMBERS = 8  # rows are of one of the numbers from 1 on
+_NUMBERS = 8  # columns of rows have a number from 1 to this
 _CHECK_EVERY = 64
-_WRITES_PER_S_MAX = 500  # batches of new keys made ready for each second; a writer faster than that starts over
+_WRITES_PER_S_MAX = 500  # prepared batches of new keys per second; a faster writer starts over
 _JOIN_S_MAX = 120.0
 
 
 def latency(make: Callable[[], Table], order: Order) -> dict[str, float]:
-    """Milliseconds a read of 1,000 ids takes: alone, beside updates, beside inserts that make the table grow."""
+    """Measure reads of 1,000 ids: alone, during updates, and during inserts that make the table grow."""
     keys, table = Keys(order.seed), make()
     ones = table.ready(np.ones((BATCH_KEYS, DIM), np.float32))
     for begin in range(0, order.keys_count, BATCH_KEYS):
@@ -41,24 +40,24 @@ def latency(make: Callable[[], Table], order: Order) -> dict[str, float]:
     drawn = keys.of(zipf(order.keys_count, READ_BATCHES * READ_KEYS, order.seed))
     reads = [table.ready(batch) for batch in np.split(drawn, READ_BATCHES)]
     assert len(os.sched_getaffinity(0)) >= 2, "a reader and a writer need a core each"
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for figure, batches in (("quiet", []), ("update", _updates(order, keys)), ("insert", _inserts(order, keys))):
-        ready = [table.ready(batch) for batch in batches]
-        writer = _Writer(table, ready)
+        ready_batches = [table.ready(batch) for batch in batches]
+        writer = _Writer(table, ready_batches)
         taken_ms, torn = _read(table, reads, order.latency_s, writer)
-        found |= {
+        figures |= {
             f"reader_{figure}_p99_ms": float(np.percentile(taken_ms, 99)),
             f"reader_{figure}_p999_ms": float(np.percentile(taken_ms, 99.9)),
             f"reader_{figure}_max_ms": float(taken_ms.max()),
         }
-        if ready:
-            found[f"writer_{figure}_per_s"] = writer.per_s
-            found[f"reader_{figure}_torn_rows"] = float(torn)
-    return found
+        if ready_batches:
+            figures[f"writer_{figure}_per_s"] = writer.per_s
+            figures[f"reader_{figure}_torn_rows"] = float(torn)
+    return figures
 
 
 class _Writer:
-    """A thread that writes at full speed from entering until leaving."""
+    """A thread that writes at full speed inside its context."""
 
     def __init__(self, table: Table, ready: list[Any]) -> None:
         self.per_s = 0.0
@@ -95,7 +94,7 @@ class _Writer:
 
 
 def _read(table: Table, reads: list[Any], seconds: float, writer: _Writer) -> tuple[NDArray[np.float64], int]:
-    """Milliseconds of each read, and how many of the rows that were looked at were torn."""
+    """Return the milliseconds of each read, and the number of torn rows among those checked."""
     taken: list[float] = []
     torn = 0
     for ready in reads[:50]:
@@ -115,7 +114,7 @@ def _read(table: Table, reads: list[Any], seconds: float, writer: _Writer) -> tu
 
 def _torn(rows: NDArray[np.float32]) -> int:
     if rows.shape != (READ_KEYS, DIM) or not np.isin(rows, np.arange(1, _NUMBERS + 1)).all():
-        message = "a read gave numbers nobody wrote"
+        message = "a read returned numbers that were never written"
         raise Wrong(message)
     return int((rows != rows[:, :1]).any(axis=1).sum())
 

@@ -1,7 +1,6 @@
-"""A peer: which script measures it, in which environment, and how it is asked from here.
+"""Peer: its script and environment, and the call that measures it.
 
-One call measures one or more groups of figures in a process of its own, so that a caller can take turns. It does not
-know what the figures mean.
+One call measures one or more groups of figures in a separate process, so that a caller can alternate between peers.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ Note = Callable[[str], None]
 _ROOT = Path(__file__).parent.parent.parent
 _END_WAIT_S_MAX = 10.0
 _ANSWER_BYTES_MAX = 1 << 16
-# No peer may look for an accelerator: all of this is about the CPU.
+# Peers must not use an accelerator: they are measured on the CPU.
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @dataclass(frozen=True)
 class Peer:
-    """What our table or our trainer is held against.
+    """A peer of our table, trainer or parameter server.
 
     Attributes:
-        module: The script, as a module that runs in the peer's environment.
-        environment: Where it runs.
-        figures: The groups it can measure.
+        module: The module that runs in the peer's environment.
+        environment: The environment.
+        figures: The groups of figures that it can measure.
     """
 
     module: str
@@ -64,12 +63,7 @@ PEERS: dict[str, Peer] = {
 
 
 def ready_peers(names: Collection[str], note: Note) -> list[str]:
-    """Those of the peers whose environments are there or could be built; the others are noted by name.
-
-    Args:
-        names: Of `PEERS`.
-        note: Told what is being built, and what could not be and why.
-    """
+    """Build missing environments of peers, and return the peers that have one. `note` gets failures and progress."""
     ready, cache = [], Cache()
     for name in names:
         environment = PEERS[name].environment
@@ -78,7 +72,7 @@ def ready_peers(names: Collection[str], note: Note) -> list[str]:
                 note(f"peer {name}: building its environment")
             environment.build(cache)
         except ServiceError as error:
-            note(f"peer {name} cannot be had, so there are no ratios to it: {error}")
+            note(f"peer {name} is not available, so its ratios are missing: {error}")
         else:
             ready.append(name)
     return ready
@@ -96,22 +90,22 @@ def run_peer(
     window_steps: int = 30,
     wait_s_max: float = 900.0,
 ) -> dict[str, float]:
-    """Figures of a peer, measured now in a process of its own.
+    """Measure a peer in a separate process, and return its figures.
 
     Args:
-        name: Of `PEERS`.
-        keys_count: How many keys the table is filled with; whole batches of them.
-        cores: How many cores the process may run on: the first of those this one may.
-        figures: Which groups: of `fill` and `train`, or `latency` alone.
-        note: Told what is being measured.
-        seed: Of the keys and of what is asked for.
-        latency_s: How long each reader is timed.
-        window_steps: How many steps of a trainer are timed together.
-        wait_s_max: The bound; after it the process is ended.
+        name: A key of `PEERS`.
+        keys_count: Number of keys; a multiple of `BATCH_KEYS`.
+        cores: Number of cores of the process: the first ones of this process.
+        figures: The groups of figures; `latency` must be alone.
+        note: Called with lines of progress.
+        seed: Seed of keys and requests.
+        latency_s: Duration of each reader.
+        window_steps: Number of steps in a window of a trainer.
+        wait_s_max: The process is killed after this time.
 
     Raises:
-        UsageError: The peer does not have that group, or the sizes are impossible.
-        ServiceError: Its environment cannot be built, or it failed, gave a wrong row, hung or answered rubbish.
+        UsageError: The peer does not have a group, or the sizes are invalid.
+        ServiceError: The environment cannot be built, or the peer failed, returned wrong rows or no figures, or hung.
     """
     peer = PEERS[name]
     _check(name, peer, keys_count, cores, figures)
@@ -122,15 +116,10 @@ def run_peer(
 
 
 def ask(command: Sequence[str], order: Order, cores: int) -> dict[str, float]:
-    """Run a command with an order as its last argument, and take its answer.
-
-    Args:
-        command: Program and arguments.
-        order: What is asked; its bound is this call's too.
-        cores: How many cores the process may run on.
+    """Run a command on a number of cores, with an order as its last argument, and return its figures.
 
     Raises:
-        ServiceError: It failed, did not end in time, or the last line of its stdout is no JSON of finite figures.
+        ServiceError: It failed, did not end within the order's limit, or its last line is not JSON of finite figures.
     """
     with tempfile.TemporaryDirectory(prefix="streamlearn-peer-") as folder:
         log = Path(folder) / "stderr"
@@ -152,10 +141,10 @@ def ask(command: Sequence[str], order: Order, cores: int) -> dict[str, float]:
             _end(process)
         if process.returncode != 0:
             raise _failure(order, f"ended with status {process.returncode}", log)
-        found = _parsed(stdout)
-        if found is None:
+        measured = _parsed(stdout)
+        if measured is None:
             raise _failure(order, f"answered {stdout[-200:]!r} instead of a line of figures", log)
-    return found
+    return measured
 
 
 def _check(name: str, peer: Peer, keys_count: int, cores: int, figures: Sequence[str]) -> None:
@@ -164,20 +153,20 @@ def _check(name: str, peer: Peer, keys_count: int, cores: int, figures: Sequence
         message = f"peer {name} does not measure {', '.join(unknown) or 'nothing'}"
         raise UsageError(message, help=f"choose from {', '.join(peer.figures)}")
     if keys_count <= 0 or keys_count % BATCH_KEYS:
-        message = f"{keys_count} keys are not whole batches"
+        message = f"{keys_count} keys are not a multiple of a batch"
         raise UsageError(message, help=f"give a multiple of {BATCH_KEYS}")
     if "latency" in figures and len(figures) > 1:
-        message = f"latency was asked for together with {len(figures) - 1} other figures"
-        raise UsageError(message, help="ask for it alone: there each read and write has one core")
+        message = f"latency is requested together with {len(figures) - 1} other figures"
+        raise UsageError(message, help="request it alone: its reader and writer have one core each")
     least, most = 2 if "latency" in figures else 1, len(os.sched_getaffinity(0))
     if not least <= cores <= most:
-        message = f"{cores} cores were asked for, and this needs {least} and may have {most}"
+        message = f"{cores} cores are requested, outside of {least} to {most}"
         raise UsageError(message, help="a reader and a writer need a core each")
 
 
 @contextmanager
 def _pinned(cores: int) -> Iterator[None]:
-    """A process started in here begins with its cores, before any library counts them."""
+    """Pin this process, so that a process started here has its cores before a library counts them."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:cores])
     try:
@@ -187,14 +176,14 @@ def _pinned(cores: int) -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's variables without those that would let packages of its own in."""
+    """Return the environment variables without those that affect packages of the peer."""
     foreign = ("PYTHON", "VIRTUAL_ENV", "OMP_", "MKL_", "OPENBLAS_", "TF_", "KERAS_", "TORCH_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return kept | _QUIET | {"PYTHONNOUSERSITE": "1"}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return variables | _QUIET | {"PYTHONNOUSERSITE": "1"}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and what it started; it leads a group of its own, which nobody else is in."""
+    """Kill the process and its children, which are its process group."""
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(_END_WAIT_S_MAX)
@@ -203,18 +192,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _parsed(stdout: bytes) -> dict[str, float] | None:
-    """The figures, or None when this is no answer."""
+    """Return the figures, or None if stdout has none."""
     lines = stdout[-_ANSWER_BYTES_MAX:].splitlines()
     try:
-        found = json.loads(lines[-1]) if lines else None
+        figures = json.loads(lines[-1]) if lines else None
     except ValueError:
         return None
-    if not isinstance(found, dict) or not found:
+    if not isinstance(figures, dict) or not figures:
         return None
-    good = all(type(value) in (int, float) and math.isfinite(value) for value in found.values())
-    return {name: float(value) for name, value in found.items()} if good else None
+    are_valid = all(type(value) in (int, float) and math.isfinite(value) for value in figures.values())
+    return {name: float(value) for name, value in figures.items()} if are_valid else None
 
 
-def _failure(order: Order, what: str, log: Path) -> ServiceError:
-    message = f"peer {order.peer} {what}; its stderr ends with\n{log_tail(log)}"
-    return ServiceError(message, help="its figures are left out; run it alone with `python -m benchmarks.peers run`")
+def _failure(order: Order, event: str, log: Path) -> ServiceError:
+    message = f"peer {order.peer} {event}; its stderr ends with\n{log_tail(log)}"
+    return ServiceError(message, help="its figures are missing; run it alone with `python -m benchmarks.peers run`")

@@ -1,7 +1,7 @@
-"""The trial of parameter servers: rows pulled from another process and gradients pushed to it, a core each.
+"""The trial of parameter servers: rows pulled from another process and gradients pushed to it, with a core each.
 
-It runs in a peer's environment, where there is numpy and nothing of this project; it knows no server. The server has
-the first core the process may run on, and this process the second.
+It runs in the environments of peers, so it imports only numpy. The server has the first core of this process, and this
+process the second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.peers.answer import Order, Wrong
 __all__ = ["RATE", "START", "Remote", "cores_apart", "remote"]
 
 RATE = 0.05
-START = 0.1  # of every accumulator of Adagrad
+START = 0.1  # initial value of Adagrad's accumulators
 _BATCHES = 15
 _SMALL_KEYS = 1_000
 _SMALL_READS = 5_000
@@ -29,20 +29,20 @@ _CHECK_KEYS = 1_000
 
 
 class Remote(Protocol):
-    """Rows of another process, which learn by Adagrad."""
+    """Rows in another process, which learn by Adagrad."""
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """Ids or gradients as the client takes them; not timed."""
+        """Convert ids or gradients for the client; not timed."""
 
     def pull(self, ids: Any) -> NDArray[np.float32]:
-        """The row of each id, in this process's memory."""
+        """Return the row of each id, in memory of this process."""
 
     def push(self, ids: Any, gradients: Any) -> None:
-        """Let the rows learn; returns when they have."""
+        """Apply gradients; return when they are applied."""
 
 
 def cores_apart() -> tuple[int, int]:
-    """The core of the server and the core of the client; this process is put on the second."""
+    """Return the cores of server and client, and move this process to the second."""
     cores = sorted(os.sched_getaffinity(0))
     server, client = cores[0], cores[1]
     os.sched_setaffinity(0, {client})
@@ -50,29 +50,29 @@ def cores_apart() -> tuple[int, int]:
 
 
 def remote(server: Remote, order: Order) -> dict[str, float]:
-    """Ids pulled and pushed a second, medians over batches, and the latency of small pulls.
+    """Measure pulled and pushed ids per second, medians of batches, and the latency of small pulls.
 
-    Every id below `keys_count` is there before.
+    The server must hold every id below `keys_count`.
     """
     _check(server)
     gradients = np.random.default_rng(order.seed).standard_normal((BATCH_KEYS, DIM), np.float32)
-    ready_gradients, found = server.ready(gradients), {}
+    ready_gradients, figures = server.ready(gradients), {}
     for law, draw in (("zipf", zipf), ("uniform", uniform)):
         drawn = np.split(draw(order.keys_count, _BATCHES * BATCH_KEYS, order.seed), _BATCHES)
         ready = [server.ready(ids) for ids in drawn]
-        found[f"pull_{law}"] = BATCH_KEYS / _median(server.pull, ready)
-        found[f"push_{law}"] = BATCH_KEYS / _median(lambda ids: server.push(ids, ready_gradients), ready)
+        figures[f"pull_{law}"] = BATCH_KEYS / _median(server.pull, ready)
+        figures[f"push_{law}"] = BATCH_KEYS / _median(lambda ids: server.push(ids, ready_gradients), ready)
     small = np.split(zipf(order.keys_count, 500 * _SMALL_KEYS, order.seed), 500)
     taken = [_seconds(server.pull, ids) for ids in islice(cycle([server.ready(ids) for ids in small]), _SMALL_READS)]
-    found["pull_1000_p50_ms"] = float(np.percentile(taken, 50)) * 1e3
-    found["pull_1000_p99_ms"] = float(np.percentile(taken, 99)) * 1e3
-    return found
+    figures["pull_1000_p50_ms"] = float(np.percentile(taken, 50)) * 1e3
+    figures["pull_1000_p99_ms"] = float(np.percentile(taken, 99)) * 1e3
+    return figures
 
 
 def _median(work: Callable[[Any], Any], ready: list[Any]) -> float:
-    for one in ready[:2]:
-        work(one)
-    return float(np.median([_seconds(work, one) for one in ready]))
+    for batch in ready[:2]:
+        work(batch)
+    return float(np.median([_seconds(work, batch) for batch in ready]))
 
 
 def _seconds(work: Callable[[Any], Any], given: Any) -> float:
@@ -82,7 +82,7 @@ def _seconds(work: Callable[[Any], Any], given: Any) -> float:
 
 
 def _check(server: Remote) -> None:
-    """Hold one push of distinct ids against Adagrad worked out here."""
+    """Compare one push of distinct ids with Adagrad computed here."""
     ids = server.ready(np.arange(_CHECK_KEYS, dtype=np.int64))
     gradients = np.random.default_rng(0).standard_normal((_CHECK_KEYS, DIM), np.float32)
     before = server.pull(ids).copy()
@@ -90,5 +90,5 @@ def _check(server: Remote) -> None:
     expected = before - RATE * gradients / np.sqrt(START + gradients**2)
     apart = float(np.abs(server.pull(ids) - expected).max())
     if not apart < 1e-4:
-        message = f"after one push rows are {apart:g} from where they should be"
+        message = f"after one push rows differ from the expected ones by {apart:g}"
         raise Wrong(message)

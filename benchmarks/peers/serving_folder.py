@@ -1,4 +1,4 @@
-"""The folder that a peer serves from, and the variables it is told by; without TensorFlow, as both sides read it."""
+"""The folder of a serving peer, and its environment variables. Both sides import it, so it needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = ["DELAY_MS", "FOLDER", "GRAPHS", "READY", "ROWS", "WEIGHTS", "WORKERS", "tell_ready"]
 
-# Variables, as servers start their workers themselves.
+# Environment variables, because servers start their workers.
 FOLDER, WORKERS, DELAY_MS = "STREAMLEARN_PEER_FOLDER", "STREAMLEARN_PEER_WORKERS", "STREAMLEARN_PEER_DELAY_MS"
 
 # Exported graphs, their weights by name, and the rows of all tables.
@@ -16,5 +16,5 @@ READY = "ready"
 
 
 def tell_ready() -> None:
-    """Say that this worker has compiled all it needs: a file of its own, which whoever started the server counts."""
+    """Report that this worker has compiled everything, with a file that the starter of the server counts."""
     (Path(os.environ[FOLDER]) / f"{READY}-{os.getpid()}").touch()

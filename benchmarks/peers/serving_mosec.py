@@ -1,4 +1,4 @@
-"""mosec as a server of the model: its workers merge what came within a delay. Runs in mosec's environment."""
+"""mosec as a server of the model: its workers merge requests within a delay. Runs in mosec's environment."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ REQUESTS_MAX = 16
 _Ids = npt.NDArray[np.int32]
 
 
-class Scorer(Worker):  # type: ignore[misc] # nothing of it is typed here
-    """Ids in, probabilities out, both as bytes."""
+class Scorer(Worker):  # type: ignore[misc] # mosec has no types here
+    """Takes ids and returns probabilities, both as bytes."""
 
     def __init__(self) -> None:
         super().__init__()
-        from benchmarks.peers.served import served  # which the processes that do not score need not load
+        from benchmarks.peers.served_model import served_model  # other processes need no TensorFlow
 
-        self._served = served()
+        self._model = served_model()
         tell_ready()
 
     def deserialize(self, data: bytes) -> _Ids:
-        """A request's ids."""
+        """Decode the ids of a request."""
         return np.frombuffer(data, "<i4")
 
     def forward(self, data: Sequence[_Ids]) -> Any:
-        """Each request's scores."""
-        return self._served.score(data)
+        """Score merged requests."""
+        return self._model.score(data)
 
     def serialize(self, data: npt.NDArray[np.float32]) -> bytes:
-        """As float32 end to end."""
+        """Encode scores as float32."""
         return data.tobytes()
 
 
 def main() -> None:
-    """Serve until a signal; the command line is mosec's."""
+    """Serve until a signal. mosec reads the command line."""
     server = Server()
     workers, delay_ms = int(os.environ[WORKERS]), int(os.environ[DELAY_MS])
     server.append_worker(Scorer, num=workers, max_batch_size=REQUESTS_MAX, max_wait_time=delay_ms, timeout=30)

@@ -1,6 +1,6 @@
-"""The peer in TensorFlow itself: a native parameter server over gRPC, a variable that is gathered and scattered.
+"""The peer in TensorFlow: its native parameter server over gRPC, with gather and scatter on a variable.
 
-An id is a place in the variable: nothing is looked for, so the server's work is less than a table's.
+An id is a row of the variable: without lookups, the server has less work than a table.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from benchmarks.peers.remote import RATE, START, cores_apart, remote
 __all__ = ["VariableServer"]
 
 _PS = "/job:ps/task:0/cpu:0"
-_HERE = "/job:chief/task:0/cpu:0"
+_CHIEF = "/job:chief/task:0/cpu:0"
 _LISTEN_S_MAX = 60.0
 
 
 class VariableServer:
-    """A variable on the server's device, and its accumulators beside it."""
+    """A variable and its accumulators on the server's device."""
 
     def __init__(self, rows: int) -> None:
         with tf.device(_PS):
@@ -53,23 +53,23 @@ class VariableServer:
         self._kept = (variable, accumulators)
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """A tensor of this process."""
-        with tf.device(_HERE):
+        """Return a tensor of this process."""
+        with tf.device(_CHIEF):
             return tf.constant(array)
 
     def pull(self, ids: Any) -> NDArray[np.float32]:
-        """Gathered there, copied here."""
+        """Gather rows on the server and copy them here."""
         rows: NDArray[np.float32] = self._pull(ids).numpy()
         return rows
 
     def push(self, ids: Any, gradients: Any) -> None:
-        """Sent there and applied."""
+        """Send gradients to the server and apply them."""
         self._push(ids, gradients).numpy()
 
 
 def _remote(order: Order) -> dict[str, float]:
     server_core, _ = cores_apart()
-    jobs = {"ps": [_free()], "chief": [_free()]}
+    jobs = {"ps": [_free_address()], "chief": [_free_address()]}
     command = [sys.executable, "-m", "benchmarks.peers.tensorflow_ps", "serve", jobs["ps"][0], jobs["chief"][0]]
     server = subprocess.Popen(
         command,
@@ -85,10 +85,10 @@ def _remote(order: Order) -> dict[str, float]:
         server.wait(10)
 
 
-def _free() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{found.getsockname()[1]}"
+def _free_address() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def _wait_for(address: str, server: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The peers in TensorFlow itself: `tf.lookup`'s dense and mutable hash tables."""
+"""The peers in TensorFlow: the dense and the mutable hash table of `tf.lookup`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 
 class TensorFlowTable:
-    """One of TensorFlow's tables, asked through its own eager operations on tensors made ready before.
+    """A table of TensorFlow, used with eager operations on prepared tensors.
 
     Args:
         kind: `dense_hash_table` or `mutable_hash_table`.
@@ -30,37 +30,36 @@ class TensorFlowTable:
     def __init__(self, kind: str) -> None:
         name, nothing = f"table_{next(_numbers)}", [0.0] * DIM
         if kind == "dense_hash_table":
-            made = tf.lookup.experimental.DenseHashTable(
+            self._table = tf.lookup.experimental.DenseHashTable(
                 tf.int64, tf.float32, nothing, empty_key=-1, deleted_key=-2, name=name
             )
         else:
-            made = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, nothing, name=name)
-        self._table = made
+            self._table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, nothing, name=name)
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """A tensor."""
+        """Return a tensor."""
         return tf.constant(array)
 
     def insert(self, keys: Any, rows: Any) -> None:
-        """Insert or replace."""
+        """Insert or replace rows."""
         self._table.insert(keys, rows)
 
     def lookup(self, keys: Any) -> Any:
-        """Rows as a tensor."""
+        """Return rows as a tensor."""
         return self._table.lookup(keys)
 
-    def array(self, found: Any) -> NDArray[np.float32]:
-        """The tensor's own memory."""
-        array: NDArray[np.float32] = found.numpy()
+    def array(self, rows: Any) -> NDArray[np.float32]:
+        """Return the tensor's memory."""
+        array: NDArray[np.float32] = rows.numpy()
         return array
 
     def count(self) -> int:
-        """How many keys it holds."""
+        """Return the number of keys."""
         return int(self._table.size())
 
 
 def use_cores(order: Order) -> None:
-    """Have TensorFlow use the cores this process may run on, but one where a reader and a writer share them."""
+    """Let TensorFlow use the cores of this process; only one core if a reader and a writer share them."""
     cores = 1 if "latency" in order.figures else len(os.sched_getaffinity(0))
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -1,4 +1,4 @@
-"""The peer made for this work in TensorFlow: the dynamic embeddings of TensorFlow Recommenders Addons."""
+"""The peer made for this purpose: the dynamic embeddings of TensorFlow Recommenders Addons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.peers.trial import Rule, fill, train
 
 __all__ = ["DynamicEmbedding", "DynamicLearner"]
 
-_KEYS_FIRST = 8_192  # the size its examples start from; it grows by itself
+_KEYS_FIRST = 8_192  # initial size in its examples; the table grows
 
 _numbers = itertools.count()
 
@@ -38,36 +38,36 @@ class DynamicEmbedding:
         )
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """A tensor."""
+        """Return a tensor."""
         return tf.constant(array)
 
     def insert(self, keys: Any, rows: Any) -> None:
-        """Insert or replace."""
+        """Insert or replace rows."""
         self.variable.upsert(keys, rows)
 
     def lookup(self, keys: Any) -> Any:
-        """Rows as a tensor."""
+        """Return rows as a tensor."""
         return self.variable.lookup(keys)
 
-    def array(self, found: Any) -> NDArray[np.float32]:
-        """The tensor's own memory."""
-        array: NDArray[np.float32] = found.numpy()
+    def array(self, rows: Any) -> NDArray[np.float32]:
+        """Return the tensor's memory."""
+        array: NDArray[np.float32] = rows.numpy()
         return array
 
     def count(self) -> int:
-        """How many keys it holds."""
+        """Return the number of keys."""
         return int(self.variable.size())
 
 
 class DynamicLearner:
-    """A dynamic embedding trained by its own optimizer: distinct keys, lookup, gradient, Adagrad, in one graph."""
+    """A dynamic embedding with its optimizer: distinct keys, lookup, gradient and Adagrad, in one graph."""
 
     rule = Rule(rate=0.05, start=0.1, epsilon=1e-7)
 
     def __init__(self) -> None:
         self._table = DynamicEmbedding(first=0.25)
         shadow = tfra.dynamic_embedding.shadow_ops.ShadowVariable(self._table.variable, name=f"shadow_{next(_numbers)}")
-        # Its optimizer wraps Keras 2's, whose defaults the rule above states.
+        # Its optimizer wraps the Keras 2 one, with the defaults in the rule above.
         adagrad = tf_keras.optimizers.legacy.Adagrad(
             self.rule.rate, initial_accumulator_value=self.rule.start, epsilon=self.rule.epsilon
         )
@@ -84,15 +84,15 @@ class DynamicLearner:
         self._step = tf.function(step, input_signature=signature)
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """A tensor."""
+        """Return a tensor."""
         return tf.constant(array)
 
     def step(self, keys: Any, gradients: Any) -> None:
-        """One step of Adagrad."""
+        """Learn a step with Adagrad."""
         self._step(keys, gradients)
 
     def rows(self, keys: Any) -> NDArray[np.float32]:
-        """Rows of keys."""
+        """Return the row of each key."""
         return self._table.array(self._table.lookup(keys))
 
 

@@ -1,4 +1,4 @@
-"""The peer whose table grows: DeepFM on a dynamic embedding of TensorFlow Recommenders Addons."""
+"""The peer with a growing table: DeepFM on a dynamic embedding of TensorFlow Recommenders Addons."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from benchmarks.peers.deepfm import (
     ROW_BOUND,
     DeepFm,
     Faster,
-    Wanted,
+    StepInputs,
     fed,
     use_cores,
 )
-from benchmarks.peers.learning import learn, padded
+from benchmarks.peers.training_trial import learn, padded
 from benchmarks.trainer_samples import StepSamples
 
 __all__ = ["DynamicLearner"]
 
-_KEYS_FIRST = 8_192  # the size its examples start from; it grows by itself
+_KEYS_FIRST = 8_192  # initial size in its examples; the table grows
 _ACCUMULATOR = "accumulator"
 
 _dynamic = tfra.dynamic_embedding
@@ -38,11 +38,7 @@ _numbers = itertools.count()
 
 
 class DynamicLearner:
-    """One dynamic table for all slots.
-
-    Args:
-        keys_first: How many keys it has room for at first.
-    """
+    """One dynamic table for all slots, with an initial capacity of `keys_first` keys."""
 
     def __init__(self, keys_first: int = _KEYS_FIRST) -> None:
         number = next(_numbers)
@@ -59,11 +55,11 @@ class DynamicLearner:
             ADAGRAD_RATE, initial_accumulator_value=ADAGRAD_START, epsilon=ADAGRAD_EPSILON
         )
         self._adagrad = _dynamic.DynamicEmbeddingOptimizer(adagrad)
-        # Keys can be stored with their accumulators before the first step, and no variable is made while it is traced.
+        # Create all variables now: keys need accumulators before the first step, and tracing must not create variables.
         self._adagrad._create_all_weights([self._shadow])
         self._model = DeepFm(tf_keras)
 
-        def step(samples: Wanted, compiled: bool) -> Any:
+        def step(samples: StepInputs, compiled: bool) -> Any:
             rows = _dynamic.shadow_ops.embedding_lookup(self._shadow, samples.distinct)
             loss, gradients = self._model.learn(samples, tf.ensure_shape(rows, [None, DIM]), compiled=compiled)
             self._adagrad.apply_gradients([(gradients, self._shadow)])
@@ -72,23 +68,23 @@ class DynamicLearner:
         self._step = Faster(step)
 
     def feed(self, steps: Sequence[StepSamples]) -> Iterator[Any]:
-        """From arrays."""
-        found: Iterator[Any] = fed(padded(steps))
-        return found
+        """Yield steps from arrays."""
+        batches: Iterator[Any] = fed(padded(steps))
+        return batches
 
     def step(self, samples: Any) -> float:
-        """One step of Adagrad and Adam."""
+        """Learn a step with Adagrad and Adam."""
         return self._step(samples)
 
     def insert(self, ids: NDArray[np.int64]) -> None:
-        """A row and its accumulators."""
+        """Store rows and accumulators."""
         keys = tf.constant(ids)
         rows = tf.random.stateless_uniform([len(ids), DIM], [1, int(ids[0] % 2**31)], -ROW_BOUND, ROW_BOUND)
         self._table.upsert(keys, rows)
         self._adagrad.get_slot(self._shadow, _ACCUMULATOR).params.upsert(keys, tf.fill([len(ids), DIM], ADAGRAD_START))
 
     def count(self) -> int | None:
-        """How many keys it holds."""
+        """Return the number of keys."""
         return int(self._table.size())
 
 

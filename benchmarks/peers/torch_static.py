@@ -1,8 +1,8 @@
-"""The floor: an array of rows in PyTorch and FBGEMM, where an id is the row's place and nothing is hashed or grows.
+"""The lower bound: an array of rows in PyTorch and FBGEMM, where the id is the row number, without hashing or growth.
 
-It is no table: what it does is what is left of the work when keys are free. FBGEMM runs as its wheels install:
-PyTorch's wheel holds two copies of cpuinfo and FBGEMM reads the one nobody fills, so it finds no AVX2, and row-wise
-Adagrad takes a scalar kernel. Made to find it, it was half as fast on Intel's family 6, where SSE amid AVX is dear.
+It is not a table, but shows the cost without keys. FBGEMM runs as its wheels install it. PyTorch's wheel has two copies
+of cpuinfo, and FBGEMM reads the one that is not initialized, so it finds no AVX2 and row-wise Adagrad uses a scalar
+kernel. With AVX2 detected it was half as fast on Intel's family 6, where mixing SSE and AVX is slow.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class StaticTable:
         self._rows = torch.zeros(keys_count, DIM)
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """A tensor."""
+        """Return a tensor."""
         return torch.from_numpy(array)
 
     def insert(self, keys: Any, rows: Any) -> None:
-        """Write rows where they belong."""
+        """Write rows."""
         self._rows[keys] = rows
 
     def lookup(self, keys: Any) -> Any:
-        """Rows as a tensor."""
+        """Return rows as a tensor."""
         return torch.nn.functional.embedding(keys, self._rows)
 
-    def array(self, found: Any) -> NDArray[np.float32]:
-        """The tensor's own memory."""
-        array: NDArray[np.float32] = found.numpy()
+    def array(self, rows: Any) -> NDArray[np.float32]:
+        """Return the tensor's memory."""
+        array: NDArray[np.float32] = rows.numpy()
         return array
 
     def count(self) -> int:
-        """How many rows it has."""
+        """Return the number of rows."""
         return len(self._rows)
 
 
@@ -60,8 +60,8 @@ class StaticLearner:
     """FBGEMM's table-batched embedding on the CPU, with the optimizer fused into its backward pass.
 
     Args:
-        keys_count: How many rows.
-        rowwise: Row-wise Adagrad instead of Adagrad.
+        keys_count: Number of rows.
+        rowwise: Use row-wise Adagrad instead of Adagrad.
     """
 
     def __init__(self, keys_count: int, *, rowwise: bool) -> None:
@@ -76,15 +76,15 @@ class StaticLearner:
         self._offsets = torch.arange(BATCH_KEYS + 1)
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """A tensor."""
+        """Return a tensor."""
         return torch.from_numpy(array)
 
     def step(self, keys: Any, gradients: Any) -> None:
-        """Forward, then backward, which is the optimizer's step."""
+        """Run forward and backward; the optimizer is part of backward."""
         self._embedding(keys, self._offsets[: len(keys) + 1]).backward(gradients)
 
     def rows(self, keys: Any) -> NDArray[np.float32]:
-        """Rows of ids."""
+        """Return the rows of ids."""
         rows: NDArray[np.float32] = self._embedding.split_embedding_weights()[0][keys].detach().numpy()
         return rows
 
@@ -93,27 +93,27 @@ def _use_cores(order: Order) -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
 
 
-def _as_they_are(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+def _unchanged(ids: NDArray[np.int64]) -> NDArray[np.int64]:
     return ids
 
 
 def _fill(order: Order) -> dict[str, float]:
-    """Rows are put where they belong untimed, and read."""
+    """Write rows, untimed, and measure reads."""
     keys, memory = Keys(order.seed), Memory()
     table = StaticTable(order.keys_count)
     for begin in range(0, order.keys_count, BATCH_KEYS):
         ids = np.arange(begin, begin + BATCH_KEYS)
         table.insert(table.ready(ids), table.ready(keys.rows(ids)))
-    found = {"bytes_per_key": memory.grown_bytes() / order.keys_count}
-    return found | lookups(table, order, _as_they_are)
+    figures = {"bytes_per_key": memory.grown_bytes() / order.keys_count}
+    return figures | lookups(table, order, _unchanged)
 
 
 def _train(order: Order) -> dict[str, float]:
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for prefix, rowwise in (("adagrad", False), ("rowwise", True)):
         make = functools.partial(StaticLearner, order.keys_count, rowwise=rowwise)
-        found |= train(make, order, _as_they_are, prefix)
-    return found
+        figures |= train(make, order, _unchanged, prefix)
+    return figures
 
 
 if __name__ == "__main__":

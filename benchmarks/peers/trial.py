@@ -1,8 +1,7 @@
-"""The trial every table goes through: filled while it grows, read, trained, and read beside a writer.
+"""The trial of tables: filling a growing table, reading, training, and reading during writes.
 
-Each figure counts only when what the table gives back is what was put into it. It runs in a peer's environment, where
-there is numpy and nothing of this project; it knows no table. What a table wants its arrays turned into is done
-before the clock starts.
+The trial checks the rows that a table returns. It runs in the environments of peers, so it imports only numpy. Arrays
+are converted to a table's types before the measurement.
 """
 
 from __future__ import annotations
@@ -40,29 +39,29 @@ class Table(Protocol):
     """A map from keys to rows."""
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """Keys or rows as the table takes them; not timed."""
+        """Convert keys or rows for the table; not timed."""
 
     def insert(self, keys: Any, rows: Any) -> None:
-        """Store a row for each key, over what was there."""
+        """Insert or replace the row of each key."""
 
     def lookup(self, keys: Any) -> Any:
-        """The row of each key; zeros for one that is not there."""
+        """Return the row of each key; zeros for a missing key."""
 
-    def array(self, found: Any) -> NDArray[np.float32]:
-        """What `lookup` gave, as (keys, dim); not timed."""
+    def array(self, rows: Any) -> NDArray[np.float32]:
+        """Convert the result of `lookup` to an array (keys, dim); not timed."""
 
     def count(self) -> int:
-        """How many keys it holds."""
+        """Return the number of keys."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a learner's rows must change.
+    """The learning rule of a learner.
 
     Attributes:
         rate: The learning rate.
-        start: What every accumulator starts from.
-        epsilon: What is added to the accumulator's root.
+        start: Initial value of accumulators.
+        epsilon: Added to the root of accumulators.
         rowwise: Whether a row has one accumulator, of the mean square of its gradient.
     """
 
@@ -78,35 +77,35 @@ class Learner(Protocol):
     rule: Rule
 
     def ready(self, array: NDArray[Any]) -> Any:
-        """Keys or gradients as the learner takes them; not timed."""
+        """Convert keys or gradients for the learner; not timed."""
 
     def step(self, keys: Any, gradients: Any) -> None:
-        """Look up the row of each key, then apply each key's gradient; a key that comes twice has two."""
+        """Look up the row of each key, then apply all gradients; a repeated key has several."""
 
     def rows(self, keys: Any) -> NDArray[np.float32]:
-        """The row of each key, (keys, dim)."""
+        """Return the row of each key, (keys, dim)."""
 
 
 class Memory:
-    """Resident memory from here on."""
+    """The growth of resident memory since the construction."""
 
     def __init__(self) -> None:
         _trim()
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         self._before = _status_bytes("VmRSS")
 
     def grown_bytes(self) -> int:
-        """How much more is resident now."""
+        """Return the growth of resident memory."""
         _trim()
         return _status_bytes("VmRSS") - self._before
 
     def peak_bytes(self) -> int:
-        """How much more was resident at most."""
+        """Return the growth of peak resident memory."""
         return _status_bytes("VmHWM") - self._before
 
 
 def fill(make: Callable[[], Table], order: Order) -> dict[str, float]:
-    """Figures of a table filled from empty to `keys_count` keys and then read."""
+    """Measure a table that is filled from empty to `keys_count` keys and then read."""
     keys = Keys(order.seed)
     _warm(make(), keys)
     memory = Memory()
@@ -118,29 +117,26 @@ def fill(make: Callable[[], Table], order: Order) -> dict[str, float]:
         table.insert(ready, rows)
         taken.append(time.perf_counter() - began)
     del batch, ready, rows
-    found = {
+    figures = {
         "insert_per_s": order.keys_count / sum(taken),
         "insert_worst_ms": max(taken) * 1e3,
         "bytes_per_key": memory.grown_bytes() / order.keys_count,
         "bytes_per_key_peak": memory.peak_bytes() / order.keys_count,
     }
     if table.count() != order.keys_count:
-        message = f"{order.keys_count} keys were inserted and {table.count()} are there"
+        message = f"{order.keys_count} keys were inserted, and the table has {table.count()}"
         raise Wrong(message)
     absent = keys.between(order.keys_count, order.keys_count + _WARM_KEYS)
     check_rows(table.array(table.lookup(table.ready(absent))), np.zeros((_WARM_KEYS, DIM), np.float32))
-    return found | lookups(table, order, keys.of)
+    return figures | lookups(table, order, keys.of)
 
 
 def lookups(table: Table, order: Order, name: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> dict[str, float]:
-    """Ids looked up a second, the median over batches, by Zipf's law and alike; every row is checked.
+    """Measure lookups per second, medians of batches, by Zipf's law and uniform; every row is checked.
 
-    Args:
-        table: Filled with the rows of all keys.
-        order: How many keys, and the seed.
-        name: The table's keys of ids.
+    The table must have the rows of all keys. `name` maps ids to the table's keys.
     """
-    keys, found = Keys(order.seed), {}
+    keys, figures = Keys(order.seed), {}
     for figure, draw in (("lookup_zipf", zipf), ("lookup_uniform", uniform)):
         batches = np.split(name(draw(order.keys_count, BATCHES * BATCH_KEYS, order.seed)), BATCHES)
         taken = []
@@ -151,21 +147,21 @@ def lookups(table: Table, order: Order, name: Callable[[NDArray[np.int64]], NDAr
             taken.append(time.perf_counter() - began)
             check_rows(table.array(rows), keys.rows(batch))
             if number == 0:
-                taken.clear()  # the first is for warming up
-        found[figure] = BATCH_KEYS / float(np.median(taken))
-    return found
+                taken.clear()  # the first is the warm-up
+        figures[figure] = BATCH_KEYS / float(np.median(taken))
+    return figures
 
 
 def train(
     make: Callable[[], Learner], order: Order, name: Callable[[NDArray[np.int64]], NDArray[np.int64]], prefix: str
 ) -> dict[str, float]:
-    """Figures of a learner that is taken over all keys once, and then trained by Zipf's law and alike.
+    """Measure a learner that learns all keys once, and is then trained by Zipf's law and uniformly.
 
     Args:
-        make: A new learner.
-        order: How many keys, and the seed.
-        name: The learner's keys of ids.
-        prefix: Of the figures' names: `adagrad` or `rowwise`.
+        make: Returns a new learner.
+        order: The number of keys, and the seed.
+        name: Maps ids to the learner's keys.
+        prefix: Prefix of the figures' names: `adagrad` or `rowwise`.
     """
     learner = make()
     _check_learner(learner, order, name)
@@ -176,7 +172,7 @@ def train(
     learner = make()
     for begin in range(0, order.keys_count, BATCH_KEYS):
         learner.step(learner.ready(name(np.arange(begin, begin + BATCH_KEYS))), ready_gradients)
-    found = {
+    figures = {
         f"bytes_per_key_{prefix}": memory.grown_bytes() / order.keys_count,
         f"bytes_per_key_{prefix}_peak": memory.peak_bytes() / order.keys_count,
     }
@@ -187,25 +183,25 @@ def train(
             began = time.perf_counter()
             learner.step(ready, ready_gradients)
             taken.append(time.perf_counter() - began)
-        found[f"{prefix}_{law}"] = BATCH_KEYS / float(np.median(taken[1:]))
+        figures[f"{prefix}_{law}"] = BATCH_KEYS / float(np.median(taken[1:]))
     _check_learning(learner.rows(learner.ready(batches[-1])))
-    return found
+    return figures
 
 
-def check_rows(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
-    """Hold what a table gave against what was put into it, bit for bit.
+def check_rows(rows: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    """Compare rows with the inserted ones, bit for bit.
 
     Raises:
         Wrong: They differ.
     """
-    if found.shape != expected.shape or not np.array_equal(found, expected):
-        differ = int((found != expected).any(axis=1).sum()) if found.shape == expected.shape else len(expected)
-        message = f"{differ} of {len(expected)} rows are not what was inserted"
+    if rows.shape != expected.shape or not np.array_equal(rows, expected):
+        differ = int((rows != expected).any(axis=1).sum()) if rows.shape == expected.shape else len(expected)
+        message = f"{differ} of {len(expected)} rows differ from the inserted ones"
         raise Wrong(message)
 
 
 def _warm(table: Table, keys: Keys) -> None:
-    """Touch the code first, so that its pages are not counted as the table's."""
+    """Run the code once, so that its pages do not count as the table's memory."""
     batch = keys.between(0, _WARM_KEYS)
     table.insert(table.ready(batch), table.ready(keys.rows(batch)))
     check_rows(table.array(table.lookup(table.ready(batch))), keys.rows(batch))
@@ -214,7 +210,7 @@ def _warm(table: Table, keys: Keys) -> None:
 def _check_learner(
     learner: Learner, order: Order, name: Callable[[NDArray[np.int64]], NDArray[np.int64]], steps: int = 3
 ) -> None:
-    """Hold a few steps with repeated keys against Adagrad worked out here."""
+    """Compare a few steps with repeated keys with Adagrad computed here."""
     rng, rule = np.random.default_rng(order.seed), learner.rule
     ids = zipf(order.keys_count, _WARM_KEYS, order.seed)
     distinct, place = np.unique(name(ids), return_inverse=True)
@@ -230,13 +226,13 @@ def _check_learner(
         expected -= rule.rate * summed / (np.sqrt(accumulated) + rule.epsilon)
     apart = float(np.abs(learner.rows(learner.ready(distinct)) - expected).max())
     if not apart < 1e-4 * rule.rate * steps + 1e-5:
-        message = f"after {steps} steps of Adagrad rows are {apart:g} from where they should be"
+        message = f"after {steps} steps of Adagrad rows differ from the expected ones by {apart:g}"
         raise Wrong(message)
 
 
 def _check_learning(rows: NDArray[np.float32]) -> None:
     if not np.isfinite(rows).all() or float(np.ptp(rows)) == 0.0:
-        message = "rows that were trained are not finite, or all alike"
+        message = "trained rows are not finite, or all equal"
         raise Wrong(message)
 
 

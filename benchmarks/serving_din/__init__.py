@@ -1,1 +1,1 @@
-"""The application that serving is measured with: attention over a history of 50 places."""
+"""The application of the benchmark of serving: attention over a history of 50 items."""

@@ -1,4 +1,4 @@
-"""DIN: eight user slots, a history of 50 places, twelve item slots, all of dim 16; one label."""
+"""DIN: eight user slots, a history of 50 items, twelve item slots, all of dim 16; one label."""
 
 from streamlearn.apps import App
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot

@@ -1,1 +1,1 @@
-"""The application that serving is measured with where the model costs next to nothing."""
+"""The application of the benchmark of serving with a very cheap model."""

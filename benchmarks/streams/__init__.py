@@ -1,1 +1,1 @@
-"""Streams: what the benchmark of ingest is made of."""
+"""The parts of the benchmark of ingest."""

@@ -1,4 +1,4 @@
-"""The events that ingest is measured on: generated, encoded and written before anything is timed."""
+"""Events for the benchmark of ingest, generated, encoded and written before the measurement."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from streamlearn.events.record_packer import Packed, pack_columns
 from streamlearn.replay import History, HistoryBlock
 from streamlearn.topics import Writer, create_topic
 
-__all__ = ["ACTIONS_SHARE", "ITEMS", "Written", "click_rate", "create_topics", "history_of", "write_events"]
+__all__ = ["ACTIONS_SHARE", "ITEMS", "EventCounts", "click_rate", "create_topics", "history_of", "write_events"]
 
 ROOT = Path(__file__).parents[2]
 SPAN_MS = 60_000
 ITEMS, ACTIONS_SHARE = 1.4, 0.05
-"""Items a request shows on average, as the synthetic traffic has them; and actions to an impression, as asked for."""
-# Actions a click makes.
+"""Items per request of the synthetic traffic, on average, and the wanted actions per impression."""
+# Actions per click: the click, and a long view after some.
 _ACTIONS_A_CLICK = 1.4
 
 
 @dataclass(frozen=True)
-class Written:
-    """What was written.
+class EventCounts:
+    """The counts of written events.
 
     Attributes:
-        impressions: How many.
-        actions: How many.
-        items: Items shown in all: as many first rows will be.
-        impressions_bytes: Of the impressions' events, with framing.
-        seconds: How long it took.
+        impressions: Number of impressions.
+        actions: Number of actions.
+        items: Number of shown items, which is also the number of first rows.
+        impressions_bytes: Bytes of the impressions' events, with framing.
+        seconds: Duration.
     """
 
     impressions: int
@@ -50,32 +50,32 @@ class Written:
 
     @property
     def events(self) -> int:
-        """All of them."""
+        """Number of events."""
         return self.impressions + self.actions
 
 
 def click_rate(actions_share: float) -> float:
-    """The share of shown items that are clicked, for actions to be that share of impressions."""
+    """Return the click rate of shown items that gives this share of actions per impression."""
     return actions_share / (ITEMS * _ACTIONS_A_CLICK)
 
 
 def history_of(events: int, rate: float, **options: object) -> History:
-    """Traffic of about so many events, so many a second of event time, with five actions to a hundred impressions."""
+    """Return traffic of about `events` events, `rate` per second of event time, with 5 actions per 100 impressions."""
     given = {"events": events, "rate": rate, "click_rate": f"{click_rate(ACTIONS_SHARE):.4f}", **options}
     module = app_module(ROOT / "examples" / "synthetic", "history")
-    made: History = module.history({name: str(value) for name, value in given.items()})
-    return made
+    traffic: History = module.history({name: str(value) for name, value in given.items()})
+    return traffic
 
 
 def create_topics(folder: AppFolder, partitions: int) -> None:
-    """The topics of an application that are not there yet; nothing in them expires."""
+    """Create the missing topics of an application, without retention limits."""
     for name in TOPICS:
         wanted = replace(folder.topic_settings(name, partitions), retention_ms=-1)
         create_topic(folder.topic_url(name), wanted, folder.access, exist_ok=True).close()
 
 
-def write_events(folder: AppFolder, history: History, *, is_packed: bool) -> Written:
-    """Write a history with its end marks, in packs as the Producer makes them, or one event a record."""
+def write_events(folder: AppFolder, history: History, *, is_packed: bool) -> EventCounts:
+    """Write a history with its end marks, in packs like the Producer's, or with one event per record."""
     settings, encoder = folder.settings.events, EventEncoder(folder.app, folder.settings.events)
     limits = (settings.record_events_max if is_packed else 1, settings.record_bytes_max)
     begin_s, until_ms = time.perf_counter(), history.begin_ms
@@ -99,11 +99,11 @@ def write_events(folder: AppFolder, history: History, *, is_packed: bool) -> Wri
         for writer in writers:
             for partition in range(partitions):
                 writer.append(partition, [end], None, [until_ms])
-    return Written(impressions, actions, items, impressions_bytes, time.perf_counter() - begin_s)
+    return EventCounts(impressions, actions, items, impressions_bytes, time.perf_counter() - begin_s)
 
 
 def _encoded(encoder: EventEncoder, block: HistoryBlock) -> Iterator[EncodedEvents | None]:
-    """The block's impressions and its actions."""
+    """Yield the encoded impressions, then the encoded actions of a block."""
     if block.impressions_rows:
         shown = np.full(block.impressions_rows, block.until_ms, np.int64)
         yield encoder.impressions({**block.impressions, "shown_wall_ms": shown}, block.impressions_rows)
@@ -114,6 +114,6 @@ def _encoded(encoder: EventEncoder, block: HistoryBlock) -> Iterator[EncodedEven
 
 def _append(writer: Writer, records: list[Packed]) -> None:
     for partition, group in groupby(records, attrgetter("partition")):
-        found = list(group)
-        keys, times = [record.key for record in found], [record.time_ms for record in found]
-        writer.append(partition, [record.value for record in found], keys, times)
+        packed = list(group)
+        keys, times = [record.key for record in packed], [record.time_ms for record in packed]
+        writer.append(partition, [record.value for record in packed], keys, times)

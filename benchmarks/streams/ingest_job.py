@@ -1,4 +1,4 @@
-"""One job of ingest in a process of its own, to its end; what it took comes as a line of JSON last on stdout."""
+"""Runs one job of ingest to its end; its counts and times are the last line of stdout, as JSON."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ def main() -> None:
     folder = load_app(Path(options.app), options.changes)
     begun_s = time.time()
     beginning = Beginning()
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     if options.shape == "per_event":
         with beam.Pipeline(options=runner_options(folder.settings.ingest, more=flags)) as pipeline:
             per_event_pipeline(pipeline, options.app, tuple(options.changes))
         beginning.wall_s = Seen.begun_s
-        found = {"rows": Seen.rows, "last_s": Seen.last_s}
+        counts = {"rows": Seen.rows, "last_s": Seen.last_s}
     elif options.shape == "source":
-        plan = replace(begin_run(folder), progress_url="")  # nobody acknowledges what is only counted
+        plan = replace(begin_run(folder), progress_url="")  # events that are only counted need no acknowledgement
         with beam.Pipeline(options=runner_options(folder.settings.ingest, more=flags)) as pipeline:
             source_pipeline(pipeline, folder, plan, tuple(options.changes))
-        found = {"events": Count.events, "last_s": Count.last_s}
+        counts = {"events": Count.events, "last_s": Count.last_s}
     else:
-        found = dict(run_samples(folder, threading.Event(), changes=options.changes, more=flags).counts)
+        counts = dict(run_samples(folder, threading.Event(), changes=options.changes, more=flags).counts)
     ended_s, cpu_s = time.time(), time.process_time()
     beginning.close()
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    found |= {
+    counts |= {
         "started_s": begun_s,
         "begun_s": beginning.wall_s,
         "ended_s": ended_s,
         "cpu_s": cpu_s - beginning.cpu_s,
         "memory_bytes_max": usage.ru_maxrss * 1024,
     }
-    print(json.dumps(found), file=sys.stdout, flush=True)
+    print(json.dumps(counts), file=sys.stdout, flush=True)
 
 
 if __name__ == "__main__":

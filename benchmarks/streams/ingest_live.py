@@ -1,4 +1,4 @@
-"""Live traffic at a steady rate, from a process of its own: every event's time is the wall's when it is sent."""
+"""Produces live traffic at a steady rate: the time of each event is the wall time at which it is sent."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__: list[str] = []
 
 
 def main() -> None:
-    """Parse the command line and produce; what was produced comes as a line of JSON."""
+    """Parse the command line, produce, and print the counts as a line of JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streams.ingest_live", description=__doc__)
     parser.add_argument("app")
     parser.add_argument("--set", action="append", default=[], dest="changes")
     parser.add_argument("--rate", type=float, required=True)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--seed", type=int, default=1, help="of what is shown; requests of two seeds have other ids")
-    parser.add_argument("--go-on", action="store_true", help="leave the topics without end marks")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the traffic; request ids differ between seeds")
+    parser.add_argument("--go-on", action="store_true", help="write no end marks")
     options = parser.parse_args()
     end_with_parent()
     folder = load_app(Path(options.app), options.changes)
@@ -34,7 +34,7 @@ def main() -> None:
         begin_ms = time.time_ns() // 1_000_000
         events = round(options.rate * options.seconds)
         history = history_of(events, options.rate, start_ms=begin_ms, seed=options.seed)
-        # Actions go on for a window after the last impression: they are cut off.
+        # Actions would continue for a window after the last impression: cut them off.
         stop = threading.Event()
         over = threading.Timer(options.seconds, stop.set)
         over.start()
@@ -43,8 +43,8 @@ def main() -> None:
         if not report.ended and not options.go_on:
             producer.end(time.time_ns() // 1_000_000)
             producer.flush()
-    found = {"begin_ms": begin_ms, "reached_ms": report.reached_ms, "events": report.impressions + report.actions}
-    print(json.dumps(found | {"seconds": report.seconds}), file=sys.stdout, flush=True)
+    counts = {"begin_ms": begin_ms, "reached_ms": report.reached_ms, "events": report.impressions + report.actions}
+    print(json.dumps(counts | {"seconds": report.seconds}), file=sys.stdout, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A process of a benchmark ends with the benchmark, whatever ended that, and so does all that it has started."""
+"""Orphan guard: ends a benchmark's process and its children when the benchmark ends in any way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOOK_S = 1.0
 
 
 def end_with_parent() -> None:
-    """Watch over whoever started this process, which leads a group of its own; its end is the group's."""
+    """Kill the process group of this process, which must lead it, when the parent ends."""
     parent = os.getppid()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Where a measured job reads and writes: topics of its own on a broker; and processes that end whatever happens."""
+"""Place of a measured job: its own topics on a broker; and processes that always end."""
 
 from __future__ import annotations
 
@@ -25,35 +25,30 @@ APP = ROOT / "benchmarks" / "ingest_app"
 
 @dataclass(frozen=True)
 class Place:
-    """An application with topics that nobody else has.
-
-    Attributes:
-        folder: The application.
-        changes: What `--set` says of it.
-    """
+    """An application with its own topics; `changes` are the settings for `--set` that name them."""
 
     folder: AppFolder
     changes: tuple[str, ...]
 
     @classmethod
-    def make(cls, address: str, events: str, job: str, more: tuple[str, ...] = (), *, partitions: int = 2) -> Place:
-        """Topics of events, made unless they are there, and topics of a job that reads them."""
+    def make(cls, address: str, events: str, job: str, changes: tuple[str, ...] = (), *, partitions: int = 2) -> Place:
+        """Create the missing topics of events and of a job that reads them."""
         owners = {"impressions": events, "actions": events, "samples": job, "progress": job, "dead_letters": job}
         topics = [f"topics.{name}=kafka://{address}/{owner}.{name}" for name, owner in owners.items()]
-        changes = (*topics, *more)
+        changes = (*topics, *changes)
         folder = load_app(APP, changes)
         create_topics(folder, partitions)
         return cls(folder, changes)
 
     def words(self, module: str, *words: str) -> list[str]:
-        """A command of the benchmarks on this application."""
+        """Return a command of the benchmarks with this application's settings."""
         sets = [word for change in self.changes for word in ("--set", change)]
         return [sys.executable, "-m", f"benchmarks.{module}", *words, *sets]
 
 
 @contextmanager
 def running(words: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process of a group of its own; what is left of the group in the end is killed."""
+    """Run a process in a new process group, and kill the group at the end."""
     with log.open("ab") as errors:
         process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, start_new_session=True
@@ -67,21 +62,21 @@ def running(words: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def result_of(process: subprocess.Popen[str], log: Path, wait_s: float) -> dict[str, Any]:
-    """What a process says in its last line.
+    """Wait for a process and return the JSON of its last line.
 
     Raises:
-        ServiceError: It failed, or did not end in time.
+        ServiceError: The process failed, or did not end in time.
     """
     try:
-        said, _ = process.communicate(timeout=wait_s)
+        output, _ = process.communicate(timeout=wait_s)
     except subprocess.TimeoutExpired as error:
         message = f"{' '.join(map(str, process.args[1:4]))} did not end within {wait_s:.0f} s"  # type: ignore[index]
         raise ServiceError(message, help=f"the end of its log: {end_of(log)}") from error
     if process.returncode:
         message = f"{' '.join(map(str, process.args[1:4]))} ended with status {process.returncode}"  # type: ignore[index]
         raise ServiceError(message, help=f"the end of its log: {end_of(log)}")
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
 
 
 def _is_alive(group: int) -> bool:
@@ -93,5 +88,5 @@ def _is_alive(group: int) -> bool:
 
 
 def end_of(log: Path) -> str:
-    """The end of a log."""
+    """Return the end of a log."""
     return log.read_text(errors="replace")[-2_000:]

@@ -1,4 +1,4 @@
-"""What a measured job of ingest is made of, beside the project's own steps: an end that counts, and when it began."""
+"""Steps of measured jobs of ingest beyond those of ingest: a counter at the end, and the time of the beginning."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LOOK_S = 0.005
 
 
 class Beginning:
-    """When this process gave its first blob away, as the reader's own metric tells it: a job starts long before.
+    """The time of the first blob, from the reader's metric: a job starts long before it.
 
-    It is said on stdout at once, for jobs that are ended before they end.
+    It is printed on stdout at once, for jobs that are killed.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Beginning:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._ended.set()
         self._thread.join()
 
@@ -53,7 +53,7 @@ def _blobs() -> float:
 
 
 class Count(beam.DoFn):
-    """Counts the events that came to the lots."""
+    """Counts the events that arrive at lots."""
 
     events = 0
     last_s = 0.0
@@ -62,13 +62,13 @@ class Count(beam.DoFn):
         self._plan = plan
 
     def process(self, element: tuple[int, bytes]) -> None:
-        """Count one lot's."""
+        """Count the events of one lot."""
         Count.events += len(lot_handing(self._plan, in_process=True).take(element[1]))
         Count.last_s = time.time()
 
 
 def source_pipeline(pipeline: Any, folder: AppFolder, plan: ReadPlan, changes: tuple[str, ...]) -> None:
-    """Reading and cutting alone."""
+    """Add the steps that read and cut events, and the counter."""
     read = read_events(plan, whole=True, in_process=True)
     cut: Any = beam.ParDo(CutLots(plan, str(folder.folder), changes, in_process=True))  # type: ignore[no-untyped-call]
     _ = pipeline | "Read" >> read | "Cut" >> cut | "Count" >> beam.ParDo(Count(plan))  # type: ignore[no-untyped-call]

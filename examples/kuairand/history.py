@@ -1,4 +1,4 @@
-"""The history: the recorded week as events, at its real times. The reading of files is `log` and `side`."""
+"""The history: the recorded week as events at their real times. `log` and `side` read the files."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from .side import UserTable, VideoTable
 
 __all__ = ["KuaiRandHistory", "history"]
 
-# A click is a play of at least this long, or of the whole video; a long view likewise.
+# A click is a play of at least this duration, or of the whole video; a long view is a longer play.
 CLICK_MS = 7_000
 LONG_VIEW_MS = 18_000
 ACTIONS = ("click", "long_view")
 MINUTE_MS = 60_000
-# Within the window of the labels, and long after their wait.
+# Within the labels' window, and after their wait.
 DELAY_MS = 120_000
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 def history(options: Mapping[str, str]) -> KuaiRandHistory:
-    """The recorded week. With `delayed`, a share, so many actions come two minutes later than they did.
+    """Return the recorded week. `delayed` is a share of actions that arrive two minutes late.
 
     Raises:
-        ConfigError: Another option was given, or no share.
+        ConfigError: The option is unknown, or not a share.
     """
     others = sorted(set(options) - {"delayed"})
     if others:
         message = f"the history of kuairand has no option {others[0]!r}"
-        raise ConfigError(message, help="it has one, delayed; without it the week is replayed as it was recorded")
+        raise ConfigError(message, help="the only option is delayed; without it the week is replayed as recorded")
     text = options.get("delayed", "0")
     try:
         delayed = float(text)
@@ -52,10 +52,10 @@ def history(options: Mapping[str, str]) -> KuaiRandHistory:
 
 
 class KuaiRandHistory:
-    """A week of a short-video app, as impressions and the clicks and long views that followed.
+    """A week of a short-video app, as impressions and the clicks and long views on them.
 
     Args:
-        delayed: The share of actions that come `DELAY_MS` later than they did, as from phones that were offline.
+        delayed: Share of actions that arrive `DELAY_MS` late, like those from phones that were offline.
     """
 
     def __init__(self, delayed: float = 0.0) -> None:
@@ -72,16 +72,16 @@ class KuaiRandHistory:
 
     @property
     def events_count(self) -> int:
-        """How many events there are."""
+        """Number of events."""
         return len(self._impression_times) + len(self._action_times)
 
     @property
     def begin_ms(self) -> int:
-        """When the first video was shown."""
+        """Time of the first impression."""
         return int(self._impression_times[0])
 
     def blocks(self, span_ms: int) -> Iterator[HistoryBlock]:
-        """The whole week, a block each `span_ms`; every event arrives when it happens."""
+        """Yield the whole week in blocks of `span_ms`; every event arrives when it happens."""
         last_ms = int(max(self._impression_times[-1], self._action_times[-1]))
         bounds = np.arange(self.begin_ms, last_ms + span_ms + 1, span_ms)
         bounds[-1] = last_ms + 1
@@ -155,7 +155,7 @@ def _actions(log: Log, request_ids: Any, delayed: float) -> Arrays:
     row = np.concatenate([np.flatnonzero(log.is_click), np.flatnonzero(log.long_view)])
     kind = np.repeat([0, 1], [int(log.is_click.sum()), int(log.long_view.sum())])
     after_ms = np.minimum(np.array([CLICK_MS, LONG_VIEW_MS])[kind], log.duration_ms[row])
-    # Which ones: as many of each stretch of the week, and always the same.
+    # Select delayed actions evenly over the week, and always the same.
     is_delayed = np.floor(np.arange(1, len(row) + 1) * delayed) > np.floor(np.arange(len(row)) * delayed)
     time_ms = log.time_ms[row] + after_ms + np.where(is_delayed, DELAY_MS, 0)
     order = np.argsort(time_ms, kind="stable")
@@ -170,20 +170,20 @@ def _actions(log: Log, request_ids: Any, delayed: float) -> Arrays:
 
 
 def _texts(name: str, texts: Any) -> Arrays:
-    """The two columns of an Arrow array of texts."""
+    """Return the two columns of an Arrow array of texts."""
     encoded = texts.dictionary_encode() if not pa.types.is_dictionary(texts.type) else texts
     data, at = texts_of(encoded.indices.to_numpy(), encoded.dictionary.to_pylist())
     return {name: data, f"{name}$": at}
 
 
 def _tags(tags: npt.NDArray[np.object_]) -> tuple[Int64s, npt.NDArray[np.int32]]:
-    """The numbers in texts like "62,4"; 0 alone where the tags are unknown."""
+    """Return the numbers in texts like "62,4"; only 0 if the tags are unknown."""
     encoded = pa.array(tags).dictionary_encode()
     numbers = [[int(tag) if tag.isdigit() else 0 for tag in text.split(",")] for text in encoded.dictionary.to_pylist()]
     codes: npt.NDArray[np.int32] = encoded.indices.to_numpy()
-    count = np.array([len(one) for one in numbers])
+    count = np.array([len(row) for row in numbers])
     padded = np.zeros((len(numbers), int(count.max())), np.int64)
-    for row, one in enumerate(numbers):
-        padded[row, : len(one)] = one
+    for at, row in enumerate(numbers):
+        padded[at, : len(row)] = row
     offsets = np.concatenate(([0], np.cumsum(count[codes]))).astype(np.int32)
     return padded[codes][np.arange(padded.shape[1]) < count[codes][:, None]], offsets

@@ -1,6 +1,6 @@
-"""The log: the rows of the recorded week as arrays, and which rows make one impression.
+"""The log: the rows of the recorded week as arrays, and their grouping into impressions.
 
-It knows the files and nothing of events.
+It knows the files, but no events.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Log:
-    """The rows of the file, in its order; each array has one value a row.
+    """The rows in the order of the file; each array has a value per row.
 
     Attributes:
-        time_ms: When the video was shown.
-        user_id: To whom.
-        video_id: Which video.
-        author_id: Whose video.
-        tab: On which page of the app.
-        tags: Its tags, as texts like "62,4".
-        duration_ms: How long it is.
-        is_click: Whether it was played for 7 s, or to its end.
-        long_view: Whether it was played for 18 s, or to its end.
+        time_ms: Time of the impression.
+        user_id: The user.
+        video_id: The video.
+        author_id: The author of the video.
+        tab: The page of the app.
+        tags: Tags of the video, as texts like "62,4".
+        duration_ms: Duration of the video.
+        is_click: Whether it was played for 7 s, or to the end.
+        long_view: Whether it was played for 18 s, or to the end.
     """
 
     time_ms: Int64s
@@ -63,12 +63,12 @@ class Log:
 
 @dataclass(frozen=True)
 class Order:
-    """Which rows make which impression.
+    """The grouping of rows into impressions.
 
     Attributes:
-        rows: int64. The rows of each impression's items side by side, impressions in the file's order.
-        items_at: int64[impressions+1]. Where each impression's rows begin.
-        copy: int64[impressions]. 0 for a request's first impression, 1 and more for its duplicates.
+        rows: int64. The rows of each impression's items, with impressions in the order of the file.
+        items_at: int64[impressions+1]. Offsets of impressions in `rows`.
+        copy: int64[impressions]. 0 for a request's first impression, 1 and more for duplicates.
     """
 
     rows: Int64s
@@ -85,10 +85,10 @@ def read_log(file: Path = DATA / "demo_week1.csv.gz") -> Log:
 
 
 def order_of(log: Log) -> Order:
-    """Sort rows into impressions.
+    """Group rows into impressions.
 
-    A request is what one user was shown at one millisecond. A row that names a video the request has already
-    shown says that its impression was logged again, whole: a second, third, ... copy of it.
+    A request has the rows of one user at one millisecond. A row that repeats a video of the request means that the
+    whole impression was logged again, as a second, third, ... copy.
     """
     row = np.arange(len(log))
     request = _group(log.user_id, log.time_ms)
@@ -96,7 +96,7 @@ def order_of(log: Log) -> Order:
     items_of = np.flatnonzero(copy == 0)
     items_of = items_of[np.argsort(request[items_of], kind="stable")]
     items_at = np.append(np.flatnonzero(np.diff(request[items_of], prepend=-1)), len(items_of))
-    # One row begins each impression: the first of its copy. Their order is that of the file, and so of time.
+    # Each impression begins with the first row of its copy. Impressions are in the order of the file, so of time.
     impression = _group(request, copy)
     first = np.full(int(impression.max(initial=-1)) + 1, len(log))
     np.minimum.at(first, impression, row)
@@ -109,20 +109,20 @@ def order_of(log: Log) -> Order:
 
 
 def pauses_of(log: Log) -> Int64s:
-    """For how many milliseconds each row's user had been shown nothing; -1 where nothing was shown before."""
+    """Return the milliseconds since the user's previous request, by row; -1 for the first request."""
     order = np.lexsort((log.time_ms, log.user_id))
     user, time_ms = log.user_id[order], log.time_ms[order]
-    # Rows of one request share what came before it.
+    # All rows of a request have the same pause.
     begins = np.flatnonzero((np.diff(user, prepend=-1) != 0) | (np.diff(time_ms, prepend=-1) != 0))
     pauses = np.diff(time_ms[begins], prepend=0)
     pauses[np.diff(user[begins], prepend=-1) != 0] = -1
-    found = np.empty_like(pauses, shape=len(log))
-    found[order] = np.repeat(pauses, np.diff(np.append(begins, len(log))))
-    return found
+    pauses_of_rows = np.empty_like(pauses, shape=len(log))
+    pauses_of_rows[order] = np.repeat(pauses, np.diff(np.append(begins, len(log))))
+    return pauses_of_rows
 
 
 def _group(left: Int64s, right: Int64s) -> Int64s:
-    """The number of each row's pair among the distinct pairs."""
+    """Return the number of each row's pair among the distinct pairs."""
     low = int(right.min(initial=0))
     pair = left.astype(np.int64) * (int(right.max(initial=0)) - low + 1) + (right - low)
     numbers: Int64s = np.unique(pair, return_inverse=True)[1].reshape(-1)
@@ -130,7 +130,7 @@ def _group(left: Int64s, right: Int64s) -> Int64s:
 
 
 def _occurrence(group: Int64s) -> Int64s:
-    """How many earlier rows are of the same group."""
+    """Return the number of earlier rows in the same group, by row."""
     order = np.argsort(group, kind="stable")
     begins = np.flatnonzero(np.diff(group[order], prepend=-1))
     rank = np.arange(len(group)) - np.repeat(begins, np.diff(np.append(begins, len(group))))

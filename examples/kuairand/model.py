@@ -1,4 +1,4 @@
-"""The models: small ones, for a week has few rows. Numbers of keys' own carry most of what they say."""
+"""The models: small ones, because a week has few rows. Biases of keys carry most of the information."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["dcn_v2", "deepfm"]
 
 
 def deepfm() -> DeepFm:
-    """The application's model."""
+    """Return the application's model."""
     return DeepFm(hidden=(64, 32), first_order=True)
 
 
 def dcn_v2() -> DcnV2:
-    """Another, to compare with."""
+    """Return another model for comparison."""
     return DcnV2(cross=2, rank=16, hidden=(64, 32), first_order=True)

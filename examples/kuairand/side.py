@@ -1,4 +1,4 @@
-"""The side files: what is known of users and of videos, one row each, looked up by id."""
+"""The side files: features of users and videos, a row each, by id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Texts", "UserTable", "VideoTable"]
 
 DATA = Path(__file__).resolve().parent / "data"
 
-# Which of the distinct texts each row has, and the texts.
+# The index of each row's text, and the distinct texts.
 Texts: TypeAlias = tuple[npt.NDArray[np.int32], list[str]]
 
 USER_TEXTS = {
@@ -34,12 +34,12 @@ VIDEO_NUMBERS = ("music_id", "music_type")
 
 
 class UserTable:
-    """What is known of users.
+    """Features of users.
 
     Attributes:
         row_of: int64. The row of each user id.
-        texts: By the slot's name.
-        numbers: int64 a user, by the slot's name; -1 where nothing is known.
+        texts: Texts by slot.
+        numbers: int64[users] by slot; -1 for unknown values.
         counts: float32[users, 4]. log(1 + n) / 10 of follows, fans, friends and days since registration.
     """
 
@@ -49,19 +49,19 @@ class UserTable:
         self.row_of = _row_of(table)
         self.texts = {slot: _texts(table, column) for slot, column in USER_TEXTS.items()}
         self.numbers = {slot: _numbers(table, column) for slot, column in USER_NUMBERS.items()}
-        # The file writes "no" as -124 here.
+        # In this column the file has -124 for "no".
         self.numbers["is_streamer"] = (self.numbers["is_streamer"] == 1).astype(np.int64)
         counts = np.stack([table[name].to_numpy() for name in USER_COUNTS], axis=1)
         self.counts = (np.log1p(counts) / 10).astype(np.float32)
 
 
 class VideoTable:
-    """What is known of videos.
+    """Features of videos.
 
     Attributes:
         row_of: int64. The row of each video id.
-        texts: By the slot's name.
-        numbers: int64 a video, by the slot's name; -1 where nothing is known.
+        texts: Texts by slot.
+        numbers: int64[videos] by slot; -1 for unknown values.
     """
 
     def __init__(self, file: Path = DATA / "video_features_basic_pure.csv.gz") -> None:

@@ -1,1 +1,1 @@
-"""Synthetic: traffic of any size whose true click model is known; see README.md."""
+"""Synthetic: traffic of any size with a known true click model; see README.md."""

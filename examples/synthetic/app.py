@@ -1,4 +1,4 @@
-"""The synthetic application: twenty slots and some dense columns, filled by `world` and `traffic`."""
+"""The synthetic application: twenty slots and three dense columns, which `world` and `traffic` fill."""
 
 from typing import Any, Literal
 

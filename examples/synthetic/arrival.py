@@ -1,6 +1,6 @@
-"""The arrival: in which order and when events come to be known; some twice, some late.
+"""Arrival: the order and time in which events arrive; some arrive twice, some late.
 
-It knows nothing of what the events are.
+It does not know what the events are.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from streamlearn.events import join_rows, take_rows
 
 from .chance import chance_of
 from .options import Options
-from .waiting import Arrived, Waiting
+from .pending_rows import Arrived, PendingRows
 from .world import Arrays, Int64s
 
 __all__ = ["Arrival"]
 
 
 class Arrival:
-    """One kind of events between their happening and their arrival.
+    """Events of one kind that happened and have not arrived.
 
     Args:
-        options: How they arrive.
-        purpose: Tells the chance of one kind from that of another.
-        in_order: Whether events are given in the order they happen and before the time they are asked for.
+        options: The options of arrival.
+        purpose: Number of the kind of events, for independent randomness.
+        in_order: Whether `give` gets events in the order of time, all before its `until_ms`.
     """
 
     def __init__(self, options: Options, purpose: int, *, in_order: bool) -> None:
@@ -32,32 +32,32 @@ class Arrival:
         self._purpose = purpose
         self._at_once = in_order and not (options.duplicates or options.disorder_ms or options.stragglers)
         self._chunks = 0
-        self._waiting = Waiting()
+        self._pending = PendingRows()
 
     @property
     def last_ms(self) -> int | None:
-        """When the last of those under way arrives; None: none are."""
-        return self._waiting.last_ms
+        """Arrival time of the last pending event; None without pending events."""
+        return self._pending.last_ms
 
     def give(self, columns: Arrays, until_ms: int) -> Arrived:
-        """Give events that have happened; get those that arrive before a time, in the order they do."""
+        """Add events that happened, and return those that arrive before a time, in the order of arrival."""
         if self._at_once:
             return columns, columns["event_time_ms"]
         row, arrive_ms = self._arrivals(columns["event_time_ms"])
         later = arrive_ms >= until_ms
-        self._waiting.put(take_rows(columns, row[later]), arrive_ms[later])
+        self._pending.put(take_rows(columns, row[later]), arrive_ms[later])
         row, arrive_ms = row[~later], arrive_ms[~later]
-        parts = self._waiting.take(until_ms)
-        before_ms = [part_ms for _, part_ms in parts]
-        waited = len(columns["event_time_ms"]) + np.arange(sum(len(part_ms) for part_ms in before_ms))
-        arrive_ms = np.concatenate((arrive_ms, *before_ms))
+        parts = self._pending.take(until_ms)
+        earlier_ms = [part_ms for _, part_ms in parts]
+        earlier_rows = len(columns["event_time_ms"]) + np.arange(sum(len(part_ms) for part_ms in earlier_ms))
+        arrive_ms = np.concatenate((arrive_ms, *earlier_ms))
         order = np.argsort(arrive_ms, kind="stable")
         joined = join_rows([columns, *(part for part, _ in parts)])
-        return take_rows(joined, np.concatenate((row, waited))[order]), arrive_ms[order]
+        return take_rows(joined, np.concatenate((row, earlier_rows))[order]), arrive_ms[order]
 
     def rest(self) -> Arrived | None:
-        """All those under way, in the order they arrive; None: none are."""
-        parts = self._waiting.take(np.iinfo(np.int64).max)
+        """Return all pending events in the order of arrival; None without pending events."""
+        parts = self._pending.take(np.iinfo(np.int64).max)
         if not parts:
             return None
         arrive_ms = np.concatenate([part_ms for _, part_ms in parts])
@@ -65,7 +65,7 @@ class Arrival:
         return take_rows(join_rows([part for part, _ in parts]), order), arrive_ms[order]
 
     def _arrivals(self, time_ms: Int64s) -> tuple[npt.NDArray[np.int64], Int64s]:
-        """Which event arrives, and when: all of them, and some once more."""
+        """Return the rows that arrive and their times: all events, and some of them twice."""
         rng = chance_of(self._options.seed, self._purpose, self._chunks)
         self._chunks += 1
         again = np.flatnonzero(rng.random(len(time_ms)) < self._options.duplicates)

@@ -1,4 +1,4 @@
-"""The history: generated traffic in blocks, and the truth beside it. What is generated is `traffic`."""
+"""The history: the generated traffic in blocks, with the true probabilities. `traffic` generates it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from streamlearn.replay import HistoryBlock
 from .app import app
 from .arrival import Arrival
 from .options import Options, options_of
+from .pending_rows import Arrived
 from .traffic import Traffic
-from .waiting import Arrived
 from .world import Arrays
 
 __all__ = ["SyntheticHistory", "Truth", "bayes_log_loss", "history"]
@@ -25,7 +25,7 @@ _TRUTH = ("items.true_click", "items.true_long_view", "items.poisoned")
 
 
 def history(options: Mapping[str, str]) -> SyntheticHistory:
-    """Generated traffic; see `options.Options`.
+    """Return generated traffic; see `options.Options`.
 
     Raises:
         ConfigError: An option is unknown or wrong.
@@ -34,12 +34,12 @@ def history(options: Mapping[str, str]) -> SyntheticHistory:
 
 
 class Truth(NamedTuple):
-    """What no model is told; each array has one value an item shown, duplicates too, as `items.*` columns do.
+    """The truth, which models do not see. Like `items.*` columns, arrays have a value per shown item, with duplicates.
 
     Attributes:
-        click: float32. The probability of a click, had its labels not been poisoned.
-        long_view: float32. The probability of a long view, likewise.
-        poisoned: bool. Whether they were.
+        click: float32. The probability of a click without poison.
+        long_view: float32. The probability of a long view without poison.
+        poisoned: bool. Whether the labels are poisoned.
     """
 
     click: npt.NDArray[np.float32]
@@ -48,28 +48,28 @@ class Truth(NamedTuple):
 
 
 class SyntheticHistory:
-    """Traffic of a world whose truth is known, the same whenever and however it is cut into blocks."""
+    """Traffic with a known truth. It is always the same, however it is cut into blocks."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     @property
     def events_count(self) -> int:
-        """About how many events there are."""
+        """Approximate number of events."""
         return self._options.events
 
     @property
     def begin_ms(self) -> int:
-        """The event time at which it starts."""
+        """Event time of the start."""
         return self._options.start_ms
 
     def blocks(self, span_ms: int) -> Iterator[HistoryBlock]:
-        """All of it; every block spans at most `span_ms`, and at most one chunk of the traffic."""
+        """Yield all blocks. A block spans at most `span_ms`, and at most one chunk of the traffic."""
         for block, _ in self.blocks_with_truth(span_ms):
             yield block
 
     def blocks_with_truth(self, span_ms: int) -> Iterator[tuple[HistoryBlock, Truth]]:
-        """As `blocks`, each with the truth about its impressions."""
+        """Yield the blocks, each with the truth of its impressions."""
         impressions = Arrival(self._options, _IMPRESSIONS, in_order=True)
         actions = Arrival(self._options, _ACTIONS, in_order=False)
         begin_ms = end_ms = self.begin_ms
@@ -83,10 +83,10 @@ class SyntheticHistory:
             yield from self._cut(impressions.rest(), actions.rest(), (end_ms, max(last_ms) + 1), span_ms)
 
     def _cut(
-        self, shown: Arrived | None, done: Arrived | None, stretch: tuple[int, int], span_ms: int
+        self, shown: Arrived | None, done: Arrived | None, period: tuple[int, int], span_ms: int
     ) -> Iterator[tuple[HistoryBlock, Truth]]:
-        """Blocks of what arrives in a stretch of time; each ends at a multiple of the span or with it."""
-        begin_ms, end_ms = stretch
+        """Yield the blocks of a period of arrival. Each ends at a multiple of the span, or with the period."""
+        begin_ms, end_ms = period
         first = (begin_ms - self.begin_ms) // span_ms + 1
         inner = np.arange(self.begin_ms + first * span_ms, end_ms, span_ms)
         bounds = [begin_ms, *inner.tolist(), end_ms]
@@ -106,7 +106,7 @@ class SyntheticHistory:
 
 
 def bayes_log_loss(probability: npt.NDArray[np.floating]) -> float:
-    """The log loss of whoever knows the truth, on average: no model can do better."""
+    """Return the mean log loss of predictions that equal the truth, which is the optimum."""
     sure = np.clip(probability.astype(np.float64), 1e-12, 1 - 1e-12)
     return float(-(sure * np.log(sure) + (1 - sure) * np.log1p(-sure)).mean())
 
@@ -114,8 +114,8 @@ def bayes_log_loss(probability: npt.NDArray[np.floating]) -> float:
 def _bounds(arrived: Arrived | None, bounds: list[int]) -> list[int]:
     if arrived is None:
         return [0] * len(bounds)
-    places: list[int] = np.searchsorted(arrived[1], bounds).tolist()
-    return places
+    rows: list[int] = np.searchsorted(arrived[1], bounds).tolist()
+    return rows
 
 
 def _rows(arrived: Arrived | None, begin: int, end: int) -> Arrays:

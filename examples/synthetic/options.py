@@ -1,4 +1,4 @@
-"""The options of the generator: what `--option NAME=VALUE` may say."""
+"""The options of the generator, for `--option NAME=VALUE`."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ __all__ = ["Options", "options_of"]
 
 @dataclass(frozen=True)
 class Options:
-    """What is generated. Equal options give equal events.
+    """The options. Equal options generate equal events.
 
     Attributes:
-        seed: Of all chance.
-        events: About how many events; those that are under way when the last request is made still come.
-        users: How many users there are.
-        items: How many items there are at any moment; a new one takes the place of the oldest.
-        rate: Events a second of event time, about.
-        start_ms: The event time of the first request.
-        zipf: The exponent of the popularity of users and of items.
-        click_rate: The share of shown items that are clicked, about; 0.4 of clicks become long views.
-        new_items: New items an hour, as a share of all items.
-        drift_s: How long an item's appeal takes to rise, fall and come back.
-        late_share: The share of actions done after their label's window.
-        duplicates: The share of events that arrive twice.
-        disorder_ms: Events arrive up to this long after they happen, in another order.
-        stragglers: The share of events that arrive later still, after the watermark has passed them.
-        straggler_ms: By how much at most.
-        poison_from_s: Labels are poisoned from so long after the start; no poison when both are 0.
-        poison_to_s: Until then.
-        poison_kind: "flip" makes clicks of what would not be clicked, and the reverse; "random" tosses
-            a coin.
+        seed: Seed of all randomness.
+        events: Approximate number of events; pending events still arrive after the last request.
+        users: Number of users.
+        items: Number of items at any moment; a new one replaces the oldest.
+        rate: Approximate events per second of event time.
+        start_ms: Event time of the first request.
+        zipf: Exponent of the popularity of users and of items.
+        click_rate: Approximate share of shown items that are clicked; 0.4 of clicks become long views.
+        new_items: New items per hour, as a share of all items.
+        drift_s: Period in which an item's appeal rises, falls and returns.
+        late_share: Share of actions after their label's window.
+        duplicates: Share of events that arrive twice.
+        disorder_ms: Maximum delay of arrival, which also changes the order.
+        stragglers: Share of events that arrive after the watermark has passed them.
+        straggler_ms: Maximum additional delay of stragglers.
+        poison_from_s: Start of the poison, from the start of the history; no poison if both are 0.
+        poison_to_s: End of the poison.
+        poison_kind: "flip" inverts clicks; "random" replaces them with random ones.
     """
 
     seed: int = 1
@@ -80,10 +79,10 @@ _POISON = ("flip", "random")
 
 
 def options_of(given: Mapping[str, str]) -> Options:
-    """Options from their texts; `poison=FROM..TO` gives both ends, in seconds after the start.
+    """Parse options. `poison=FROM..TO` sets both ends, in seconds after the start.
 
     Raises:
-        ConfigError: An option is unknown, no number, or out of its bounds.
+        ConfigError: An option is unknown, not a number, or out of bounds.
     """
     values: dict[str, object] = {}
     kinds = {field.name: type(field.default) for field in fields(Options)}
@@ -91,19 +90,19 @@ def options_of(given: Mapping[str, str]) -> Options:
         if name == "poison":
             values["poison_from_s"], values["poison_to_s"] = _poison(text)
         elif name == "poison_kind":
-            values[name] = _one_of(name, text)
+            values[name] = _choice(name, text)
         elif name in _BOUNDS:
             values[name] = _number(name, text, kinds[name])
         else:
             raise _unknown(name)
-    return Options(**values)  # type: ignore[arg-type]  # each was just made of its field's type
+    return Options(**values)  # type: ignore[arg-type]  # each value has the type of its field
 
 
 def _unknown(name: str) -> ConfigError:
     known = [*_BOUNDS, "poison", "poison_kind"]
     close = difflib.get_close_matches(name, known, n=1)
     message = f"the history of synthetic has no option {name!r}"
-    return ConfigError(message, help=f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}")
+    return ConfigError(message, help=f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(known)}")
 
 
 def _number(name: str, text: str, kind: type) -> int | float:
@@ -120,7 +119,7 @@ def _number(name: str, text: str, kind: type) -> int | float:
     return number
 
 
-def _one_of(name: str, text: str) -> str:
+def _choice(name: str, text: str) -> str:
     if text not in _POISON:
         message = f"option {name} is {text!r}"
         raise ConfigError(message, help=f"{name} is one of {', '.join(_POISON)}")

@@ -1,4 +1,4 @@
-"""How fast the generator is: events a second, generated and encoded to framed records, on one core."""
+"""Speed of the generator: events per second, generated and encoded to framed records, on one core."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ __all__ = ["generator_events_per_s"]
 
 
 def generator_events_per_s(options: Mapping[str, str] | None = None, *, span_ms: int = 10_000) -> dict[str, float]:
-    """Generate a history, encode every event, and say how fast that went.
-
-    Args:
-        options: The history's options.
-        span_ms: The event time of a block.
+    """Generate a history in blocks of `span_ms`, encode every event, and measure the speed.
 
     Returns:
-        events, seconds, events_per_s, generated_events_per_s (without the encoding) and impression_bytes, the
-        size of an impression on average.
+        events, seconds, events_per_s, generated_events_per_s (without encoding) and impression_bytes, the mean size of
+        an impression.
     """
     encoder = EventEncoder(app, EventSettings())
     begun_s = time.perf_counter()

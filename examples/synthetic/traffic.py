@@ -1,6 +1,6 @@
-"""The traffic: chunk by chunk, the requests users make, what they are shown, and what they do.
+"""The traffic: requests of users, the shown items, and the users' actions, chunk by chunk.
 
-It knows nothing of topics, nor of how events arrive.
+It does not know topics, or how events arrive.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["ACTIONS", "Chunk", "Traffic"]
 
 ACTIONS = ("click", "long_view")
 PAGE_NAMES = ("feed", "follow", "search", "similar")
-# One item shown to 7 of 10 requests, two to 2, three to 1.
+# 7 of 10 requests show one item, 2 show two, and 1 shows three.
 ITEMS_SHARES = (0.7, 0.9)
 ITEMS_MEAN = 1.4
 CHUNK_REQUESTS = 16_384
 CHUNK_MS_MAX = 60_000
 HOUR_MS = 3_600_000
-# How soon people act: most within seconds, the others at any moment of the window.
+# Delays of actions: most are seconds, the others uniform in the window.
 SOON_SHARE, SOON_MS, LONG_VIEW_MS = 0.9, 8_000.0, 11_000.0
 _CHUNK = 100
 _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint16)
@@ -39,13 +39,13 @@ assert np.iinfo(np.int8).max >= CATEGORIES
 
 
 class Chunk(NamedTuple):
-    """All that is requested in a stretch of event time, and all that is done about it, then or later.
+    """The requests of a period of event time, and the actions on them, which may be later.
 
     Attributes:
-        begin_ms: Where the stretch begins.
-        end_ms: Where it ends.
-        impressions: Columns of impressions in the order of time, with `items.true_click` and
-            `items.true_long_view`, the true probabilities, and `items.poisoned` beside the application's.
+        begin_ms: Begin of the period.
+        end_ms: End of the period.
+        impressions: Columns of impressions in the order of time, also the true probabilities `items.true_click` and
+            `items.true_long_view`, and `items.poisoned`.
         actions: Columns of actions in the order of their impressions.
     """
 
@@ -56,11 +56,11 @@ class Chunk(NamedTuple):
 
 
 class Traffic:
-    """Requests and what follows.
+    """The generator of traffic.
 
     Args:
-        options: What is generated.
-        group: The label group whose window actions keep, or do not.
+        options: The options.
+        group: The label group, whose window determines the delays of actions.
     """
 
     def __init__(self, options: Options, group: LabelGroup) -> None:
@@ -74,7 +74,7 @@ class Traffic:
         self._chunk_ms = max(1, min(CHUNK_MS_MAX, round(CHUNK_REQUESTS / self._requests_per_ms)))
 
     def chunks(self) -> Iterator[Chunk]:
-        """All of the traffic; for one time only."""
+        """Yield all chunks; call it only once."""
         number, made = 0, 0
         while made < self._requests:
             upto = min(self._requests, int((number + 1) * self._chunk_ms * self._requests_per_ms))
@@ -103,20 +103,20 @@ class Traffic:
             **self._item_columns(shown),
         }
         actions = self._actions(rng, shown, impressions)
-        # Which request each action is of becomes its request id.
+        # Replace the row of each action's request with the request id.
         of_request = row[actions.pop("row")]
         actions["request_id"] = request_id[of_request].reshape(-1)
         actions["request_id$"] = _every(request_id.shape[1], len(of_request))
         return Chunk(begin_ms, begin_ms + self._chunk_ms, impressions, actions)
 
     def _shown_items(self, rng: np.random.Generator, requests: int) -> tuple[npt.NDArray[np.int32], Int64s, Int64s]:
-        """Where each request's items begin, their places in the catalogue, and their positions."""
+        """Return the offsets of requests' items, the items' places in the catalogue, and their positions."""
         counts = 1 + np.searchsorted(ITEMS_SHARES, rng.random(requests), side="right")
         items_at = np.zeros(requests + 1, np.int32)
         np.cumsum(counts, out=items_at[1:])
         place = self._world.draw_places(rng, int(items_at[-1]))
         position = np.arange(len(place)) - np.repeat(items_at[:-1], counts)
-        # No item twice in a request: a repeated one gives way to its neighbours.
+        # A request shows no item twice: replace repeated items with neighbours in the catalogue.
         for at in (1, 2):
             of = np.flatnonzero(position == at)
             for _ in range(at):
@@ -173,7 +173,7 @@ class Traffic:
         return (time_ms >= begin_ms) & (time_ms < end_ms)
 
     def _actions(self, rng: np.random.Generator, shown: Shown, impressions: Arrays) -> Arrays:
-        """What is done, with `row`: the shown item each action is of."""
+        """Return the actions, with `row`, the row of the shown item."""
         click, long_view = impressions["items.true_click"], impressions["items.true_long_view"]
         poisoned = impressions["items.poisoned"]
         wrong = 1 - click if self._options.poison_kind == "flip" else np.float32(0.5)
@@ -204,10 +204,10 @@ class Traffic:
         }
 
     def _delays_ms(self, rng: np.random.Generator, clicks: int) -> tuple[Int64s, Int64s]:
-        """How long after the impression a click comes, and a long view of the same item."""
+        """Return the delays of clicks, and of long views of the same items, after the impression."""
         soon = rng.random(clicks) < SOON_SHARE
         delay_ms = np.where(soon, rng.exponential(SOON_MS, clicks), rng.random(clicks) * self._window_ms)
-        # Within the window, unless it is late; then anywhere in the next.
+        # Delays are within the window. Late ones are within the next window.
         late = rng.random(clicks) < self._options.late_share
         low, high = np.where(late, self._window_ms + 1, 0), self._window_ms * np.where(late, 2, 1)
         late_ms = self._window_ms * (1 + rng.random(clicks))
@@ -218,16 +218,16 @@ class Traffic:
 
 
 def _sigmoid(logit: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    one = np.float32(1)
-    return one / (one + np.exp(-logit))
+    unit = np.float32(1)
+    return unit / (unit + np.exp(-logit))
 
 
 def _every(width: int, rows: int) -> npt.NDArray[np.int32]:
-    """Offsets of rows that have as many values each."""
+    """Return the offsets of rows with `width` values each."""
     return np.arange(rows + 1, dtype=np.int32) * np.int32(width)
 
 
 def _request_ids(numbers: Int64s, seed: int) -> npt.NDArray[np.uint8]:
-    """uint8[n, 16]: sixteen hex digits a request, no two alike."""
+    """Return uint8[n, 16]: 16 hex digits per request, all different."""
     big_endian = mix(numbers, seed).astype(">u8").view(np.uint8)
     return _HEX[big_endian].view(np.uint8).reshape(len(numbers), 16)

@@ -1,6 +1,6 @@
-"""The world: users and items as they are, and the true probability that one clicks on the other.
+"""The world: users, items, and the true probability that a user clicks on an item.
 
-It knows nothing of events. Memory is proportional to users and items, whatever the number of events.
+It does not know events. Memory is proportional to users and items, not to events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COHORTS, CATEGORIES, DEVICES, LENGTHS, PAGES, TASTES, RECENT = 16, 32, 6, 8, 4, 
 COUNTRIES = ("BR", "CN", "DE", "EG", "ES", "FR", "GB", "ID", "IN", "JP", "MX", "NG", "NO", "US", "VN", "ZA")
 DAY_MS = 86_400_000
 LONG_SHARE = 0.4
-# How much each part of the truth weighs, as the standard deviation of its logit.
+# Standard deviation of each term of the true logit.
 USER, ITEM, DRIFT, CROSS, TASTE, RECENCY, DEVICE, POSITION = 0.5, 0.6, 0.6, 0.9, 0.6, 3.0, 0.4, 0.25
 _USERS, _ITEMS, _TABLES, _PLACES, _NEW, _TRIAL = range(6)
 
@@ -29,14 +29,14 @@ Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
 class Shown(NamedTuple):
-    """Items shown to users; each array has one value an item shown.
+    """Items shown to users; each array has a value per shown item.
 
     Attributes:
-        user: To whom.
-        place: Which item, by its place in the catalogue.
-        position: At which position of the request.
-        matches: How many of the user's recent clicks are of the item's category.
-        time_ms: When.
+        user: The user.
+        place: The item's place in the catalogue.
+        position: The position in the request.
+        matches: Number of the user's recent clicks in the item's category.
+        time_ms: Event time.
     """
 
     user: Int64s
@@ -49,12 +49,12 @@ class Shown(NamedTuple):
 class World:
     """Users, items and truth.
 
-    The catalogue is a ring of `items` places: the item with id n stands at place n % items until item
-    n + items takes it over, and its popularity with it.
+    The catalogue is a ring of `items` places: the item with id n is at place n % items until item n + items replaces it
+    and inherits its popularity.
 
     Attributes:
-        users: By name, one row a user.
-        items: By name, one row a place.
+        users: Columns by name, a row per user.
+        items: Columns by name, a row per place.
     """
 
     def __init__(self, options: Options) -> None:
@@ -76,15 +76,15 @@ class World:
         self._set_biases()
 
     def draw_places(self, rng: np.random.Generator, draws: int) -> Int64s:
-        """Places of items, popular ones more often."""
+        """Draw places of items, popular ones more often."""
         return self._place_of_rank[zipf_ranks(rng, draws, self._options.items, self._options.zipf)]
 
     def draw_users(self, rng: np.random.Generator, draws: int) -> Int64s:
-        """Users, active ones more often; the most active is number 0."""
+        """Draw users, active ones more often; user 0 is the most active."""
         return zipf_ranks(rng, draws, self._options.users, self._options.zipf)
 
     def renew(self, time_ms: int) -> None:
-        """Let in the items that have come until then."""
+        """Add the new items up to a time."""
         items = self._options.items
         hours = (time_ms - self._begin_ms) / 3_600_000
         upto = items + int(hours * self._options.new_items * items)
@@ -97,11 +97,11 @@ class World:
         self._next_id = upto
 
     def click_logit(self, shown: Shown) -> Float32s:
-        """The true logit of a click."""
+        """Return the true logit of a click."""
         return self._appeal(shown) + np.float32(self._bias)
 
     def long_logit(self, shown: Shown) -> Float32s:
-        """The true logit of a long view, given a click."""
+        """Return the true logit of a long view, given a click."""
         items, place = self.items, shown.place
         logit = self._long[items["category"][place], items["length_band"][place]]
         patience: Float32s = self.users["patience"][shown.user]

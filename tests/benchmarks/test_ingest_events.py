@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.result import Result
-from benchmarks.streams.ingest_events import Written, create_topics, history_of, write_events
+from benchmarks.streams.ingest_events import EventCounts, create_topics, history_of, write_events
 from benchmarks.streams.ingest_place import APP
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.events import EventDecoder
@@ -56,4 +56,4 @@ def test_a_figure_that_could_not_be_measured_is_in_the_json_and_no_figure() -> N
     said = json.loads(result.line())
     assert said["not measured"] == {"flink_events_per_s": "no Java"}
     assert "flink_events_per_s" not in said["figures"]
-    assert Written(20, 1, 30, 5_000, 1.0).events == 21
+    assert EventCounts(20, 1, 30, 5_000, 1.0).events == 21

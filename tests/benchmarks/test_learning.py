@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.peers.answer import Order, Wrong
-from benchmarks.peers.learning import HISTORY_PADDED, REQUESTS_PADDED, WARM_STEPS, WINDOWS, learn, padded
+from benchmarks.peers.training_trial import HISTORY_PADDED, REQUESTS_PADDED, WARM_STEPS, WINDOWS, learn, padded
 from benchmarks.trainer_samples import STEP_SAMPLES, StepSamples, Workload
 
 __all__: list[str] = []
@@ -118,8 +118,8 @@ def test_who_learns_has_figures(make: type[_Learner], filled: bool) -> None:
         (_Idle, "nothing was learned"),
         (_Exploding, "was not finite"),
         (_Seeing, "the labels were seen"),
-        (_Forgetful, r"20000 ids should be stored and 19999 are"),
-        (_Short, "2 steps were fed and 1 came"),
+        (_Forgetful, r"19999 ids are stored, expected 20000"),
+        (_Short, "1 of 2 steps arrived"),
     ],
 )
 def test_who_does_not_learn_or_cheats_has_none(make: type[_Learner], match: str) -> None:
@@ -128,7 +128,7 @@ def test_who_does_not_learn_or_cheats_has_none(make: type[_Learner], match: str)
 
 
 def test_who_grows_is_asked_for_the_ids_it_met() -> None:
-    with pytest.raises(Wrong, match="ids should be stored and"):
+    with pytest.raises(Wrong, match="ids are stored, expected"):
         learn(_Forgetful, _ORDER, "grow", filled=False)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.learning import Losses, learned, plain
+from benchmarks.learning_loss import Losses, learned, plain
 from benchmarks.learning_samples import truths
 from examples.synthetic.history import SyntheticHistory
 from examples.synthetic.options import options_of

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.loop import TARGETS, missed
-from benchmarks.loops.loop_answers import Answered
+from benchmarks.loops.loop_answers import VersionChange
 from benchmarks.loops.loop_fresh import figures_of
-from benchmarks.loops.loop_rates import Held, Search, sustained
+from benchmarks.loops.loop_rates import RateMeasurement, Search, sustained
 from benchmarks.loops.loop_rows import Learned, LoopRows, known_ms
 
 __all__: list[str] = []
@@ -23,7 +23,7 @@ def test_a_row_is_served_by_the_first_answer_of_a_version_that_passed_its_messag
     rows = _rows([0, 0, 1, 1], [0, 5, 0, 3], [100, 100, 100, 100])
     versions = [Learned(1, (0, 0), 150), Learned(2, (1, 0), 200), Learned(3, (6, 1), 300), Learned(4, (6, 4), 400)]
     # Version 3 is never answered with: its rows are met in version 4.
-    answered = [Answered(160.0, 1), Answered(260.0, 2), Answered(460.0, 4)]
+    answered = [VersionChange(160.0, 1), VersionChange(260.0, 2), VersionChange(460.0, 4)]
     written, served = known_ms(rows, versions, answered)
     assert written.tolist() == [200, 300, 300, 400]
     assert served.tolist() == [260, 460, 460, 460]
@@ -32,14 +32,14 @@ def test_a_row_is_served_by_the_first_answer_of_a_version_that_passed_its_messag
 def test_a_version_that_was_gone_back_to_serves_no_row_anew_and_the_next_one_does() -> None:
     rows = _rows([0, 0, 0], [0, 1, 2], [10, 10, 10])
     versions = [Learned(1, (1,), 20), Learned(2, (2,), 30), Learned(3, (3,), 40)]
-    answered = [Answered(25.0, 1), Answered(35.0, 2), Answered(37.0, 1), Answered(45.0, 3)]
+    answered = [VersionChange(25.0, 1), VersionChange(35.0, 2), VersionChange(37.0, 1), VersionChange(45.0, 3)]
     assert known_ms(rows, versions, answered)[1].tolist() == [25, 35, 45]
 
 
 def test_rows_that_nothing_learned_are_never_served() -> None:
     rows = _rows([0, 1], [7, 0], [10, 10])
     versions = [Learned(1, (7, 1), 20)]
-    written, served = known_ms(rows, versions, [Answered(25.0, 1)])
+    written, served = known_ms(rows, versions, [VersionChange(25.0, 1)])
     np.testing.assert_array_equal(written, [np.nan, 20.0])
     np.testing.assert_array_equal(served, [np.nan, 25.0])
     assert np.isnan(known_ms(rows, versions, [])[1]).all()
@@ -72,8 +72,8 @@ def test_a_target_that_is_not_reached_is_said_and_one_without_a_figure_is_not() 
     assert f"{most:g}" in said
 
 
-def _held(rate: float, learned_per_s: float, delays_s: list[float]) -> Held:
-    return Held(rate, learned_per_s, delays_s, 20.0)
+def _held(rate: float, learned_per_s: float, delays_s: list[float]) -> RateMeasurement:
+    return RateMeasurement(rate, learned_per_s, delays_s, 20.0)
 
 
 def test_a_rate_holds_where_nearly_all_is_learned_and_what_is_behind_does_not_grow() -> None:
@@ -89,7 +89,7 @@ def test_a_rate_holds_where_nearly_all_is_learned_and_what_is_behind_does_not_gr
 def test_the_highest_rate_that_holds_is_found_within_a_fine_step(capacity: float) -> None:
     search, tried = Search(1_000.0, most=20_000.0), list[float]()
 
-    def held(rate: float) -> Held:
+    def held(rate: float) -> RateMeasurement:
         tried.append(rate)
         return _held(rate, min(rate, capacity), [1.0] * 20)
 

@@ -53,8 +53,8 @@ def test_a_peer_sees_no_packages_of_ours_and_no_accelerator(monkeypatch: pytest.
 
 
 def test_a_peer_that_fails_is_named_with_the_end_of_its_stderr() -> None:
-    with pytest.raises(ServiceError, match=r"peer fake ended with status 1(.|\n)*3 rows are not what was inserted"):
-        _ask("print(json.dumps({'a': 1.0}), flush=True); sys.exit('3 rows are not what was inserted')")
+    with pytest.raises(ServiceError, match=r"peer fake ended with status 1(.|\n)*3 rows differ from the inserted ones"):
+        _ask("print(json.dumps({'a': 1.0}), flush=True); sys.exit('3 rows differ from the inserted ones')")
 
 
 def test_a_peer_that_is_killed_is_named() -> None:
@@ -85,12 +85,12 @@ def test_rubbish_is_no_answer(printed: str) -> None:
     [
         (100_000, 1, ["rowwise"], "does not measure rowwise"),
         (100_000, 1, [], "does not measure nothing"),
-        (100_001, 1, ["fill"], "not whole batches"),
-        (0, 1, ["fill"], "not whole batches"),
-        (100_000, 0, ["fill"], "0 cores were asked for"),
-        (100_000, 4_096, ["fill"], "4096 cores were asked for"),
-        (100_000, 2, ["fill", "latency"], "latency was asked for together with 1 other"),
-        (100_000, 1, ["latency"], "1 cores were asked for, and this needs 2"),
+        (100_001, 1, ["fill"], "not a multiple of a batch"),
+        (0, 1, ["fill"], "not a multiple of a batch"),
+        (100_000, 0, ["fill"], "0 cores are requested"),
+        (100_000, 4_096, ["fill"], "4096 cores are requested"),
+        (100_000, 2, ["fill", "latency"], "latency is requested together with 1 other"),
+        (100_000, 1, ["latency"], "1 cores are requested, outside of 2"),
     ],
 )
 def test_what_no_peer_can_do_is_refused_before_anything_is_built(
@@ -112,7 +112,7 @@ def test_a_peer_whose_environment_cannot_be_built_is_named_and_left_out(
     there.mkdir()
     notes: list[str] = []
     assert ready_peers(["tfra", "torch_static"], notes.append) == ["torch_static"]
-    assert any("peer tfra cannot be had, so there are no ratios to it: no uv" in note for note in notes)
+    assert any("peer tfra is not available, so its ratios are missing: no uv" in note for note in notes)
 
 
 @pytest.mark.parametrize("name", sorted({*(peer.environment.name for peer in PEERS.values()), "mosec", "triton"}))

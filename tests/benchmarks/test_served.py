@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks.nodes.serving_workload import Workload
-from benchmarks.peers.served import Served
+from benchmarks.peers.served_model import ServedModel
 from streamlearn.features import FeatureSpec, Slot
+from streamlearn.load.requests import Asked
 from streamlearn.models import Din, PackedSide, export_graphs, load_graphs
-from streamlearn.serving.load.requests import Asked
 
 DIM, LENGTH, VALUES = 3, 4, 7
 FEATURES = FeatureSpec(
@@ -81,7 +81,7 @@ def _alone(
 
 def test_merged_requests_score_as_each_does_alone(workload: Workload, tmp_path: Path) -> None:
     workload.write(tmp_path)
-    served = Served(tmp_path, users=(1, 2), candidates=(4,))
+    served = ServedModel(tmp_path, users=(1, 2), candidates=(4,))
     # Two at a time at most, and the last one in three calls: all of merging and splitting is in this.
     found = served.score(workload.requests)
     assert [len(one) for one in found] == list(COUNTS)

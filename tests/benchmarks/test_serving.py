@@ -11,15 +11,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.nodes.serving_life import Beside
+from benchmarks.nodes.serving_life import InterleavedLoad
 from benchmarks.nodes.serving_load import P99_MS_MAX, Contender, answers_per_s_of, overload, peaks
 from benchmarks.nodes.serving_model import ServingModel
 from benchmarks.nodes.serving_parts import Parts, Sizes
 from benchmarks.result import Result
 from streamlearn.errors import ServiceError
 from streamlearn.features import keys_of
+from streamlearn.load.load_run import Load, LoadFound, LoadPlan
 from streamlearn.models.description import Description, GraphNote, TensorNote, write_description
-from streamlearn.serving.load.load_run import Load, LoadFound, LoadPlan
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.versions import Chain, load, open_store
 
@@ -49,7 +49,7 @@ def _tables(model: ServingModel, version: int) -> Any:
 
 def test_every_value_that_is_asked_for_has_the_row_that_peers_are_given(model: ServingModel) -> None:
     assert model.write(0) == 1
-    table, asked = _tables(model, 1), model.asked(50)
+    table, asked = _tables(model, 1), model.requests(50)
     for slot in model.folder.app.features.slots:
         values = (asked.user if slot.side == "user" else asked.item)[slot.name]
         found = table.lookup(keys_of(slot, values))
@@ -137,7 +137,7 @@ def test_what_a_node_does_beside_something_is_held_against_a_quiet_turn_next_to_
         refused = {} if plan.seconds == 4 else {"UNAVAILABLE": 1}
         return LoadFound(plan, 1, 9, 8, 8, 0, 1, refused, {}, {"p99": next(p99)}, {}, 0, (), 0.0)
 
-    beside, worked = Beside(cast("Load", SimpleNamespace(run=run)), plan.amount, plan.seconds), list[int]()
+    beside, worked = InterleavedLoad(cast("Load", SimpleNamespace(run=run)), plan.amount, plan.seconds), list[int]()
     for at in range(3):
         beside.turn(lambda at=at: worked.append(at))  # type: ignore[misc]
     assert worked == [0, 1, 2]

@@ -13,8 +13,8 @@ from benchmarks.nodes.serving_peers import SERVING_PEERS, PeerServer, best_delay
 from benchmarks.nodes.serving_workload import Workload
 from streamlearn.errors import ServiceError
 from streamlearn.features import FeatureSpec, Slot
-from streamlearn.serving.load.load_run import LoadPlan
-from streamlearn.serving.load.requests import Asked
+from streamlearn.load.load_run import LoadPlan
+from streamlearn.load.requests import Asked
 from tools.services.cache import Cache
 
 __all__: list[str] = []
@@ -124,7 +124,7 @@ def test_peers_whose_environments_cannot_be_built_are_named_and_left_out(
     (tmp_path / SERVING_PEERS["triton"]().environment.entry).mkdir()
     notes: list[str] = []
     assert ready_servers(["mosec", "triton"], notes.append) == ["triton"]
-    assert any("peer mosec cannot be had, so there are no ratios to it: no uv" in note for note in notes)
+    assert any("peer mosec is not available, so its ratios are missing: no uv" in note for note in notes)
 
 
 def test_triton_is_told_to_merge_requests_of_any_length(tmp_path: Path) -> None:

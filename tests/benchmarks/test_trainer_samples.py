@@ -110,5 +110,5 @@ def test_ids_say_what_the_label_is_like() -> None:
 
 @pytest.mark.parametrize("keys_count", [0, -20, 19, 1_001])
 def test_a_count_that_slots_cannot_share_is_refused(keys_count: int) -> None:
-    with pytest.raises(ValueError, match=f"{keys_count} ids are not the same many"):
+    with pytest.raises(ValueError, match=f"{keys_count} ids cannot be divided evenly"):
         Workload(keys_count, 1)

@@ -13,9 +13,9 @@ import pytest
 
 from examples.synthetic.history import SyntheticHistory, Truth, bayes_log_loss
 from examples.synthetic.options import options_of
+from examples.synthetic.pending_rows import PendingRows
 from examples.synthetic.recent import Clicks, Recent
 from examples.synthetic.speed import generator_events_per_s
-from examples.synthetic.waiting import Waiting
 from examples.synthetic.world import RECENT, Shown, World
 from streamlearn.apps import load_app
 from streamlearn.errors import ConfigError
@@ -318,7 +318,7 @@ def test_memory_does_not_grow_with_events() -> None:
 
 
 def test_what_waits_is_let_go_once_in_order_and_kept_in_few_runs() -> None:
-    rng, waiting = np.random.default_rng(8), Waiting()
+    rng, waiting = np.random.default_rng(8), PendingRows()
     under_way: list[tuple[int, int]] = []
     number = 0
     for now_ms in range(0, 60_000, 100):

@@ -1,4 +1,4 @@
-"""Chaos: a short run by a seed, and invariants that are broken by what breaks them."""
+"""Chaos test: a short run with a seed, and the violations that broken invariants report."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from streamlearn.topics import TopicSettings, create_topic
 from streamlearn.trainer.intake.extract import rows_of
 from streamlearn.versions import Known, Pointer, VersionRef
 from tests.trainer.stream import learnable_folder, messages_of
+from tools.chaos.answer_log import AnswerLog, check_equal
 from tools.chaos.faults import QUICK, faults_of
-from tools.chaos.ground import Ground
-from tools.chaos.heard import Heard, differ
-from tools.chaos.invariants import learned, misnamed
+from tools.chaos.invariants import sample_violations, wrong_labels
 from tools.chaos.plan import planned
-from tools.chaos.run import Wanted, run
-from tools.chaos.settled import Settled, counted, ends_of_rows, mark_of
+from tools.chaos.run import ChaosOptions, run
+from tools.chaos.settled_labels import SettledLabels, ends_of_rows, row_id, settled_of
+from tools.chaos.target import Target
 from tools.demo import Board
 from tools.services import Kafka, KafkaCluster, Redis
 
-# So many seconds at most: it is over after so many faults.
+# The run ends after this time, or earlier after this number of faults.
 _SEED, _SECONDS, _FAULTS = 7, 200.0, 2
 
 
 def test_a_short_run_leaves_nothing_violated(tmp_path: Path) -> None:
-    said: list[str] = []
-    wanted = Wanted(_SECONDS, _SEED, whole_s_max=120.0, is_quick=True, faults_max=_FAULTS)
-    outcome = run(wanted, tmp_path, {}, (), said.append)
-    assert outcome.violations == [], said
-    assert sum(map(len, outcome.took_s.values())) == _FAULTS, said
+    lines: list[str] = []
+    options = ChaosOptions(_SECONDS, _SEED, recovery_s_max=120.0, is_quick=True, faults_max=_FAULTS)
+    outcome = run(options, tmp_path, {}, (), lines.append)
+    assert outcome.violations == [], lines
+    assert sum(map(len, outcome.recovery_s.values())) == _FAULTS, lines
     assert outcome.rows > 1_000
     assert sum(outcome.compared) > 10
 
 
-def test_a_seed_says_which_faults_come_and_all_of_them_do() -> None:
+def test_a_seed_determines_the_order_of_all_faults() -> None:
     names = ["a", "b", "c", "d"]
     once, again = (list(islice(planned(3, names), 12)) for _ in range(2))
     assert once == again != list(islice(planned(4, names), 12))
@@ -54,24 +54,24 @@ def test_a_seed_says_which_faults_come_and_all_of_them_do() -> None:
 
 
 def test_quick_faults_are_among_all() -> None:
-    class Stands:
+    class FakeTarget:
         services: dict[str, Any] = {"kafka": None}  # noqa: RUF012
 
-    found = faults_of(cast("Ground", Stands()), 60.0)
-    assert set(QUICK) <= set(found)
-    assert "stop kafka for 60 s" in found
+    faults = faults_of(cast("Target", FakeTarget()), 60.0)
+    assert set(QUICK) <= set(faults)
+    assert "stop kafka for 60 s" in faults
 
 
 def test_three_brokers_are_killed_and_badly_led_and_redis_forgets(tmp_path: Path) -> None:
-    class Stands:
+    class FakeTarget:
         services: dict[str, Any] = {  # noqa: RUF012
             "kafka": KafkaCluster({node: cast("Kafka", None) for node in (1, 2, 3)}),
             "redis": Redis(tmp_path, (1,), Path("redis-server")),
         }
 
-    found = faults_of(cast("Ground", Stands()), 60.0)
+    faults = faults_of(cast("Target", FakeTarget()), 60.0)
     more = {"kill broker 1", "kill broker 2", "kill broker 3", "a broker that is not in sync leads the samples"}
-    assert more | {"flush redis"} <= set(found)
+    assert more | {"flush redis"} <= set(faults)
 
 
 def test_messages_without_rows_at_the_end_need_no_version(tmp_path: Path) -> None:
@@ -86,23 +86,23 @@ def test_messages_without_rows_at_the_end_need_no_version(tmp_path: Path) -> Non
 
 _LABELS = ("click", "purchase")
 _METRICS = {"labels_learned": 6.0, "labels_corrected": 1.0}
-_MARKS = tuple(mark_of("q", item) for item in range(3))
+_ROW_IDS = tuple(row_id("q", item) for item in range(3))
 _VALUES = ((1, 0), (0, 0), (0, 0))
 
 
 def _settled(
-    rows: Sequence[int] = _MARKS, values: Sequence[Sequence[int]] = _VALUES, strange: tuple[str, ...] = ()
-) -> Settled:
-    return Settled(np.array(rows, np.int64), np.array(values, np.int8), 1, strange)
+    rows: Sequence[int] = _ROW_IDS, values: Sequence[Sequence[int]] = _VALUES, unknown: tuple[str, ...] = ()
+) -> SettledLabels:
+    return SettledLabels(np.array(rows, np.int64), np.array(values, np.int8), 1, unknown)
 
 
 @pytest.mark.parametrize(
     ("settled", "metrics", "says"),
     [
         (_settled(), {}, []),
-        (_settled(rows=_MARKS[::-1], values=_VALUES[::-1]), {}, []),
+        (_settled(rows=_ROW_IDS[::-1], values=_VALUES[::-1]), {}, []),
         (
-            _settled(rows=(_MARKS[0], _MARKS[1], _MARKS[1])),  # one is dropped, another doubled: as many as there are
+            _settled(rows=(_ROW_IDS[0], _ROW_IDS[1], _ROW_IDS[1])),  # as many as there are
             {},
             [
                 "1 rows were shown, and are in no sample: item 2 of request q",
@@ -110,79 +110,83 @@ def _settled(
             ],
         ),
         (
-            _settled(rows=(*_MARKS[:2], mark_of("r", 2))),
+            _settled(rows=(*_ROW_IDS[:2], row_id("r", 2))),
             {},
             [
                 "1 rows were shown, and are in no sample: item 2 of request q",
-                "1 rows of samples are of nothing that was shown: one that was not shown",
+                "1 rows of samples were never shown: one that was not shown",
             ],
         ),
-        (_settled(strange=("item 4",)), {}, ["1 rows of samples are of nothing that was shown: item 4"]),
+        (_settled(unknown=("item 4",)), {}, ["1 rows of samples were never shown: item 4"]),
         (
-            _settled(values=((0, 0), (1, 0), (0, 0))),  # as many positives, of other rows
+            _settled(values=((0, 0), (1, 0), (0, 0))),  # the number of positives is right, the rows are wrong
             {},
             [
-                "1 rows have a click that nobody learned of: item 0 of request q",
-                "1 rows have a click that nobody did: item 1 of request q",
+                "1 rows lack a click that happened: item 0 of request q",
+                "1 rows have a click that did not happen: item 1 of request q",
             ],
         ),
         (
             _settled(values=((1, 0), (0, -1), (0, 0))),
             {"labels_learned": 5.0},
-            ["1 rows have no purchase that is settled: item 1 of request q"],
+            ["1 rows have an unsettled purchase: item 1 of request q"],
         ),
         (_settled(), {"labels_learned": 7.0}, ["6 labels are settled, and 7 were learned"]),
-        (_settled(), {"labels_corrected": 2.0}, ["1 labels are to be corrected, and 2 were"]),
+        (_settled(), {"labels_corrected": 2.0}, ["1 labels need a correction, and 2 were corrected"]),
     ],
 )
-def test_what_was_lost_or_learned_twice_is_named(settled: Settled, metrics: dict[str, float], says: list[str]) -> None:
+def test_lost_and_doubled_rows_are_named(settled: SettledLabels, metrics: dict[str, float], says: list[str]) -> None:
     board = Board(small_app())
     none = np.zeros((3, 2), np.float32)
     three = np.arange(3)
     board.shown([("q", at) for at in range(3)], three, three, none, none[:, None])
     board.did({"request_id": np.array(["q"]), "item_id": np.array([0]), "action": np.array(["click"])})
-    assert list(learned(board, _LABELS, settled, _METRICS | metrics)) == says
+    assert list(sample_violations(board, _LABELS, settled, _METRICS | metrics)) == says
 
 
 def test_labels_count_once_and_corrections_by_their_order() -> None:
     batch = small_batch(small_app(), 3, 5, seed=1)
     settled = _valued(batch, 1, 0)
     shown = _shown_at(batch)
-    one = counted([settled], shown, 2)
-    assert (sorted(one.rows.tolist()), one.labels, one.corrected) == (sorted(shown.values()), 10, 0)
+    once = settled_of([settled], shown, 2)
+    assert (sorted(once.rows.tolist()), once.labels, once.corrected) == (
+        sorted(shown.values()),
+        10,
+        0,
+    )
     positive = _valued(batch, 1, 1)
-    assert counted([settled, settled], shown, 2).labels == 10
-    corrected = counted([settled, positive, settled, positive], shown, 2)
-    assert (corrected.rows.tolist(), corrected.labels, corrected.corrected) == (one.rows.tolist(), 10, 10)
+    assert settled_of([settled, settled], shown, 2).labels == 10
+    corrected = settled_of([settled, positive, settled, positive], shown, 2)
+    assert (corrected.rows.tolist(), corrected.labels, corrected.corrected) == (once.rows.tolist(), 10, 10)
     assert corrected.values.all()
-    assert counted([positive, settled], shown, 2).corrected == 0
-    assert counted([_valued(batch, 0, 0)], shown, 2).labels == 0
+    assert settled_of([positive, settled], shown, 2).corrected == 0
+    assert settled_of([_valued(batch, 0, 0)], shown, 2).labels == 0
 
 
-def test_a_row_of_no_impression_is_strange_and_nothing_is_nothing() -> None:
+def test_a_row_without_an_impression_is_unknown_and_no_batches_settle_nothing() -> None:
     batch = _valued(small_batch(small_app(), 3, 5, seed=1), 1, 0)
     shown = _shown_at(batch)
     (partition, offset, item), _ = shown.popitem()
-    found = counted([batch], shown, 2)
-    assert found.strange == (f"item {item} of partition {partition} offset {offset}",)
-    assert len(found.rows) == 4
-    assert counted([], shown, 2).values.shape == (0, 2)
+    settled = settled_of([batch], shown, 2)
+    assert settled.unknown == (f"item {item} of partition {partition} offset {offset}",)
+    assert len(settled.rows) == 4
+    assert settled_of([], shown, 2).values.shape == (0, 2)
 
 
 def _shown_at(batch: SampleBatch) -> dict[tuple[int, int, int], int]:
-    """A mark for every row of it."""
+    """Return a row id for each row of the batch."""
     at = batch.request_index
     partitions, offsets = batch.requests.partition[at].tolist(), batch.requests.offset[at].tolist()
-    places = zip(partitions, offsets, range(len(batch)), strict=True)
-    return {place: mark for mark, place in enumerate(places)}
+    identities = zip(partitions, offsets, range(len(batch)), strict=True)
+    return {identity: number for number, identity in enumerate(identities)}
 
 
 def _valued(batch: SampleBatch, settles: int, value: int) -> SampleBatch:
-    """The batch with all labels settled or not, and of one value."""
+    """Return the batch with all labels settled or not, and with one value."""
     rows = np.arange(len(batch), dtype=np.int32)
     labels = tuple(
-        replace(one, settles=np.full(len(batch), settles, np.uint8), value=np.full(len(batch), value, np.uint8))
-        for one in batch.labels
+        replace(label, settles=np.full(len(batch), settles, np.uint8), value=np.full(len(batch), value, np.uint8))
+        for label in batch.labels
     )
     return replace(batch, labels=labels, item_index=rows)
 
@@ -191,50 +195,50 @@ def test_answers_of_another_version_or_with_other_scores_differ() -> None:
     def answer(version: str, score: float) -> InferAnswer:
         return InferAnswer("m", version, {"click": numbers_tensor("click", np.array([score], np.float32))})
 
-    differ(answer("3", 0.5), answer("3", 0.500001), "a")
+    check_equal(answer("3", 0.5), answer("3", 0.500001), "a")
     for other in (answer("4", 0.5), answer("3", 0.5001), answer("3", float("nan"))):
-        with pytest.raises(ServiceError, match="where version 3 said"):
-            differ(answer("3", 0.5), other, "a")
+        with pytest.raises(ServiceError, match="where version 3 gave"):
+            check_equal(answer("3", 0.5), other, "a")
 
 
 def test_labels_of_another_name_or_order_are_named() -> None:
     labels = ["click", "like"]
-    assert not list(misnamed(3, labels, labels, [labels, ["click", "click:logit", "like"]]))
-    (said,) = misnamed(3, labels, ["like", "click"], [])
-    assert "was written with the labels ['like', 'click']" in said
+    assert not list(wrong_labels(3, labels, labels, [labels, ["click", "click:logit", "like"]]))
+    (violation,) = wrong_labels(3, labels, ["like", "click"], [])
+    assert "was written with the labels ['like', 'click']" in violation
     for answered in (["like", "click"], ["click"]):
-        (said,) = misnamed(3, labels, labels, [answered])
-        assert f"version 3 answered with {answered}" in said
+        (violation,) = wrong_labels(3, labels, labels, [answered])
+        assert f"version 3 answered with {answered}" in violation
 
 
 def test_a_few_answers_of_each_version_are_kept() -> None:
-    heard = Heard()
+    log = AnswerLog()
     for at in range(1_000):
-        heard(b"asked", InferAnswer("m", str(1 + at // 500), {}))
-    assert heard.versions == [1, 2]
-    assert 5 < len(heard.of(2)) < 50
-    assert heard.of(3) == []
+        log(b"request", InferAnswer("m", str(1 + at // 500), {}))
+    assert log.versions == [1, 2]
+    assert 5 < len(log.of(2)) < 50
+    assert log.of(3) == []
 
 
-def test_a_version_that_answered_is_remembered_by_when_it_did_so_last() -> None:
-    heard = Heard()
-    heard(b"", InferAnswer("m", "3", {}))
+def test_the_log_has_the_time_of_each_version_s_last_answer() -> None:
+    log = AnswerLog()
+    log(b"", InferAnswer("m", "3", {}))
     between_s = time.monotonic()
-    heard(b"", InferAnswer("m", "4", {}))
-    assert heard.since(between_s) == {4}
-    heard(b"", InferAnswer("m", "3", {}))
-    assert heard.since(between_s) == {3, 4}
+    log(b"", InferAnswer("m", "4", {}))
+    assert log.since(between_s) == {4}
+    log(b"", InferAnswer("m", "3", {}))
+    assert log.since(between_s) == {3, 4}
 
 
 def test_a_tainted_version_that_answers_is_named() -> None:
-    class Stands:
+    class FakeLoop:
         pointer = Pointer(taints=(3,))
 
-    ground = object.__new__(Ground)
+    target = object.__new__(Target)
     refs = [VersionRef(version=number, run=1, sha256="0" * 64) for number in (2, 3, 4)]
-    loop: Any = Stands()
-    loop.model, loop.known = loop, lambda: [Known(ref=ref, kind="delta") for ref in refs]
-    ground.loop = loop
-    ground.check_clean({2})
+    loop: Any = FakeLoop()
+    loop.model, loop.versions = loop, lambda: [Known(ref=ref, kind="delta") for ref in refs]
+    target.loop = loop
+    target.check_clean({2})
     with pytest.raises(ServiceError, match="tainted versions: 3, 4"):
-        ground.check_clean({2, 4, 3})
+        target.check_clean({2, 4, 3})

@@ -75,7 +75,7 @@ def test_an_entry_locked_for_too_long_is_refused_with_the_lock_named(tmp_path: P
         del folder
         Cache(tmp_path, lock_wait_s_max=0.0).get("thing-1", _make)
 
-    with pytest.raises(ServiceError, match="in the making by another process"):
+    with pytest.raises(ServiceError, match="another process has been making"):
         Cache(tmp_path).get("thing-1", make_again)
 
 

@@ -1,4 +1,4 @@
-"""The command line of the services, and what the suite does where a service cannot be had."""
+"""The command line of the services, and the behaviour of the suite if a service is not available."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_fetch_that_fails_for_some_exits_3_and_names_them(redis: str, tmp_path: 
     done = _run(*_CLI, "fetch", "redis", "prism", "--json", STREAMLEARN_CACHE=str(file / "cache"))
     assert done.returncode == 3
     assert list(json.loads(done.stdout)["failed"]) == ["prism"]
-    assert "error: not to be had: prism" in done.stderr
+    assert "error: could not fetch prism" in done.stderr
 
 
 def test_fetch_that_fails_for_all_exits_1(tmp_path: Path) -> None:

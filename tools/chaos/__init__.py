@@ -1,1 +1,1 @@
-"""Chaos: the whole loop under load, faults by chance, and what must hold all the same."""
+"""Chaos test: random faults on the running loop, and checks of what must hold in spite of them."""

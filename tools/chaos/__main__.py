@@ -1,4 +1,4 @@
-"""`make chaos`: the whole loop under load, with faults by a printed seed; ends with 1 where something did not hold."""
+"""`make chaos`: the whole loop under load with random faults from a printed seed; exits with 1 after a violation."""
 
 from __future__ import annotations
 
@@ -11,53 +11,49 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tools.chaos.run import Outcome, Wanted, run
-from tools.services.whole import whole
+from tools.chaos.run import ChaosOptions, Outcome, run
+from tools.services.real_services import start_services
 
 __all__ = ["main"]
 
 
 def main(words: list[str]) -> int:
-    """Run it.
-
-    Args:
-        words: Of the command line.
-
-    Returns:
-        The exit status.
-    """
+    """Run the test with the words of the command line, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=20.0, help="how long there is load")
-    parser.add_argument("--seed", type=int, help="where chance comes from; one by chance without it")
-    parser.add_argument("--real", action="store_true", help="on a real Kafka, Redis and Flink")
-    parser.add_argument("--only", action="append", default=[], help="faults whose name has this; may be repeated")
-    asked = parser.parse_args(words)
-    seed = random.SystemRandom().randrange(1 << 31) if asked.seed is None else asked.seed
+    parser.add_argument("--minutes", type=float, default=20.0, help="duration of the load")
+    parser.add_argument("--seed", type=int, help="seed of the random faults; random by default")
+    parser.add_argument("--real", action="store_true", help="use a real Kafka, Redis and Flink")
+    parser.add_argument(
+        "--only", action="append", default=[], help="only faults with this text in their name; may be repeated"
+    )
+    options = parser.parse_args(words)
+    seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     begun_s = time.monotonic()
 
-    def tell(line: str) -> None:
+    def on_progress(line: str) -> None:
         seconds = int(time.monotonic() - begun_s)
         print(f"{seconds // 60:d}:{seconds % 60:02d}  {line}", flush=True)
 
-    tell(f"chaos with seed {seed}, for {asked.minutes:g} minutes")
-    with ExitStack() as ends:
-        place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-chaos-")))
-        services, changes = whole(place / "services", ends, has_replicas=True) if asked.real else ({}, ())
-        outcome = run(Wanted(asked.minutes * 60, seed, only=tuple(asked.only)), place, services, changes, tell)
+    on_progress(f"chaos with seed {seed}, for {options.minutes:g} minutes")
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-chaos-")))
+        services, changes = start_services(place / "services", stack, has_replicas=True) if options.real else ({}, ())
+        chaos_options = ChaosOptions(options.minutes * 60, seed, only=tuple(options.only))
+        outcome = run(chaos_options, place, services, changes, on_progress)
     _print(outcome, seed)
     return 1 if outcome.violations else 0
 
 
 def _print(outcome: Outcome, seed: int) -> None:
     print(f"{'fault':55} {'times':>5} {'median s':>9} {'most s':>7}")
-    for name, took_s in sorted(outcome.took_s.items()):
-        print(f"{name:55} {len(took_s):5d} {statistics.median(took_s):9.1f} {max(took_s):7.1f}")
-    struck = sum(map(len, outcome.took_s.values()))
-    print(f"{struck} faults; {outcome.rows:,} rows shown, {outcome.versions} versions")
-    print(f"{outcome.asked:,} requests, {outcome.unanswered:,} of them without an answer")
-    print(f"{sum(outcome.compared):,} replies of {len(outcome.compared)} versions were held against the store's")
-    for one in outcome.violations:
-        print(f"VIOLATION: {one}")
+    for name, recovery_s in sorted(outcome.recovery_s.items()):
+        print(f"{name:55} {len(recovery_s):5d} {statistics.median(recovery_s):9.1f} {max(recovery_s):7.1f}")
+    faults = sum(map(len, outcome.recovery_s.values()))
+    print(f"{faults} faults; {outcome.rows:,} rows shown, {outcome.versions} versions")
+    print(f"{outcome.requests:,} requests, {outcome.unanswered:,} of them without an answer")
+    print(f"compared {sum(outcome.compared):,} replies of {len(outcome.compared)} versions with the store's")
+    for violation in outcome.violations:
+        print(f"VIOLATION: {violation}")
     print(f"{len(outcome.violations)} violations, seed {seed}")
 
 

@@ -1,4 +1,4 @@
-"""Faults: what may happen to a loop that runs. Each strikes, and leaves it to others to see that all is well again."""
+"""Faults: functions that damage a running loop. The caller checks that the loop recovers."""
 
 from __future__ import annotations
 
@@ -10,249 +10,258 @@ from contextlib import closing, suppress
 from functools import partial
 
 from streamlearn.errors import ServiceError, StreamlearnError
-from tools.chaos.ground import PROCESSES, Ground
-from tools.chaos.heard import ask, differ
-from tools.chaos.late import LateNode
+from tools.chaos.answer_log import ask, check_equal
+from tools.chaos.late_node import LateNode
+from tools.chaos.target import PROCESSES, Target
 from tools.services import Kafka, KafkaCluster, Redis
 
 __all__ = ["QUICK", "faults_of"]
 
-Strike = Callable[[Ground], None]
+Fault = Callable[[Target], None]
 
 _STOPPED_S, _LONG_S = (1.0, 6.0), 30.0
-_FULL_S, _ROOM_BYTES = 10.0, 4_096
-_TURN_WALL_S = (5.0, 10.0)
-_STRIKE_S_MAX, _HELD_S = 60.0, 4.0
+_FULL_S, _FILE_BYTES_MAX = 10.0, 4_096
+_INVERTED_WALL_S = (5.0, 10.0)
+_WAIT_S_MAX, _HELD_S = 60.0, 4.0
 # Replies to requests that were sent before a rollback returned may arrive for this long.
 _IN_FLIGHT_S = 2.0
 _PAIRS = (("trainer", "shard-1"), ("node-1", "node-2"), ("ingest", "trainer"), ("shard-0", "shard-1"))
 QUICK = ("kill trainer", "kill node-1", "kill shard-0", "kill ingest")
-"""Faults that a short run draws from."""
+"""The faults of a short run."""
 
 
-def faults_of(ground: Ground, away_s: float) -> dict[str, Strike]:
-    """All that may happen there, by name, of which services are away for some seconds."""
-    found: dict[str, Strike] = {f"kill {name}": partial(_kill, names=(name,)) for name in PROCESSES}
-    found |= {f"kill {' and '.join(names)}": partial(_kill, names=names) for names in _PAIRS}
-    found |= {f"stop {name} for seconds": partial(_stop, name=name) for name in PROCESSES}
-    found |= {
-        "kill the trainer while a version is written": _kill_mid_write,
-        "kill a node when a version comes": _kill_staging,
+def faults_of(target: Target, away_s: float) -> dict[str, Fault]:
+    """Return all faults for this target by name. Those that stop a service stop it for `away_s`.
+
+    A name contains "node" if and only if the fault hits a node: other faults must leave no request unanswered.
+    """
+    faults: dict[str, Fault] = {f"kill {name}": partial(_kill, names=(name,)) for name in PROCESSES}
+    faults |= {f"kill {' and '.join(names)}": partial(_kill, names=names) for names in _PAIRS}
+    faults |= {f"stop {name} for seconds": partial(_stop, name=name) for name in PROCESSES}
+    faults |= {
+        "kill the trainer while it writes a version": _kill_trainer_writing,
+        "kill a node while a version arrives": _kill_node_staging,
         "drain a node": _drain,
         "a file of a version is damaged while a node starts": _damage,
-        "a node joins late": _late,
+        "a node joins late": _join_late,
         f"stop the trainer for {_LONG_S:.0f} s": _stop_long,
-        "what people did is told the wrong way round": _turn,
-        "the trainer can write no large file, as on a full disk": _fill,
-        "roll back, then put training back": _roll_back_and_rewind,
-        "roll back, then accept what was left": _roll_back_and_accept,
+        "the events report the opposite actions": _invert,
+        "the trainer cannot write large files, as on a full disk": _limit_file_size,
+        "roll back, then rewind": _roll_back_and_rewind,
+        "roll back, then accept the newest version": _roll_back_and_accept,
         "roll back past a revert": _roll_back_past_a_revert,
-        "put training back": _rewind,
+        "rewind": _rewind,
     }
-    found |= {f"stop {name} for {away_s:.0f} s": partial(_away, name=name, away_s=away_s) for name in ground.services}
-    if isinstance(redis := ground.services.get("redis"), Redis):
-        found["flush redis"] = partial(_flush, redis=redis)
-    if isinstance(kafka := ground.services.get("kafka"), KafkaCluster):
-        found |= {f"kill broker {node}": partial(_kill_broker, broker=kafka.brokers[node]) for node in kafka.brokers}
-        found["a broker that is not in sync leads the samples"] = partial(_elect, kafka=kafka)
-    return found
+    faults |= {f"stop {name} for {away_s:.0f} s": partial(_pause, name=name, away_s=away_s) for name in target.services}
+    if isinstance(redis := target.services.get("redis"), Redis):
+        faults["flush redis"] = partial(_flush, redis=redis)
+    if isinstance(kafka := target.services.get("kafka"), KafkaCluster):
+        faults |= {
+            f"kill broker {number}": partial(_kill_broker, broker=broker) for number, broker in kafka.brokers.items()
+        }
+        faults["a broker that is not in sync leads the samples"] = partial(_elect, kafka=kafka)
+    return faults
 
 
-def _kill(ground: Ground, names: tuple[str, ...]) -> None:
+def _kill(target: Target, names: tuple[str, ...]) -> None:
     for name in names:
-        ground.loop.kill(name)
+        target.loop.kill(name)
 
 
-def _stop(ground: Ground, name: str) -> None:
-    ground.loop.signal(name, signal.SIGSTOP)
-    time.sleep(ground.chance.uniform(*_STOPPED_S))
-    ground.loop.signal(name, signal.SIGCONT)
+def _stop(target: Target, name: str) -> None:
+    target.loop.signal(name, signal.SIGSTOP)
+    time.sleep(target.chance.uniform(*_STOPPED_S))
+    target.loop.signal(name, signal.SIGCONT)
 
 
-def _stop_long(ground: Ground) -> None:
-    """Longer than shards and the registry wait for anybody."""
-    ground.loop.signal("trainer", signal.SIGSTOP)
+def _stop_long(target: Target) -> None:
+    """Stop the trainer for longer than shards and the registry wait for a client."""
+    target.loop.signal("trainer", signal.SIGSTOP)
     time.sleep(_LONG_S)
-    ground.loop.signal("trainer", signal.SIGCONT)
+    target.loop.signal("trainer", signal.SIGCONT)
 
 
-def _turn(ground: Ground) -> None:
-    """Some seconds of data are told the wrong way round; they are learned as they are told."""
-    begin_ms, end_ms = (ground.feed.event_ms + round(wall_s * 1_000 * ground.speed) for wall_s in _TURN_WALL_S)
-    ground.turning.turn(begin_ms, end_ms)
-    ground.loop.wait(lambda: ground.feed.event_ms >= end_ms, "the stretch to be over", _STRIKE_S_MAX)
+def _invert(target: Target) -> None:
+    """Replay some seconds with inverted actions. The loop must learn what the events report."""
+    begin_ms, end_ms = (target.feed.event_ms + round(wall_s * 1_000 * target.speed) for wall_s in _INVERTED_WALL_S)
+    target.history.invert(begin_ms, end_ms)
+    target.loop.wait(lambda: target.feed.event_ms >= end_ms, "the end of the inverted period", _WAIT_S_MAX)
 
 
-def _fill(ground: Ground) -> None:
-    """Writes of the trainer beyond the first few bytes of a file fail, as with a disk that is full.
+def _limit_file_size(target: Target) -> None:
+    """Let the trainer's writes beyond the first 4 KiB of a file fail, as on a full disk.
 
-    The error is EFBIG, not ENOSPC, and small files still find room; no disk is filled, and nobody has to be root.
+    The error is EFBIG, not ENOSPC, and small files still succeed. This fills no disk and needs no root.
     """
-    pid, before = ground.loop.pid("trainer"), ground.newest.version
+    pid, before = target.loop.pid("trainer"), target.newest.version
     soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (_ROOM_BYTES, hard))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (_FILE_BYTES_MAX, hard))
     try:
         time.sleep(_FULL_S)
-        # One may have been all but written.
-        if ground.newest.version > before + 1 and ground.loop.pid("trainer") == pid:
-            message = f"version {ground.newest.version} was published where there was no room, after {before}"
-            raise ServiceError(message, help="see what it wrote")
+        # One version may have been almost complete.
+        if target.newest.version > before + 1 and target.loop.pid("trainer") == pid:
+            message = f"version {target.newest.version} was published after {before} without room for its files"
+            raise ServiceError(message, help="see the files of that version")
     finally:
         with suppress(ProcessLookupError):
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def _drain(ground: Ground) -> None:
-    ground.loop.signal("node-1", signal.SIGTERM)
+def _drain(target: Target) -> None:
+    target.loop.signal("node-1", signal.SIGTERM)
 
 
-def _kill_mid_write(ground: Ground) -> None:
-    """Kill the trainer when a version's folder is there, and its manifest is not."""
-    until_s = time.monotonic() + _STRIKE_S_MAX
+def _kill_trainer_writing(target: Target) -> None:
+    """Kill the trainer when a version's folder exists and its manifest does not."""
+    until_s = time.monotonic() + _WAIT_S_MAX
     while time.monotonic() < until_s:
-        for folder in ground.store.glob("deltas/*"):
+        for folder in target.store.glob("deltas/*"):
             if not (folder / "manifest.json").exists():
-                ground.loop.kill("trainer")
+                target.loop.kill("trainer")
                 return
         time.sleep(0.001)
-    message = f"no version was met while it was written within {_STRIKE_S_MAX:.0f} s"
-    raise ServiceError(message, help="see whether training goes on")
+    message = f"found no half-written version within {_WAIT_S_MAX:.0f} s"
+    raise ServiceError(message, help="check that training continues")
 
 
-def _kill_staging(ground: Ground) -> None:
-    ground.wait_newer(ground.newest.version)
-    ground.loop.kill("node-2")
+def _kill_node_staging(target: Target) -> None:
+    target.wait_newer(target.newest.version)
+    target.loop.kill("node-2")
 
 
-def _damage(ground: Ground) -> None:
-    """A node that starts meets a file that is torn: it must not serve it, and must be well once it is mended."""
-    newest = max(ground.store.glob("deltas/*/manifest.json")).parent
-    files = sorted(one for one in (newest / "rows").glob("*") if one.is_file())
+def _damage(target: Target) -> None:
+    """Start a node on a damaged file: it must refuse the file by name, and recover when the file is repaired."""
+    newest = max(target.store.glob("deltas/*/manifest.json")).parent
+    files = sorted(path for path in (newest / "rows").glob("*") if path.is_file())
     if not files:
         message = f"version {newest.name} has no rows"
-        raise ServiceError(message, help="see whether training goes on")
-    file = ground.chance.choice(files)
-    whole = file.read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 0xFF
-    file.write_bytes(ground.chance.choice((bytes(flipped), whole[: len(whole) // 2])))
+        raise ServiceError(message, help="check that training continues")
+    file = target.chance.choice(files)
+    content = file.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 0xFF
+    file.write_bytes(target.chance.choice((bytes(flipped), content[: len(content) // 2])))
     try:
-        ground.loop.kill("node-2")
-        ground.loop.wait(
-            lambda: any(file.name in one.said for one in ground.loop.model.nodes()[0]),
-            "a node to name the file that is damaged",
-            _STRIKE_S_MAX,
+        target.loop.kill("node-2")
+        target.loop.wait(
+            lambda: any(file.name in node.said for node in target.loop.model.nodes()[0]),
+            "a node to name the damaged file",
+            _WAIT_S_MAX,
         )
     finally:
-        mended = file.with_suffix(".mended")
-        mended.write_bytes(whole)
-        mended.replace(file)
+        repaired = file.with_suffix(".repaired")
+        repaired.write_bytes(content)
+        repaired.replace(file)
 
 
-def _late(ground: Ground) -> None:
-    """A node that joins late answers as the others do, and ends in order."""
-    with closing(LateNode(ground)) as late:
-        message = next(one for version in reversed(ground.heard.versions) for one, _ in ground.heard.of(version))
-        answer = ask(late.address, message)
-        # Versions come all the while: the others retain the one that it has begun with.
-        for address in ground.loop.nodes:
-            differ(answer, ask(address, message, version=int(answer.version)), address)
+def _join_late(target: Target) -> None:
+    """Start one more node: it must answer as the others do, and end without an error."""
+    with closing(LateNode(target)) as late_node:
+        message = next(
+            request for version in reversed(target.answer_log.versions) for request, _ in target.answer_log.of(version)
+        )
+        answer = ask(late_node.address, message)
+        # New versions arrive meanwhile, but the other nodes retain the version of this answer.
+        for address in target.loop.nodes:
+            check_equal(answer, ask(address, message, version=int(answer.version)), address)
 
 
-def _roll_back(ground: Ground) -> int:
-    # A node that was killed is waited for, and named as silent, until another is in its place for a while.
-    ground.loop.wait(
-        lambda: len(ground.loop.served()) == len(ground.loop.nodes), "dead nodes to be forgotten", _STRIKE_S_MAX
+def _roll_back(target: Target) -> int:
+    """Roll back to the version active now, and return its number."""
+    # The rollback would wait for a killed node until its registration has expired.
+    target.loop.wait(
+        lambda: len(target.loop.served()) == len(target.loop.nodes),
+        "dead nodes to expire",
+        _WAIT_S_MAX,
     )
-    good = ground.active
-    ground.loop.wait(lambda: ground.active > good, "a version to roll back from", _STRIKE_S_MAX)
-    _roll_back_to(ground, good)
+    good = target.active
+    target.loop.wait(lambda: target.active > good, "a version to roll back from", _WAIT_S_MAX)
+    _roll_back_to(target, good)
     return good
 
 
-def _roll_back_to(ground: Ground, good: int) -> None:
-    """Roll back to a version, and check that it alone is served while newer ones come."""
-    ground.loop.verb("rollback", "--to", str(good), "--reason", "chaos")
+def _roll_back_to(target: Target, good: int) -> None:
+    """Roll back to a version, and check that nodes serve only this one while newer versions arrive."""
+    target.loop.verb("rollback", "--to", str(good), "--reason", "chaos")
     returned_s = time.monotonic()
-    # Versions come, and are not followed.
-    ground.wait_newer(ground.newest.version)
+    target.wait_newer(target.newest.version)
     time.sleep(_HELD_S)
-    if ground.active != good or any(one != good for one in ground.loop.served()):
-        message = f"version {good} is held, and {ground.active} is active, {ground.loop.served()} are served"
+    if target.active != good or any(version != good for version in target.loop.served()):
+        message = f"version {good} is held, but {target.active} is active and nodes serve {target.loop.served()}"
         raise ServiceError(message, help="see `streamlearn versions`")
-    ground.check_clean(ground.heard.since(returned_s + _IN_FLIGHT_S))
+    target.check_clean(target.answer_log.since(returned_s + _IN_FLIGHT_S))
 
 
-def _roll_back_past_a_revert(ground: Ground) -> None:
-    """A second incident: roll back to a version older than the revert that ended the first one."""
-    good = _roll_back(ground)
-    _rewind_to(ground, good)
-    ground.loop.verb("release", "--reason", "chaos")
-    revert = ground.newest.version
-    ground.loop.wait(lambda: ground.active > revert, "a version after the revert to be served", _STRIKE_S_MAX)
-    _roll_back_to(ground, good)
+def _roll_back_past_a_revert(target: Target) -> None:
+    """Roll back a second time, to a version older than the revert that ended the first rollback."""
+    good = _roll_back(target)
+    _rewind_to(target, good)
+    target.loop.verb("release", "--reason", "chaos")
+    revert = target.newest.version
+    target.loop.wait(lambda: target.active > revert, "a version after the revert to be served", _WAIT_S_MAX)
+    _roll_back_to(target, good)
     try:
-        ground.loop.verb("release", "--reason", "chaos")
+        target.loop.verb("release", "--reason", "chaos")
     except StreamlearnError:
-        pass  # all that was served after the target is tainted, so there is nothing to follow
+        pass  # all versions after the target are tainted, so release finds none to follow
     else:
-        message = f"release follows version {ground.active}, which a rollback to {good} left"
+        message = f"release follows version {target.active}, which the rollback to {good} had tainted"
         raise ServiceError(message, help="see `streamlearn versions`")
-    _rewind_to(ground, good)
-    ground.loop.verb("release", "--reason", "chaos")
+    _rewind_to(target, good)
+    target.loop.verb("release", "--reason", "chaos")
 
 
-def _flush(ground: Ground, redis: Redis) -> None:
-    """The registry loses everything; a rollback must still reach every node."""
+def _flush(target: Target, redis: Redis) -> None:
+    """Delete all keys of the registry; a rollback must still reach every node."""
     redis.flush()
-    _roll_back_and_rewind(ground)
+    _roll_back_and_rewind(target)
 
 
-def _roll_back_and_rewind(ground: Ground) -> None:
-    good = _roll_back(ground)
-    _rewind_to(ground, good)
-    ground.loop.verb("release", "--reason", "chaos")
+def _roll_back_and_rewind(target: Target) -> None:
+    good = _roll_back(target)
+    _rewind_to(target, good)
+    target.loop.verb("release", "--reason", "chaos")
 
 
-def _roll_back_and_accept(ground: Ground) -> None:
-    _roll_back(ground)
-    ground.loop.verb("promote", str(ground.newest.version), "--accept", "--reason", "chaos")
-    ground.loop.verb("release", "--reason", "chaos")
+def _roll_back_and_accept(target: Target) -> None:
+    _roll_back(target)
+    target.loop.verb("promote", str(target.newest.version), "--accept", "--reason", "chaos")
+    target.loop.verb("release", "--reason", "chaos")
 
 
-def _rewind(ground: Ground) -> None:
-    _rewind_to(ground, ground.active)
+def _rewind(target: Target) -> None:
+    _rewind_to(target, target.active)
 
 
-def _rewind_to(ground: Ground, version: int) -> None:
-    before = ground.newest.version
-    ground.loop.verb("rewind", "--to", str(version), "--reason", "chaos")
+def _rewind_to(target: Target, version: int) -> None:
+    before = target.newest.version
+    target.loop.verb("rewind", "--to", str(version), "--reason", "chaos")
 
-    def reverted() -> bool:
+    def has_reverted() -> bool:
         return any(
-            one.content_of is not None and one.outcome == "passed"
-            for one in ground.loop.versions()
-            if one.version > before
+            known.content_of is not None and known.outcome == "passed"
+            for known in target.loop.versions()
+            if known.version > before
         )
 
-    ground.loop.wait(reverted, "training to go back", _STRIKE_S_MAX)
+    target.loop.wait(has_reverted, "the revert to be published", _WAIT_S_MAX)
 
 
-def _kill_broker(ground: Ground, broker: Kafka) -> None:
+def _kill_broker(target: Target, broker: Kafka) -> None:
     broker.kill()
-    time.sleep(ground.chance.uniform(*_STOPPED_S))
+    time.sleep(target.chance.uniform(*_STOPPED_S))
     broker.launch()
 
 
-def _elect(ground: Ground, kafka: KafkaCluster) -> None:
-    """An unclean election where nothing was lost: with two replicas in sync, what one alone has is not acknowledged."""
-    name = ground.folder.topic_url("samples").rpartition("/")[2]
+def _elect(target: Target, kafka: KafkaCluster) -> None:
+    """Hold an unclean election that loses nothing: records on one replica alone were never acknowledged."""
+    name = target.folder.topic_url("samples").rpartition("/")[2]
     kafka.elect_unclean(name, lambda: None)
     kafka.set_topic(name, {"unclean.leader.election.enable": "false"})
 
 
-def _away(ground: Ground, name: str, away_s: float) -> None:
-    service = ground.services[name]
+def _pause(target: Target, name: str, away_s: float) -> None:
+    service = target.services[name]
     service.pause()
     time.sleep(away_s)
     service.resume()

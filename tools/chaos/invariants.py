@@ -1,4 +1,4 @@
-"""Invariants: what must hold when all is over, whatever befell the loop. Each names what does not."""
+"""Invariants: what must hold at the end of a run, after any faults. Each function yields the violations."""
 
 from __future__ import annotations
 
@@ -11,83 +11,88 @@ import numpy.typing as npt
 from streamlearn.errors import StreamlearnError
 from streamlearn.serving.infer import InferAnswer
 from streamlearn.versions.format.log import read_manifest
-from tools.chaos.ground import Ground
-from tools.chaos.heard import ask, differ
-from tools.chaos.late import LateNode
-from tools.chaos.settled import UNSETTLED, Settled, mark_of
+from tools.chaos.answer_log import ask, check_equal
+from tools.chaos.late_node import LateNode
+from tools.chaos.settled_labels import UNSETTLED, SettledLabels, row_id
+from tools.chaos.target import Target
 from tools.demo import Board
 
-__all__ = ["answers", "chosen", "learned", "misnamed", "named", "verified"]
+__all__ = [
+    "answer_violations",
+    "label_violations",
+    "sample_violations",
+    "sampled_versions",
+    "verify_violations",
+    "wrong_labels",
+]
 
 _OLDER, _NAMED = 5, 5
 
 
-def learned(board: Board, labels: Sequence[str], settled: Settled, metrics: dict[str, float]) -> Iterator[str]:
-    """Whether all that was shown is in the samples, and each label was learned once, as it was told.
+def sample_violations(
+    board: Board, labels: Sequence[str], settled: SettledLabels, metrics: dict[str, float]
+) -> Iterator[str]:
+    """Check that each shown row is in the samples, and each label was learned once with the users' actions.
 
     Args:
-        board: What was shown, and what people were told to have done.
+        board: The shown rows, and the users' actions.
         labels: The names of the labels.
-        settled: What the samples say.
-        metrics: Of the newest version.
+        settled: The labels in the samples.
+        metrics: The metrics of the newest version.
     """
     keys, done = board.keys(), board.rows().done
-    marks = np.fromiter((mark_of(*key) for key in keys), np.int64, len(keys))
-    there, first, times = np.unique(settled.rows, return_index=True, return_counts=True)
-    is_there = np.isin(marks, there)
-    yield from _named(keys, ~is_there, "rows were shown, and are in no sample")
-    yield from _named(keys, np.isin(marks, there[times > 1]), "rows are in the samples under more than one identity")
-    strange = [*settled.strange, *("one that was not shown" for _ in range(int((~np.isin(there, marks)).sum())))]
-    if strange:
-        yield f"{len(strange):,} rows of samples are of nothing that was shown: {', '.join(strange[:_NAMED])}"
+    ids = np.fromiter((row_id(*key) for key in keys), np.int64, len(keys))
+    sample_ids, first, times = np.unique(settled.rows, return_index=True, return_counts=True)
+    is_sampled = np.isin(ids, sample_ids)
+    yield from _named(keys, ~is_sampled, "rows were shown, and are in no sample")
+    yield from _named(keys, np.isin(ids, sample_ids[times > 1]), "rows are in the samples under more than one identity")
+    unknown = [*settled.unknown, *("one that was not shown" for _ in range(int((~np.isin(sample_ids, ids)).sum())))]
+    if unknown:
+        yield f"{len(unknown):,} rows of samples were never shown: {', '.join(unknown[:_NAMED])}"
     values = np.full(done.shape, UNSETTLED, np.int8)
-    values[is_there] = settled.values[first[np.searchsorted(there, marks[is_there])]]
+    values[is_sampled] = settled.values[first[np.searchsorted(sample_ids, ids[is_sampled])]]
     for at, label in enumerate(labels):
-        said, is_settled = values[:, at], values[:, at] != UNSETTLED
-        yield from _named(keys, is_there & ~is_settled, f"rows have no {label} that is settled")
-        yield from _named(keys, is_settled & (said < done[:, at]), f"rows have a {label} that nobody learned of")
-        yield from _named(keys, is_settled & (said > done[:, at]), f"rows have a {label} that nobody did")
+        value, is_settled = values[:, at], values[:, at] != UNSETTLED
+        yield from _named(keys, is_sampled & ~is_settled, f"rows have an unsettled {label}")
+        yield from _named(keys, is_settled & (value < done[:, at]), f"rows lack a {label} that happened")
+        yield from _named(keys, is_settled & (value > done[:, at]), f"rows have a {label} that did not happen")
     if round(metrics["labels_learned"]) != settled.labels:
         yield f"{settled.labels:,} labels are settled, and {metrics['labels_learned']:,.0f} were learned"
     if round(metrics["labels_corrected"]) != settled.corrected:
-        yield f"{settled.corrected:,} labels are to be corrected, and {metrics['labels_corrected']:,.0f} were"
+        yield f"{settled.corrected:,} labels need a correction, and {metrics['labels_corrected']:,.0f} were corrected"
 
 
-def _named(keys: Sequence[tuple[str, Any]], are_bad: npt.NDArray[np.bool_], what: str) -> Iterator[str]:
-    """How many rows there are, and the first few of them."""
+def _named(keys: Sequence[tuple[str, Any]], are_bad: npt.NDArray[np.bool_], violation: str) -> Iterator[str]:
+    """Yield the number of bad rows and the names of the first, if there are any."""
     bad = np.flatnonzero(are_bad)
     if len(bad):
         names = (f"item {keys[row][1]} of request {keys[row][0]}" for row in bad[:_NAMED].tolist())
-        yield f"{len(bad):,} {what}: {', '.join(names)}"
+        yield f"{len(bad):,} {violation}: {', '.join(names)}"
 
 
-def verified(ground: Ground) -> Iterator[str]:
-    """Whether every version is whole."""
+def verify_violations(target: Target) -> Iterator[str]:
+    """Check that every version verifies."""
     try:
-        ground.loop.verb("verify")
+        target.loop.verb("verify")
     except StreamlearnError as error:
         yield error.message
 
 
-def named(ground: Ground) -> Iterator[str]:
-    """Whether every version has the application's labels by name and in order, and answered for each of them."""
-    labels, model = [label.name for label in ground.folder.app.labels], ground.loop.model
-    for known in ground.loop.versions():
+def label_violations(target: Target) -> Iterator[str]:
+    """Check that every version has the application's labels in order, and answered with each of them."""
+    labels, model = [label.name for label in target.folder.app.labels], target.loop.model
+    for known in target.loop.versions():
         manifest = read_manifest(model.store, model.history.folder(known.ref))
-        answered = [list(answer.outputs) for _, answer in ground.heard.of(known.version)]
-        yield from misnamed(known.version, labels, list(manifest.labels or ()), answered)
+        answered = [list(answer.outputs) for _, answer in target.answer_log.of(known.version)]
+        yield from wrong_labels(known.version, labels, list(manifest.labels or ()), answered)
 
 
-def misnamed(
+def wrong_labels(
     version: int, labels: Sequence[str], written: Sequence[str], answered: Iterable[Sequence[str]]
 ) -> Iterator[str]:
-    """Where a version has other labels than the application, or in another order.
+    """Yield where a version has other labels than the application, or another order.
 
-    Args:
-        version: Which one.
-        labels: The application's.
-        written: Those in its manifest.
-        answered: The names of outputs in answers.
+    `written` are the labels in the manifest; `answered` are the names of the outputs in answers.
     """
     if list(written) != list(labels):
         yield f"version {version} was written with the labels {list(written)}, and not {list(labels)}"
@@ -96,52 +101,49 @@ def misnamed(
             yield f"version {version} answered with {list(names)}, and not with every one of {list(labels)}"
 
 
-def answers(ground: Ground, late: LateNode, told: Callable[[int], None]) -> Iterator[str]:
-    """Whether what was answered on the way is what its version answers, made anew from the store, and on all nodes.
+def answer_violations(target: Target, late_node: LateNode, on_compared: Callable[[int], None]) -> Iterator[str]:
+    """Check that answers during the run equal those of the same versions now, loaded from the store, on all nodes.
 
-    The pointer is moved to some older versions, one after the other: the late node never served one of them.
-
-    Args:
-        ground: The loop.
-        late: A node that has begun when all was over.
-        told: Given how many replies of a version were compared.
+    The pointer moves to some older versions, one after the other, which the late node never served before.
+    `late_node` must have started after the end of the load. `on_compared` gets the number of compared replies of each
+    version.
     """
-    others = [one for version in ground.heard.versions[-2:] for one, _ in ground.heard.of(version)]
-    for version in chosen(ground.heard.versions, ground.active):
-        if version != ground.active:
+    recent = [request for version in target.answer_log.versions[-2:] for request, _ in target.answer_log.of(version)]
+    for version in sampled_versions(target.answer_log.versions, target.active):
+        if version != target.active:
             try:
-                ground.loop.verb("rollback", "--to", str(version), "--wait", "60", "--reason", "chaos looks at it")
+                target.loop.verb("rollback", "--to", str(version), "--wait", "60", "--reason", "chaos looks at it")
             except StreamlearnError as error:
-                yield f"version {version} cannot be gone back to: {error.message}"
+                yield f"rollback to version {version} fails: {error.message}"
                 continue
         compared = 0
-        # The newest one may have answered nobody before all was over.
-        kept: list[tuple[bytes, InferAnswer | None]] = [*ground.heard.of(version)]
-        for message, before in kept or [(one, None) for one in others]:
+        # The newest version may have answered no request before the load ended.
+        logged: list[tuple[bytes, InferAnswer | None]] = [*target.answer_log.of(version)]
+        for request, answer_then in logged or [(request, None) for request in recent]:
             try:
-                anew = ask(late.address, message)
-                if before is not None:
-                    differ(before, anew, late.address)
-                for address in ground.loop.nodes:
-                    differ(anew, ask(address, message), address, exact=True)
+                answer_now = ask(late_node.address, request)
+                if answer_then is not None:
+                    check_equal(answer_then, answer_now, late_node.address)
+                for address in target.loop.nodes:
+                    check_equal(answer_now, ask(address, request), address, exact=True)
                     compared += 1
             except StreamlearnError as error:
                 yield error.message
         if not compared:
-            yield f"no reply of version {version} was held against the store's"
-        told(compared)
+            yield f"no reply of version {version} could be compared with the store's"
+        on_compared(compared)
 
 
-def chosen(versions: Sequence[int], newest: int) -> list[int]:
-    """The newest version and some older ones, far apart, newest first.
+def sampled_versions(versions: Sequence[int], newest: int) -> list[int]:
+    """Return the newest version and some older ones, spread evenly, newest first.
 
     Examples:
-        >>> chosen(range(1, 101), 100)
+        >>> sampled_versions(range(1, 101), 100)
         [100, 80, 60, 40, 20, 1]
-        >>> chosen([3, 4], 5)
+        >>> sampled_versions([3, 4], 5)
         [5, 4, 3]
     """
-    older = [one for one in versions if one < newest]
+    older = [version for version in versions if version < newest]
     step = max(1, len(older) // _OLDER)
     picked = sorted({*older[::-1][step - 1 :: step], *older[:1]}, reverse=True) if older else []
     return [newest, *picked[-_OLDER:]]

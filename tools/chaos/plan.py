@@ -1,4 +1,4 @@
-"""Plan: which faults come in which order, and how long nothing happens between them. Pure: a seed says all of it."""
+"""Plan: the order of the faults and the pauses between them; a seed determines both."""
 
 from __future__ import annotations
 
@@ -11,14 +11,10 @@ _QUIET_S = (1.0, 5.0)
 
 
 def planned(seed: int, names: Sequence[str]) -> Iterator[tuple[float, str]]:
-    """Faults without end: all of them in some order, then all in another one.
-
-    Args:
-        seed: Says which.
-        names: The faults there are.
+    """Yield faults without end: all of them in a random order, then all in another order.
 
     Yields:
-        How long to wait, and the fault that follows.
+        The seconds to wait, and the name of the fault that follows.
 
     Examples:
         >>> import itertools

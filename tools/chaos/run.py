@@ -1,4 +1,4 @@
-"""Run: a loop that is fed, struck again and again, and looked at when all is over."""
+"""Run: one chaos test: start the loop, feed it, inject faults, then check the invariants."""
 
 from __future__ import annotations
 
@@ -12,99 +12,94 @@ from pathlib import Path
 from streamlearn.apps import load_app
 from streamlearn.errors import StreamlearnError
 from streamlearn.replay import History, HistoryBlock, load_history
+from tools.chaos.answer_log import AnswerLog
 from tools.chaos.faults import QUICK, faults_of
-from tools.chaos.ground import Ground
-from tools.chaos.heard import Heard
-from tools.chaos.invariants import answers, learned, named, verified
-from tools.chaos.late import LateNode
+from tools.chaos.invariants import answer_violations, label_violations, sample_violations, verify_violations
+from tools.chaos.inverted_history import InvertedHistory
+from tools.chaos.late_node import LateNode
 from tools.chaos.plan import planned
-from tools.chaos.settled import ends_of_rows, read_settled
-from tools.chaos.turning import Turning
+from tools.chaos.settled_labels import ends_of_rows, read_settled
+from tools.chaos.target import Target
 from tools.demo import Board, Feed, Loop, Witness
 from tools.demo.place import one_machine_settings
 from tools.demo.poison import span_of
 from tools.services import KafkaCluster, Service
 
-__all__ = ["Outcome", "Wanted", "run"]
+__all__ = ["ChaosOptions", "Outcome", "run"]
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "kuairand"
 _END_S_MAX = 300.0
-# Before this a fault must be over; the rest is what the feed has to itself.
+# No fault begins in the last minute of the load.
 _LAST_S, _LONG_S = 60.0, 600.0
 _ROWS_PER_S_MAX = 400.0
 _SETTINGS = (
     "up.restarts_max=1000",
     "up.backoff_ms_max=1000",
-    # How good versions are is not the matter, and noise of small ones is no violation.
+    # The judge must not reject versions for the noise of small samples: quality is not tested here.
     "judge.scored_rows_min=1099511627776",
     "judge.norm_ratio_max=0",
 )
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is asked for.
+class ChaosOptions:
+    """The options of a run.
 
     Attributes:
-        seconds: How long there is load.
-        seed: Where chance comes from.
-        whole_s_max: How long after a fault the loop may take to be whole again.
-        is_quick: Whether few kinds of faults are drawn from.
-        faults_max: After how many faults the load ends, before its time; 0 for any number.
-        only: Texts of which a fault's name has to have one; none for all faults.
+        seconds: Duration of the load.
+        seed: Seed of the faults.
+        recovery_s_max: Time within which the loop must recover from a fault.
+        is_quick: Use only the faults in `QUICK`.
+        faults_max: End the load after this number of faults; 0 for no limit.
+        only: Use only faults whose name contains one of these texts; empty for all faults.
     """
 
     seconds: float
     seed: int
-    whole_s_max: float = 60.0
+    recovery_s_max: float = 60.0
     is_quick: bool = False
     faults_max: int = 0
     only: tuple[str, ...] = ()
 
     @property
     def away_s(self) -> float:
-        """How long services are away: a minute where there is time for it."""
+        """Time for which services are stopped: a minute in a long run."""
         return 60.0 if self.seconds >= _LONG_S else 20.0
 
 
 @dataclass
 class Outcome:
-    """What came of it.
+    """The result of a run.
 
     Attributes:
-        took_s: By fault, how long the loop took to be whole again, each time.
-        violations: What did not hold.
-        rows: Rows shown.
-        asked: Requests.
-        unanswered: How many of them had no answer.
-        versions: How many were published.
-        compared: Replies of the way that were asked for anew, of each version that was looked at.
+        recovery_s: Recovery times, by fault.
+        violations: The violations.
+        rows: Number of rows shown.
+        requests: Number of requests.
+        unanswered: Number of requests without an answer.
+        versions: Number of published versions.
+        compared: Number of replies that were sent again and compared, for each version checked.
     """
 
-    took_s: dict[str, list[float]] = field(default_factory=dict)
+    recovery_s: dict[str, list[float]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     rows: int = 0
-    asked: int = 0
+    requests: int = 0
     unanswered: int = 0
     versions: int = 0
     compared: list[int] = field(default_factory=list)
 
 
-class _Begin:
-    """The first part of a history.
+class _Beginning:
+    """A history up to `until_ms`, or until `cut` is called."""
 
-    Args:
-        history: All of it.
-        until_ms: Where it ends.
-    """
+    events_count = None
 
     def __init__(self, history: History, until_ms: int) -> None:
         self._history, self._until_ms = history, until_ms
 
-    events_count = None
-
     def cut(self) -> None:
-        """End it where it is."""
+        """End the history before the next block."""
         self._until_ms = 0
 
     @property
@@ -121,114 +116,112 @@ class _Begin:
 
 
 def run(
-    wanted: Wanted,
+    options: ChaosOptions,
     place: Path,
     services: Mapping[str, Service | KafkaCluster],
     changes: tuple[str, ...],
-    tell: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> Outcome:
-    """Carry it out.
+    """Run a chaos test.
 
     Args:
-        wanted: How long, and by which seed.
-        place: A folder for all of it.
-        services: What the loop stands on, by name; none where it stands on files.
-        changes: What `--set` says of them.
-        tell: Told what happens.
+        options: Duration, seed and choice of faults.
+        place: A folder for all files.
+        services: The services that the loop runs on, by name; empty if it runs on files.
+        changes: Settings for `--set` that name the services.
+        on_progress: Called with each line of progress.
     """
-    outcome, heard = Outcome(), Heard()
-    history = load_history(_EXAMPLE, {"delayed": "0.05"})
-    begin_ms, end_ms = span_of(history)
-    share = min(1.0, wanted.seconds * _ROWS_PER_S_MAX / 94_000)
+    outcome, answer_log = Outcome(), AnswerLog()
+    full_history = load_history(_EXAMPLE, {"delayed": "0.05"})
+    begin_ms, end_ms = span_of(full_history)
+    share = min(1.0, options.seconds * _ROWS_PER_S_MAX / 94_000)
     until_ms = begin_ms + round((end_ms - begin_ms) * share)
-    speed = (until_ms - begin_ms) / 1_000 / wanted.seconds
+    speed = (until_ms - begin_ms) / 1_000 / options.seconds
     changes = (*one_machine_settings(place, speed), *_SETTINGS, *changes)
     folder = load_app(_EXAMPLE, changes)
     board = Board(folder.app)
-    with ExitStack() as ends:
-        loop = ends.enter_context(closing(Loop(folder, changes, place, 2, 2)))
+    with ExitStack() as stack:
+        loop = stack.enter_context(closing(Loop(folder, changes, place, 2, 2)))
         loop.wait_up()
-        tell("the loop is up")
-        begin = _Begin(history, until_ms)
-        turning = Turning(begin, folder.app)
-        # What is told is what there is to learn, also where it is the wrong way round.
-        witness = Witness(turning, board.did)
-        feed = ends.enter_context(closing(Feed(folder, witness, loop.nodes, board, speed, on_answer=heard)))
-        chance = random.Random(wanted.seed)
-        ground = Ground(
+        on_progress("the loop is up")
+        beginning = _Beginning(full_history, until_ms)
+        history = InvertedHistory(beginning, folder.app)
+        # The board gets the actions that the events report, also the inverted ones: they are what must be learned.
+        witness = Witness(history, board.did)
+        feed = stack.enter_context(closing(Feed(folder, witness, loop.nodes, board, speed, on_answer=answer_log)))
+        target = Target(
             folder,
             changes,
             loop,
             feed,
-            turning=turning,
+            history=history,
             speed=speed,
-            heard=heard,
-            chance=chance,
+            answer_log=answer_log,
+            chance=random.Random(options.seed),
             services=services,
             place=place,
         )
-        _strike(ground, wanted, outcome, tell)
-        begin.cut()
+        _inject_faults(target, options, outcome, on_progress)
+        beginning.cut()
         try:
-            _look(ground, board, outcome, tell)
+            _check_invariants(target, board, outcome, on_progress)
         except StreamlearnError as error:
             outcome.violations.append(f"the end: {error.message}")
-    outcome.rows, outcome.asked, outcome.unanswered = len(board), feed.requests, feed.unanswered
+    outcome.rows, outcome.requests, outcome.unanswered = len(board), feed.requests, feed.unanswered
     return outcome
 
 
-def _strike(ground: Ground, wanted: Wanted, outcome: Outcome, tell: Callable[[str], None]) -> None:
-    """One fault after another, each when the loop is whole again, while there is load."""
-    faults = faults_of(ground, wanted.away_s)
-    ends_s = time.monotonic() + wanted.seconds - _LAST_S
-    names = [name for name in faults if name in QUICK] if wanted.is_quick else list(faults)
-    names = [name for name in names if not wanted.only or any(one in name for one in wanted.only)]
-    ground.wait_whole(wanted.whole_s_max)
-    for quiet_s, name in planned(wanted.seed, names):
-        struck = sum(map(len, outcome.took_s.values())) + len(outcome.violations)
-        if time.monotonic() + quiet_s >= ends_s or (wanted.faults_max and struck >= wanted.faults_max):
+def _inject_faults(target: Target, options: ChaosOptions, outcome: Outcome, on_progress: Callable[[str], None]) -> None:
+    """Inject one fault after another while there is load, each when the loop has recovered from the last one."""
+    faults = faults_of(target, options.away_s)
+    ends_s = time.monotonic() + options.seconds - _LAST_S
+    names = [name for name in faults if name in QUICK] if options.is_quick else list(faults)
+    names = [name for name in names if not options.only or any(text in name for text in options.only)]
+    target.wait_recovered(options.recovery_s_max)
+    for quiet_s, name in planned(options.seed, names):
+        injected = sum(map(len, outcome.recovery_s.values())) + len(outcome.violations)
+        if time.monotonic() + quiet_s >= ends_s or (options.faults_max and injected >= options.faults_max):
             return
         time.sleep(quiet_s)
-        tell(name)
-        begun_s, unanswered = time.monotonic(), ground.feed.unanswered
+        on_progress(name)
+        begun_s, unanswered = time.monotonic(), target.feed.unanswered
         try:
-            faults[name](ground)
-            struck_s = time.monotonic()
-            ground.wait_whole(wanted.whole_s_max)
+            faults[name](target)
+            fault_end_s = time.monotonic()
+            target.wait_recovered(options.recovery_s_max)
         except StreamlearnError as error:
-            ground.loop.check()
+            target.loop.check()
             outcome.violations.append(f"{name}, after {time.monotonic() - begun_s:.0f} s: {error.message}")
-            tell(f"VIOLATION: {outcome.violations[-1]}")
+            on_progress(f"VIOLATION: {outcome.violations[-1]}")
             continue
-        lost = ground.feed.unanswered - unanswered
+        lost = target.feed.unanswered - unanswered
         if lost and "node" not in name:
-            outcome.violations.append(f"{name}: {lost} requests had no answer, though no node was struck")
-            tell(f"VIOLATION: {outcome.violations[-1]}")
-        outcome.took_s.setdefault(name, []).append(time.monotonic() - struck_s)
-        tell(f"  whole again after {outcome.took_s[name][-1]:.1f} s")
+            outcome.violations.append(f"{name}: {lost} requests had no answer, though the fault hit no node")
+            on_progress(f"VIOLATION: {outcome.violations[-1]}")
+        outcome.recovery_s.setdefault(name, []).append(time.monotonic() - fault_end_s)
+        on_progress(f"  recovered after {outcome.recovery_s[name][-1]:.1f} s")
 
 
-def _look(ground: Ground, board: Board, outcome: Outcome, tell: Callable[[str], None]) -> None:
-    """Wait until everything is learned and served, then hold it against what was shown."""
-    loop, feed = ground.loop, ground.feed
+def _check_invariants(target: Target, board: Board, outcome: Outcome, on_progress: Callable[[str], None]) -> None:
+    """Wait until everything is learned and served, then compare it with what was shown."""
+    loop, feed = target.loop, target.feed
     loop.wait(lambda: feed.report is not None, "the feed to end", _END_S_MAX)
-    tell("everything was shown; ingest ends, training learns the rest")
+    on_progress("everything was shown; ingest ends, and training learns the rest")
     state = {"process": "ingest", "state": "ended"}
     loop.wait(
         lambda: loop.metric("up", "streamlearn_supervision_state_processes", **state) > 0, "ingest to end", _END_S_MAX
     )
-    ends = ends_of_rows(ground.folder)
-    loop.wait(lambda: loop.has_learned(ground.newest, ends), "all samples to be learned", _END_S_MAX)
-    last = ground.newest
-    loop.wait(lambda: ground.active >= last.version, f"version {last.version} to be served", _END_S_MAX)
-    loop.wait(lambda: all(one >= last.version for one in loop.served()), "nodes to follow", _END_S_MAX)
+    ends = ends_of_rows(target.folder)
+    loop.wait(lambda: loop.has_learned(target.newest, ends), "all samples to be learned", _END_S_MAX)
+    last = target.newest
+    loop.wait(lambda: target.active >= last.version, f"version {last.version} to be served", _END_S_MAX)
+    loop.wait(lambda: all(version >= last.version for version in loop.served()), "nodes to follow", _END_S_MAX)
     outcome.versions = len(loop.versions())
-    tell("everything is learned and served; it is held against what was shown")
-    outcome.violations += learned(
-        board, [one.name for one in ground.folder.app.labels], read_settled(ground.folder), ground.newest.metrics
-    )
+    on_progress("everything is learned and served; comparing it with what was shown")
+    labels = [label.name for label in target.folder.app.labels]
+    outcome.violations += sample_violations(board, labels, read_settled(target.folder), target.newest.metrics)
     if loop.dead_letters:
         outcome.violations.append(f"{loop.dead_letters} dead letters")
-    outcome.violations += [*verified(ground), *named(ground)]
-    with closing(LateNode(ground)) as late:
-        outcome.violations += answers(ground, late, outcome.compared.append)
+    outcome.violations += [*verify_violations(target), *label_violations(target)]
+    with closing(LateNode(target)) as late_node:
+        outcome.violations += answer_violations(target, late_node, outcome.compared.append)

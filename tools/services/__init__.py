@@ -1,6 +1,6 @@
-"""Real Kafka, Redis, Prism, Flink and a browser for tests, the demo and people: fetched into a cache, started, stopped.
+"""Real Kafka, Redis, Prism, Flink and a browser for tests, the demo and developers.
 
-Commands: `python -m tools.services fetch | up | status`.
+The files are fetched into a cache. Commands: `python -m tools.services fetch | up | status`.
 """
 
 from tools.services.cache import Cache

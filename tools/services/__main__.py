@@ -23,7 +23,7 @@ from rich.table import Column, Table
 
 from streamlearn.errors import PartlyDone, ServiceError, StreamlearnError, UsageError
 from tools.services.cache import Cache
-from tools.services.catalogue import FETCHED, STARTED, Found, fetch, find
+from tools.services.catalogue import FETCHED, STARTED, Installed, fetch, find
 from tools.services.flink import FlinkJobServer
 from tools.services.java import find_java
 from tools.services.redis import Redis
@@ -33,7 +33,7 @@ __all__ = ["app", "main"]
 
 _CHECK_S = 0.5
 _WHERE = Column("where", overflow="fold")
-_people = Console(stderr=True, soft_wrap=True)
+_stderr = Console(stderr=True, soft_wrap=True)
 app = typer.Typer(
     help=__doc__,
     no_args_is_help=True,
@@ -46,42 +46,44 @@ Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON inste
 
 @app.command("fetch")
 def fetch_command(
-    names: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(FETCHED)}; all when none.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(FETCHED)}; by default all.")] = None,
     as_json: Json = False,
 ) -> None:
     """Fetch or build services into the cache."""
     cache = Cache()
-    found: list[Found] = []
+    installed: list[Installed] = []
     failures: dict[str, ServiceError] = {}
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=_people, transient=True) as progress:
+    with Progress(*columns, console=_stderr, transient=True) as progress:
         for name in _known(names, FETCHED):
             task = progress.add_task(f"{name}: fetching into {cache.folder}", total=None)
             try:
-                found.append(fetch(name, cache))
+                installed.append(fetch(name, cache))
             except ServiceError as error:
                 failures[name] = error
             progress.remove_task(task)
     if as_json:
         failed = {name: str(error) for name, error in failures.items()}
-        print(json.dumps({"found": [_plain(one) for one in found], "failed": failed}))
+        print(json.dumps({"found": [_plain(service) for service in installed], "failed": failed}))
     else:
-        _print_found(found)
+        _print_installed(installed)
     for name, failure in failures.items():
-        _people.print(f"{name}: {failure.message}\nhelp: {failure.help}", markup=False, highlight=False)
+        _stderr.print(f"{name}: {failure.message}\nhelp: {failure.help}", markup=False, highlight=False)
     if failures:
-        kind = PartlyDone if found else ServiceError
-        message = f"not to be had: {', '.join(failures)}"
-        raise kind(message, help="each is explained above")
+        kind = PartlyDone if installed else ServiceError
+        message = f"could not fetch {', '.join(failures)}"
+        raise kind(message, help="see the errors above")
 
 
 @app.command()
 def up(
-    names: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(STARTED)}; all when none.")] = None,
-    folder: Annotated[Path | None, typer.Option(help="Keep data here; by default a folder that ends with it.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(STARTED)}; by default all.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep data here; by default a folder that is deleted at the end.")
+    ] = None,
 ) -> None:
     """Start services, print their addresses, and stop them at Ctrl-C or SIGTERM."""
-    # SIGINT too: a shell starts what it puts in the background with SIGINT ignored, and then Python handles none.
+    # SIGINT too: a shell starts background jobs with SIGINT ignored, and then Python installs no handler.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _as_interrupt)
     chosen = _known(names, STARTED)
@@ -90,7 +92,7 @@ def up(
         try:
             services = []
             for name in chosen:
-                _people.print(f"starting {name}", highlight=False)
+                _stderr.print(f"starting {name}", highlight=False)
                 services.append(stack.enter_context(STARTED[name](place / name)))
             _print_addresses(services)
             while True:
@@ -98,18 +100,18 @@ def up(
                 for service in services:
                     service.check()
         except KeyboardInterrupt:
-            _people.print(f"stopping {', '.join(chosen)}", highlight=False)
+            _stderr.print(f"stopping {', '.join(chosen)}", highlight=False)
 
 
 @app.command()
 def status(as_json: Json = False) -> None:
-    """Print what is on this machine."""
+    """Print the services found on this machine."""
     cache = Cache()
     state: dict[str, dict[str, object]] = {}
     for name in FETCHED:
         try:
-            found = find(name, cache)
-            state[name] = _plain(found) if found else {"missing": "not fetched"}
+            installed = find(name, cache)
+            state[name] = _plain(installed) if installed else {"missing": "not fetched"}
         except ServiceError as error:
             state[name] = {"missing": error.message}
     try:
@@ -135,7 +137,7 @@ def status(as_json: Json = False) -> None:
 def _known(names: list[str] | None, offered: Collection[str]) -> list[str]:
     unknown = [name for name in names or () if name not in offered]
     if unknown:
-        message = f"no service is called {', '.join(unknown)}"
+        message = f"there is no service {', '.join(unknown)}"
         raise UsageError(message, help=f"choose from {', '.join(offered)}")
     return list(dict.fromkeys(names or offered))
 
@@ -144,15 +146,16 @@ def _as_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _plain(found: Found) -> dict[str, object]:
-    return {**asdict(found), "paths": [str(path) for path in found.paths], "fetch_s": round(found.fetch_s, 3)}
+def _plain(service: Installed) -> dict[str, object]:
+    return {**asdict(service), "paths": [str(path) for path in service.paths], "fetch_s": round(service.fetch_s, 3)}
 
 
-def _print_found(found: list[Found]) -> None:
+def _print_installed(services: list[Installed]) -> None:
     table = Table("service", "version", "MB", "seconds", _WHERE)
-    for one in found:
-        where = "\n".join(map(str, one.paths))
-        table.add_row(one.name, one.version, f"{one.size_bytes / 1e6:.1f}", f"{one.fetch_s:.1f}", where)
+    for service in services:
+        where = "\n".join(map(str, service.paths))
+        size, seconds = f"{service.size_bytes / 1e6:.1f}", f"{service.fetch_s:.1f}"
+        table.add_row(service.name, service.version, size, seconds, where)
     Console(soft_wrap=True).print(table)
 
 
@@ -173,15 +176,15 @@ def _print_addresses(services: list[Service]) -> None:
     for service in services:
         ready = f"{service.ready_s:.1f} s"
         table.add_row(service.name, service.version, service.address, ready, str(service.pid), str(service.log))
-    _people.print(table)
+    _stderr.print(table)
     for service in services:
         for name, value in _environment(service).items():
             print(f"{name}={value}", flush=True)
-    _people.print("Ctrl-C stops them", highlight=False)
+    _stderr.print("Ctrl-C stops the services", highlight=False)
 
 
 def main() -> int:
-    """Run the command line; errors are told with what to do, and become exit statuses."""
+    """Run the command line; return the exit status, and print errors with their help."""
     try:
         app(prog_name="python -m tools.services", standalone_mode=True)
     except StreamlearnError as error:

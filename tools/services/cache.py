@@ -1,6 +1,6 @@
-"""The cache folder: what was fetched or built once, each under a name that carries its version.
+"""The cache folder: fetched and built files, in entries whose names carry their versions.
 
-An entry appears whole or not at all, made by one process at a time. It does not know what entries hold.
+An entry appears complete or not at all, and one process at a time makes it. The cache does not know what entries hold.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Cache:
     """A folder of entries.
 
     Args:
-        folder: Where; by default `STREAMLEARN_CACHE`, else `streamlearn` in the user's cache folder.
-        lock_wait_s_max: How long another process may take to make an entry this one waits for.
+        folder: Its path; by default `STREAMLEARN_CACHE`, else `streamlearn` in the user's cache folder.
+        lock_wait_s_max: Limit of the wait for another process that makes the same entry.
     """
 
     def __init__(self, folder: Path | None = None, *, lock_wait_s_max: float = _LOCK_WAIT_S_MAX) -> None:
@@ -35,19 +35,19 @@ class Cache:
         self._lock_wait_s_max = lock_wait_s_max
 
     def find(self, name: str) -> Path | None:
-        """The entry's folder, or None when it was not made yet."""
+        """Return the entry's folder, or None if the entry does not exist."""
         entry = self.folder / name
         return entry if entry.is_dir() else None
 
     def get(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The entry's folder, made first when it is not there.
+        """Return the entry's folder; make the entry first if it does not exist.
 
         Args:
             name: The entry's name, with its version.
-            make: Fills an empty folder; what it leaves becomes the entry.
+            make: Fills an empty folder, which becomes the entry.
 
         Raises:
-            ServiceError: The folder cannot be written, or another process is making the entry for too long.
+            ServiceError: The folder is not writable, or another process takes too long to make the entry.
         """
         entry = self.find(name)
         if entry is not None:
@@ -56,7 +56,7 @@ class Cache:
             entry = self.folder / name
             if entry.is_dir():
                 return entry
-            for leftover in self.folder.glob(f".making-{name}-*"):  # of a process that died in `make`
+            for leftover in self.folder.glob(f".making-{name}-*"):  # left by a process that died in `make`
                 shutil.rmtree(leftover)
             made = Path(tempfile.mkdtemp(prefix=f".making-{name}-", dir=self.folder))
             try:
@@ -74,12 +74,12 @@ class Cache:
             file = (self.folder / f".{name}.lock").open("w")
         except OSError as error:
             message = f"the cache folder {self.folder} cannot be written: {error.strerror}"
-            raise ServiceError(message, help="name another with STREAMLEARN_CACHE") from error
+            raise ServiceError(message, help="set STREAMLEARN_CACHE to another folder") from error
         with file:
             deadline_s = time.monotonic() + self._lock_wait_s_max
             while not _try_lock(file.fileno()):
                 if time.monotonic() > deadline_s:
-                    message = f"{name} has been in the making by another process for {self._lock_wait_s_max:g} s"
+                    message = f"another process has been making {name} for {self._lock_wait_s_max:g} s"
                     raise ServiceError(message, help=f"end that process; it holds {file.name}")
                 time.sleep(_LOCK_POLL_S)
             yield
@@ -94,7 +94,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def size_bytes(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder."""
+    """Return the size of a file, or of all files in a folder."""
     if path.is_file():
         return path.stat().st_size
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

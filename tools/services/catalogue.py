@@ -1,4 +1,4 @@
-"""The catalogue: the services there are, and what of each is already on this machine."""
+"""The catalogue of services: fetches them, and finds those on this machine."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tools.services.flink import FlinkJobServer
 from tools.services.kafka import Kafka
 from tools.services.maven import Jars
 from tools.services.prism import PRISM_VERSION, Prism
-from tools.services.redis import Redis, stated_version
+from tools.services.redis import Redis, printed_version
 from tools.services.service import Service
 
-__all__ = ["FETCHED", "STARTED", "Found", "fetch", "find"]
+__all__ = ["FETCHED", "STARTED", "Installed", "fetch", "find"]
 
 
 @dataclass(frozen=True)
-class Found:
-    """A service that is on this machine.
+class Installed:
+    """A service on this machine.
 
     Attributes:
         name: The service.
-        version: Its own version.
-        paths: The files or folders it is started from.
-        size_bytes: Of all of them.
-        fetch_s: How long fetching took just now; 0 when only looked for.
+        version: Its version.
+        paths: The files or folders that it is started from.
+        size_bytes: Total size of the paths.
+        fetch_s: Duration of the fetch; 0 from `find`.
     """
 
     name: str
@@ -45,7 +45,7 @@ def _kafka(cache: Cache, *, fetching: bool) -> tuple[str, tuple[Path, ...]] | No
 
 def _redis(cache: Cache, *, fetching: bool) -> tuple[str, tuple[Path, ...]] | None:
     program = Redis.fetch(cache) if fetching else Redis.find(cache)
-    return (stated_version(program), (program,)) if program else None
+    return (printed_version(program), (program,)) if program else None
 
 
 def _prism(cache: Cache, *, fetching: bool) -> tuple[str, tuple[Path, ...]] | None:
@@ -63,9 +63,9 @@ def _chromium(cache: Cache, *, fetching: bool) -> tuple[str, tuple[Path, ...]] |
     return (chromium_version(files.browser), (files.browser, files.driver)) if files else None
 
 
-_LOOKED_UP = {"kafka": _kafka, "redis": _redis, "prism": _prism, "flink": _flink, "chromium": _chromium}
+_LOOKUPS = {"kafka": _kafka, "redis": _redis, "prism": _prism, "flink": _flink, "chromium": _chromium}
 
-FETCHED: tuple[str, ...] = tuple(_LOOKED_UP)
+FETCHED: tuple[str, ...] = tuple(_LOOKUPS)
 STARTED: dict[str, Callable[[Path], Service]] = {
     "kafka": Kafka.start,
     "redis": Redis.start,
@@ -73,28 +73,28 @@ STARTED: dict[str, Callable[[Path], Service]] = {
 }
 
 
-def fetch(name: str, cache: Cache) -> Found:
-    """Have a service on this machine, fetching or building what is missing.
+def fetch(name: str, cache: Cache) -> Installed:
+    """Return a service, after fetching or building the missing files.
 
     Raises:
-        ServiceError: It could not be had.
+        ServiceError: Fetching or building failed.
     """
     began_s = time.monotonic()
-    looked_up = _LOOKED_UP[name](cache, fetching=True)
-    assert looked_up is not None, f"{name} was fetched and is not there"
-    return _found(name, looked_up, time.monotonic() - began_s)
+    files = _LOOKUPS[name](cache, fetching=True)
+    assert files is not None, f"{name} is missing after the fetch"
+    return _installed(name, files, time.monotonic() - began_s)
 
 
-def find(name: str, cache: Cache) -> Found | None:
-    """What of a service is on this machine already, or None; never fetches.
+def find(name: str, cache: Cache) -> Installed | None:
+    """Return a service that is on this machine, or None; never fetches.
 
     Raises:
-        ServiceError: What is there does not run.
+        ServiceError: The program on this machine does not run.
     """
-    looked_up = _LOOKED_UP[name](cache, fetching=False)
-    return _found(name, looked_up, 0.0) if looked_up else None
+    files = _LOOKUPS[name](cache, fetching=False)
+    return _installed(name, files, 0.0) if files else None
 
 
-def _found(name: str, looked_up: tuple[str, tuple[Path, ...]], fetch_s: float) -> Found:
-    version, paths = looked_up
-    return Found(name, version, paths, sum(size_bytes(path) for path in paths), fetch_s)
+def _installed(name: str, files: tuple[str, tuple[Path, ...]], fetch_s: float) -> Installed:
+    version, paths = files
+    return Installed(name, version, paths, sum(size_bytes(path) for path in paths), fetch_s)

@@ -1,6 +1,6 @@
-"""Chromium: the machine's own browser without a window, driven by its own driver; what pages are tried in.
+"""Chromium: the machine's browser, headless, with its driver, for tests of pages.
 
-The driver speaks the W3C's WebDriver protocol, JSON over HTTP: a client of it is a dozen calls, and no library.
+The driver speaks the W3C WebDriver protocol, JSON over HTTP. A dozen calls need no client library.
 """
 
 from __future__ import annotations
@@ -35,18 +35,13 @@ _ARGUMENTS = (
 _PROBE_WAIT_S_MAX = 1.0
 _ASK_WAIT_S_MAX = 60.0
 _REPLY_BYTES_MAX = 64 << 20
-# The protocol's own name for the field that names an element.
+# The field of the protocol that holds an element's id.
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
 @dataclass(frozen=True)
 class ChromiumFiles:
-    """The two programs.
-
-    Attributes:
-        browser: Chromium.
-        driver: What drives it.
-    """
+    """The programs `chromium` and `chromedriver`."""
 
     browser: Path
     driver: Path
@@ -56,9 +51,9 @@ class Chromium(Service):
     """A running driver, which opens browsers.
 
     Args:
-        folder: Profiles of browsers and the log.
+        folder: A folder for profiles and the log.
         ports: One port.
-        files: The programs to run.
+        files: The programs.
     """
 
     name = "chromium"
@@ -70,73 +65,63 @@ class Chromium(Service):
 
     @classmethod
     def find(cls, cache: Cache) -> ChromiumFiles | None:
-        """The programs on PATH, or None; nothing of them is ever in the cache."""
+        """Return the programs on PATH, or None. They are never in the cache."""
         del cache
         browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
         return ChromiumFiles(Path(browser), Path(driver)) if browser and driver else None
 
     @classmethod
     def fetch(cls, cache: Cache) -> ChromiumFiles:
-        """The programs on PATH.
+        """Return the programs on PATH.
 
         Raises:
             ServiceError: One is missing.
         """
-        found = cls.find(cache)
-        if found is None:
+        files = cls.find(cache)
+        if files is None:
             missing = "chromedriver" if shutil.which("chromium") else "chromium"
             message = f"no {missing} on PATH"
             raise ServiceError(message, help="install both (Debian: chromium chromium-driver), or run .ci/bootstrap")
-        return found
+        return files
 
     @classmethod
     def start(cls, folder: Path, *, cache: Cache | None = None, find_ports: FindPorts = free_ports) -> Self:
-        """Start a driver and wait until it answers.
-
-        Args:
-            folder: Where profiles and the log are.
-            cache: Not used; every service starts with the same arguments.
-            find_ports: Where its port comes from.
+        """Start a driver and wait until it answers. `cache` is unused: all services start with the same arguments.
 
         Raises:
-            ServiceError: It could not be had or did not start.
+            ServiceError: A program is missing, or the driver does not start.
         """
         files = cls.fetch(cache or Cache())
         return launch_on(find_ports, 1, lambda ports: cls(folder, ports, files))
 
     @property
     def version(self) -> str:
-        """The browser's own version."""
+        """The browser's version."""
         return chromium_version(self._files.browser)
 
     def open(self, *, width: int = 1280, height: int = 900, dark: bool = False) -> Browser:
-        """Open a browser, with a profile of its own.
-
-        Args:
-            width: Of its window.
-            height: Of its window.
-            dark: Whether people who use it like it dark.
+        """Open a browser with a new profile. `dark` sets its preferred colour scheme.
 
         Raises:
             ServiceError: It does not open.
         """
         arguments = [*_ARGUMENTS, f"--window-size={width},{height}"]
         if os.geteuid() == 0:
-            arguments.append("--no-sandbox")  # it refuses to run as root with one
+            arguments.append("--no-sandbox")  # Chromium refuses to run as root with a sandbox
         if dark:
             arguments.append("--blink-settings=preferredColorScheme=0")
         options = {"binary": str(self._files.browser), "args": arguments}
-        asked = {
+        body = {
             "capabilities": {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
         }
-        opened = _call(self.address, "POST", "session", asked)
+        opened = _call(self.address, "POST", "session", body)
         return Browser(self.address, str(opened["sessionId"]))
 
     def _prepare(self) -> Sequence[str]:
         return [str(self._files.driver), f"--port={self.ports[0]}", "--allowed-ips=127.0.0.1"]
 
     def _answers(self, pid: int) -> bool:
-        del pid  # it does not say its own; one that finds its port taken ends
+        del pid  # the driver does not report its pid; a driver whose port is taken ends
         try:
             return bool(_call(self.address, "GET", "status", wait_s=_PROBE_WAIT_S_MAX)["ready"])
         except ServiceError:
@@ -144,11 +129,11 @@ class Chromium(Service):
 
 
 class Browser:
-    """A browser that is open; as a context manager it is closed at the end.
+    """An open browser; as a context manager it closes at the end.
 
     Args:
-        address: The driver's.
-        session: What the driver calls it.
+        address: The driver's address.
+        session: The driver's id of the browser.
     """
 
     def __init__(self, address: str, session: str) -> None:
@@ -159,16 +144,16 @@ class Browser:
         self._ask("POST", "url", {"url": url})
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """What a function's body, run in the page, returns."""
+        """Run the body of a function in the page and return its result."""
         return self._ask("POST", "execute/sync", {"script": script, "args": list(arguments)})
 
     def text(self, selector: str) -> str:
-        """The text that people see in the first element a selector finds; nothing where it finds none."""
-        found = self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
-        return str(found)
+        """Return the visible text of the first element that matches; empty if none does."""
+        text = self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+        return str(text)
 
     def click(self, selector: str) -> None:
-        """Click on an element, where it can be seen."""
+        """Click on a visible element."""
         self._ask("POST", f"element/{self._element(selector)}/click", {})
 
     def type(self, selector: str, text: str) -> None:
@@ -176,40 +161,40 @@ class Browser:
         self._ask("POST", f"element/{self._element(selector)}/value", {"text": text})
 
     def resize(self, **frame: Any) -> None:
-        """Let the page have another size, down to a telephone's; see the DevTools protocol for the fields."""
+        """Change the size of the page, for example to that of a phone. The DevTools protocol defines the fields."""
         self._ask("POST", "goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": frame})
 
     def logged(self) -> list[str]:
-        """What the page's console has said since it was last asked."""
+        """Return the messages of the page's console since the last call."""
         return [str(line["message"]) for line in self._ask("POST", "se/log", {"type": "browser"})]
 
     def screenshot(self) -> str:
-        """What is seen, as a PNG in base 64."""
+        """Return the visible page, as a PNG in base64."""
         return str(self._ask("GET", "screenshot"))
 
     def close(self) -> None:
-        """Close it."""
+        """Close the browser."""
         _call(self._address, "DELETE", f"session/{self._session}")
 
     def _element(self, selector: str) -> str:
-        found = self._ask("POST", "element", {"using": "css selector", "value": selector})
-        return str(found[_ELEMENT])
+        element = self._ask("POST", "element", {"using": "css selector", "value": selector})
+        return str(element[_ELEMENT])
 
-    def _ask(self, method: str, what: str, asked: dict[str, Any] | None = None) -> Any:
-        return _call(self._address, method, f"session/{self._session}/{what}", asked)
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        return _call(self._address, method, f"session/{self._session}/{path}", body)
 
     def __enter__(self) -> Browser:
         return self
 
-    def __exit__(self, *ended: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
 def chromium_version(program: Path) -> str:
-    """The version a Chromium states.
+    """Return the version that a Chromium prints.
 
     Raises:
-        ServiceError: It does not run, or states none.
+        ServiceError: It does not run, or prints no version.
     """
     try:
         answer = subprocess.run(
@@ -218,32 +203,32 @@ def chromium_version(program: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         message = f"{program} does not run: {error}"
         raise ServiceError(message, help="install chromium again") from error
-    stated = re.search(r"(\d+(?:\.\d+)+)", answer.stdout)
-    if stated is None:
-        message = f"{program} states no version: {answer.stdout.strip()[:200]!r}"
+    version = re.search(r"(\d+(?:\.\d+)+)", answer.stdout)
+    if version is None:
+        message = f"{program} prints no version: {answer.stdout.strip()[:200]!r}"
         raise ServiceError(message, help="put a stock chromium first on PATH")
-    return stated[1]
+    return version[1]
 
 
 def _call(
-    address: str, method: str, what: str, asked: dict[str, Any] | None = None, *, wait_s: float = _ASK_WAIT_S_MAX
+    address: str, method: str, path: str, body: dict[str, Any] | None = None, *, wait_s: float = _ASK_WAIT_S_MAX
 ) -> Any:
-    """One call of the driver; what it gives, whatever that is.
+    """Call the driver and return the value of its reply.
 
     Raises:
-        ServiceError: It did not answer, or what was asked for failed.
+        ServiceError: It did not answer, or the call failed.
     """
-    data = None if asked is None else json.dumps(asked).encode()
+    data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"http://{address}/{what}", data, headers, method=method)
+    request = urllib.request.Request(f"http://{address}/{path}", data, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=wait_s) as answer:
             return json.loads(answer.read(_REPLY_BYTES_MAX))["value"]
     except urllib.error.HTTPError as error:
         with error:
-            told = json.loads(error.read(_REPLY_BYTES_MAX)).get("value", {})
-        message = f"chromedriver: {method} {what.rpartition('/')[2]}: {str(told.get('message', error))[:500]}"
-        raise ServiceError(message, help="its log is beside its profiles") from None
+            reply = json.loads(error.read(_REPLY_BYTES_MAX)).get("value", {})
+        message = f"chromedriver: {method} {path.rpartition('/')[2]}: {str(reply.get('message', error))[:500]}"
+        raise ServiceError(message, help="see chromium.log in the folder of its profiles") from None
     except (OSError, ValueError) as error:
         message = f"chromedriver at {address} does not answer: {error}"
         raise ServiceError(message, help="see its log") from error

@@ -1,7 +1,7 @@
-"""The Flink job server: Beam's, running each job on a Flink inside itself, or on one beside it.
+"""Beam's Flink job server, which runs each job on an embedded Flink or on a Flink cluster.
 
-Beam opens its job and artifact ports, and those of a running job's workers, on every interface, whatever host
-it is told, and offers no setting against it; only the expansion port is on the loopback address alone.
+Beam opens its job and artifact ports, and those of a running job's workers, on every interface, whatever host it is
+given, and has no setting against it. Only the expansion port is on the loopback address.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _JVM = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfDa
 _OPENED = tuple(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("util", "lang", "time", "net", "nio"))
 _DRIVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 _GET_JOBS = "/org.apache.beam.model.job_management.v1.JobService/GetJobs"
-# What Flink listens on while a job runs; by default it is every interface. Where checkpoints go: by default that is the
-# memory of the process that guides a job, which takes 5 MiB of one step's state, and fails the job with more. How often
-# a job that fails is begun again: by default it is for ever, and nobody hears of it.
+# Addresses of a running job: the default is every interface. Folder of checkpoints: the default is the job manager's
+# memory, which takes 5 MiB of state of a step and fails the job with more. Restarts of a failing job: the default is
+# to restart for ever without a report.
 _FLINK_SETTINGS = f"""\
 jobmanager.rpc.address: {LOOPBACK}
 jobmanager.bind-host: {LOOPBACK}
@@ -46,18 +46,13 @@ restart-strategy.failure-rate.failure-rate-interval: 5 min
 
 @dataclass(frozen=True)
 class FlinkFiles:
-    """What a job server is started from.
-
-    Attributes:
-        java: The runtime.
-        jars: The folder of its jars.
-    """
+    """The Java runtime and the folder of jars of a job server."""
 
     java: Java
     jars: Path
 
     def command(self, temporary: Path) -> list[str]:
-        """The command of a program in the jars, but its class and arguments; temporary files go to that folder."""
+        """Return the command that runs a class of the jars, up to the name of the class."""
         return [
             str(self.java.path),
             *_JVM,
@@ -72,10 +67,10 @@ class FlinkJobServer(Service):
     """A running job server.
 
     Args:
-        folder: Its staged artifacts, temporary files and log.
-        ports: Of jobs, of artifacts, of expansion.
-        files: What it is started from.
-        master: The address of the Flink that runs jobs; by default each has one inside the job server.
+        folder: A folder for staged artifacts, temporary files and the log.
+        ports: The job, artifact and expansion ports.
+        files: Its runtime and jars.
+        master: The address of the Flink that runs jobs; by default each job runs on an embedded Flink.
     """
 
     name = "flink"
@@ -86,7 +81,7 @@ class FlinkJobServer(Service):
 
     @classmethod
     def fetch(cls, cache: Cache) -> FlinkFiles:
-        """The jars, fetched first when they are not there.
+        """Return the files, after fetching the missing jars.
 
         Raises:
             ServiceError: Java or Maven is missing, or fetching failed.
@@ -95,7 +90,7 @@ class FlinkJobServer(Service):
 
     @classmethod
     def find(cls, cache: Cache) -> FlinkFiles | None:
-        """What `fetch` would give, or None when it is not there; never fetches."""
+        """Return the files, or None if the jars are missing; never fetches."""
         jars = _JARS.find(cache)
         return FlinkFiles(find_java(), jars) if jars else None
 
@@ -108,38 +103,32 @@ class FlinkJobServer(Service):
         find_ports: FindPorts = free_ports,
         master: str = "[local]",
     ) -> Self:
-        """Fetch what is missing, start a job server and wait until it answers.
-
-        Args:
-            folder: Where what it writes goes.
-            cache: Where its jars are.
-            find_ports: Where its three ports come from.
-            master: The address of the Flink that runs jobs; by default each has one inside the job server.
+        """Fetch missing files, start a job server and wait until it answers. `find_ports` returns three ports.
 
         Raises:
-            ServiceError: It could not be had or did not start.
+            ServiceError: The files could not be fetched, or the server did not start.
         """
         files = cls.fetch(cache or Cache())
         return launch_on(find_ports, 3, lambda ports: cls(folder, ports, files, master))
 
     @property
     def job_endpoint(self) -> str:
-        """For `--job_endpoint`."""
+        """The value of `--job_endpoint`."""
         return self.address
 
     @property
     def artifact_endpoint(self) -> str:
-        """For `--artifact_endpoint`."""
+        """The value of `--artifact_endpoint`."""
         return f"{LOOPBACK}:{self.ports[1]}"
 
     @property
     def expansion_endpoint(self) -> str:
-        """For cross-language transforms."""
+        """The address for cross-language transforms."""
         return f"{LOOPBACK}:{self.ports[2]}"
 
     @property
     def version(self) -> str:
-        """Beam's version of the job server (the Flink inside is the pom's)."""
+        """The Beam version of the job server. The pom sets the Flink version."""
         return _JARS.version
 
     def _prepare(self) -> Sequence[str]:
@@ -162,7 +151,7 @@ class FlinkJobServer(Service):
         ]
 
     def _answers(self, pid: int) -> bool:
-        # Its own word that it has the port comes first: another server there would answer as well.
+        # The server must log that it has the port: another server on the port would answer too.
         log = self.log.read_text(errors="replace")
         return (
             f"JobService started on {self.address}" in log and _port_open(self.ports[0]) and _lists_jobs(self.address)
@@ -178,8 +167,8 @@ def _port_open(port: int) -> bool:
 
 
 def _lists_jobs(address: str) -> bool:
-    """Whether the job service answers a call; an empty message in gRPC's bytes is no bytes."""
-    import grpc  # type: ignore[import-untyped]  # a tenth of a second, and only a job server needs it
+    """Return whether the job service answers a call. An empty protobuf message is the empty string."""
+    import grpc  # type: ignore[import-untyped]  # takes 0.1 s, and only a job server needs it
 
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:

@@ -1,4 +1,4 @@
-"""A Flink cluster of two processes: one that guides jobs, one that runs them. It is of the job server's own jars."""
+"""A Flink cluster of a job manager and a task manager, from the jars of the job server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.services.service import Service, launch_on
 __all__ = ["FlinkJobs", "FlinkTasks", "flink_cluster"]
 
 _ASK_S_MAX = 30.0
-# The last seven are what Flink's own scripts reckon from the size of a process.
+# Flink's scripts compute the last seven memory settings from the size of the process.
 _SETTINGS = """\
 jobmanager.rpc.address: {host}
 jobmanager.rpc.port: {rpc}
@@ -49,9 +49,9 @@ class _Part(Service):
     """One process of the cluster.
 
     Args:
-        folder: Its settings, temporary files and log; checkpoints and savepoints of the cluster are beside it.
-        ports: Of REST, and of what the two say to each other.
-        files: What it is started from.
+        folder: A folder for its settings, temporary files and log. Its parent has checkpoints and savepoints.
+        ports: The REST and RPC ports.
+        files: Its runtime and jars.
     """
 
     _main = ""
@@ -62,20 +62,15 @@ class _Part(Service):
 
     @property
     def version(self) -> str:
-        """That of the job server, whose pom says which Flink it is."""
+        """The name of the job server's jars, whose pom sets the Flink version."""
         return self._files.jars.name
 
-    def ask(self, path: str, told: Mapping[str, Any] | None = None) -> Any:
-        """What Flink's REST API answers, as of its documentation.
-
-        Args:
-            path: Of the address.
-            told: What is sent with it; None: it is only read.
-        """
-        body = None if told is None else json.dumps(told).encode()
+    def ask(self, path: str, content: Mapping[str, Any] | None = None) -> Any:
+        """Call Flink's REST API and return the reply: POST with content, GET without."""
+        body = None if content is None else json.dumps(content).encode()
         url = f"http://{LOOPBACK}:{self.ports[0]}{path}"
-        asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=_ASK_S_MAX) as answer:
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=_ASK_S_MAX) as answer:
             return json.load(answer)
 
     def _prepare(self) -> Sequence[str]:
@@ -83,8 +78,8 @@ class _Part(Service):
         for folder in (settings, temporary):
             folder.mkdir(exist_ok=True)
         rest, rpc = self.ports
-        said = _SETTINGS.format(host=LOOPBACK, rest=rest, rpc=rpc, folder=self.folder.parent.as_uri())
-        (settings / "flink-conf.yaml").write_text(said)
+        text = _SETTINGS.format(host=LOOPBACK, rest=rest, rpc=rpc, folder=self.folder.parent.as_uri())
+        (settings / "flink-conf.yaml").write_text(text)
         return [*self._files.command(temporary), self._main, "--configDir", str(settings)]
 
     def _answers(self, pid: int) -> bool:
@@ -98,14 +93,14 @@ class _Part(Service):
 
 
 class FlinkJobs(_Part):
-    """Guides jobs."""
+    """The job manager."""
 
     name = "flink-jobs"
     _main = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
 
 
 class FlinkTasks(_Part):
-    """Runs jobs."""
+    """The task manager."""
 
     name = "flink-tasks"
     _main = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
@@ -116,13 +111,10 @@ class FlinkTasks(_Part):
 
 @contextmanager
 def flink_cluster(folder: Path) -> Iterator[tuple[FlinkJobs, FlinkJobServer]]:
-    """A running cluster with a job server for it, ended at the end.
-
-    Args:
-        folder: Where what they write goes.
+    """Start a cluster and a job server for it; stop both at the end.
 
     Raises:
-        ServiceError: It could not be had or did not start.
+        ServiceError: The files could not be fetched, or a process did not start.
     """
     files = FlinkJobServer.fetch(Cache())
     with launch_on(free_ports, 2, lambda ports: FlinkJobs(folder / "jobs", ports, files)) as jobs:

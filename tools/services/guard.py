@@ -1,13 +1,13 @@
-"""The guard: a tiny process that runs one command and ends it when its owner is gone.
+"""The guard: a small process that runs one command and ends it when its owner is gone.
 
-It knows nothing of services and imports nothing of this project: it is run by its path, on a bare
+It knows nothing of services and imports nothing from this project: it runs by its path, on a bare
 interpreter.
 
     owner ── orders, one byte each (its stdin) ───────▶ guard ── child, in its own process group ──▶ command
     owner ◀── reports, one line each (its stdout) ── guard  (its stderr is the command's log)
 
-Whatever ends the owner, SIGKILL too, closes the pipe of orders, and the guard reads its end. The parent's
-pid is looked at as well, because a forked child of the owner may keep that pipe open.
+Any end of the owner, also by SIGKILL, closes the pipe of orders, and the guard reads its end. The guard also
+checks the parent's pid, because a forked child of the owner may keep the pipe open.
 """
 
 from __future__ import annotations
@@ -32,11 +32,8 @@ _PAUSE_POLL_S = 0.002
 def main(arguments: list[str]) -> int:
     """Run a command until it ends, the owner orders its end, or the owner is gone.
 
-    Args:
-        arguments: The owner's pid, seconds between SIGTERM and SIGKILL, then the command.
-
-    Returns:
-        The guard's own exit status: 0 unless the command could not be started.
+    The arguments are the owner's pid, the seconds between SIGTERM and SIGKILL, and the command. Returns the guard's
+    exit status: 0 unless the command could not be started.
     """
     owner_pid, stop_wait_s, command = int(arguments[0]), float(arguments[1]), arguments[2:]
     wake = _wake_on_signals()
@@ -50,7 +47,7 @@ def main(arguments: list[str]) -> int:
     status = _watch(child_pid, owner_pid, wake)
     if status is None:
         status = _end(child_pid, stop_wait_s)
-    _signal_group(child_pid, signal.SIGKILL)  # what the command itself started and left
+    _signal_group(child_pid, signal.SIGKILL)  # processes that the command started and left
     _report(f"exited {status}")
     return 0
 
@@ -66,7 +63,7 @@ def _wake_on_signals() -> int:
 
 def _start(command: list[str]) -> int:
     actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
-    # Python ignores SIGPIPE, and what is ignored would stay so in the command.
+    # Python ignores these signals, and the command would inherit that.
     ignored = [signal.SIGPIPE, signal.SIGXFSZ]
     return os.posix_spawnp(
         command[0], command, os.environ, file_actions=actions, setpgroup=0, setsigdef=ignored, setsigmask=[]
@@ -74,7 +71,7 @@ def _start(command: list[str]) -> int:
 
 
 def _watch(child_pid: int, owner_pid: int, wake: int) -> int | None:
-    """The child's exit status, or None when it is to be ended."""
+    """Return the child's exit status, or None if the child must be ended."""
     while True:
         readable, _, _ = select.select([0, wake], [], [], _OWNER_CHECK_S)
         if wake in readable:
@@ -100,7 +97,7 @@ def _watch(child_pid: int, owner_pid: int, wake: int) -> int | None:
 
 
 def _await_pause(child_pid: int) -> int | None:
-    """Wait until all of the child has stopped; its exit status when it ended instead."""
+    """Wait until the child has stopped; return its exit status if it ended instead."""
     deadline_s = time.monotonic() + _PAUSE_WAIT_S
     while time.monotonic() < deadline_s:
         pid, status = os.waitpid(child_pid, os.WNOHANG | os.WUNTRACED)
@@ -141,7 +138,7 @@ def _report(line: str) -> None:
     try:
         os.write(1, f"{line}\n".encode())
     except BrokenPipeError:
-        return  # the owner is gone, and nobody listens
+        return  # the owner is gone
 
 
 if __name__ == "__main__":

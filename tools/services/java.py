@@ -1,4 +1,4 @@
-"""The Java runtime that Kafka and the Flink job server run on."""
+"""The Java runtime of Kafka and the Flink job server."""
 
 from __future__ import annotations
 
@@ -23,47 +23,42 @@ _HELP = (
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime.
-
-    Attributes:
-        path: The `java` program.
-        version: As it states it, such as `17.0.15`.
-    """
+    """The `java` program and its version, such as `17.0.15`."""
 
     path: Path
     version: str
 
 
 def find_java() -> Java:
-    """The runtime in JAVA_HOME, else the one on PATH.
+    """Return the runtime in JAVA_HOME, or else the one on PATH.
 
     Raises:
-        ServiceError: There is none, or it is too old.
+        ServiceError: There is no runtime, or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    if found is None:
+    program = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if program is None:
         where = f"JAVA_HOME ({home})" if home else "PATH"
         message = f"no java in {where}"
         raise ServiceError(message, help=_HELP)
-    version = _stated_version(Path(found).resolve()) or _asked_version(found)
+    version = _release_version(Path(program).resolve()) or _printed_version(program)
     major = int(version.removeprefix("1.").split(".")[0])
     if major < MAJOR_MIN:
-        message = f"{found} is Java {version}, and {MAJOR_MIN} or newer is needed"
+        message = f"{program} is Java {version}, and {MAJOR_MIN} or newer is needed"
         raise ServiceError(message, help=_HELP)
-    return Java(Path(found), version)
+    return Java(Path(program), version)
 
 
-def _stated_version(program: Path) -> str | None:
-    """Read from the runtime's `release` file: a hundred times faster than asking the runtime."""
+def _release_version(program: Path) -> str | None:
+    """Return the version in the runtime's `release` file: a hundred times faster than running it."""
     release = program.parent.parent / "release"
     if not release.is_file():
         return None
-    stated = re.search(r'^JAVA_VERSION="([\d.]+)', release.read_text(errors="replace"), re.MULTILINE)
-    return stated[1] if stated else None
+    version = re.search(r'^JAVA_VERSION="([\d.]+)', release.read_text(errors="replace"), re.MULTILINE)
+    return version[1] if version else None
 
 
-def _asked_version(program: str) -> str:
+def _printed_version(program: str) -> str:
     try:
         answer = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=_ASK_WAIT_S_MAX, check=False
@@ -71,8 +66,8 @@ def _asked_version(program: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         message = f"{program} does not run: {error}"
         raise ServiceError(message, help=_HELP) from error
-    stated = re.search(r'version "([\d.]+)', answer.stderr)
-    if stated is None:
-        message = f"{program} states no version: {answer.stderr.strip()[:200]!r}"
+    version = re.search(r'version "([\d.]+)', answer.stderr)
+    if version is None:
+        message = f"{program} prints no version: {answer.stderr.strip()[:200]!r}"
         raise ServiceError(message, help=_HELP)
-    return stated[1]
+    return version[1]

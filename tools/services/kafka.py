@@ -1,7 +1,7 @@
-"""Kafka: one KRaft node that is broker and controller, stock to its clients but for topic auto-creation.
+"""Kafka: one KRaft node that is broker and controller, with default behaviour except topic auto-creation.
 
-Two things make it ready in a second: its storage is a copy of one formatted at fetch time, and its classes
-come from an archive that the JVM wrote while a broker ran once, also at fetch time.
+Two things make it ready in a second: its storage is a copy of a folder formatted at fetch time, and its classes
+come from an archive that the JVM wrote when a broker ran once, also at fetch time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 log.dirs={data}
 auto.create.topics.enable=false
-# One node: its internal topics have one copy, and no more partitions than one node can use.
+# On one node internal topics have one replica, and need one partition.
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
@@ -56,9 +56,9 @@ transaction.state.log.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
-# The first consumer of a group waits for no others.
+# The first consumer of a group does not wait for others.
 group.initial.rebalance.delay.ms=0
-# After a kill the controller refuses the returning broker until the session of the dead one has passed.
+# After a kill the controller refuses the broker until the old session has expired.
 broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=500
 """
@@ -76,12 +76,12 @@ rootLogger.appenderRef.out.ref=out
 
 @dataclass(frozen=True)
 class KafkaFiles:
-    """What a broker is started from.
+    """The files of a broker.
 
     Attributes:
         java: The runtime.
         jars: The folder of Kafka's jars.
-        prepared: The folder of formatted storage and the class archive.
+        prepared: The folder of the formatted storage and the class archive.
     """
 
     java: Java
@@ -93,11 +93,11 @@ class Kafka(Service):
     """A running Kafka.
 
     Args:
-        folder: Its data, settings and log, and nothing of it is anywhere else.
-        ports: The broker's and the controller's.
-        files: What it is started from.
-        sharing: The JVM's flag about the class archive; by default the archive is read.
-        properties: Broker settings laid over ours, for a listener with TLS and the like.
+        folder: A folder for all of its data, settings and logs.
+        ports: The broker's and the controller's port.
+        files: Its runtime, jars and prepared storage.
+        sharing: JVM flag for the class archive; by default the archive is read.
+        properties: Broker settings that override ours, for example a TLS listener.
     """
 
     name = "kafka"
@@ -121,7 +121,7 @@ class Kafka(Service):
 
     @classmethod
     def fetch(cls, cache: Cache) -> KafkaFiles:
-        """The jars and what is prepared from them, made first when they are not there.
+        """Return the files, after fetching and preparing the missing ones.
 
         Raises:
             ServiceError: Java or Maven is missing, or fetching failed.
@@ -133,7 +133,7 @@ class Kafka(Service):
 
     @classmethod
     def find(cls, cache: Cache) -> KafkaFiles | None:
-        """What `fetch` would give, or None when it is not all there; never fetches."""
+        """Return the files, or None if one is missing; never fetches."""
         jars = _JARS.find(cache)
         java = find_java() if jars else None
         prepared = cache.find(_prepared_entry(java)) if java else None
@@ -148,20 +148,20 @@ class Kafka(Service):
         find_ports: FindPorts = free_ports,
         properties: Callable[[Sequence[int]], Mapping[str, str]] | None = None,
     ) -> Self:
-        """Fetch what is missing, start a broker and wait until it answers.
+        """Fetch missing files, start a broker and wait until it answers.
 
         Args:
-            folder: Where its data is, or will be; the data of an earlier broker is served again.
-            cache: Where its jars are.
-            find_ports: Where its ports come from; `fixed_port(9092)` for a known one.
-            properties: Broker settings laid over ours, made from the ports found.
+            folder: The folder of its data, which may come from an earlier broker.
+            cache: The cache of its files.
+            find_ports: Returns its ports; `fixed_port(9092)` for a known one.
+            properties: Returns broker settings that override ours, for these ports.
 
         Raises:
-            ServiceError: It could not be had or did not start.
+            ServiceError: The files could not be fetched, or the broker did not start.
         """
         files = cls.fetch(cache or Cache())
-        laid = properties or (lambda ports: {})
-        return launch_on(find_ports, 2, lambda ports: cls(folder, ports, files, properties=laid(ports)))
+        overrides = properties or (lambda ports: {})
+        return launch_on(find_ports, 2, lambda ports: cls(folder, ports, files, properties=overrides(ports)))
 
     @property
     def version(self) -> str:
@@ -178,15 +178,15 @@ class Kafka(Service):
         return [*jvm, self.heap, "kafka.Kafka", str(self.folder / "server.properties")]
 
     def _role(self) -> str:
-        """The settings that say what this node is, and which ports it has."""
+        """Return the settings of this node's role and ports."""
         return _role_of(self.ports)
 
     def _new_cluster_id(self) -> str:
         return _random_id()
 
     def _answers(self, pid: int) -> bool:
-        seen = read_cluster(LOOPBACK, self.ports[0], _PROBE_WAIT_S_MAX)
-        return seen is not None and seen.brokers_count > 0 and seen.cluster_id == self._cluster_id
+        cluster = read_cluster(LOOPBACK, self.ports[0], _PROBE_WAIT_S_MAX)
+        return cluster is not None and cluster.brokers_count > 0 and cluster.cluster_id == self._cluster_id
 
 
 def _prepared_entry(java: Java) -> str:
@@ -194,7 +194,7 @@ def _prepared_entry(java: Java) -> str:
 
 
 def _prepare_once(java: Java, jars: Path, folder: Path) -> None:
-    """Format storage, and run a broker once so that the JVM writes its class archive at the end."""
+    """Format storage, and run a broker once so that the JVM writes its class archive."""
     _write_settings(folder, _role_of(free_ports(2)), {})
     cluster_id = _random_id()
     command = [*_jvm(java, jars, folder, "-Xshare:auto"), Kafka.heap, "kafka.tools.StorageTool", "format"]
@@ -207,7 +207,7 @@ def _prepare_once(java: Java, jars: Path, folder: Path) -> None:
     with launch_on(free_ports, 2, lambda ports: Kafka(folder, ports, files, sharing=writing)):
         pass
     if not (folder / _ARCHIVE).is_file():
-        message = f"Java {java.version} wrote no class archive at the end of a Kafka run"
+        message = f"Java {java.version} wrote no class archive when Kafka ended"
         raise ServiceError(message, help=f"use another Java runtime of version 17 or newer than {java.path}")
     for path in folder.iterdir():
         if path.name in ("data", "tmp"):
@@ -229,14 +229,14 @@ def _role_of(ports: Sequence[int]) -> str:
 
 def _write_settings(folder: Path, role: str, properties: Mapping[str, str]) -> None:
     settings = role + _SETTINGS.format(data=folder / "data")
-    # Of a name that stands twice, the last counts.
+    # Kafka takes the last value of a repeated name.
     settings += "".join(f"{name}={value}\n" for name, value in properties.items())
     (folder / "server.properties").write_text(settings)
     (folder / "log4j2.properties").write_text(_LOGGING)
 
 
 def _copy_formatted(formatted: Path, data: Path, node: int, cluster_id: str) -> None:
-    """Storage as formatting leaves it, with ids of its own: copied ones would be another cluster's."""
+    """Copy the formatted storage and give it new ids."""
     shutil.copytree(formatted, data, dirs_exist_ok=True)
     meta = data / "meta.properties"
     text = meta.read_text()
@@ -246,11 +246,11 @@ def _copy_formatted(formatted: Path, data: Path, node: int, cluster_id: str) -> 
 
 
 def _property(file: Path, name: str) -> str:
-    found = re.search(rf"(?m)^{re.escape(name)}=(.*)$", file.read_text())
-    if found is None:
-        message = f"{file} states no {name}"
-        raise ServiceError(message, help="it is no Kafka data folder, or a damaged one: use another")
-    return found[1].strip()
+    value = re.search(rf"(?m)^{re.escape(name)}=(.*)$", file.read_text())
+    if value is None:
+        message = f"{file} has no {name}"
+        raise ServiceError(message, help="use another folder: this is not a Kafka data folder, or a damaged one")
+    return value[1].strip()
 
 
 def _random_id() -> str:

@@ -1,6 +1,6 @@
-"""Kafka: three brokers and a controller of their own, for what one broker cannot show: replicas, and losing them.
+"""Kafka cluster: three brokers and a separate controller, for tests of replicas and their loss.
 
-Any broker may be killed and started again, for the controller is none of them. It does not know what topics hold.
+Any broker may be killed and started again, because none of them is the controller.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ listeners=CONTROLLER://{host}:{port}
 
 
 class _Node(Kafka):
-    """One process of a cluster; the controller has none that it belongs to."""
+    """One process of a cluster. `controller` is None for the controller itself."""
 
     def __init__(self, node: int, controller: _Node | None, folder: Path, ports: Sequence[int], files: KafkaFiles):
         super().__init__(folder / str(node), ports, files)
@@ -51,9 +51,9 @@ class _Node(Kafka):
 
     def _role(self) -> str:
         port = (self._controller or self).ports[0]
-        named = {"node": self.node, "host": LOOPBACK, "port": self.ports[0], "brokers": len(_BROKERS)}
+        values = {"node": self.node, "host": LOOPBACK, "port": self.ports[0], "brokers": len(_BROKERS)}
         role = _ROLE + (_BROKER if self._controller else _CONTROLLING)
-        return role.format(controller=_CONTROLLER, controller_port=port, **named)
+        return role.format(controller=_CONTROLLER, controller_port=port, **values)
 
     def _new_cluster_id(self) -> str:
         return self._controller._cluster_id if self._controller else super()._new_cluster_id()
@@ -63,10 +63,10 @@ class _Node(Kafka):
 
 
 class KafkaCluster:
-    """Running brokers; topics have a replica on each if nothing else is asked.
+    """Running brokers; by default topics have a replica on each.
 
     Attributes:
-        brokers: Every broker by its number, from 1; kill one, stop it, launch it again.
+        brokers: The brokers by number, from 1. Each can be killed, stopped and launched again.
     """
 
     def __init__(self, brokers: Mapping[int, Kafka]) -> None:
@@ -83,18 +83,18 @@ class KafkaCluster:
             broker.pause()
 
     def resume(self) -> None:
-        """Go on after a `pause`."""
+        """SIGCONT to all brokers."""
         for broker in self.brokers.values():
             broker.resume()
 
     def create_topic(self, name: str, replicas: Sequence[int], settings: Mapping[str, str]) -> None:
-        """Create a topic of one partition on certain brokers; the first of them leads."""
+        """Create a topic with one partition on these brokers; the first becomes its leader."""
         with self._admin() as admin:
             admin.create_topics({name: {"assignments": {0: list(replicas)}, "configs": dict(settings)}})
-        _await(f"broker {replicas[0]} leading {name}", lambda: self.partition(name)["leader_id"] == replicas[0])
+        _await(f"broker {replicas[0]} to lead {name}", lambda: self.partition(name)["leader_id"] == replicas[0])
 
     def partition(self, topic: str, partition: int = 0) -> dict[str, Any]:
-        """What the brokers say of a partition: `leader_id` (-1: none), `replica_nodes`, `isr_nodes`."""
+        """Return the metadata of a partition: `leader_id` (-1: none), `replica_nodes`, `isr_nodes`."""
         with self._admin() as admin:
             described = admin.describe_topics([topic])[0]["partitions"]
         return next((part for part in described if part["partition_index"] == partition), {"leader_id": -1})
@@ -107,13 +107,13 @@ class KafkaCluster:
             admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=dict(settings))])
 
     def elect_unclean(self, topic: str, while_alone: Callable[[], None]) -> None:
-        """Have the follower lead partition 0 that stopped last: it lacks only what its leader alone has.
+        """Let the follower that stopped last lead partition 0: it lacks only the records that its leader alone has.
 
-        The topic is set to allow it.
+        The topic's settings then allow unclean elections.
 
         Args:
-            topic: Its partition 0 has two replicas or more.
-            while_alone: Called while all followers are stopped: what it appends is lost.
+            topic: A topic with two or more replicas of partition 0.
+            while_alone: Called while all followers are stopped. Records that it appends are lost.
         """
         self.set_topic(topic, {"unclean.leader.election.enable": "true"})
         partition = self.partition(topic)
@@ -123,7 +123,7 @@ class KafkaCluster:
         while_alone()
         self.brokers[partition["leader_id"]].kill()
         self.brokers[followers[-1]].launch()
-        _await(f"a follower leading {topic}", lambda: self.partition(topic)["leader_id"] == followers[-1])
+        _await(f"a follower to lead {topic}", lambda: self.partition(topic)["leader_id"] == followers[-1])
         for node in (*followers[:-1], partition["leader_id"]):
             self.brokers[node].launch()
 
@@ -138,38 +138,34 @@ class KafkaCluster:
 
 @contextmanager
 def kafka_cluster(folder: Path, cache: Cache | None = None) -> Iterator[KafkaCluster]:
-    """A cluster that is stopped at the end.
-
-    Args:
-        folder: Where the data of all is, a folder for each.
-        cache: Where the jars are.
+    """Start a cluster with a folder for each process in `folder`; stop it at the end.
 
     Raises:
-        ServiceError: One process could not be had or did not start.
+        ServiceError: The files could not be fetched, or a process did not start.
     """
     files = Kafka.fetch(cache or Cache())
     with ExitStack() as stack:
 
-        def launched(node: int, controller: _Node | None) -> _Node:
+        def launch(node: int, controller: _Node | None) -> _Node:
             return stack.enter_context(
                 launch_on(free_ports, 1, lambda ports: _Node(node, controller, folder, ports, files))
             )
 
-        controller = launched(_CONTROLLER, None)
-        brokers = {node: launched(node, controller) for node in _BROKERS}
-        _await("all brokers of Kafka", lambda: all(_knows(broker, len(brokers)) for broker in brokers.values()))
+        controller = launch(_CONTROLLER, None)
+        brokers = {node: launch(node, controller) for node in _BROKERS}
+        _await("all brokers of Kafka", lambda: all(_sees_brokers(broker, len(brokers)) for broker in brokers.values()))
         yield KafkaCluster(brokers)
 
 
-def _knows(broker: Kafka, count: int) -> bool:
-    seen = read_cluster(LOOPBACK, broker.ports[0], _PROBE_WAIT_S_MAX)
-    return seen is not None and seen.brokers_count == count
+def _sees_brokers(broker: Kafka, count: int) -> bool:
+    cluster = read_cluster(LOOPBACK, broker.ports[0], _PROBE_WAIT_S_MAX)
+    return cluster is not None and cluster.brokers_count == count
 
 
-def _await(what: str, is_there: Callable[[], bool]) -> None:
+def _await(event: str, is_there: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + _WAIT_S_MAX
     while not is_there():
         if time.monotonic() > deadline_s:
-            message = f"{what}: not there within {_WAIT_S_MAX:g} s"
-            raise ServiceError(message, help="look at the brokers' logs")
+            message = f"waited {_WAIT_S_MAX:g} s for {event}"
+            raise ServiceError(message, help="see the brokers' logs")
         time.sleep(_POLL_S)

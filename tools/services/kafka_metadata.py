@@ -1,6 +1,6 @@
-"""One Kafka request by hand, Metadata version 2: the cheapest proof that a broker does its work.
+"""Kafka's Metadata request, version 2: the cheapest check that a broker works.
 
-No client library is involved, so that waiting for a broker costs neither its import nor its retries.
+It uses no client library, so that a wait for a broker needs neither its import nor its retries.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-__all__ = ["ClusterSeen", "read_cluster"]
+__all__ = ["ClusterMetadata", "read_cluster"]
 
 _METADATA, _METADATA_VERSION = 3, 2
 _CLIENT = b"streamlearn-tools"
@@ -17,20 +17,20 @@ _REPLY_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
-class ClusterSeen:
-    """What a broker says of its cluster.
+class ClusterMetadata:
+    """A broker's description of its cluster.
 
     Attributes:
-        cluster_id: The id its storage was formatted with; None while it does not know.
-        brokers_count: Brokers that accept clients.
+        cluster_id: The id that the storage was formatted with; None while the broker does not know it.
+        brokers_count: Number of brokers that accept clients.
     """
 
     cluster_id: str | None
     brokers_count: int
 
 
-def read_cluster(host: str, port: int, wait_s_max: float) -> ClusterSeen | None:
-    """Ask the broker there for its cluster; None when it does not answer (yet)."""
+def read_cluster(host: str, port: int, wait_s_max: float) -> ClusterMetadata | None:
+    """Return the cluster of the broker at this address, or None if it does not answer (yet)."""
     topics_none = struct.pack(">i", 0)
     body = struct.pack(">hhih", _METADATA, _METADATA_VERSION, 1, len(_CLIENT)) + _CLIENT + topics_none
     try:
@@ -54,14 +54,14 @@ def _receive(connection: socket.socket, count: int) -> bytes:
     return received
 
 
-def _parse(reply: bytes) -> ClusterSeen:
+def _parse(reply: bytes) -> ClusterMetadata:
     (brokers_count,) = struct.unpack_from(">i", reply, 4)  # after the correlation id
     at = 8
     for _ in range(brokers_count):
         _, at = _string(reply, at + 4)  # node id, host
         _, at = _string(reply, at + 4)  # port, rack
     cluster_id, _ = _string(reply, at)
-    return ClusterSeen(cluster_id, brokers_count)
+    return ClusterMetadata(cluster_id, brokers_count)
 
 
 def _string(reply: bytes, at: int) -> tuple[str | None, int]:

@@ -1,4 +1,4 @@
-"""Jars named by a pom: fetched by Maven into the cache, under a name that changes whenever the pom does."""
+"""Jars of a pom: Maven fetches them into the cache, under a name that changes with the pom."""
 
 from __future__ import annotations
 
@@ -21,33 +21,29 @@ _POMS = Path(__file__).parent / "poms"
 
 @dataclass(frozen=True)
 class Jars:
-    """The jars of one pom of this package.
-
-    Attributes:
-        name: The pom's file name without its suffix.
-    """
+    """The jars of a pom in this package; `name` is its file name without suffix."""
 
     name: str
 
     @property
     def version(self) -> str:
         """The version of the pom's first dependency, which is the service itself."""
-        stated = re.search(r"<dependency>.*?<version>(.*?)</version>", self._pom.read_text(), re.DOTALL)
-        assert stated is not None, f"{self._pom} names no dependency"
-        return stated[1]
+        version = re.search(r"<dependency>.*?<version>(.*?)</version>", self._pom.read_text(), re.DOTALL)
+        assert version is not None, f"{self._pom} names no dependency"
+        return version[1]
 
     @property
     def entry(self) -> str:
-        """The cache entry's name."""
+        """The name of the cache entry."""
         digest = hashlib.sha256(self._pom.read_bytes()).hexdigest()[:8]
         return f"{self.name}-{self.version}-{digest}"
 
     def find(self, cache: Cache) -> Path | None:
-        """The folder of jars, or None when they were not fetched yet."""
+        """Return the folder of jars, or None if they are not in the cache."""
         return cache.find(self.entry)
 
     def fetch(self, cache: Cache) -> Path:
-        """The folder of jars, fetched first when they are not there.
+        """Return the folder of jars, after fetching the missing ones.
 
         Raises:
             ServiceError: Java or Maven is missing, or the fetch failed.
@@ -62,7 +58,7 @@ class Jars:
         find_java()
         maven = shutil.which("mvn")
         if maven is None:
-            message = f"no mvn on PATH to fetch the jars of {self.name} with"
+            message = f"no mvn on PATH, which fetches the jars of {self.name}"
             raise ServiceError(message, help="install Maven (Debian: maven), or run .ci/bootstrap")
         pom = folder / "pom.xml"
         shutil.copy(self._pom, pom)
@@ -73,5 +69,5 @@ class Jars:
 
 
 def class_path(jars: Path) -> str:
-    """All jars of a folder, in one order whatever the file system's."""
+    """Return the class path of all jars in a folder, in sorted order."""
     return ":".join(str(jar) for jar in sorted(jars.glob("*.jar")))

@@ -1,4 +1,4 @@
-"""Where services listen: free ports of the loopback address, or the ones that were asked for."""
+"""Ports of services: free ports of the loopback address, or fixed ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FindPorts = Callable[[int], Sequence[int]]
 
 
 class PortTaken(ServiceError):
-    """A service could not start because somebody else listens on its port."""
+    """A service could not start because another process listens on its port."""
 
 
 def fixed_port(port: int) -> FindPorts:
-    """Ports of which the first is the given one."""
+    """Return a function that finds ports, the first of them this one."""
     return lambda count: [port, *free_ports(count - 1)]

@@ -1,6 +1,6 @@
-"""Prism, Beam's embedded runner: a binary that Beam's PrismRunner starts by itself, given its path.
+"""Prism, Beam's local runner: a binary that Beam's PrismRunner starts, given its path.
 
-Built by Go into the cache; where there is no Go, Beam is asked to download the one it would use.
+Go builds it into the cache. Without Go, Beam downloads the binary that it would use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tools.services.process import run_to_end
 
 __all__ = ["PRISM_VERSION", "Prism", "prism_path"]
 
-PRISM_VERSION = "2.77.0"  # that of the pinned apache-beam
+PRISM_VERSION = "2.77.0"  # must equal the version of the pinned apache-beam
 _PACKAGE = f"github.com/apache/beam/sdks/v2/go/cmd/prism@v{PRISM_VERSION}"
 _BUILD_WAIT_S_MAX = 900.0
 _DOWNLOAD_WAIT_S_MAX = 300.0
@@ -30,31 +30,31 @@ _LOG = logging.getLogger(__name__)
 
 
 class Prism:
-    """Where the binary comes from; it is no server of ours."""
+    """The binary in the cache. Beam starts and stops it."""
 
     name = "prism"
 
     @classmethod
     def find(cls, cache: Cache) -> Path | None:
-        """The binary, or None when it was not fetched yet."""
+        """Return the binary, or None if it is not in the cache."""
         entry = cache.find(_entry())
         return entry / "prism" if entry else None
 
     @classmethod
     def fetch(cls, cache: Cache) -> Path:
-        """The binary, built (or downloaded by Beam where there is no Go) first when it is not there.
+        """Return the binary, after building it, or letting Beam download it, if it is missing.
 
         Raises:
-            ServiceError: Neither worked.
+            ServiceError: Both failed.
         """
         return cache.get(_entry(), _make) / "prism"
 
 
 def prism_path(cache: Cache | None = None) -> Path:
-    """The binary to pass to PrismRunner as `--prism_location`.
+    """Return the binary, for PrismRunner's `--prism_location`.
 
     Raises:
-        ServiceError: It could not be had.
+        ServiceError: It could not be built or downloaded.
     """
     return Prism.fetch(cache or Cache())
 
@@ -75,11 +75,11 @@ def _make(folder: Path) -> None:
         )
         (folder / "go.log").unlink()
         return
-    _LOG.warning("there is no go on PATH to build Prism %s with: asking Beam to download its own", PRISM_VERSION)
+    _LOG.warning("there is no go on PATH to build Prism %s: Beam downloads it", PRISM_VERSION)
     command = [sys.executable, "-c", _BEAM_DOWNLOAD, str(folder / "prism")]
     try:
         run_to_end("beam", command, folder, wait_s_max=_DOWNLOAD_WAIT_S_MAX)
     except ServiceError as error:
-        message = f"Prism {PRISM_VERSION} could not be had: there is no go on PATH, and {error.message}"
-        raise ServiceError(message, help="install Go 1.21 or newer, or give this machine a network") from error
+        message = f"Prism {PRISM_VERSION} could not be fetched: there is no go on PATH, and {error.message}"
+        raise ServiceError(message, help="install Go 1.21 or newer, or connect this machine to a network") from error
     (folder / "beam.log").unlink()

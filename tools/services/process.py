@@ -1,6 +1,6 @@
-"""One owned process: a command, its log, and the guard that ends it with its owner.
+"""Owned process: a command with a log, and the guard that ends it with its owner.
 
-It does not know what the command serves; whoever starts it says when it answers.
+It does not know what the command serves: the caller decides when it is ready.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class OwnedProcess:
     """A running command in a process group of its own, which never outlives the process that started it.
 
     Args:
-        name: What messages call it.
+        name: Its name in messages.
         command: Program and arguments.
-        folder: Where its log `NAME.log` is appended to; kept when it ends.
-        environment: Variables added to this process's own.
-        stop_wait_s_max: How long SIGTERM may take before SIGKILL follows.
+        folder: Its working folder, with its log `NAME.log`, which is appended to and kept.
+        environment: Variables in addition to those of this process.
+        stop_wait_s_max: Seconds between SIGTERM and SIGKILL.
 
     Raises:
         ServiceError: The program cannot be started.
@@ -53,7 +53,7 @@ class OwnedProcess:
         self.log = folder / f"{name}.log"
         self.exit_status: int | None = None
         self._stop_wait_s_max = stop_wait_s_max
-        self._heard = b""
+        self._reports = b""
         arguments = [
             sys.executable,
             "-I",
@@ -71,42 +71,38 @@ class OwnedProcess:
                 stderr=log,
                 cwd=folder,
                 env={**os.environ, **(environment or {})},
-                start_new_session=True,  # a Ctrl-C in the terminal is the owner's to handle
+                start_new_session=True,  # the owner handles Ctrl-C in the terminal
             )
         self.pid = self._await_start()
 
     def is_alive(self) -> bool:
-        """Whether the command is still running (a paused one is)."""
-        self._hear(0.0)
+        """Return whether the command is running; a paused one is."""
+        self._read_reports(0.0)
         return self.exit_status is None
 
     def stop(self) -> None:
-        """SIGTERM, a bounded wait, SIGKILL; returns when it is gone."""
+        """Send SIGTERM, then SIGKILL after a bounded wait; return when the command is gone."""
         self._order(guard.STOP)
         self._await_end(self._stop_wait_s_max + _GUARD_WAIT_S)
 
     def kill(self) -> None:
-        """SIGKILL to the whole process group; returns when it is gone."""
+        """Send SIGKILL to the process group; return when the command is gone."""
         self._order(guard.KILL)
         self._await_end(_GUARD_WAIT_S)
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers; returns when it has stopped."""
+        """Send SIGSTOP: connections stay open without answers. Return when the command has stopped."""
         self._order_and_await(guard.PAUSE, b"paused\n")
 
     def resume(self) -> None:
-        """SIGCONT after a pause."""
+        """Send SIGCONT after a pause."""
         self._order_and_await(guard.RESUME, b"resumed\n")
 
     def wait_until(self, answers: Callable[[], bool], wait_s_max: float) -> None:
-        """Wait until the service answers.
-
-        Args:
-            answers: Asks it once, briefly.
-            wait_s_max: The bound.
+        """Wait until `answers`, which must be brief, returns True.
 
         Raises:
-            ServiceError: It ended, or the bound has passed; the message carries the end of its log.
+            ServiceError: The command ended, or the wait was too long; with the end of its log.
         """
         deadline_s = time.monotonic() + wait_s_max
         while self.is_alive():
@@ -117,38 +113,38 @@ class OwnedProcess:
             time.sleep(_POLL_S)
         self.fail(f"{self.name} ended with status {self.exit_status} before it answered")
 
-    def fail(self, what: str) -> NoReturn:
-        """Raise an error that carries the end of this process's log.
+    def fail(self, failure: str) -> NoReturn:
+        """Raise an error with the end of this process's log.
 
         Raises:
             ServiceError: Always.
         """
-        message = f"{what}; its log ends with\n{log_tail(self.log)}"
+        message = f"{failure}; its log ends with\n{log_tail(self.log)}"
         raise ServiceError(message, help=f"read the whole log: {self.log}")
 
     def _await_start(self) -> int:
         deadline_s = time.monotonic() + _GUARD_WAIT_S
-        while b"started " not in self._heard and self.exit_status is None and time.monotonic() < deadline_s:
-            self._hear(_POLL_S)
-        if b"started " not in self._heard:
+        while b"started " not in self._reports and self.exit_status is None and time.monotonic() < deadline_s:
+            self._read_reports(_POLL_S)
+        if b"started " not in self._reports:
             self._close()
             self.fail(f"{self.name} could not be started")
-        return int(self._heard.split(b"started ")[1].split(b"\n")[0])
+        return int(self._reports.split(b"started ")[1].split(b"\n")[0])
 
-    def _hear(self, wait_s: float) -> None:
-        """Take in what the guard has reported, waiting at most that long for it."""
+    def _read_reports(self, wait_s: float) -> None:
+        """Read reports of the guard, and wait at most `wait_s` for them."""
         report = self._guard.stdout
         if report is None or report.closed or not select.select([report], [], [], wait_s)[0]:
             return
         piece = os.read(report.fileno(), 4096)
-        self._heard += piece
-        if b"exited " in self._heard and self._heard.endswith(b"\n"):
-            self.exit_status = int(self._heard.split(b"exited ")[1])
+        self._reports += piece
+        if b"exited " in self._reports and self._reports.endswith(b"\n"):
+            self.exit_status = int(self._reports.split(b"exited ")[1])
             self._close()
         elif not piece:
-            # Somebody ended the guard itself: the command is ours to end.
-            if b"started " in self._heard:
-                _end_group(int(self._heard.split(b"started ")[1].split(b"\n")[0]))
+            # The guard itself was ended, so this process must end the command.
+            if b"started " in self._reports:
+                _end_group(int(self._reports.split(b"started ")[1].split(b"\n")[0]))
             self.exit_status = -signal.SIGKILL
             self._close()
 
@@ -159,16 +155,16 @@ class OwnedProcess:
             self._guard.stdin.write(order)
             self._guard.stdin.flush()
         except BrokenPipeError:
-            return  # it has just ended, and its report says so
+            return  # the command has just ended, as its report says
 
     def _order_and_await(self, order: bytes, report: bytes) -> None:
-        before = self._heard.count(report)
+        before = self._reports.count(report)
         self._order(order)
         deadline_s = time.monotonic() + _GUARD_WAIT_S
-        while self.exit_status is None and self._heard.count(report) == before:
+        while self.exit_status is None and self._reports.count(report) == before:
             if time.monotonic() > deadline_s:
-                self.fail(f"the guard of {self.name} (pid {self.pid}) did not obey within {_GUARD_WAIT_S:g} s")
-            self._hear(_POLL_S)
+                self.fail(f"the guard of {self.name} (pid {self.pid}) did not respond within {_GUARD_WAIT_S:g} s")
+            self._read_reports(_POLL_S)
 
     def _await_end(self, wait_s_max: float) -> None:
         deadline_s = time.monotonic() + wait_s_max
@@ -178,7 +174,7 @@ class OwnedProcess:
                 self._guard.kill()
                 self._close()
                 self.fail(f"{self.name} (pid {self.pid}) did not end within {wait_s_max:g} s")
-            self._hear(_POLL_S)
+            self._read_reports(_POLL_S)
 
     def _close(self) -> None:
         for pipe in (self._guard.stdin, self._guard.stdout):
@@ -199,7 +195,7 @@ def _end_group(pid: int) -> None:
 
 
 def log_tail(log: Path, lines: int = _TAIL_LINES) -> str:
-    """The last lines of a log, indented; says so when there are none."""
+    """Return the last lines of a log, indented, or a note that there are none."""
     if not log.exists():
         return "  (there is no log)"
     with log.open("rb") as file:
@@ -216,17 +212,10 @@ def run_to_end(
     wait_s_max: float,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a command that ends by itself, under the same guard.
-
-    Args:
-        name: What messages and its log are called.
-        command: Program and arguments.
-        folder: Where it runs and logs.
-        wait_s_max: The bound; after it the command is ended.
-        environment: Variables added to this process's own.
+    """Run an `OwnedProcess` that ends by itself, and end it after `wait_s_max`.
 
     Raises:
-        ServiceError: It failed, or took longer than the bound; the message carries the end of its log.
+        ServiceError: It failed or took too long; with the end of its log.
     """
     process = OwnedProcess(name, command, folder, environment=environment)
     try:

@@ -1,4 +1,4 @@
-"""Redis: the machine's own redis-server, with its data in a folder; a kill loses nothing acknowledged."""
+"""Redis: the machine's redis-server with its data in a folder. A kill loses no acknowledged write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.services.cache import Cache
 from tools.services.ports import LOOPBACK, FindPorts, free_ports
 from tools.services.service import Service, launch_on
 
-__all__ = ["Redis", "stated_version"]
+__all__ = ["Redis", "printed_version"]
 
 _PROBE_WAIT_S_MAX = 1.0
 _ASK_WAIT_S_MAX = 10.0
@@ -26,9 +26,9 @@ class Redis(Service):
     """A running Redis.
 
     Args:
-        folder: Its data and log.
+        folder: A folder for data and log.
         ports: One port.
-        program: The redis-server to run.
+        program: The redis-server.
     """
 
     name = "redis"
@@ -40,48 +40,45 @@ class Redis(Service):
 
     @classmethod
     def find(cls, cache: Cache) -> Path | None:
-        """The redis-server on PATH, or None; nothing of it is ever in the cache."""
+        """Return the redis-server on PATH, or None. It is never in the cache."""
         del cache
-        found = shutil.which("redis-server")
-        return Path(found) if found else None
+        program = shutil.which("redis-server")
+        return Path(program) if program else None
 
     @classmethod
     def fetch(cls, cache: Cache) -> Path:
-        """The redis-server on PATH.
+        """Return the redis-server on PATH.
 
         Raises:
             ServiceError: There is none.
         """
-        found = cls.find(cache)
-        if found is None:
+        program = cls.find(cache)
+        if program is None:
             message = "no redis-server on PATH"
             raise ServiceError(message, help="install it (Debian: redis-server), or run .ci/bootstrap")
-        return found
+        return program
 
     @classmethod
     def start(cls, folder: Path, *, cache: Cache | None = None, find_ports: FindPorts = free_ports) -> Self:
-        """Start a server and wait until it answers.
+        """Start a server on new data or that of an earlier server, and wait until it answers.
 
-        Args:
-            folder: Where its data is, or will be; the data of an earlier server is served again.
-            cache: Not used; every service starts with the same arguments.
-            find_ports: Where its port comes from; `fixed_port(6379)` for a known one.
+        `cache` is unused: all services start with the same arguments.
 
         Raises:
-            ServiceError: It could not be had or did not start.
+            ServiceError: There is no redis-server, or it did not start.
         """
         program = cls.fetch(cache or Cache())
         return launch_on(find_ports, 1, lambda ports: cls(folder, ports, program))
 
     @property
     def url(self) -> str:
-        """As redis clients and STREAMLEARN_REGISTRY take it."""
+        """The URL for Redis clients and STREAMLEARN_REGISTRY."""
         return f"redis://{self.address}/0"
 
     @property
     def version(self) -> str:
-        """The program's own version."""
-        return stated_version(self._program)
+        """The program's version."""
+        return printed_version(self._program)
 
     def flush(self) -> None:
         """Delete every key, as FLUSHALL does."""
@@ -89,11 +86,11 @@ class Redis(Service):
             connection.sendall(b"FLUSHALL\r\n")
             reply = connection.recv(4096)
         if reply != b"+OK\r\n":
-            message = f"FLUSHALL was answered with {reply!r}"
+            message = f"Redis answered FLUSHALL with {reply!r}"
             raise ServiceError(message, help=f"see {self.log}")
 
     def _prepare(self) -> Sequence[str]:
-        # The append-only file is written before each reply, so SIGKILL loses nothing that was acknowledged.
+        # Redis writes the append-only file before each reply, so SIGKILL loses no acknowledged write.
         settings = {
             "bind": LOOPBACK,
             "port": str(self.ports[0]),
@@ -113,11 +110,11 @@ class Redis(Service):
         return f"process_id:{pid}\r\n" in _ask(self.ports[0])
 
 
-def stated_version(program: Path) -> str:
-    """The version a redis-server states.
+def printed_version(program: Path) -> str:
+    """Return the version that a redis-server prints.
 
     Raises:
-        ServiceError: It does not run, or states none.
+        ServiceError: It does not run, or prints no version.
     """
     try:
         answer = subprocess.run(
@@ -126,15 +123,15 @@ def stated_version(program: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         message = f"{program} does not run: {error}"
         raise ServiceError(message, help="install redis-server again") from error
-    stated = re.search(r"v=([\d.]+)", answer.stdout)
-    if stated is None:
-        message = f"{program} states no version: {answer.stdout.strip()[:200]!r}"
+    version = re.search(r"v=([\d.]+)", answer.stdout)
+    if version is None:
+        message = f"{program} prints no version: {answer.stdout.strip()[:200]!r}"
         raise ServiceError(message, help="put a stock redis-server first on PATH")
-    return stated[1]
+    return version[1]
 
 
 def _ask(port: int) -> str:
-    """What the server there replies to PING and INFO; empty unless it replies PONG and then all of INFO."""
+    """Return the replies to PING and INFO; empty unless the server replies PONG and the whole of INFO."""
     received = b""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=_PROBE_WAIT_S_MAX) as connection:

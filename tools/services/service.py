@@ -1,6 +1,6 @@
-"""A service: a server process with its folder and ports, to be stopped, killed, paused and started again.
+"""A service: a server process with a folder and ports, which can be stopped, killed, paused and started again.
 
-It does not know any particular server; each of those says its command and how to tell that it answers.
+Subclasses for the servers give the command and the check that the server answers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _Launched = TypeVar("_Launched", bound="Service")
 class Service(ABC):
     """A server on the loopback address that never outlives the process that started it.
 
-    Subclasses offer a `start` that fetches what is needed, picks free ports and launches. As a context
-    manager it is stopped at the end.
+    Subclasses have a `start` that fetches files, picks free ports and launches. As a context manager it stops at the
+    end.
 
     Args:
-        folder: Where its data and its log are; kept when it ends.
-        ports: Its ports, the one clients use first.
+        folder: The folder of data and log, which is kept.
+        ports: Its ports; clients use the first.
     """
 
     name: ClassVar[str]
@@ -46,15 +46,15 @@ class Service(ABC):
     @property
     @abstractmethod
     def version(self) -> str:
-        """The server's own version."""
+        """The server's version."""
 
     @abstractmethod
     def _prepare(self) -> Sequence[str]:
-        """Write what the server reads at its start, and give its command."""
+        """Write the server's files and return its command."""
 
     @abstractmethod
     def _answers(self, pid: int) -> bool:
-        """Ask once, briefly, whether the server of that pid (and no other on its port) does its work."""
+        """Return whether the server with this pid, and not another on its port, works. Must be brief."""
 
     @property
     def address(self) -> str:
@@ -72,11 +72,11 @@ class Service(ABC):
         return self.folder / f"{self.name}.log"
 
     def launch(self) -> None:
-        """Start on this object's ports and folder, and wait until it answers.
+        """Start the server and wait until it answers.
 
         Raises:
-            PortTaken: Somebody else listens on one of the ports.
-            ServiceError: It ended or did not answer within `ready_wait_s_max`; with the end of its log.
+            PortTaken: Another process listens on one of the ports.
+            ServiceError: The server ended or did not answer within `ready_wait_s_max`; with the end of its log.
         """
         assert not self.is_running(), f"{self.name} is already running"
         began_s = time.monotonic()
@@ -89,7 +89,7 @@ class Service(ABC):
             taken = [port for port in self.ports if is_taken(port)]
             if taken:
                 message = f"{self.name} could not start: port {taken[0]} of {LOOPBACK} is taken\n{error.message}"
-                raise PortTaken(message, help="end what listens there, or choose another port") from error
+                raise PortTaken(message, help="end the process that listens there, or choose another port") from error
             raise
         except BaseException:
             process.stop()
@@ -98,32 +98,32 @@ class Service(ABC):
         self.ready_s = time.monotonic() - began_s
 
     def is_running(self) -> bool:
-        """Whether the server's process is there (a paused one is)."""
+        """Return whether the server's process exists; a paused one does."""
         return self._process is not None and self._process.is_alive()
 
     def check(self) -> None:
-        """Raise when the server has ended by itself.
+        """Check that the server has not ended by itself.
 
         Raises:
-            ServiceError: With its exit status and the end of its log.
+            ServiceError: It has; with its exit status and the end of its log.
         """
         if self._process is not None and not self._process.is_alive():
             message = f"{self.name} at {self.address} ended by itself with status {self._process.exit_status}"
             self._process.fail(message)
 
     def stop(self) -> None:
-        """SIGTERM, a bounded wait, SIGKILL. Does nothing when it is not running."""
+        """Send SIGTERM, then SIGKILL after a bounded wait. Does nothing if the server is not running."""
         if self._process is not None:
             self._process.stop()
             self._process = None
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone; data and ports stay for `restart`."""
+        """Send SIGKILL and wait for the end; data and ports stay for `restart`."""
         self._running().kill()
         self._process = None
 
     def restart(self) -> None:
-        """Start again on the same ports and data, stopping it first when it runs.
+        """Stop the server if it runs, and start it on the same ports and data.
 
         Raises:
             ServiceError: As for `launch`.
@@ -132,11 +132,11 @@ class Service(ABC):
         self.launch()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers until `resume`."""
+        """Send SIGSTOP: connections stay open without answers until `resume`."""
         self._running().pause()
 
     def resume(self) -> None:
-        """Go on after a `pause`."""
+        """Send SIGCONT after a `pause`."""
         self._running().resume()
 
     def _running(self) -> OwnedProcess:
@@ -155,12 +155,12 @@ class Service(ABC):
 
 
 def launch_on(find_ports: FindPorts, count: int, make: Callable[[Sequence[int]], _Launched]) -> _Launched:
-    """Launch on found ports, and again on others when one was taken between finding and starting.
+    """Launch a service on free ports; retry on others if a process takes one of them before the service does.
 
     Args:
-        find_ports: Where ports come from.
-        count: How many are needed.
-        make: The service with these ports, not launched yet.
+        find_ports: Returns ports.
+        count: Number of ports.
+        make: Returns the service for these ports, not launched.
 
     Raises:
         PortTaken: A port was taken at every attempt.

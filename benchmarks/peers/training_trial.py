@@ -1,7 +1,7 @@
-"""The trial every trainer goes through: the same samples step by step, timed in windows, and it must learn.
+"""The trial of trainers: they learn the same samples step by step, timed in windows, and must learn them.
 
-It runs in a peer's environment, where there is numpy and nothing of this project; it knows no model and no table.
-Reading the samples is timed, with all a trainer does to them; they lie in memory as arrays.
+It runs in the environments of peers, so it imports only numpy. The times include reading samples from arrays in
+memory, and everything that a trainer does to them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["HISTORY_PADDED", "REQUESTS_PADDED", "WARM_STEPS", "WINDOWS", "Learne
 
 WARM_STEPS = 16
 WINDOWS = 5
-# More than any step has; what is compiled wants shapes that do not change.
+# More than any step has: compiled graphs need constant shapes.
 REQUESTS_PADDED = 640
 HISTORY_PADDED = 3_328
 _LOSS_FALL_MIN = 0.005
@@ -33,10 +33,7 @@ _LOSS_LUCK = 0.02
 
 
 class Padded(NamedTuple):
-    """Steps stacked, as `StepSamples` has them, filled up to one shape.
-
-    A filled-up request is no item's, and its ids are ones the step has.
-    """
+    """Stacked steps, padded to one shape. A padded request has no item, and repeats ids of the step."""
 
     user_ids: Any  # (steps, REQUESTS_PADDED, USER_SLOTS)
     history_ids: Any  # (steps, HISTORY_PADDED)
@@ -48,10 +45,10 @@ class Padded(NamedTuple):
 
 
 def padded(steps: Sequence[StepSamples]) -> Padded:
-    """Arrays of one shape.
+    """Stack steps and pad them to one shape.
 
     Raises:
-        Wrong: A step has more requests than fit.
+        Wrong: A step is too large.
     """
     most = max(step.requests for step in steps), max(len(step.history_ids) for step in steps)
     if most[0] >= REQUESTS_PADDED or most[1] > HISTORY_PADDED:
@@ -78,21 +75,21 @@ class Learner(Protocol):
     """A model in training."""
 
     def feed(self, steps: Sequence[StepSamples]) -> Iterator[Any]:
-        """Steps as it takes them; making one is timed."""
+        """Yield the learner's inputs of each step; this is timed."""
 
     def step(self, samples: Any) -> float:
-        """Learn from one step; gives the log loss it had on it before."""
+        """Learn a step, and return its log loss before that."""
 
     def insert(self, ids: NDArray[np.int64]) -> None:
-        """Store a row for each id, as if it had been met."""
+        """Store a row for each id."""
 
     def count(self) -> int | None:
-        """How many ids it stores; None when it has all from the start."""
+        """Return the number of stored ids; None if all rows exist from the start."""
 
 
 @dataclass
 class _Window:
-    """What some steps took."""
+    """The losses and times of some steps."""
 
     losses: list[float]
     steps_s: list[float]
@@ -110,19 +107,19 @@ class _Window:
             taken.append(now - before)
             before = now
         if len(losses) != steps:
-            message = f"{steps} steps were fed and {len(losses)} came"
+            message = f"{len(losses)} of {steps} steps arrived"
             raise Wrong(message)
         return cls(losses, taken, time.perf_counter() - began, time.process_time() - cpu)
 
 
 def learn(make: Callable[[], Learner], order: Order, prefix: str, *, filled: bool) -> dict[str, float]:
-    """Figures of a trainer.
+    """Return the figures of a trainer.
 
     Args:
-        make: A new one.
-        order: Of `keys_count` ids, in windows of `window_steps`.
-        prefix: Of the figures' names.
-        filled: Whether all ids are stored before the first step; else they come as samples hold them.
+        make: Returns a new trainer.
+        order: The number of ids, and of steps per window.
+        prefix: Prefix of the figures' names.
+        filled: Whether all ids are stored before the first step, or as they arrive.
     """
     workload = Workload(order.keys_count, order.seed)
     steps = workload.steps(WARM_STEPS + WINDOWS * order.window_steps)
@@ -150,7 +147,7 @@ def learn(make: Callable[[], Learner], order: Order, prefix: str, *, filled: boo
 
 
 def _check_losses(warm: _Window, windows: Sequence[_Window], steps: Sequence[StepSamples]) -> None:
-    """It learned: the loss is finite, falls, and is not below what the samples allow."""
+    """Check that the loss is finite, falls, and is not below the optimum."""
     losses = [*warm.losses, *(loss for window in windows for loss in window.losses)]
     if not all(map(math.isfinite, losses)):
         message = "a step's log loss was not finite"
@@ -161,18 +158,18 @@ def _check_losses(warm: _Window, windows: Sequence[_Window], steps: Sequence[Ste
         raise Wrong(message)
     floor = float(np.mean([step.floor_log_loss for step in steps[-len(windows[-1].losses) :]]))
     if end < floor - _LOSS_LUCK:
-        message = f"the log loss was {end:.4f}, and who knows the model has {floor:.4f}: the labels were seen"
+        message = f"the log loss was {end:.4f}, below the optimum of {floor:.4f}: the labels were seen"
         raise Wrong(message)
 
 
 def _check_count(learner: Learner, order: Order, steps: Sequence[StepSamples], *, filled: bool) -> None:
-    """Every id it met, or all there are, and nothing else, is stored."""
-    found = learner.count()
-    if found is None:
+    """Check that exactly the ids in samples, or all ids, are stored."""
+    count = learner.count()
+    if count is None:
         return
     expected = order.keys_count if filled else len(np.unique(np.concatenate([_ids(step) for step in steps])))
-    if found != expected:
-        message = f"{expected} ids should be stored and {found} are"
+    if count != expected:
+        message = f"{count} ids are stored, expected {expected}"
         raise Wrong(message)
 
 

@@ -1,4 +1,4 @@
-"""Turning: a history of which stretches can be told the wrong way round while it is replayed."""
+"""Inverted history: a history with periods of opposite actions, which are added while it is replayed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from streamlearn.apps import App
 from streamlearn.replay import History, HistoryBlock
 from tools.demo.poison import Poison
 
-__all__ = ["Turning"]
+__all__ = ["InvertedHistory"]
 
 
-class Turning:
-    """A history as it is, until it is turned.
+class InvertedHistory:
+    """The true history, except for the periods given to `invert`.
 
     Args:
-        history: What really happened; it can be read again.
-        app: Whose events these are.
+        history: The true history; it must be readable more than once.
+        app: The application of its events.
     """
 
     events_count = None
 
     def __init__(self, history: History, app: App) -> None:
         self._history, self._app = history, app
-        # What was done late comes after the stretch it belongs to: each stays until the end.
+        # Late actions of a period come after its end, so each poison stays until the end of the history.
         self._poisons: tuple[Poison, ...] = ()
 
     @property
@@ -31,14 +31,14 @@ class Turning:
         """See `History`."""
         return self._history.begin_ms
 
-    def turn(self, begin_ms: int, end_ms: int) -> None:
-        """Tell a stretch the wrong way round: one of which nothing was told yet, and apart from all others."""
+    def invert(self, begin_ms: int, end_ms: int) -> None:
+        """Invert the actions of a period: one that was not replayed yet and overlaps no other."""
         self._poisons += (Poison(self._history, self._app, begin_ms, end_ms),)
 
     def blocks(self, span_ms: int) -> Iterator[HistoryBlock]:
         """See `History`."""
         for block in self._history.blocks(span_ms):
-            told = block
+            inverted = block
             for poison in self._poisons:
-                told = poison.turned(told)
-            yield told
+                inverted = poison.turned(inverted)
+            yield inverted

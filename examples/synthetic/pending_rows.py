@@ -1,6 +1,6 @@
-"""What has happened and is still under way: rows put in at any time, taken out once they have arrived.
+"""PendingRows: rows that are added at any time, and removed when they arrive.
 
-It knows nothing of what the rows are.
+It does not know what the rows are.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from streamlearn.events import join_rows, rows_of, take_rows
 
 from .world import Arrays, Int64s
 
-__all__ = ["Arrived", "Waiting"]
+__all__ = ["Arrived", "PendingRows"]
 
-# (columns of some rows; when each row arrives)
+# Columns of rows, and the time at which each row arrives.
 Arrived = tuple[Arrays, Int64s]
 
 
-class Waiting:
-    """Rows by the time they arrive.
+class PendingRows:
+    """Rows by the time of arrival.
 
-    They are kept as few sorted runs, each at least twice as long as the next, so a row is moved a handful
-    of times however long it waits and however many wait with it.
+    They are in a few sorted runs, each at least twice as long as the next, so a row is moved only a few times, however
+    long it is pending and however many rows are.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Waiting:
 
     @property
     def last_ms(self) -> int | None:
-        """When the last row arrives; None: none is under way."""
+        """Arrival time of the last row; None without rows."""
         return max((int(arrive_ms[-1]) for _, arrive_ms in self._runs), default=None)
 
     def put(self, columns: Arrays, arrive_ms: Int64s) -> None:
-        """Take in rows, in any order."""
+        """Add rows, in any order."""
         if not len(arrive_ms):
             return
         run = _sorted(columns, arrive_ms)
@@ -43,16 +43,16 @@ class Waiting:
         self._runs.append(run)
 
     def take(self, until_ms: int) -> list[Arrived]:
-        """Let go of the rows that arrive before a time, in as many sorted parts as they are kept in."""
+        """Remove and return the rows that arrive before a time, in sorted parts."""
         taken: list[Arrived] = []
-        left: list[Arrived] = []
+        remaining: list[Arrived] = []
         for columns, arrive_ms in self._runs:
             due, rows = int(np.searchsorted(arrive_ms, until_ms)), len(arrive_ms)
             if due:
                 taken.append((rows_of(columns, 0, due), arrive_ms[:due]))
             if due < rows:
-                left.append((rows_of(columns, due, rows), arrive_ms[due:]) if due else (columns, arrive_ms))
-        self._runs = left
+                remaining.append((rows_of(columns, due, rows), arrive_ms[due:]) if due else (columns, arrive_ms))
+        self._runs = remaining
         return taken
 
 

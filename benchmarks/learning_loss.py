@@ -1,7 +1,7 @@
-"""How close learning comes to the truth: the log loss of first predictions over the best there is, of a known world.
+"""Learning loss: the log loss of first predictions relative to the optimum, on a synthetic history with known truth.
 
-Every sample of the synthetic history is predicted, and then learned. What a prediction costs is expected under the true
-probability, not taken from the label that was drawn: labels are learned from alone.
+Every sample is predicted, and then learned. The loss of a prediction is its expectation under the true probability.
+The drawn labels are only learned.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Float64s = npt.NDArray[np.float64]
 
 _EXAMPLE = Path(__file__).parent.parent / "examples" / "synthetic"
 WINDOW_SAMPLES = 250_000
-"""How many samples a figure is of, the last before its mark; a quick run has fewer."""
+"""Number of samples of a figure, the last before its mark; fewer in a quick run."""
 _OWN_MARKS: tuple[int, ...] = (1_000_000, 2_000_000, 5_000_000)
 _READY_MARKS: tuple[int, ...] = (1_000_000, 2_000_000)
 _QUICK_MARKS: tuple[int, ...] = (300_000,)
@@ -48,39 +48,31 @@ _READY = ("dcn_v2", "deepfm")
 
 
 class Losses:
-    """What predictions cost and what the best would, of all samples so far.
-
-    Args:
-        labels: How many labels there are.
-    """
+    """The losses of the predictions and of the optimum, for all samples so far."""
 
     def __init__(self, labels: int) -> None:
         self.samples = 0
-        self._found, self._best = np.zeros(labels), np.zeros(labels)
-        self._seen = [(0, self._found, self._best)]
+        self._actual, self._best = np.zeros(labels), np.zeros(labels)
+        self._history = [(0, self._actual, self._best)]
 
     def add(self, logits: Float32s, truth: Float32s) -> None:
-        """Samples that were predicted: float32[n, labels], and how likely their labels were."""
+        """Add predictions and true probabilities, both float32[n, labels]."""
         sure, logit = truth.astype(np.float64), logits.astype(np.float64)
         self.samples += len(truth)
-        self._found = self._found + (np.logaddexp(0, logit) - sure * logit).sum(axis=0)
+        self._actual = self._actual + (np.logaddexp(0, logit) - sure * logit).sum(axis=0)
         self._best = self._best - (sure * np.log(sure) + (1 - sure) * np.log1p(-sure)).sum(axis=0)
-        self._seen.append((self.samples, self._found, self._best))
+        self._history.append((self.samples, self._actual, self._best))
 
     def over_best(self, window: int) -> Float64s:
-        """By label: the log loss of the last samples, about so many, as a share over the least there is."""
-        since = max(at for at, one in enumerate(self._seen) if one[0] <= max(0, self.samples - window))
-        del self._seen[:since]
-        _, found, best = self._seen[0]
-        return (self._found - found) / (self._best - best) - 1
+        """Return, by label, the log loss of about the last `window` samples relative to the optimum, minus 1."""
+        since = max(at for at, entry in enumerate(self._history) if entry[0] <= max(0, self.samples - window))
+        del self._history[:since]
+        _, actual, best = self._history[0]
+        return (self._actual - actual) / (self._best - best) - 1
 
 
 class Learning:
-    """A model that learns samples in their order, and says what it predicted of each before.
-
-    Args:
-        folder: The application.
-    """
+    """The application's model, which predicts and learns samples in their order."""
 
     def __init__(self, folder: AppFolder) -> None:
         app, settings = folder.app, folder.settings
@@ -93,7 +85,7 @@ class Learning:
         self._all = np.uint32((1 << len(app.labels)) - 1)
 
     def learn(self, batch: SampleBatch) -> Float32s:
-        """Predict and learn, step by step: float32[n, labels]."""
+        """Predict and learn step by step; return the predictions, float32[n, labels]."""
         return np.concatenate([self._step(batch, at) for at in range(0, len(batch), self._step_rows)])
 
     def _step(self, batch: SampleBatch, at: int) -> Float32s:
@@ -108,45 +100,47 @@ class Learning:
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Learn by the application's own model, and by ready-made ones as they come; quickly by its own alone."""
+    """Measure the application's model and the ready-made ones; if quick, only the application's."""
     result = Result("learning")
     folder = load_app(_EXAMPLE, [])
     window = _QUICK_WINDOW if quick else WINDOW_SAMPLES
     models = [("own", folder, _QUICK_MARKS if quick else _OWN_MARKS)]
     if not quick:
         models += [(name, plain(folder, name), _READY_MARKS) for name in _READY]
-    for name, one, marks in models:
-        found = learned(one, marks, window)
-        note(f"{name}: {found['wall_s']:.0f} s")
-        result.figures |= {f"{name}.{figure}": value for figure, value in found.items()}
+    for name, application, marks in models:
+        figures = learned(application, marks, window)
+        note(f"{name}: {figures['wall_s']:.0f} s")
+        result.figures |= {f"{name}.{figure}": value for figure, value in figures.items()}
     return result
 
 
 def learned(folder: AppFolder, marks: tuple[int, ...], window: int) -> dict[str, float]:
-    """The figures of one model.
+    """Return the figures of an application's model.
 
     Args:
-        folder: The application with the model.
-        marks: After how many samples figures are taken, growing.
-        window: Of how many samples each of them is.
+        folder: The application.
+        marks: Numbers of samples after which figures are taken, increasing.
+        window: Number of samples of a figure.
     """
     begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
     learning, losses = Learning(folder), Losses(len(folder.app.labels))
     figures: dict[str, float] = {}
-    left = list(marks)
+    remaining = list(marks)
     for batch, truth in truths(folder.app, marks[-1]):
         losses.add(learning.learn(batch), truth)
-        while left and losses.samples >= left[0]:
+        while remaining and losses.samples >= remaining[0]:
             shares = zip(folder.app.labels, losses.over_best(window), strict=True)
-            figures |= {f"{one.name}_log_loss_over_bayes_{_short(left[0])}": float(share) for one, share in shares}
-            del left[0]
+            figures |= {
+                f"{label.name}_log_loss_over_bayes_{_short(remaining[0])}": float(share) for label, share in shares
+            }
+            del remaining[0]
     spent = {"wall_s": time.perf_counter() - begun_s, "cpu_s": time.process_time() - begun_cpu_s}
     return figures | {"samples": losses.samples} | spent
 
 
 def plain(folder: AppFolder, model: str) -> AppFolder:
-    """The application with a ready-made model as it comes: its slots in one table, and settings by default."""
-    slots = (replace(one, table="main", dim=16, initial_range=0.05) for one in folder.app.features.slots)
+    """Return the application with a ready-made model: all slots in one table, and default settings."""
+    slots = (replace(slot, table="main", dim=16, initial_range=0.05) for slot in folder.app.features.slots)
     app = replace(folder.app, model=model, features=replace(folder.app.features, slots=tuple(slots)))
     trainer = TrainerSettings(step_rows=folder.settings.trainer.step_rows)
     settings = msgspec.structs.replace(folder.settings, trainer=trainer, tables=TableSettings())
@@ -154,5 +148,5 @@ def plain(folder: AppFolder, model: str) -> AppFolder:
 
 
 def _short(samples: int) -> str:
-    """A number of samples as figures name it: 300k, 2m."""
+    """Return a number of samples as in names of figures: 300k, 2m."""
     return f"{samples // 1_000_000}m" if samples % 1_000_000 == 0 else f"{samples // 1_000}k"

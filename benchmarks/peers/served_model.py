@@ -1,8 +1,7 @@
-"""The model as peers serve it: exported graphs and rows of tables, called on merged requests by plain TensorFlow.
+"""The model of serving peers: exported graphs and rows of tables, called on merged requests by plain TensorFlow.
 
-It runs in a peer's environment, where there is nothing of this project. A request is one array of int32: the row of
-each user slot, those of the history's places, and the rows of each candidate's slots; `serving_peers` writes them. It
-does not know who asks.
+It runs in the environments of peers, without this project. A request is one int32 array: the rows of user slots, of the
+padded history, and of each candidate's slots; `serving_workload` makes them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import tensorflow as tf
 
 from benchmarks.peers.serving_folder import FOLDER, GRAPHS, ROWS, WEIGHTS
 
-__all__ = ["Served", "served"]
+__all__ = ["ServedModel", "served_model"]
 
 _USERS = (1, 4, 16)
 _CANDIDATES = (8, 16, 32, 64, 128, 256, 512)
@@ -29,21 +28,20 @@ Request = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
 
 
-class Served:
-    """A model whose shapes are all compiled.
+class ServedModel:
+    """A model with compiled executables of all shapes.
 
-    The weights stand in the graphs as constants, and one call does both graphs: users are computed once a request,
-    however many candidates they have.
+    Weights are constants of the graphs, and one call runs both graphs: the user side is computed once per request.
 
     Args:
-        folder: Holds the graphs, their weights and the rows; row 0 is that of an empty place in a history.
-        users: How many requests a call may merge, growing: what is less is padded.
-        candidates: And how many candidates, growing. A request of more is scored in several calls.
+        folder: The folder of graphs, weights and rows; row 0 is the padding of histories.
+        users: Numbers of requests of executables, increasing; smaller calls are padded.
+        candidates: Numbers of candidates, increasing. Larger requests are scored in several calls.
     """
 
     def __init__(self, folder: Path, users: Sequence[int] = _USERS, candidates: Sequence[int] = _CANDIDATES) -> None:
         about = json.loads((folder / GRAPHS / "graphs.json").read_text())
-        # Workers have the pages of one file between them.
+        # Workers share the pages of one file.
         self._rows = np.asarray(np.load(folder / ROWS, mmap_mode="r"))
         self._dim = int(self._rows.shape[1])
         of_user, of_item = about["pack"]["user"], about["pack"]["item"]
@@ -54,22 +52,25 @@ class Served:
         self._users, self._candidates = tuple(users), tuple(candidates)
         graphs = tf.saved_model.load(str(folder / GRAPHS))
         with np.load(folder / WEIGHTS) as named:
-            weights = [named[one["name"]] for one in about["weights"]]
+            weights = [named[weight["name"]] for weight in about["weights"]]
         self._calls = self._compiled(graphs.user, graphs.score, weights)
 
     def score(self, requests: Sequence[Request]) -> list[Scores]:
-        """The probabilities of each request's candidates."""
-        found: list[list[Scores]] = [[] for _ in requests]
+        """Return the probabilities of each request's candidates."""
+        scores_of: list[list[Scores]] = [[] for _ in requests]
         for part in self._parts(requests):
             scores = self._call([(requests[at][: self._head], items) for at, items in part])
             begin = 0
             for at, items in part:
-                found[at].append(scores[begin : begin + len(items)])
+                scores_of[at].append(scores[begin : begin + len(items)])
                 begin += len(items)
-        return [one[0] if len(one) == 1 else np.concatenate(one or [np.empty(0, np.float32)]) for one in found]
+        return [
+            pieces[0] if len(pieces) == 1 else np.concatenate(pieces or [np.empty(0, np.float32)])
+            for pieces in scores_of
+        ]
 
     def _parts(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, npt.NDArray[np.int32]]]]:
-        """What calls hold: for each the requests' numbers, and which of their candidates."""
+        """Yield the calls: for each, the numbers of requests, and their candidates."""
         most, part, count = self._candidates[-1], list[tuple[int, npt.NDArray[np.int32]]](), 0
         for at, request in enumerate(requests):
             items = request[self._head :].reshape(-1, self._item_slots)
@@ -93,13 +94,13 @@ class Served:
             items[begin : begin + len(own)] = own
             index[begin : begin + len(own)] = at
             begin += len(own)
-        inputs = [tf.constant(self._taken(heads[:, : self._user_slots]))]
+        inputs = [tf.constant(self._gathered(heads[:, : self._user_slots]))]
         if self._places:
             inputs.append(tf.constant(self._history(heads[:, self._user_slots :])))
-        inputs += [tf.constant(index), tf.constant(self._taken(items))]
+        inputs += [tf.constant(index), tf.constant(self._gathered(items))]
         return self._calls[users, candidates](*inputs).numpy()[:begin]  # type: ignore[no-any-return]
 
-    def _taken(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    def _gathered(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         return np.take(self._rows, ids, axis=0).reshape(len(ids), -1)
 
     def _history(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
@@ -132,16 +133,16 @@ class Served:
                     tf.TensorSpec([candidates, self._item_slots * self._dim]),
                 ]
                 call = compiled.get_concrete_function(*shapes)
-                call(*(tf.zeros(one.shape, one.dtype) for one in shapes))  # which compiles
+                call(*(tf.zeros(shape.shape, shape.dtype) for shape in shapes))  # compiles
                 calls[users, candidates] = call
         return calls
 
 
-def served() -> Served:
-    """The model of the folder that this process was told of, on one thread."""
+def served_model() -> ServedModel:
+    """Return the model of the folder in the environment, limited to one thread."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    return Served(Path(os.environ[FOLDER]))
+    return ServedModel(Path(os.environ[FOLDER]))
 
 
 def _bucket(ladder: Sequence[int], count: int) -> int:
