@@ -132,7 +132,7 @@ def test_headers_are_skipped_and_prefixes_written() -> None:
     assert records == [header + body for body in write(EVENT, ROWS)]
     columns, rows, failures = plan(EVENT).decode_list([*records, b"\xc3\x01"], skip=10)
     same(columns, COLUMNS)
-    assert (rows.tolist(), failures) == ([0, 1], [(2, "2 bytes, less than the 10 to skip")])
+    assert (rows.tolist(), failures) == ([0, 1], [(2, "2 bytes, fewer than the 10 to skip")])
 
 
 def test_no_records_are_empty_columns() -> None:
@@ -233,9 +233,9 @@ def test_every_avro_type_can_be_skipped() -> None:
 
 BAD_PLANS = [
     ("{", EVENT, "writer schema: not JSON: EOF while parsing an object at line 1 column 1"),
-    ('"long"', "long", "reader schema: a row is a record, not long"),
+    ('"long"', "long", "reader schema: the root must be a record, not long"),
     ({**EVENT, "name": "Other"}, EVENT, "record 'Other' cannot become record 'Event'"),
-    (record([]), record([("x", "nothing")]), "reader schema: 'x': no type is called 'nothing'"),
+    (record([]), record([("x", "nothing")]), "reader schema: 'x': type 'nothing' is not defined"),
     (
         record([]),
         record([("x", {"type": "map", "values": "int"})]),
@@ -244,13 +244,13 @@ BAD_PLANS = [
     (
         record([]),
         record([("a", {"type": "array", "items": record([("x", ["int", "string"])], name="I")})]),
-        "reader schema: 'a.x': only null and one type can be a union here, not int, string",
+        "reader schema: 'a.x': a union must be null and one other type, not int, string",
     ),
     (record([("x", "string")]), record([("x", "long")]), "'x': string cannot become long"),
     (
         record([("y", "int")]),
         record([("x", "long")]),
-        "'x': the reader's record 'R' has it without a default and the writer's record 'R' does not",
+        "'x': the reader's record 'R' has this field without a default and the writer's record 'R' lacks it",
     ),
     (
         record([]),
@@ -291,9 +291,17 @@ BAD_COLUMNS: list[tuple[dict[str, Any], type[Exception], str]] = [
         TypeError,
         "column 'seen': expected a C-contiguous 1-D bool or uint8 array, got list",
     ),
-    (changed(seen=np.array([0, 2], np.uint8)), ValueError, "column 'seen': place 1 is 2, not 0 or 1"),
-    (changed(device=np.array([0, 2], np.int32)), ValueError, "column 'device': place 1 is 2 of 2 symbols"),
-    (changed(device=np.array([-1, 0], np.int32)), ValueError, "column 'device': place 0 is -1 of 2 symbols"),
+    (changed(seen=np.array([0, 2], np.uint8)), ValueError, "column 'seen': index 1 is 2, not 0 or 1"),
+    (
+        changed(device=np.array([0, 2], np.int32)),
+        ValueError,
+        "column 'device': index 1 is 2, expected a symbol below 2",
+    ),
+    (
+        changed(device=np.array([-1, 0], np.int32)),
+        ValueError,
+        "column 'device': index 0 is -1, expected a symbol below 2",
+    ),
     (
         changed(**{"items[]": np.array([0, 3, 2], np.int32)}),
         ValueError,
@@ -309,8 +317,8 @@ BAD_COLUMNS: list[tuple[dict[str, Any], type[Exception], str]] = [
         ValueError,
         "column 'id$': offsets[2] is 3 and must be 2, the length of the data",
     ),
-    (changed(**{"id$": np.array([0, 1, 2], np.int32)}), ValueError, "column 'id': place 0 is not UTF-8"),
-    (changed(id=np.array([65, 255], np.uint8)), ValueError, "column 'id': place 0 is not UTF-8"),
+    (changed(**{"id$": np.array([0, 1, 2], np.int32)}), ValueError, "column 'id': index 0 is not UTF-8"),
+    (changed(id=np.array([65, 255], np.uint8)), ValueError, "column 'id': index 0 is not UTF-8"),
     (changed(other=np.zeros(2)), ValueError, "column 'other': the schema has no such column"),
 ]
 
@@ -340,7 +348,7 @@ def test_a_missing_column_is_its_default_or_an_error() -> None:
 
 def test_only_a_plan_of_one_schema_encodes() -> None:
     reader = reader_fields({"name": "at_ms", "type": "long"})
-    with pytest.raises(ValueError, match="make a plan of one schema alone"):
+    with pytest.raises(ValueError, match="make a plan with the same schema twice"):
         plan(EVENT, reader).encode({"at_ms": np.zeros(1, np.int64)}, 1)
 
 

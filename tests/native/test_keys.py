@@ -135,7 +135,7 @@ def test_keys_are_not_written_where_they_cannot_be() -> None:
 
 
 BAD_OFFSETS = [
-    ([], "no offsets: n values have n + 1 of them"),
+    ([], "no offsets; n values need n + 1 offsets"),
     ([1, 5], "offsets[0] is 1 and must be 0"),
     ([-1, 5], "offsets[0] is -1 and must be 0"),
     ([0, 4, 3, 2, 5], "offsets[2] is 3, less than 4 before it"),

@@ -239,7 +239,7 @@ def test_a_shard_says_in_its_log_what_became_of_it(store: Store, lines: list[str
         f"{place} has stopped seconds=",
     ):
         assert any(line.startswith(wanted) for line in lines), (wanted, lines)
-    assert any("unauthorized: the token is not the shard's" in line for line in lines)
+    assert any("unauthorized: the token does not match the shard's" in line for line in lines)
     assert not any("secret" in line or "\n" in line for line in lines)
     # Not one for each push and pull.
     assert len(lines) == 13

@@ -301,7 +301,7 @@ def test_what_is_wrong_is_refused_with_its_name_and_the_next_is_answered(rig: Ri
     assert rig.ask("/score", request(65))[0] in (400, 413)
     status, answer = rig.ask("/v2/models/shop/versions/9/infer", infer(1))
     assert status in (409, 412)
-    assert "version 9 is not kept by this node, which has 1, 2" in answer["error"]
+    assert "this node does not keep version 9; it has 1, 2" in answer["error"]
     assert rig.ask("/score", request(1))[0] == 200
 
 
@@ -309,7 +309,7 @@ def test_a_version_in_tables_that_are_gone_answers_nobody(rig: Rig) -> None:
     handle = rig.front.add(7, tables_of(1).native)
     status, answer = rig.ask("/v2/models/shop/versions/7/infer", infer(1))
     assert status == 503
-    assert "given up" in answer["error"]
+    assert "removed" in answer["error"]
     rig.front.remove(handle)
     assert rig.ask("/v2/models/shop/versions/7/infer", infer(1))[0] in (409, 412)
     assert rig.ask("/score", request(1))[0] == 200
@@ -349,7 +349,7 @@ def test_work_that_fails_fails_its_callers_alone(rig: Rig) -> None:
         rig.front.fail(work, "no memory")
         status, answer = asked.result()
         assert (status, answer["error"]) == (500, "no memory")
-    with pytest.raises(RuntimeError, match="given back before"):
+    with pytest.raises(RuntimeError, match="returned already"):
         rig.front.fail(work, "again")
     rig.let_go()
     assert rig.ask("/score", request(1))[0] == 200
@@ -364,7 +364,7 @@ def test_a_lane_that_begins_anew_lost_its_work_and_its_callers_are_told(rig: Rig
         assert lost is not None
         assert rig.front.take(0, 0.0) is None
         status, answer = asked.result()
-        assert (status, answer["error"]) == (500, "its lane was restarted")
+        assert (status, answer["error"]) == (500, "the lane was restarted")
     # What comes too late is let go of.
     rig.front.give(lost, np.zeros((4, 2), np.float32))
     rig.let_go()

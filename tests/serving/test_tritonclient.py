@@ -166,13 +166,13 @@ def test_numbers_stand_in_the_json_or_behind_it(http: Any, inputs: bool, outputs
 
 def test_bodies_whose_parts_do_not_fit_are_refused(rig: Rig) -> None:
     body = {"inputs": [{"name": "user_id", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}}]}
-    for length, says in (("7", "not what is expected"), ("999999", "more than the"), ("x", "a number of bytes")):
+    for length, says in (("7", "invalid body"), ("999999", "exceeds the"), ("x", "a number of bytes")):
         status, told = rig.ask("/v2/models/shop/infer", body, **{"inference-header-content-length": length})
         assert (status, says in told["error"]) == (400, True), told
     status, told = rig.ask("/v2/models/shop/infer", body)
-    assert (status, "binary_data_size is 8, and 0 bytes are left" in told["error"]) == (400, True), told
+    assert (status, "binary_data_size is 8, but only 0 bytes are left" in told["error"]) == (400, True), told
     status, told = rig.ask("/score", body, **{"content-encoding": "gzip"})
-    assert (status, "not compressed" in told["error"]) == (415, True), told
+    assert (status, "uncompressed" in told["error"]) == (415, True), told
 
 
 def test_a_version_is_pinned_by_its_number(node: Any, http: Any) -> None:
@@ -180,7 +180,7 @@ def test_a_version_is_pinned_by_its_number(node: Any, http: Any) -> None:
         assert _is_one(client.infer("shop", _inputs(module), "2", outputs=_named(module)), 2)
     refused = _refused(lambda: node.infer("shop", _inputs(by_grpc), "9"))
     assert refused.status() == "StatusCode.FAILED_PRECONDITION"
-    assert "which has 1, 2" in refused.message()
+    assert "it has 1, 2" in refused.message()
     assert _refused(lambda: http.infer("shop", _inputs(by_http), "9")).status() in ("409", 409)
 
 
@@ -214,7 +214,7 @@ def test_parameters_are_heard(rig: Rig, node: Any, http: Any) -> None:
         refused = _refused(
             lambda client=client, module=module: client.infer("shop", _inputs(module), parameters={"shown": "0,7"})
         )
-        assert "names candidate 7, and there are 7" in refused.message()
+        assert "names candidate 7; the indices are 0 to 6" in refused.message()
     rig.front.set_canary((rig.handles[2], 0.5))
     try:
         versions = set()

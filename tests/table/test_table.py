@@ -237,7 +237,7 @@ def test_a_full_table_says_so_and_goes_on_when_what_was_not_kept_is_dropped() ->
     tables.commit(1)
     kept = table.lookup(few)
     many = np.arange(40_000, dtype=np.uint64)
-    with pytest.raises(TableFull, match="100 rows are taken") as caught:
+    with pytest.raises(TableFull, match="100 rows are in use") as caught:
         _push(table, many)
     assert "rows_max" in caught.value.help
     with pytest.raises(TableFull):

@@ -1,4 +1,4 @@
-//! The target that the environment variable FUZZ names, for libFuzzer.
+//! The libFuzzer target named by the environment variable FUZZ.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use streamlearn_fuzz::{Target, target};
 
 static TARGET: LazyLock<Target> = LazyLock::new(|| {
-    let name = std::env::var("FUZZ").expect("FUZZ names a target");
+    let name = std::env::var("FUZZ").expect("set FUZZ to the name of a target");
     target(&name).unwrap_or_else(|| panic!("unknown target {name:?}"))
 });
 

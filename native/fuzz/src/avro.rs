@@ -1,4 +1,4 @@
-//! Avro: records of schemas of every kind, read as they were written and as others; and schemas that are any text.
+//! Avro: records of many schemas, read with the same or another schema; and schemas made of arbitrary text.
 
 use std::sync::LazyLock;
 
@@ -41,29 +41,31 @@ static PLANS: LazyLock<Vec<Plan>> = LazyLock::new(|| {
     pairs.iter().map(|(writer, reader)| Plan::new(writer, reader).expect("schemas that resolve")).collect()
 });
 
-/// The first byte says which schemas, the second how long records are.
+/// The first byte chooses the schemas, the second the record length.
 pub fn records(bytes: &[u8]) {
-    let Some(([which, length], rest)) = bytes.split_first_chunk::<2>() else { return };
-    let plan = &PLANS[usize::from(*which) % PLANS.len()];
+    let Some(([choice, length], body)) = bytes.split_first_chunk::<2>() else { return };
+    let plan = &PLANS[usize::from(*choice) % PLANS.len()];
     let records: Vec<&[u8]> = match length {
-        0 => vec![rest],
-        length => rest.chunks(usize::from(*length)).collect(),
+        0 => vec![body],
+        length => body.chunks(usize::from(*length)).collect(),
     };
     let decoded = decode(plan, &records);
     assert_eq!(decoded.rows.len() + decoded.failures.len(), records.len());
-    if usize::from(*which) % PLANS.len() == 0 {
-        // Writing the values again gives bytes with the same values.
-        let slices: Vec<Option<Slice<'_>>> = decoded.columns.iter().map(|it| Some(it.slice())).collect();
+    if usize::from(*choice) % PLANS.len() == 0 {
+        // Encoding the decoded values must give records with the same values.
+        let slices: Vec<Option<Slice<'_>>> =
+            decoded.columns.iter().map(|column| Some(column.slice())).collect();
         let rows = decoded.rows.len();
         let (written, at) = plan.encode(&slices, rows, b"").expect("columns that agree");
-        let again: Vec<&[u8]> = at.windows(2).map(|at| &written[at[0] as usize..at[1] as usize]).collect();
-        let again = decode(plan, &again);
-        assert_eq!((again.rows.len(), again.failures.len()), (rows, 0));
-        same(&decoded.columns, &again.columns);
+        let second: Vec<&[u8]> = at.windows(2).map(|at| &written[at[0] as usize..at[1] as usize]).collect();
+        let second = decode(plan, &second);
+        assert_eq!((second.rows.len(), second.failures.len()), (rows, 0));
+        same(&decoded.columns, &second.columns);
     }
 }
 
-/// A writer's and a reader's schema with a zero between them, or one for both; and records of it, of any bytes.
+/// A writer's and a reader's schema, separated by a zero byte, or one schema for both; then decodes arbitrary
+/// records.
 pub fn schemas(bytes: &[u8]) {
     let mut texts = bytes.splitn(3, |&byte| byte == 0).map(std::str::from_utf8);
     let Some(Ok(writer)) = texts.next() else { return };
@@ -85,8 +87,8 @@ fn decode(plan: &Plan, records: &[&[u8]]) -> Decoded {
     decoder.finish()
 }
 
-fn same(columns: &[Column], again: &[Column]) {
+fn same(columns: &[Column], others: &[Column]) {
     // Compare bits, so that NaN equals NaN.
     let text = |columns: &[Column]| format!("{columns:?}");
-    assert_eq!(text(columns), text(again));
+    assert_eq!(text(columns), text(others));
 }

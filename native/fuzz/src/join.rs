@@ -1,4 +1,4 @@
-//! Snapshots of joins and saves of marks, under checksums that are right; and what is done with them afterwards.
+//! Snapshots of joins and saves of marks, with valid checksums, and calls on the restored state.
 
 use streamlearn_join::{
     Actions, Group, Impressions, JoinCore, Label, Marks, MarksSettings, Origins, Settings, Settling, Spans,
@@ -23,16 +23,16 @@ fn settings() -> Settings {
     }
 }
 
-/// The first byte says how time goes on after the snapshot.
+/// The first byte sets how much time passes after the snapshot.
 pub fn snapshots(bytes: &[u8]) {
     let Some((&step, body)) = bytes.split_first() else { return };
     let Ok(mut join) = JoinCore::restore(settings(), &sealed(body)) else { return };
-    let kept = join.snapshot();
-    let again = JoinCore::restore(settings(), &kept).expect("a snapshot of what was restored");
-    assert_eq!(again.snapshot(), kept);
-    let before = join.watermark_ms().unwrap_or(0).clamp(-(1 << 40), 1 << 40);
+    let written = join.snapshot();
+    let restored = JoinCore::restore(settings(), &written).expect("a snapshot of what was restored");
+    assert_eq!(restored.snapshot(), written);
+    let watermark = join.watermark_ms().unwrap_or(0).clamp(-(1 << 40), 1 << 40);
     for round in 0..3 {
-        let now = before + round * i64::from(step);
+        let now = watermark + round * i64::from(step);
         let (offset, items, codes) = ([round], [1, 2, 3, 1], [0, 1, 2, 0]);
         let origins = Origins { partitions: &[0], offsets: &offset, indexes: &[0] };
         let _ = join.add_impressions(&Impressions {
@@ -60,18 +60,18 @@ pub fn snapshots(bytes: &[u8]) {
     }
 }
 
-/// The first byte says how many labels there are; then come the head and one entry of pages, each after its length.
+/// The first byte sets the number of labels. The head and the entries of pages follow, each after its length.
 pub fn marks(bytes: &[u8]) {
-    let Some((&labels, rest)) = bytes.split_first() else { return };
+    let Some((&labels, body)) = bytes.split_first() else { return };
     let settings =
         MarksSettings { labels: usize::from(labels % 32) + 1, items_max: 1_000, bytes_max: BYTES_MAX };
-    let mut marks = Marks::new(settings).expect("settings that are right");
-    let parts = parts(rest);
+    let mut marks = Marks::new(settings).expect("valid settings");
+    let parts = parts(body);
     let [head, pages @ ..] = &parts[..] else { return };
     let mut entries: Vec<(&str, &[u8])> = vec![("head", head)];
     entries.extend(pages.iter().map(|page| ("pages", &page[..])));
     let loaded = marks.load(&entries);
-    assert!(marks.bytes() <= BYTES_MAX, "{} bytes are held", marks.bytes());
+    assert!(marks.bytes() <= BYTES_MAX, "{} bytes are in use", marks.bytes());
     if loaded.is_err() {
         return;
     }
@@ -90,18 +90,18 @@ pub fn marks(bytes: &[u8]) {
     marks.acknowledge(1);
     let (_, saved) = marks.save(0);
     let saved: Vec<(&str, &[u8])> = saved.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
-    let mut again = Marks::new(MarksSettings { bytes_max: u64::MAX >> 1, ..settings }).expect("as above");
-    again.load(&saved).expect("a save of what was loaded");
+    let mut restored = Marks::new(MarksSettings { bytes_max: u64::MAX >> 1, ..settings }).expect("as above");
+    restored.load(&saved).expect("a save of what was loaded");
     marks.forget(1 << 39);
 }
 
-/// Parts of bytes, each after two bytes of its length, with checksums.
+/// Splits bytes into parts, each after a two-byte length, and appends checksums.
 fn parts(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut parts = Vec::new();
-    while let Some((length, rest)) = bytes.split_first_chunk::<2>() {
-        let (part, rest) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
+    while let Some((length, tail)) = bytes.split_first_chunk::<2>() {
+        let (part, tail) = tail.split_at(usize::from(u16::from_le_bytes(*length)).min(tail.len()));
         parts.push(sealed(part));
-        bytes = rest;
+        bytes = tail;
     }
     parts
 }

@@ -1,14 +1,15 @@
-//! Every native decoder as a function of any bytes, which must give an error or a value. It knows no fuzzer.
+//! Fuzz targets: every native decoder as a function of arbitrary bytes that must return an error or a value.
+//! Does not depend on a fuzzer.
 
 mod avro;
 mod join;
 mod logs;
 mod peers;
 
-/// A decoder, and what must hold of what it gives; it panics where that does not hold.
+/// Runs a decoder on bytes and checks its result; panics if a check fails.
 pub type Target = fn(&[u8]);
 
-/// All of them. Each has a folder of its name in `corpus`.
+/// All targets. Each has a folder of its name in `corpus`.
 pub const TARGETS: [(&str, Target); 8] = [
     ("avro_records", avro::records),
     ("avro_schemas", avro::schemas),
@@ -22,10 +23,10 @@ pub const TARGETS: [(&str, Target); 8] = [
 
 /// The target of a name.
 pub fn target(name: &str) -> Option<Target> {
-    TARGETS.iter().find(|(known, _)| *known == name).map(|&(_, target)| target)
+    TARGETS.iter().find(|(target_name, _)| *target_name == name).map(|&(_, target)| target)
 }
 
-/// Bytes with a right checksum at their end, so that what lies behind the checksum is reached too.
+/// Appends a valid checksum, so that the code behind the check is reached.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
     let sum = streamlearn_wire::checksum::crc32c(0, bytes);
     [bytes, &sum.to_le_bytes()].concat()

@@ -1,4 +1,5 @@
-//! Frames of file topics and batches of Kafka. Checksums are made right first, or nothing else would be tried.
+//! Frames of file topics and Kafka batches. Checksums are corrected first, so that more than the checksum
+//! check is tested.
 
 use streamlearn_wire::checksum::crc32c;
 use streamlearn_wire::frame::kafka::{self, batch_at, frames_bytes, is_abort, records_of};
@@ -28,7 +29,7 @@ pub fn frames(bytes: &[u8]) {
         let mut last = -1;
         for frame in &all.frames {
             assert!(last < frame.offset && frame.end <= all.end);
-            inside(frame, data);
+            check_inside(frame, data);
             last = frame.offset;
         }
         let (blocks, end, next, stop) = index(data, 64, FRAME_BYTES_MAX);
@@ -65,13 +66,13 @@ pub fn batches(bytes: &[u8]) {
             assert_eq!(frames_bytes(&batch, payload), Ok(frames.len() * size_of::<Frame>()));
             for frame in &frames {
                 assert!((batch.base_offset..=batch.last_offset).contains(&frame.offset));
-                inside(frame, payload);
+                check_inside(frame, payload);
             }
         }
     }
 }
 
-fn inside(frame: &Frame, data: &[u8]) {
+fn check_inside(frame: &Frame, data: &[u8]) {
     for part in [&frame.key, &frame.value].into_iter().flatten() {
         assert!(data.get(part.clone()).is_some() && part.end <= frame.end);
     }

@@ -1,14 +1,15 @@
-//! Every decoder on what libFuzzer found for it, and on some changes of each: so that no target rots between campaigns.
+//! Runs every target on its libFuzzer corpus and on mutations of it, so that targets keep working between
+//! campaigns.
 
 use std::fs;
 use std::path::Path;
 
 use streamlearn_fuzz::TARGETS;
 
-/// How often each file is tried with changes.
+/// Mutations per file.
 const CHANGED: u64 = 30;
 
-/// Numbers by chance from a seed: SplitMix64.
+/// Random numbers from a seed: SplitMix64.
 struct Chance(u64);
 
 impl Chance {
@@ -20,14 +21,14 @@ impl Chance {
     }
 }
 
-/// Some bytes of one become others, or those of another file, or go, or come twice.
+/// Replaces, removes, duplicates or inserts some bytes.
 fn changed(bytes: &[u8], other: &[u8], chance: &mut Chance) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=chance.below(4) {
         let at = chance.below(bytes.len() + 1);
         let upto = (at + chance.below(9)).min(bytes.len());
         let from = chance.below(other.len() + 1);
-        let with = match chance.below(6) {
+        let replacement = match chance.below(6) {
             0 => vec![],
             1 => vec![chance.below(256) as u8],
             2 => vec![0xff; 1 + chance.below(9)],
@@ -35,7 +36,7 @@ fn changed(bytes: &[u8], other: &[u8], chance: &mut Chance) -> Vec<u8> {
             4 => other[from..(from + chance.below(30)).min(other.len())].to_vec(),
             _ => (chance.below(1 << 20) as u64).to_le_bytes()[..1 + chance.below(8)].to_vec(),
         };
-        bytes.splice(at..upto, with);
+        bytes.splice(at..upto, replacement);
     }
     bytes
 }
@@ -50,12 +51,12 @@ fn every_target_takes_or_refuses_its_corpus_and_changes_of_it() {
         assert!(!files.is_empty(), "{name} has no corpus");
         let mut chance = Chance(1);
         for (file, path) in files.iter().zip(&names) {
-            println!("{}", path.display()); // shown where it fails
+            println!("{}", path.display()); // shown on failure
             target(file);
             for round in 0..CHANGED {
                 let bytes = changed(file, &files[chance.below(files.len())], &mut chance);
-                let kept = std::panic::catch_unwind(|| target(&bytes));
-                if let Err(panic) = kept {
+                let outcome = std::panic::catch_unwind(|| target(&bytes));
+                if let Err(panic) = outcome {
                     eprintln!("{name}: change {round} of {}: {bytes:?}", path.display());
                     std::panic::resume_unwind(panic);
                 }
@@ -77,5 +78,5 @@ fn every_corpus_is_small_and_has_a_target() {
     }
     names.sort();
     assert_eq!(names, TARGETS.map(|(name, _)| name));
-    assert!(bytes < 600_000, "{bytes} bytes of corpora: minimise them");
+    assert!(bytes < 600_000, "{bytes} bytes of corpora; minimise them");
 }

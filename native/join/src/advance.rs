@@ -1,4 +1,4 @@
-//! What a watermark does: rows fall due, actions are given up, memory is let go of.
+//! Watermark: emits the rows that fall due, gives up waiting actions and frees memory.
 
 use std::cmp::Reverse;
 
@@ -10,12 +10,12 @@ use crate::output::LetterKind;
 use crate::slice::{DEAD, Slice};
 use streamlearn_wire::keys::key_of_bytes;
 
-/// How far ahead the index is asked for.
+/// How many events ahead the index is prefetched.
 pub(crate) const AHEAD: usize = 16;
 
 impl JoinCore {
     pub(crate) fn advance_to(&mut self, watermark: i64) {
-        // First rows before corrections: no positive goes ahead of its negative.
+        // First rows before corrections, so that no positive precedes its negative.
         for group in 0..self.rules.settings.groups.len() {
             self.first_rows(group, watermark);
         }
@@ -29,9 +29,11 @@ impl JoinCore {
         let wait = self.rules.settings.groups[group].wait_ms;
         let times = self.watermark - wait..watermark - wait;
         let slice_ms = self.rules.settings.slice_ms;
-        let from = self.slices.shelf.from(times.start.div_euclid(slice_ms));
-        let numbers: Vec<u32> =
-            from.take_while(|(key, _)| key * slice_ms < times.end).map(|(_, number)| number).collect();
+        let keyed_slices = self.slices.shelf.from(times.start.div_euclid(slice_ms));
+        let numbers: Vec<u32> = keyed_slices
+            .take_while(|(key, _)| key * slice_ms < times.end)
+            .map(|(_, number)| number)
+            .collect();
         let mut due = std::mem::take(&mut self.scratch.due);
         for number in numbers {
             due.clear();
@@ -48,15 +50,15 @@ impl JoinCore {
     }
 
     fn correct(&mut self, watermark: i64) {
-        while let Some(&Reverse(next)) = self.corrections.peek() {
-            if next.time >= watermark {
+        while let Some(&Reverse(correction)) = self.corrections.peek() {
+            if correction.time >= watermark {
                 break;
             }
             self.corrections.pop();
-            let Correction { time, position, group, code, slice: number, place, .. } = next;
+            let Correction { time, position, group, code, slice: number, place, .. } = correction;
             let slice = self.slices.shelf.get_mut(number);
             let item = slice.items_at(place).start + position as usize;
-            // An earlier action may have come since, or the item may count elsewhere.
+            // An earlier action may have arrived since, or the item may be counted for another impression.
             let counts = slice.act(item, code).is_some_and(|act| act.time == time);
             if slice.heads[item] == DEAD || !counts {
                 continue;
@@ -85,7 +87,7 @@ impl JoinCore {
         });
     }
 
-    /// Let go of what no row to come needs, unless rows that wait to be taken do.
+    /// Frees what no future row needs, unless rows that are ready still need it.
     pub(crate) fn release(&mut self) {
         let (watermark, slice_ms) = (self.watermark, self.rules.settings.slice_ms);
         let end = |key: i64| (key + 1) * slice_ms - 1;
@@ -97,9 +99,12 @@ impl JoinCore {
             self.change(key, Slice::shrink);
         }
         while let Some(&key) = self.slices.with_payload.first() {
-            let waits =
-                self.slices.shelf.find(key).is_some_and(|it| self.slices.shelf.get(it).ready_payload > 0);
-            if end(key) + self.rules.window_min >= watermark || waits {
+            let has_ready_rows = self
+                .slices
+                .shelf
+                .find(key)
+                .is_some_and(|number| self.slices.shelf.get(number).ready_payload > 0);
+            if end(key) + self.rules.window_min >= watermark || has_ready_rows {
                 break;
             }
             self.slices.with_payload.pop_first();
@@ -119,13 +124,13 @@ impl JoinCore {
         let number = self.slices.shelf.find(key)?;
         let slice = self.slices.shelf.get_mut(number);
         self.slices.bytes -= slice.bytes();
-        let changed = change(slice);
+        let result = change(slice);
         self.slices.bytes += slice.bytes();
-        Some(changed)
+        Some(result)
     }
 
     fn retire(&mut self, key: i64, number: u32) {
-        let slice = self.slices.shelf.remove(key).expect("the slice that was found first");
+        let slice = self.slices.shelf.remove(key).expect("the first slice");
         self.slices.filling.remove(&key);
         self.slices.with_payload.remove(&key);
         self.slices.bytes -= slice.bytes();
@@ -150,28 +155,28 @@ impl JoinCore {
         self.slices.spares.keep(slice, self.slices.bytes);
     }
 
-    /// A watermark no later than the lowest that does anything; None while nothing is held. It may be earlier where an
-    /// action was overtaken by an earlier one.
+    /// A lower bound of the next watermark that has an effect; None while nothing is held. It may be too
+    /// early if an action was superseded by an earlier one.
     pub fn next_deadline_ms(&self) -> Option<i64> {
         let (shelf, slice_ms) = (&self.slices.shelf, self.rules.settings.slice_ms);
         let end = |key: i64| (key + 1) * slice_ms;
         let rows = self.rules.groups().filter_map(|(_, group)| {
-            let from = self.watermark - group.wait_ms;
-            let mut slices = shelf.from(from.div_euclid(slice_ms));
-            let time = slices.find_map(|(_, number)| shelf.get(number).least_from(from))?;
+            let due_from = self.watermark - group.wait_ms;
+            let mut slices = shelf.from(due_from.div_euclid(slice_ms));
+            let time = slices.find_map(|(_, number)| shelf.get(number).least_from(due_from))?;
             Some(time + group.wait_ms + 1)
         });
         let corrections = self.corrections.peek().map(|next| next.0.time + 1);
         let waiting = self.waiting.next().map(|time| time + self.rules.settings.orphan_wait_ms);
-        // Slices whose time is up wait for their rows to be taken: those behind them are asked for.
-        let from = |window: i64| (self.watermark - window).div_euclid(slice_ms);
-        let ahead = |deadline: &i64| *deadline > self.watermark;
-        let mut keys = self.slices.with_payload.range(from(self.rules.window_min)..);
-        let payloads = keys.find_map(|&key| Some(end(key) + self.rules.window_min).filter(ahead));
-        let mut keys = shelf.from(from(self.rules.window_max));
-        let retiring = keys.find_map(|(key, _)| Some(end(key) + self.rules.window_max).filter(ahead));
-        let memory = payloads.into_iter().chain(retiring);
-        let all = rows.chain(corrections).chain(waiting).chain(memory);
-        all.filter(ahead).min()
+        // Expired slices that still hold rows wait for `take`, so only later deadlines count.
+        let expired_before = |window: i64| (self.watermark - window).div_euclid(slice_ms);
+        let is_ahead = |deadline: &i64| *deadline > self.watermark;
+        let mut keys = self.slices.with_payload.range(expired_before(self.rules.window_min)..);
+        let payloads = keys.find_map(|&key| Some(end(key) + self.rules.window_min).filter(is_ahead));
+        let mut keys = shelf.from(expired_before(self.rules.window_max));
+        let retiring = keys.find_map(|(key, _)| Some(end(key) + self.rules.window_max).filter(is_ahead));
+        let releases = payloads.into_iter().chain(retiring);
+        let all = rows.chain(corrections).chain(waiting).chain(releases);
+        all.filter(is_ahead).min()
     }
 }

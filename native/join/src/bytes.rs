@@ -1,11 +1,12 @@
-//! Bytes of snapshots and saves: little-endian numbers and columns, under a head with a version and a CRC32C.
+//! Bytes of snapshots and saves: little-endian numbers and columns, after a magic and version, before a
+//! CRC32C.
 
 use streamlearn_wire::checksum::crc32c;
 
 use crate::error::{Error, Result};
 use crate::settings::is_time;
 
-/// A number that columns are made of.
+/// A number type that columns hold.
 pub(crate) trait Number: Copy {
     fn put(self, out: &mut Vec<u8>);
     fn get(bytes: &[u8]) -> Self;
@@ -19,9 +20,9 @@ macro_rules! numbers {
             }
 
             fn get(bytes: &[u8]) -> Self {
-                let mut own = [0; size_of::<$type>()];
-                own.copy_from_slice(bytes);
-                Self::from_le_bytes(own)
+                let mut array = [0; size_of::<$type>()];
+                array.copy_from_slice(bytes);
+                Self::from_le_bytes(array)
             }
         }
     )*};
@@ -62,7 +63,7 @@ impl Writer {
         }
     }
 
-    /// What was written, and its checksum.
+    /// The written bytes and their checksum.
     pub fn finish(mut self) -> Vec<u8> {
         let sum = crc32c(0, &self.out);
         sum.put(&mut self.out);
@@ -70,7 +71,7 @@ impl Writer {
     }
 }
 
-/// Reads what `Writer` wrote, and refuses what it did not.
+/// Reads what `Writer` wrote and rejects anything else.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -82,31 +83,31 @@ fn broken<T>(text: String) -> Result<T> {
 impl<'a> Reader<'a> {
     pub fn new(bytes: &'a [u8], magic: &[u8; 4], version: u16) -> Result<Self> {
         let Some((body, sum)) = bytes.split_last_chunk::<4>() else {
-            return broken(format!("{} bytes are too few", bytes.len()));
+            return broken(format!("{} bytes are too short", bytes.len()));
         };
-        let (found, written) = (crc32c(0, body), u32::from_le_bytes(*sum));
-        if found != written {
-            return broken(format!("their checksum is {found:08x}, and {written:08x} is written"));
+        let (computed, stated) = (crc32c(0, body), u32::from_le_bytes(*sum));
+        if computed != stated {
+            return broken(format!("the checksum is {stated:08x}, but the bytes have {computed:08x}"));
         }
         let mut reader = Self { rest: body };
         let head = reader.take(4)?;
         if head != magic {
-            return broken(format!("they begin with {head:02x?}, expected {magic:02x?}"));
+            return broken(format!("the first bytes are {head:02x?}, expected {magic:02x?}"));
         }
-        let of = u16::get(reader.take(2)?);
-        if of != version {
-            return broken(format!("they are of format {of}, and format {version} is read"));
+        let found_version = u16::get(reader.take(2)?);
+        if found_version != version {
+            return broken(format!("the format version is {found_version}, expected {version}"));
         }
         Ok(reader)
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8]> {
         match self.rest.split_at_checked(length) {
-            Some((taken, rest)) => {
-                self.rest = rest;
+            Some((taken, remaining)) => {
+                self.rest = remaining;
                 Ok(taken)
             }
-            None => broken(format!("they end {} bytes early", length - self.rest.len())),
+            None => broken(format!("the input ends {} bytes early", length - self.rest.len())),
         }
     }
 
@@ -118,10 +119,10 @@ impl<'a> Reader<'a> {
         self.take(8).map(i64::get)
     }
 
-    /// A time within what times may be.
+    /// Reads a time and checks its range.
     pub fn time(&mut self) -> Result<i64> {
         let time = self.i64()?;
-        if is_time(time) { Ok(time) } else { broken(format!("a time of {time} ms")) }
+        if is_time(time) { Ok(time) } else { broken(format!("a time of {time} ms is out of range")) }
     }
 
     pub fn bytes(&mut self) -> Result<&'a [u8]> {
@@ -136,8 +137,12 @@ impl<'a> Reader<'a> {
         Ok(taken.chunks_exact(size_of::<T>()).map(T::get).collect())
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes are left.
     pub fn finish(self) -> Result<()> {
-        if self.rest.is_empty() { Ok(()) } else { broken(format!("{} bytes are left over", self.rest.len())) }
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            broken(format!("{} extra bytes at the end", self.rest.len()))
+        }
     }
 }

@@ -1,17 +1,18 @@
-//! Requests whose windows are over: a hash of each, so that an action on one is called late and not an orphan.
+//! Closed requests: a hash of each request whose windows are over, so that an action on one is late and not
+//! an orphan.
 
 use std::collections::VecDeque;
 
 use crate::bytes::{Reader, Writer};
 use crate::error::Result;
 
-/// Bytes of hashes that a join keeps at most, and the part of its bound that they may be.
+/// Maximum bytes of hashes, also limited to 1 / SHARE of the join's memory bound.
 const BYTES_MAX: u64 = 2 << 20;
 const SHARE: u64 = 16;
-/// Into how many sorted runs the hashes are cut; the oldest run goes first.
+/// The number of sorted runs of hashes; the oldest run is dropped first.
 const RUNS: u64 = 32;
 
-/// The newest closed requests.
+/// The most recently closed requests.
 #[derive(Debug)]
 pub(crate) struct Closed {
     runs: VecDeque<Box<[u64]>>,
@@ -44,8 +45,8 @@ impl Closed {
 
     pub fn has(&mut self, hash: u64) -> bool {
         self.sort();
-        let is_in = |run: &[u64]| run.binary_search(&hash).is_ok();
-        is_in(&self.newest) || self.runs.iter().rev().any(|run| is_in(run))
+        let contains = |run: &[u64]| run.binary_search(&hash).is_ok();
+        contains(&self.newest) || self.runs.iter().rev().any(|run| contains(run))
     }
 
     fn sort(&mut self) {
@@ -55,7 +56,7 @@ impl Closed {
         }
     }
 
-    /// All hashes, oldest run first.
+    /// Writes all hashes, oldest run first.
     pub fn write(&self, out: &mut Writer) {
         let hashes: Vec<u64> = self.runs.iter().flatten().chain(&self.newest).copied().collect();
         out.column(&hashes);

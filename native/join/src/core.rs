@@ -1,4 +1,4 @@
-//! The join of one lot: what it holds, and what is handed in.
+//! The join of one lot: its state and its input.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -17,21 +17,21 @@ use crate::slice::Slice;
 use crate::spares::Spares;
 use crate::waiting_actions::Waiting;
 
-/// A watermark before any time, and one after any deadline.
+/// A watermark before any time, and a watermark after any deadline.
 pub(crate) const NEVER: i64 = -(1 << 55);
 const EVER: i64 = 1 << 55;
 
-/// Values laid end to end, and the n + 1 places that cut them.
+/// Values laid end to end, and the n + 1 offsets that cut them.
 #[derive(Debug, Clone, Copy)]
 pub struct Spans<'a> {
     /// All values.
     pub data: &'a [u8],
-    /// Where each begins; the last is the length of all.
+    /// The start of each value; the last entry is the total length.
     pub at: &'a [i64],
 }
 
 impl<'a> Spans<'a> {
-    /// One value.
+    /// The value of a row.
     #[inline]
     pub(crate) fn get(&self, row: usize) -> &'a [u8] {
         &self.data[self.at[row] as usize..self.at[row + 1] as usize]
@@ -55,14 +55,14 @@ pub(crate) fn check_offsets(name: &str, at: &[i64], length: usize, rows: usize) 
     }
 }
 
-/// Where events came from; each slice has a value for each event.
+/// The origins of events: each column has a value for each event.
 #[derive(Debug, Clone, Copy)]
 pub struct Origins<'a> {
     /// Partitions.
     pub partitions: &'a [i32],
-    /// Offsets of records.
+    /// Offsets of the records.
     pub offsets: &'a [i64],
-    /// Of impressions the index of the first item in the record, of actions their own.
+    /// For an impression the index of its first item in the record, for an action its own index.
     pub indexes: &'a [i32],
 }
 
@@ -72,9 +72,9 @@ impl Origins<'_> {
         if lengths != [rows; 3] {
             return refuse(format!("partitions, offsets, indexes: {lengths:?} values, expected {rows}"));
         }
-        let negative = |index: &i32| *index < 0;
-        match self.indexes.iter().find(|index| negative(index)) {
-            Some(index) => refuse(format!("an index in its record is {index}")),
+        let is_negative = |index: &i32| *index < 0;
+        match self.indexes.iter().find(|index| is_negative(index)) {
+            Some(index) => refuse(format!("an index in the record is {index}; it must not be negative")),
             None => Ok(()),
         }
     }
@@ -87,13 +87,14 @@ pub struct Impressions<'a> {
     pub ids: Spans<'a>,
     /// Event times.
     pub times: &'a [i64],
-    /// Where they came from.
+    /// Their origins.
     pub origins: Origins<'a>,
-    /// The items of all, end to end.
+    /// The items of all impressions, end to end.
     pub items: &'a [u64],
-    /// Where each impression's items begin.
+    /// The start of each impression's items.
     pub items_at: &'a [i64],
-    /// Each one's bytes. One without bytes is read back by its origin when they are needed.
+    /// The bytes of each impression. An impression without bytes is read back from its origin when they are
+    /// needed.
     pub payloads: Spans<'a>,
 }
 
@@ -104,25 +105,25 @@ pub struct Actions<'a> {
     pub ids: Spans<'a>,
     /// Event times.
     pub times: &'a [i64],
-    /// Where they came from.
+    /// Their origins.
     pub origins: Origins<'a>,
-    /// What was acted on.
+    /// The items that were acted on.
     pub items: &'a [u64],
-    /// What was done.
+    /// The action codes.
     pub codes: &'a [u8],
-    /// How much the positives they make weigh.
+    /// The weights of the positives that the actions make.
     pub weights: &'a [f32],
 }
 
 fn check_times(times: &[i64]) -> Result<()> {
     match times.iter().find(|&&time| !is_time(time)) {
-        Some(time) => refuse(format!("an event time is {time} ms, beyond {TIME_MAX_MS}")),
+        Some(time) => refuse(format!("an event time is {time} ms, out of the range of {TIME_MAX_MS} ms")),
         None => Ok(()),
     }
 }
 
 impl Impressions<'_> {
-    /// How many there are.
+    /// The number of impressions.
     pub fn rows(&self) -> usize {
         self.times.len()
     }
@@ -137,7 +138,7 @@ impl Impressions<'_> {
             let items = self.items_at[row + 1] - self.items_at[row];
             if i64::from(self.origins.indexes[row]) + items > i64::from(i32::MAX) {
                 let first = self.origins.indexes[row];
-                return refuse(format!("{items} items from index {first} on: indexes are int32"));
+                return refuse(format!("{items} items from index {first} exceed int32 indexes"));
             }
         }
         check_times(self.times)
@@ -145,7 +146,7 @@ impl Impressions<'_> {
 }
 
 impl Actions<'_> {
-    /// How many there are.
+    /// The number of actions.
     pub fn rows(&self) -> usize {
         self.times.len()
     }
@@ -159,7 +160,7 @@ impl Actions<'_> {
             return refuse(format!("items, codes and weights: {lengths:?} values, expected {rows}"));
         }
         if let Some(weight) = self.weights.iter().find(|&&weight| !is_weight(weight)) {
-            return refuse(format!("a weight is {weight}: finite, and not below 0"));
+            return refuse(format!("a weight is {weight}; it must be finite and not negative"));
         }
         check_times(self.times)
     }
@@ -179,20 +180,20 @@ pub struct JoinCore {
     pub(crate) scratch: Scratch,
 }
 
-/// Impressions by slices of event time, and which slices are in which state.
+/// Impressions by slices of event time, and sets of slices by state.
 #[derive(Debug)]
 pub(crate) struct Slices {
     pub shelf: Shelf<Slice>,
-    /// Those that are not past the watermark yet, and so keep room.
+    /// Slices that the watermark has not passed, so they keep spare capacity.
     pub filling: BTreeSet<i64>,
-    /// Those that keep payloads.
+    /// Slices that keep payloads.
     pub with_payload: BTreeSet<i64>,
     pub bytes: u64,
     pub pending: usize,
     pub spares: Spares,
 }
 
-/// Memory that is used again for every event.
+/// Memory that is reused for every event.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub hashes: Vec<u64>,
@@ -202,10 +203,10 @@ pub(crate) struct Scratch {
 }
 
 impl JoinCore {
-    /// A join of nothing.
+    /// Makes an empty join.
     ///
     /// # Errors
-    /// The settings contradict each other.
+    /// If the settings contradict each other.
     pub fn new(settings: Settings) -> Result<Self> {
         let rules = Rules::new(settings)?;
         Ok(Self {
@@ -228,40 +229,42 @@ impl JoinCore {
         })
     }
 
-    /// Add impressions, all or none.
+    /// Adds all given impressions, or none.
     ///
     /// # Errors
-    /// The columns contradict each other, or more would be held than may be.
-    pub fn add_impressions(&mut self, given: &Impressions<'_>) -> Result<()> {
-        given.check()?;
-        let rows = given.rows() as u64;
-        let values = given.ids.data.len() + given.payloads.data.len() + 12 * given.items.len();
+    /// If the columns contradict each other, or if the memory bound would be exceeded.
+    pub fn add_impressions(&mut self, impressions: &Impressions<'_>) -> Result<()> {
+        impressions.check()?;
+        let rows = impressions.rows() as u64;
+        let values =
+            impressions.ids.data.len() + impressions.payloads.data.len() + 12 * impressions.items.len();
         self.claim(values as u64 + 64 * rows)?;
-        self.hash(given.ids, given.times.len());
-        for row in 0..given.rows() {
+        self.hash(impressions.ids, impressions.times.len());
+        for row in 0..impressions.rows() {
             self.prefetch(row);
-            self.add_impression(self.scratch.hashes[row], given, row);
+            self.add_impression(self.scratch.hashes[row], impressions, row);
         }
         Ok(())
     }
 
-    /// Add actions, all or none.
+    /// Adds all given actions, or none.
     ///
     /// # Errors
-    /// The columns contradict each other, or more would be held than may be.
-    pub fn add_actions(&mut self, given: &Actions<'_>) -> Result<()> {
-        given.check()?;
-        self.claim(given.ids.data.len() as u64 + 80 * given.rows() as u64)?;
-        self.hash(given.ids, given.times.len());
-        for row in 0..given.rows() {
+    /// If the columns contradict each other, or if the memory bound would be exceeded.
+    pub fn add_actions(&mut self, actions: &Actions<'_>) -> Result<()> {
+        actions.check()?;
+        self.claim(actions.ids.data.len() as u64 + 80 * actions.rows() as u64)?;
+        self.hash(actions.ids, actions.times.len());
+        for row in 0..actions.rows() {
             self.prefetch(row);
             self.prefetch_held(row);
-            self.add_action(self.scratch.hashes[row], given, row);
+            self.add_action(self.scratch.hashes[row], actions, row);
         }
         Ok(())
     }
 
-    /// Refuse what would not fit. Columns keep room to grow by a quarter, which may go beyond the bound.
+    /// Fails if `wanted` more bytes do not fit. Columns keep a quarter of spare capacity, which may exceed
+    /// the bound.
     fn claim(&mut self, wanted: u64) -> Result<()> {
         let (held, max) = (self.bytes(), self.rules.settings.pending_bytes_max);
         if wanted > 0 && held + wanted > max {
@@ -271,7 +274,7 @@ impl JoinCore {
         Ok(())
     }
 
-    /// No event before this time is to come: make the rows that are due.
+    /// Advances the watermark: no earlier event is expected, so the due rows are made.
     pub fn advance(&mut self, watermark_ms: i64) {
         let watermark = watermark_ms.clamp(NEVER, EVER);
         if watermark > self.watermark {
@@ -279,52 +282,52 @@ impl JoinCore {
         }
     }
 
-    /// Take at most so many rows, and as many letters, out.
+    /// Takes out at most `rows_max` rows and as many letters.
     pub fn take(&mut self, rows_max: usize) -> Taken {
         let taken = self.take_out(rows_max);
         self.release();
         taken
     }
 
-    /// The watermark; None before the first.
+    /// The watermark; None before the first one.
     pub fn watermark_ms(&self) -> Option<i64> {
         (self.watermark > NEVER).then_some(self.watermark)
     }
 
-    /// Impressions that are held.
+    /// The number of pending impressions.
     pub fn pending(&self) -> usize {
         self.slices.pending
     }
 
-    /// Actions that wait for their impression.
+    /// The number of actions that wait for their impression.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Rows that wait to be taken.
+    /// The number of rows that are ready to be taken.
     pub fn ready(&self) -> usize {
         self.out.rows.len()
     }
 
-    /// The least time that a row that waits to be taken was settled at.
+    /// The least settle time of the rows that are ready to be taken.
     pub fn ready_from_ms(&self) -> Option<i64> {
         self.out.rows.iter().map(|row| row.settle_time).min()
     }
 
-    /// Letters that wait to be taken.
+    /// The number of letters that are ready to be taken.
     pub fn letters(&self) -> usize {
         self.out.letters.len()
     }
 
-    /// Bytes that are held, room that is kept included.
+    /// Bytes in use, including spare capacity.
     pub fn bytes(&self) -> u64 {
         let corrections = self.corrections.capacity() * size_of::<Correction>();
         let slices = self.slices.bytes + self.slices.spares.bytes();
-        let held = self.index.bytes() + self.waiting.bytes() + self.closed.bytes() + self.out.bytes();
-        slices + held + corrections as u64
+        let tables = self.index.bytes() + self.waiting.bytes() + self.closed.bytes() + self.out.bytes();
+        slices + tables + corrections as u64
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counters(&self) -> Counters {
         self.out.counters
     }

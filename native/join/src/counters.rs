@@ -1,4 +1,4 @@
-//! What was counted, so that nothing is dropped in silence.
+//! Counters, so that nothing is dropped silently.
 
 macro_rules! counters {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
@@ -14,7 +14,7 @@ macro_rules! counters {
                 vec![$((stringify!($field), self.$field),)*]
             }
 
-            /// Values, in order, to be set.
+            /// References to the values, in order.
             pub fn values_mut(&mut self) -> Vec<&mut u64> {
                 vec![$(&mut self.$field,)*]
             }
@@ -23,77 +23,77 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Counts of a join since it was made, its snapshots included.
+    /// Counters of a join since it was created, kept across snapshots.
     Counters {
-        /// Impressions handed in.
+        /// Impressions added.
         impressions,
-        /// Those that changed nothing but perhaps where their items count.
+        /// Duplicate impressions; at most they change for which copy an item counts.
         impressions_duplicate,
-        /// Those that showed further items of a request that was there.
+        /// Impressions that showed more items of a known request.
         impressions_split,
-        /// Those whose windows were all over.
+        /// Impressions after all their windows.
         impressions_late,
-        /// Those for which the window of some group was over.
+        /// Impressions after the window of some group.
         impressions_partly_late,
-        /// Those from before the time rows are made from.
+        /// Impressions before `from_ms`.
         impressions_before,
-        /// Those beyond what one request may have.
+        /// Impressions beyond the maximum per request.
         impressions_excess,
-        /// Items handed in.
+        /// Items added.
         items,
-        /// Items that count elsewhere: shown before, or twice.
+        /// Items that count for another impression of the request, or occurred twice in one.
         items_repeated,
-        /// Actions handed in.
+        /// Actions added.
         actions,
-        /// Actions that no label asks for.
+        /// Actions that no label uses.
         actions_unlabelled,
-        /// Actions that were known, or came after an earlier one of their kind.
+        /// Actions that were known already, or later than one of the same kind.
         actions_duplicate,
         /// Actions after their windows.
         actions_late,
-        /// Actions that had to wait for their impression.
+        /// Actions that waited for their impression.
         actions_waited,
         /// Actions whose impression never came.
         actions_orphan,
         /// Actions of requests that serving does not log.
         actions_unlogged,
-        /// Orphans that may be of impressions from before the time rows are made from.
+        /// Orphans that may belong to impressions before `from_ms`.
         actions_before,
-        /// Rows given out.
+        /// Rows emitted.
         rows,
-        /// Those of them that settle labels positive after their group's first row.
+        /// Rows that settle labels positive after their group's first row.
         rows_correction,
-        /// First rows none of whose labels was kept.
+        /// First rows without any kept label.
         rows_unkept,
-        /// Negatives that were given out.
+        /// Negatives emitted.
         negatives,
-        /// Negatives that were not kept.
+        /// Negatives that sampling dropped.
         negatives_unkept,
-        /// Positives that were given out.
+        /// Positives emitted.
         positives,
-        /// Calls that were refused because the bound was reached.
+        /// Calls rejected because the memory bound was reached.
         refusals,
     }
 }
 
 counters! {
-    /// Counts of marks since they were made.
+    /// Counters of marks since they were created.
     MarksCounters {
-        /// Rows asked about.
+        /// Rows looked up.
         rows,
         /// Rows with nothing to learn.
         rows_dropped,
-        /// Rows from before the horizon.
+        /// Rows older than the horizon.
         rows_old,
         /// Labels to learn.
         learn,
         /// Labels to learn as corrections.
         correct,
-        /// Labels that were known.
+        /// Labels that were learned already.
         labels_dropped,
         /// Labels marked as refused or skipped.
         refused,
-        /// Calls that were refused because the bound was reached.
+        /// Calls rejected because the memory bound was reached.
         refusals,
     }
 }

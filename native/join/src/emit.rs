@@ -1,4 +1,4 @@
-//! Which rows an impression makes for a group: its first, and those that correct it.
+//! Emission: the rows that an impression makes for a group, first row and corrections.
 
 use crate::hash::is_kept;
 use crate::index::At;
@@ -6,14 +6,14 @@ use crate::output::{Output, Row};
 use crate::settings::Rules;
 use crate::slice::{DEAD, Slice};
 
-/// An action that settles labels of a group when the watermark passes its time. Their order is that of time and
-/// identity, so that the order of arrival does not show.
+/// An action that settles labels of a group once the watermark passes its time. Ordered by time and identity,
+/// so that the order of arrival has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Correction {
     pub time: i64,
     pub partition: i32,
     pub offset: i64,
-    /// Of the item in its record.
+    /// Index of the item in its record.
     pub item: u32,
     pub group: u8,
     pub code: u8,
@@ -22,13 +22,13 @@ pub(crate) struct Correction {
     pub place: u32,
 }
 
-/// The slice rows are made from, and where they go.
+/// The slice that rows are made from, and the output they go to.
 pub(crate) struct Emitting<'a> {
     pub rules: &'a Rules,
     pub slice: &'a mut Slice,
     pub at: At,
     pub out: &'a mut Output,
-    /// Whether payloads are no longer kept for what is emitted now.
+    /// Whether the payloads of rows emitted now are already dropped.
     pub reads_back: bool,
 }
 
@@ -56,7 +56,7 @@ impl Emitting<'_> {
         self.out.push_row(row, self.slice);
     }
 
-    /// The first row of every item, with what was done until the wait was over.
+    /// Emits the first row of every item, with the actions until the end of the wait.
     pub fn first_rows(&mut self, group: usize) {
         let settle_time = self.time() + self.rules.settings.groups[group].wait_ms;
         let span = self.slice.items_at(self.at.place);
@@ -64,8 +64,8 @@ impl Emitting<'_> {
             if self.slice.heads[item] == DEAD {
                 continue;
             }
-            let known = self.slice.acts_of(item).filter(|act| act.time <= settle_time);
-            let positive = known.fold(0, |labels, act| labels | self.rules.labels(group, act.code));
+            let acts = self.slice.acts_of(item).filter(|act| act.time <= settle_time);
+            let positive = acts.fold(0, |labels, act| labels | self.rules.labels(group, act.code));
             let negative = self.kept(position, self.rules.of_group[group] & !positive);
             if positive | negative == 0 {
                 self.out.counters.rows_unkept += 1;
@@ -75,13 +75,13 @@ impl Emitting<'_> {
         }
     }
 
-    /// Which of these labels' negatives are kept.
+    /// The labels whose negatives sampling keeps.
     fn kept(&mut self, position: usize, labels: u32) -> u32 {
         let identity = self.slice.origins[self.at.place as usize].identity(position);
-        let (mut kept, mut rest) = (labels, labels);
-        while rest != 0 {
-            let label = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
+        let (mut kept, mut remaining) = (labels, labels);
+        while remaining != 0 {
+            let label = remaining.trailing_zeros() as usize;
+            remaining &= remaining - 1;
             let (salt, below) = (self.rules.settings.labels[label].salt, self.rules.below[label]);
             if !is_kept(identity.partition, identity.offset, identity.item, salt, below) {
                 kept &= !(1 << label);
@@ -91,7 +91,7 @@ impl Emitting<'_> {
         kept
     }
 
-    /// A row that settles what an action makes positive.
+    /// Emits a row that settles the labels which an action makes positive.
     pub fn correct(&mut self, group: usize, position: usize, code: u8, settle_time: i64) {
         let labels = self.rules.labels(group, code);
         self.out.counters.rows_correction += 1;

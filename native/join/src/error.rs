@@ -1,22 +1,22 @@
-//! What can go wrong with a join or with marks that is not a bug here.
+//! Errors of a join or of marks that are not bugs.
 
 use std::fmt;
 
-/// Why something was not done. Nothing has changed then.
+/// A failed call; it has changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// It would hold more than it may.
+    /// The memory bound would be exceeded.
     Full {
-        /// What it holds.
+        /// Bytes in use.
         held: u64,
-        /// What would have been added.
+        /// Bytes that were to be added.
         wanted: u64,
         /// The limit.
         max: u64,
     },
-    /// What was given contradicts itself.
+    /// The arguments are invalid or contradict each other.
     Argument(String),
-    /// Bytes are not a snapshot or a save of this, or of other settings.
+    /// The bytes are not a valid snapshot or save, or belong to other settings.
     Bytes(String),
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full { held, wanted, max } => {
-                write!(out, "cannot add {wanted} bytes: {held} bytes are held, and {max} are allowed")
+                write!(out, "cannot add {wanted} bytes: {held} of at most {max} bytes are in use")
             }
             Self::Argument(text) | Self::Bytes(text) => out.write_str(text),
         }
@@ -33,10 +33,10 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What a call that may be refused returns.
+/// The result of a call that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An argument that is refused.
+/// An error for an invalid argument.
 pub(crate) fn refuse<T>(text: String) -> Result<T> {
     Err(Error::Argument(text))
 }

@@ -1,4 +1,5 @@
-//! What one event does: an impression finds its place and the actions that waited for it, an action its item.
+//! Event intake: places an impression and matches the actions that waited for it; applies an action to its
+//! item.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -14,25 +15,25 @@ use crate::slice::{DEAD, Origin, Shown, Slice};
 use crate::waiting_actions::{Matched, WaitingAct, Waits};
 use streamlearn_wire::keys::key_of_bytes;
 
-/// Up to here items are compared one by one.
+/// Up to this count, items are compared pairwise.
 const FEW: usize = 32;
 
-/// An action on an item of an impression that was just added.
+/// An action on an item of the impression that was just added.
 struct Known {
     position: usize,
     done: Done,
-    /// Where it came from; None if it was on a copy of the impression.
+    /// Its waiting entry; None if the action came from a copy of the impression.
     waited: Option<Matched>,
 }
 
-/// Mark the items that an impression showed before.
-fn mark_repeats(items: &[u64], dead: &mut Vec<bool>) {
-    dead.clear();
+/// Marks the items that the impression contains more than once.
+fn mark_repeats(items: &[u64], repeated: &mut Vec<bool>) {
+    repeated.clear();
     if items.len() <= FEW {
-        dead.extend((0..items.len()).map(|at| items[..at].contains(&items[at])));
+        repeated.extend((0..items.len()).map(|at| items[..at].contains(&items[at])));
     } else {
         let mut seen = HashSet::with_capacity(items.len());
-        dead.extend(items.iter().map(|item| !seen.insert(item)));
+        repeated.extend(items.iter().map(|item| !seen.insert(item)));
     }
 }
 
@@ -53,7 +54,8 @@ impl JoinCore {
         }
     }
 
-    /// Ask for what is held of the requests of actions to come: in two turns, for one tells where the other lies.
+    /// Prefetches the state of requests of coming actions, in two steps, since the first step finds the
+    /// addresses of the second.
     #[inline]
     pub(crate) fn prefetch_held(&self, row: usize) {
         let shelf = &self.slices.shelf;
@@ -65,7 +67,7 @@ impl JoinCore {
         }
     }
 
-    /// Impressions of a request, in the order of their first items' identities.
+    /// Finds the impressions of a request, in the order of their first items' identities.
     fn find(&mut self, hash: u64, id: &[u8]) {
         let (shelf, same) = (&self.slices.shelf, &mut self.scratch.same);
         same.clear();
@@ -79,21 +81,22 @@ impl JoinCore {
         }
     }
 
-    pub(crate) fn add_impression(&mut self, hash: u64, given: &Impressions<'_>, row: usize) {
-        let items = &given.items[given.items_at[row] as usize..given.items_at[row + 1] as usize];
-        let origins = given.origins;
+    pub(crate) fn add_impression(&mut self, hash: u64, impressions: &Impressions<'_>, row: usize) {
+        let items =
+            &impressions.items[impressions.items_at[row] as usize..impressions.items_at[row + 1] as usize];
+        let origins = impressions.origins;
         let (partition, offset) = (origins.partitions[row], origins.offsets[row]);
         let origin = Origin { partition, first_item: origins.indexes[row] as u32, offset };
-        let (id, payload) = (given.ids.get(row), given.payloads.get(row));
-        let shown = Shown { id, time: given.times[row], origin, items, payload };
+        let (id, payload) = (impressions.ids.get(row), impressions.payloads.get(row));
+        let shown = Shown { id, time: impressions.times[row], origin, items, payload };
         self.out.counters.impressions += 1;
         self.out.counters.items += items.len() as u64;
         if shown.time < self.rules.settings.from_ms {
             self.out.counters.impressions_before += 1;
             return;
         }
-        let over = |window: i64| self.watermark > shown.time + window;
-        if over(self.rules.window_min) && self.is_late(&shown) {
+        let is_over = |window: i64| self.watermark > shown.time + window;
+        if is_over(self.rules.window_min) && self.is_late(&shown) {
             return;
         }
         self.find(hash, id);
@@ -119,22 +122,24 @@ impl JoinCore {
         self.place(hash, &shown, known);
     }
 
-    /// Whether the request may have one more impression, and its slice can say where it lies.
+    /// Whether the request may have one more impression, and the slice has positions left for it.
     fn has_room(&self, shown: &Shown<'_>) -> bool {
         let slice = self.slices.shelf.find(shown.time.div_euclid(self.rules.settings.slice_ms));
         self.scratch.same.len() < self.rules.settings.parts_max as usize
-            && slice.is_none_or(|it| self.slices.shelf.get(it).has_places(shown.id.len(), shown.items.len()))
+            && slice.is_none_or(|number| {
+                self.slices.shelf.get(number).has_places(shown.id.len(), shown.items.len())
+            })
     }
 
-    /// Say which windows are over; whether all of them are.
+    /// Reports the windows that are over; returns whether all of them are.
     fn is_late(&mut self, shown: &Shown<'_>) -> bool {
-        let over = self.rules.groups().filter(|(_, group)| self.watermark > shown.time + group.window_ms);
-        let groups = over.fold(0u32, |groups, (place, _)| groups | 1 << place);
-        let whole = self.watermark > shown.time + self.rules.window_max;
+        let expired = self.rules.groups().filter(|(_, group)| self.watermark > shown.time + group.window_ms);
+        let groups = expired.fold(0u32, |groups, (group, _)| groups | 1 << group);
+        let all_over = self.watermark > shown.time + self.rules.window_max;
         let counters = &mut self.out.counters;
-        *(if whole { &mut counters.impressions_late } else { &mut counters.impressions_partly_late }) += 1;
+        *(if all_over { &mut counters.impressions_late } else { &mut counters.impressions_partly_late }) += 1;
         self.letter_of(shown, LetterKind::ImpressionLate, groups);
-        whole
+        all_over
     }
 
     fn letter_of(&mut self, shown: &Shown<'_>, kind: LetterKind, groups: u32) {
@@ -153,8 +158,9 @@ impl JoinCore {
         });
     }
 
-    /// Which of an impression's items count here: those that were not shown before, and those whose copy has a later
-    /// origin and made no row yet. Actions on such copies come over. Returns them, and how many items are new.
+    /// Decides which items count for this impression: items not shown before, and items whose other copy has
+    /// a later origin and has made no row yet. Actions on such copies move to this one. Returns these actions
+    /// and the number of new items.
     fn claim_items(&mut self, shown: &Shown<'_>) -> (Vec<Known>, usize) {
         let mut known = Vec::new();
         let mut fresh = 0;
@@ -163,30 +169,31 @@ impl JoinCore {
                 continue;
             }
             let shelf = &self.slices.shelf;
-            let holders = self.scratch.same.iter().find_map(|&at| {
+            let holder = self.scratch.same.iter().find_map(|&at| {
                 let slice = shelf.get(at.slice);
                 let span = slice.items_at(at.place);
-                let there = span.start + position;
-                let aligned = there < span.end && slice.items[there] == item && slice.heads[there] != DEAD;
-                let place = if aligned { Some(position) } else { slice.position(at.place, item) };
-                place.map(|place| (at, place))
+                let candidate = span.start + position;
+                let aligned =
+                    candidate < span.end && slice.items[candidate] == item && slice.heads[candidate] != DEAD;
+                let held_position = if aligned { Some(position) } else { slice.position(at.place, item) };
+                held_position.map(|held_position| (at, held_position))
             });
-            let Some((at, place)) = holders else {
+            let Some((at, held_position)) = holder else {
                 fresh += 1;
                 continue;
             };
             self.out.counters.items_repeated += 1;
             let slice = self.slices.shelf.get_mut(at.slice);
-            let identity = slice.origins[at.place as usize].identity(place);
+            let identity = slice.origins[at.place as usize].identity(held_position);
             let emitted = self.watermark > slice.time(at.place) + self.rules.wait_min;
             if emitted || identity <= shown.origin.identity(position) {
                 self.scratch.dead[position] = true;
                 continue;
             }
-            let held = slice.items_at(at.place).start + place;
-            let acts = slice.acts_of(held);
+            let held_item = slice.items_at(at.place).start + held_position;
+            let acts = slice.acts_of(held_item);
             known.extend(acts.map(|done| Known { position, done, waited: None }));
-            slice.heads[held] = DEAD;
+            slice.heads[held_item] = DEAD;
         }
         (known, fresh)
     }
@@ -208,9 +215,9 @@ impl JoinCore {
             slice: number,
             place: slice.add(*shown, self.watermark <= shown.time + self.rules.window_min),
         };
-        let begin = slice.items_at(at.place).start;
+        let items_begin = slice.items_at(at.place).start;
         for (position, _) in self.scratch.dead.iter().enumerate().filter(|(_, dead)| **dead) {
-            slice.heads[begin + position] = DEAD;
+            slice.heads[items_begin + position] = DEAD;
         }
         self.index.insert(hash, at);
         slices.pending += 1;
@@ -221,13 +228,13 @@ impl JoinCore {
         if !known.is_empty() {
             known.retain(|act| self.accept(shown, act));
             let slice = self.slices.shelf.get_mut(number);
-            known.iter().for_each(|act| slice.note_act(begin + act.position, act.done));
+            known.iter().for_each(|act| slice.note_act(items_begin + act.position, act.done));
         }
         self.slices.bytes += self.slices.shelf.get(number).bytes() - before;
         self.catch_up(at, shown, &known);
     }
 
-    /// Whether some group's window is open for an action; a letter if not.
+    /// Whether any group's window is open for the action; adds a letter if not.
     fn accept(&mut self, shown: &Shown<'_>, act: &Known) -> bool {
         let groups = self.groups_open(shown.time, act.done);
         if groups != 0 {
@@ -241,24 +248,24 @@ impl JoinCore {
         false
     }
 
-    /// Groups for which an action counts, by its code, its time and the watermark.
+    /// The groups for which an action counts, by its code, its time and the watermark.
     fn groups_open(&self, shown: i64, Done { code, time, .. }: Done) -> u32 {
-        let open = self.rules.groups().filter(|&(place, group)| {
+        let open = self.rules.groups().filter(|&(group_index, group)| {
             let until = shown + group.window_ms;
-            self.rules.labels(place, code) != 0 && time <= until && self.watermark <= until
+            self.rules.labels(group_index, code) != 0 && time <= until && self.watermark <= until
         });
-        open.fold(0, |groups, (place, _)| groups | 1 << place)
+        open.fold(0, |groups, (group_index, _)| groups | 1 << group_index)
     }
 
-    /// Rows of a new impression that are due already, and when its actions will correct those to come.
+    /// Emits the rows of a new impression that are already due, and schedules the corrections of its actions.
     fn catch_up(&mut self, at: At, shown: &Shown<'_>, known: &[Known]) {
         let watermark = self.watermark;
         if known.is_empty() && watermark <= shown.time + self.rules.wait_min {
             return;
         }
         let reads_back = watermark > shown.time + self.rules.window_min;
-        for place in 0..self.rules.settings.groups.len() {
-            let group = self.rules.settings.groups[place];
+        for group_index in 0..self.rules.settings.groups.len() {
+            let group = self.rules.settings.groups[group_index];
             let (due, until) = (shown.time + group.wait_ms, shown.time + group.window_ms);
             if watermark > until {
                 continue;
@@ -266,34 +273,34 @@ impl JoinCore {
             let slice = self.slices.shelf.get_mut(at.slice);
             let mut emitting = Emitting { rules: &self.rules, slice, at, out: &mut self.out, reads_back };
             if watermark > due {
-                emitting.first_rows(place);
+                emitting.first_rows(group_index);
             }
             let acts = known.iter().map(|act| (act.position, act.done.code, act.done.time));
             for (position, code, time) in acts.filter(|&(.., time)| time > due && time <= until) {
-                if self.rules.labels(place, code) == 0 {
+                if self.rules.labels(group_index, code) == 0 {
                     continue;
                 } else if watermark > time {
-                    emitting.correct(place, position, code, time);
+                    emitting.correct(group_index, position, code, time);
                 } else {
-                    let next = correction(emitting.slice, at, (place, position, code), time);
-                    self.corrections.push(Reverse(next));
+                    let scheduled = correction(emitting.slice, at, (group_index, position, code), time);
+                    self.corrections.push(Reverse(scheduled));
                 }
             }
         }
     }
 
-    pub(crate) fn add_action(&mut self, hash: u64, given: &Actions<'_>, row: usize) {
-        let origins = given.origins;
+    pub(crate) fn add_action(&mut self, hash: u64, actions: &Actions<'_>, row: usize) {
+        let origins = actions.origins;
         let act = WaitingAct {
-            id: given.ids.get(row),
-            item: given.items[row],
-            done: Done { code: given.codes[row], time: given.times[row], weight: given.weights[row] },
+            id: actions.ids.get(row),
+            item: actions.items[row],
+            done: Done { code: actions.codes[row], time: actions.times[row], weight: actions.weights[row] },
             partition: origins.partitions[row],
             offset: origins.offsets[row],
             index: origins.indexes[row] as u32,
         };
         self.out.counters.actions += 1;
-        if self.rules.groups().all(|(place, _)| self.rules.labels(place, act.done.code) == 0) {
+        if self.rules.groups().all(|(group, _)| self.rules.labels(group, act.done.code) == 0) {
             self.out.counters.actions_unlabelled += 1;
             return;
         }
@@ -330,20 +337,20 @@ impl JoinCore {
         }
     }
 
-    /// An action on an item that is held.
+    /// Applies an action to an item of a pending impression.
     fn apply(&mut self, at: At, position: usize, act: WaitingAct<'_>) {
         let slice = self.slices.shelf.get(at.slice);
         let (shown, item) = (slice.time(at.place), slice.items_at(at.place).start + position);
         let Done { code, time, .. } = act.done;
-        let before = slice.act(item, code).map(|before| before.time);
-        // By its own time first: whether an action is late must not depend on which of two came first.
+        let earlier = slice.act(item, code).map(|earlier| earlier.time);
+        // Its own time decides first: whether an action is late must not depend on the order of arrival.
         let timely = self
             .rules
             .groups()
             .any(|(place, group)| self.rules.labels(place, code) != 0 && time <= shown + group.window_ms);
-        if timely && before.is_some_and(|before| before <= time) {
+        if timely && earlier.is_some_and(|earlier| earlier <= time) {
             self.out.counters.actions_duplicate += 1;
-            // It may be heavier than one of the same time.
+            // It may have a larger weight than one of the same time.
             self.slices.shelf.get_mut(at.slice).note_act(item, act.done);
             return;
         }
@@ -353,17 +360,17 @@ impl JoinCore {
             self.out.push_letter(act.letter(LetterKind::ActionLate));
             return;
         }
-        self.out.counters.actions_duplicate += u64::from(before.is_some());
+        self.out.counters.actions_duplicate += u64::from(earlier.is_some());
         let slice = self.slices.shelf.get_mut(at.slice);
         let bytes = slice.bytes();
         slice.note_act(item, act.done);
         self.slices.bytes += slice.bytes() - bytes;
         for place in (0..self.rules.settings.groups.len()).filter(|place| open >> place & 1 == 1) {
-            self.settle(at, (place, position, code), (time, before));
+            self.settle(at, (place, position, code), (time, earlier));
         }
     }
 
-    /// What an action does to a group whose window is open: nothing, a row now, or one when its time has passed.
+    /// Settles an action for a group whose window is open: nothing, a row now, or a correction later.
     fn settle(
         &mut self,
         at: At,
@@ -383,15 +390,15 @@ impl JoinCore {
             let mut emitting = Emitting { rules: &self.rules, slice, at, out: &mut self.out, reads_back };
             emitting.correct(place, position, code, time.max(due));
         } else if time > due {
-            let next = correction(slice, at, (place, position, code), time);
-            self.corrections.push(Reverse(next));
+            let scheduled = correction(slice, at, (place, position, code), time);
+            self.corrections.push(Reverse(scheduled));
         }
     }
 }
 
-/// What is to happen when the watermark passes an action's time.
-pub(crate) fn correction(slice: &Slice, at: At, what: (usize, usize, u8), time: i64) -> Correction {
-    let (group, position, code) = what;
+/// The correction to emit when the watermark passes an action's time.
+pub(crate) fn correction(slice: &Slice, at: At, labelled: (usize, usize, u8), time: i64) -> Correction {
+    let (group, position, code) = labelled;
     let Origin { partition, offset, .. } = slice.origins[at.place as usize];
     let first = slice.origins[at.place as usize].first_item;
     Correction {

@@ -3,7 +3,7 @@
 
 use streamlearn_wire::keys::{key_of_bytes, slot_salt};
 
-pub use streamlearn_wire::sampling::{is_logged, share_threshold};
+pub use streamlearn_wire::logged_share::{is_logged, share_threshold};
 
 /// The seed of the hash that finds a request in memory. It differs from that of lots, since a lot has only
 /// part of those hashes.

@@ -1,8 +1,8 @@
-//! The index: from a request's hash to all that is held of it. It keeps no keys: who asks compares them.
+//! Index: maps a request's hash to its entries. It stores no keys, so the caller compares them.
 
 use crate::prefetch::prefetch;
 
-/// Where something is held: a slice, and its place there.
+/// The position of an entry: a slice and the place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct At {
     pub slice: u32,
@@ -17,9 +17,10 @@ struct Slot {
 
 const EMPTY: Slot = Slot { tag: 0, at: At { slice: u32::MAX, place: u32::MAX } };
 
-/// Bits of a hash that choose the segment: each grows alone, so that no event waits for the growth of all.
+/// The bits of a hash that choose its segment. Segments grow one by one, so that no event waits for the whole
+/// index to grow.
 const SEGMENT_BITS: u32 = 6;
-/// Slots of a segment to begin with.
+/// The initial slots of a segment.
 const SLOTS_MIN: usize = 16;
 
 #[derive(Debug, Default)]
@@ -29,7 +30,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// Where a tag would like to be. Places rise with tags, for any number of slots.
+    /// The preferred slot of a tag. It rises with the tag, for any number of slots.
     #[inline]
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize
@@ -65,12 +66,12 @@ impl Segment {
         }
     }
 
-    /// Take a slot out and move those behind it that would no longer be found.
+    /// Removes a slot and moves the following ones that would no longer be found.
     fn clear(&mut self, mut hole: usize) {
         let mut place = self.next(hole);
         while !self.is_empty_at(place) {
             let home = self.home(self.slots[place].tag);
-            // It may move if its home does not lie after the hole, going round.
+            // A slot stays if its home lies after the hole, with wrap-around.
             let stays =
                 if hole < place { hole < home && home <= place } else { hole < home || home <= place };
             if !stays {
@@ -84,7 +85,7 @@ impl Segment {
     }
 }
 
-/// From hashes to places.
+/// Maps hashes to positions.
 #[derive(Debug)]
 pub(crate) struct Index {
     segments: Vec<Segment>,
@@ -111,7 +112,7 @@ impl Index {
         ((hash >> (64 - SEGMENT_BITS)) as usize, hash as u32)
     }
 
-    /// Ask for the memory that looking for a hash will read.
+    /// Prefetches the memory that a lookup of the hash reads.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         let (segment, tag) = Self::parts(hash);
@@ -123,9 +124,9 @@ impl Index {
         }
     }
 
-    /// Everything that may be held under a hash, in no order that means anything.
+    /// Calls `visit` for every entry that may belong to the hash, in arbitrary order.
     #[inline]
-    pub fn each(&self, hash: u64, mut found: impl FnMut(At)) {
+    pub fn each(&self, hash: u64, mut visit: impl FnMut(At)) {
         let (segment, tag) = Self::parts(hash);
         let segment = &self.segments[segment];
         if segment.filled == 0 {
@@ -134,7 +135,7 @@ impl Index {
         let mut place = segment.home(tag);
         while !segment.is_empty_at(place) {
             if segment.slots[place].tag == tag {
-                found(segment.slots[place].at);
+                visit(segment.slots[place].at);
             }
             place = segment.next(place);
         }
@@ -152,7 +153,7 @@ impl Index {
         self.filled += 1;
     }
 
-    /// Forget one place; false if it was not there.
+    /// Removes one entry; returns false if it was not present.
     pub fn remove(&mut self, hash: u64, at: At) -> bool {
         let (segment, tag) = Self::parts(hash);
         let segment = &mut self.segments[segment];
@@ -187,7 +188,7 @@ mod tests {
         #[test]
         fn it_finds_what_a_set_of_pairs_finds(steps in prop::collection::vec((any::<bool>(), 0u64..40, 0u32..6), 0..600)) {
             let (mut index, mut oracle) = (Index::new(), BTreeSet::new());
-            // Few hashes that share segments and tags, next to each other and at both ends of a segment.
+            // Few hashes that share segments and tags, adjacent and at both ends of a segment.
             let hash = |key: u64| (key % 2) << 63 | (key.wrapping_mul(0x0666_6666) & 0xffff_ffff);
             for (adds, key, place) in steps {
                 let at = At { slice: key as u32, place };
@@ -201,11 +202,11 @@ mod tests {
                 assert_eq!(index.len(), oracle.len());
             }
             for key in 0..40 {
-                let mut found = Vec::new();
-                index.each(hash(key), |at| if at.slice == key as u32 { found.push(at.place) });
-                found.sort_unstable();
+                let mut places = Vec::new();
+                index.each(hash(key), |at| if at.slice == key as u32 { places.push(at.place) });
+                places.sort_unstable();
                 let expected: Vec<u32> = oracle.range((key, 0)..(key + 1, 0)).map(|&(_, place)| place).collect();
-                assert_eq!(found, expected);
+                assert_eq!(places, expected);
             }
         }
     }

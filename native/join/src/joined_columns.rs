@@ -1,9 +1,9 @@
-//! What is taken out of a join, as columns.
+//! Joined columns: what `take` returns.
 
 use crate::core::JoinCore;
 use crate::output::{Letter, Row};
 
-/// Impressions that rows are of. One may come several times: rows that lie side by side share it.
+/// The impressions of the rows. An impression may occur several times; adjacent rows share an entry.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Requests {
     /// Identity: partition.
@@ -12,74 +12,75 @@ pub struct Requests {
     pub offsets: Vec<i64>,
     /// The index of the first item in the record.
     pub first_items: Vec<i32>,
-    /// When it was shown.
+    /// Event times.
     pub times: Vec<i64>,
-    /// 1: its payload was let go of and is to be read back by its origin.
+    /// 1 if the payload was dropped and has to be read back by origin.
     pub reads_back: Vec<u8>,
     /// Payloads, end to end.
     pub payload: Vec<u8>,
-    /// Where each begins.
+    /// The start of each payload.
     pub payload_at: Vec<i64>,
 }
 
 /// Rows that are due.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Rows {
-    /// The impression.
+    /// Index of the row's impression in `Requests`.
     pub request_index: Vec<i32>,
-    /// Which of the impression's items.
+    /// The position of the item in the impression.
     pub positions: Vec<i32>,
     /// Identity: index of the item in the record.
     pub item_index: Vec<i32>,
-    /// The item as it was handed in.
+    /// The item as it was added.
     pub items: Vec<u64>,
-    /// The group.
+    /// The label group.
     pub groups: Vec<u8>,
-    /// Labels that are settled.
+    /// The labels that the row settles.
     pub settles: Vec<u32>,
-    /// Those of them that are positive.
+    /// The settled labels that are positive.
     pub labels: Vec<u32>,
-    /// When they were settled.
+    /// The settle times.
     pub settle_times: Vec<i64>,
-    /// How much each label's positive weighs, all labels of a row side by side; 1 where the row makes none.
+    /// The weight of each label's positive, all labels of a row side by side; 1 for labels that the row does
+    /// not make positive.
     pub weights: Vec<f32>,
 }
 
 /// Events that could not be joined.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Letters {
-    /// Why, as `LetterKind` numbers it.
+    /// The reason, as a `LetterKind` number.
     pub kinds: Vec<u8>,
-    /// Of an impression: the groups it was too late for.
+    /// For an impression: the groups it was too late for.
     pub groups: Vec<u32>,
-    /// Of an action: what was done.
+    /// For an action: its code.
     pub codes: Vec<u8>,
     /// Origin: partition.
     pub partitions: Vec<i32>,
     /// Origin: offset.
     pub offsets: Vec<i64>,
-    /// Origin: index in the record, of an impression that of its first item.
+    /// Origin: index in the record; for an impression that of its first item.
     pub indexes: Vec<i32>,
     /// Event time.
     pub times: Vec<i64>,
-    /// Of an action: the item.
+    /// For an action: the item.
     pub items: Vec<u64>,
-    /// Of an action: how much it weighs.
+    /// For an action: its weight.
     pub weights: Vec<f32>,
     /// Request ids, end to end.
     pub ids: Vec<u8>,
-    /// Where each begins.
+    /// The start of each id.
     pub id_at: Vec<i64>,
     /// Payloads of impressions, end to end.
     pub payload: Vec<u8>,
-    /// Where each begins.
+    /// The start of each payload.
     pub payload_at: Vec<i64>,
 }
 
-/// Everything that was taken.
+/// The result of `take`.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Taken {
-    /// Impressions that rows are of.
+    /// The impressions of the rows.
     pub requests: Requests,
     /// Rows.
     pub rows: Rows,
@@ -111,12 +112,12 @@ impl JoinCore {
         taken.requests.payload_at.push(0);
         taken.letters.id_at.push(0);
         taken.letters.payload_at.push(0);
-        let mut last = None;
+        let mut last_request = None;
         for _ in 0..rows_max.min(self.out.rows.len()) {
             let Some(row) = self.out.rows.pop_front() else { break };
             let request = (row.slice, row.place, row.reads_back);
-            if last != Some(request) {
-                last = Some(request);
+            if last_request != Some(request) {
+                last_request = Some(request);
                 self.take_request(&row, &mut taken.requests);
             }
             self.take_row(&row, &mut taken);
@@ -162,11 +163,11 @@ impl JoinCore {
         let labels = &self.rules.settings.labels;
         let begin = rows.weights.len();
         rows.weights.resize(begin + labels.len(), 1.0);
-        let mut rest = row.labels;
-        while rest != 0 {
-            let label = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            // What made it positive is held until the row is taken.
+        let mut remaining = row.labels;
+        while remaining != 0 {
+            let label = remaining.trailing_zeros() as usize;
+            remaining &= remaining - 1;
+            // The action that made the label positive is held until the row is taken.
             if let Some(act) = slice.act(item, labels[label].action) {
                 rows.weights[begin + label] = act.weight;
             }

@@ -1,8 +1,8 @@
-//! What ingest and training remember of events: the join of impressions with actions, and the marks of what was
-//! learned. No I/O, no clock, no Python.
+//! Event state for ingest and training: the join of impressions with actions, and the marks of learned
+//! labels. No I/O, no clock, no Python.
 //!
-//! A `JoinCore` holds the pending requests of one lot and says which rows are due when a watermark passes. `Marks`
-//! hold two bits for every (identity, label), so that a row that comes again is learned once.
+//! `JoinCore` holds the pending requests of one lot and emits the rows that fall due when a watermark passes.
+//! `Marks` holds two bits for every (identity, label), so that a repeated row is learned once.
 
 mod advance;
 mod bytes;

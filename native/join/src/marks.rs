@@ -1,7 +1,7 @@
-//! Marks: two bits for every (identity, label), by which a sample that comes again is learned once.
+//! Marks: two bits for every (identity, label), so that a repeated sample is learned once.
 //!
-//! none < negative < positive. Onto none a label is learned; positive onto negative it is learned as a correction;
-//! anything else was known. A fourth mark says that it was refused, and stays.
+//! none < negative < positive. A label is learned if it has no mark; a positive after a negative is learned
+//! as a correction; anything else was learned already. A fourth mark, refused, is permanent.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,53 +10,53 @@ use crate::error::{Error, Result, refuse};
 use crate::page::{OFFSETS, Page, Width};
 use crate::settings::{LABELS_MAX, is_time};
 
-/// A bit for every label, at the lower of its two.
+/// The lower bit of every label's two bits.
 const LOWER: u64 = 0x5555_5555_5555_5555;
 
-/// What marks are told.
+/// Settings of marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MarksSettings {
-    /// Labels of a row.
+    /// Number of labels of a row.
     pub labels: usize,
-    /// Items of one record.
+    /// Maximum items of one record.
     pub items_max: u32,
-    /// Bytes that may be held when rows are asked about.
+    /// Maximum bytes in use when rows are settled.
     pub bytes_max: u64,
 }
 
-/// Rows to ask about. Identity is the topic, a request's partition and offset, and a row's item.
+/// Rows to settle. An identity is the topic, the request's partition and offset, and the row's item.
 #[derive(Debug, Clone, Copy)]
 pub struct Settling<'a> {
     /// The topic's number.
     pub topic: u16,
-    /// Of each request.
+    /// The partition of each request.
     pub partitions: &'a [i32],
-    /// Of each request.
+    /// The offset of each request.
     pub offsets: &'a [i64],
-    /// Event time of each request.
+    /// The event time of each request.
     pub times: &'a [i64],
-    /// Of each row.
+    /// The request of each row.
     pub request_index: &'a [i32],
-    /// Of each row.
+    /// The item index of each row.
     pub items: &'a [i32],
-    /// Labels each row settles.
+    /// The labels that each row settles.
     pub settles: &'a [u32],
-    /// Those of them that are positive.
+    /// The settled labels that are positive.
     pub labels: &'a [u32],
 }
 
-/// What to do with rows; a bit for every label.
+/// The decision for each row, with a bit for every label.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// To learn.
+    /// Labels to learn.
     pub learn: Vec<u32>,
-    /// To learn as corrections of negatives.
+    /// Labels to learn as corrections of negatives.
     pub correct: Vec<u32>,
-    /// 1: from before the horizon.
+    /// 1 if the row is older than the horizon.
     pub old: Vec<u8>,
 }
 
-/// What a mark was before a step that is not learned yet.
+/// The mark before a step that is not learned yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Undo {
     pub page: u32,
@@ -102,7 +102,7 @@ fn spread(labels: u32) -> u64 {
 }
 
 fn gather(bits: u64) -> u32 {
-    let mut bits = bits & LOWER;
+    let mut folded = bits & LOWER;
     for (shift, mask) in [
         (1, 0x3333_3333_3333_3333),
         (2, 0x0f0f_0f0f_0f0f_0f0f),
@@ -110,12 +110,12 @@ fn gather(bits: u64) -> u32 {
         (8, 0x0000_ffff_0000_ffff),
         (16, 0x0000_0000_ffff_ffff),
     ] {
-        bits = (bits | bits >> shift) & mask;
+        folded = (folded | folded >> shift) & mask;
     }
-    bits as u32
+    folded as u32
 }
 
-/// What is to be learned, learned as correction, and marked then.
+/// The labels to learn, those to learn as corrections, and the resulting marks.
 fn decide(marks: u64, settles: u32, labels: u32) -> (u64, u64, u64) {
     let (settles, positive) = (spread(settles), spread(labels));
     let (lower, upper) = (marks & LOWER, marks >> 1 & LOWER);
@@ -136,21 +136,23 @@ impl Settling<'_> {
         if usize::from(self.topic) >= marks.topics.len() {
             return refuse(format!("topic {} of {}", self.topic, marks.topics.len()));
         }
-        let (count, most) = (self.partitions.len(), marks.settings.items_max);
+        let (count, items_max) = (self.partitions.len(), marks.settings.items_max);
         let declared =
             if marks.settings.labels == LABELS_MAX { u32::MAX } else { (1 << marks.settings.labels) - 1 };
         for row in 0..self.items.len() {
             let (request, item) = (self.request_index[row], self.items[row]);
             if !usize::try_from(request).is_ok_and(|request| request < count) {
-                return refuse(format!("row {row} is of request {request}, and there are {count}"));
+                return refuse(format!("row {row} refers to request {request} of {count}"));
             }
-            if !u32::try_from(item).is_ok_and(|item| item < most) {
-                return refuse(format!("row {row} has item index {item}; a record has at most {most} items"));
+            if !u32::try_from(item).is_ok_and(|item| item < items_max) {
+                return refuse(format!(
+                    "row {row} has item index {item}; a record has at most {items_max} items"
+                ));
             }
             let (settles, labels) = (self.settles[row], self.labels[row]);
             if settles & !declared != 0 || labels & !settles != 0 {
                 return refuse(format!(
-                    "row {row} settles {settles:#b} with {labels:#b} of labels {declared:#b}"
+                    "row {row} settles {settles:#b} as {labels:#b}, not within labels {declared:#b}"
                 ));
             }
         }
@@ -165,15 +167,15 @@ impl Settling<'_> {
 }
 
 impl Marks {
-    /// No marks yet.
+    /// Makes empty marks.
     ///
     /// # Errors
-    /// There are too many labels, or none.
+    /// If the number of labels or of items is out of range.
     pub fn new(settings: MarksSettings) -> Result<Self> {
         if !(1..=LABELS_MAX).contains(&settings.labels) || !(1..=1 << 24).contains(&settings.items_max) {
             let MarksSettings { labels, items_max, .. } = settings;
             return refuse(format!(
-                "{labels} labels (1 to {LABELS_MAX}), {items_max} items a record (1 to 2^24)"
+                "{labels} labels and {items_max} items a record; marks take 1 to {LABELS_MAX} labels and 1 to 2^24 items"
             ));
         }
         Ok(Self {
@@ -194,14 +196,14 @@ impl Marks {
         })
     }
 
-    /// The number of a topic, given when it is first named.
+    /// The number of a topic, assigned on first use.
     ///
     /// # Errors
-    /// There are too many.
+    /// If too many topics are known.
     pub fn topic(&mut self, id: &str) -> Result<u16> {
         let number = self.topics.iter().position(|known| known == id).unwrap_or(self.topics.len());
         if number > usize::from(u16::MAX) {
-            return refuse(format!("{} topics are known already", self.topics.len()));
+            return refuse(format!("cannot add a topic: {} topics are known already", self.topics.len()));
         }
         if number == self.topics.len() {
             self.topics.push(id.to_owned());
@@ -209,10 +211,11 @@ impl Marks {
         Ok(number as u16)
     }
 
-    /// Decide what of some rows a step is to learn, and mark it in flight.
+    /// Decides which labels of the rows a step learns, and marks them as in flight.
     ///
     /// # Errors
-    /// The columns contradict each other, steps went back, or more would be held than may be. Nothing is marked then.
+    /// If the columns contradict each other, if the step is older than the newest one, or if the memory bound
+    /// would be exceeded. Nothing is marked then.
     pub fn settle(&mut self, step: u64, rows: &Settling<'_>) -> Result<Settled> {
         self.locate(step, rows)?;
         let count = rows.items.len();
@@ -241,10 +244,11 @@ impl Marks {
         Ok(settled)
     }
 
-    /// Mark what rows settle as refused, whatever it was: it is never learned again.
+    /// Marks the labels that the rows settle as refused, whatever their marks were: they are never learned
+    /// again.
     ///
     /// # Errors
-    /// As `settle`.
+    /// As for `settle`.
     pub fn refuse(&mut self, step: u64, rows: &Settling<'_>) -> Result<()> {
         self.locate(step, rows)?;
         let places = std::mem::take(&mut self.places);
@@ -253,10 +257,10 @@ impl Marks {
             if time >= self.horizon {
                 let item = rows.items[row] as u32;
                 let before = self.page(page).get(usize::from(record), item);
-                let both = spread(rows.settles[row]) * 3;
+                let refused = spread(rows.settles[row]) * 3;
                 self.counters.refused +=
-                    u64::from((both & !before & LOWER | both & !before >> 1 & LOWER).count_ones());
-                self.mark(Undo { page, record, item, before }, before | both, time);
+                    u64::from((refused & !before & LOWER | refused & !before >> 1 & LOWER).count_ones());
+                self.mark(Undo { page, record, item, before }, before | refused, time);
             }
         }
         self.places = places;
@@ -264,11 +268,11 @@ impl Marks {
     }
 
     fn page(&self, number: u32) -> &Page {
-        self.pages[number as usize].as_ref().expect("a page that was found lives")
+        self.pages[number as usize].as_ref().expect("the page exists")
     }
 
     pub(crate) fn page_mut(&mut self, number: u32) -> &mut Page {
-        self.pages[number as usize].as_mut().expect("a page that was found lives")
+        self.pages[number as usize].as_mut().expect("the page exists")
     }
 
     fn mark(&mut self, undo: Undo, after: u64, time: i64) {
@@ -280,18 +284,19 @@ impl Marks {
         page.set(usize::from(undo.record), undo.item, after);
         page.inflight += 1;
         self.undos += 1;
-        let undos = &mut self.inflight.back_mut().expect("the step that was begun").1;
+        let undos = &mut self.inflight.back_mut().expect("the current step").1;
         undos.push(undo);
     }
 
-    /// Find the page of every row, with room for its marks; a place for every row, of no meaning for old ones.
+    /// Finds the page and record of every row and makes room for its marks. Entries of old rows have no
+    /// meaning.
     fn locate(&mut self, step: u64, rows: &Settling<'_>) -> Result<()> {
         rows.check(self)?;
         if step < self.newest_step {
             return refuse(format!("step {step} after step {}", self.newest_step));
         }
         self.places.clear();
-        let mut last: Option<(PageKey, u32)> = None;
+        let mut last_page: Option<(PageKey, u32)> = None;
         for row in 0..rows.items.len() {
             let request = rows.request_index[row] as usize;
             if rows.times[request] < self.horizon {
@@ -300,18 +305,18 @@ impl Marks {
             }
             let offset = rows.offsets[request];
             let key = (rows.topic, rows.partitions[request], offset / OFFSETS);
-            let number = match last.filter(|(known, _)| *known == key) {
+            let number = match last_page.filter(|(known, _)| *known == key) {
                 Some((_, number)) => number,
                 None => self.number(key)?,
             };
-            last = Some((key, number));
+            last_page = Some((key, number));
             let record = (offset % OFFSETS) as u16;
-            // The rows of a request lie side by side: room for all of them is made with the first.
+            // A request's rows are adjacent, so the first one makes room for all of them.
             if row == 0 || rows.request_index[row - 1] != rows.request_index[row] {
                 let same =
                     (row..rows.items.len()).take_while(|&at| rows.request_index[at] as usize == request);
-                let most = same.map(|at| rows.items[at]).max().unwrap_or(0);
-                self.make_room(number, usize::from(record), most as u32)?;
+                let item_max = same.map(|at| rows.items[at]).max().unwrap_or(0);
+                self.make_room(number, usize::from(record), item_max as u32)?;
             }
             self.places.push((number, record));
         }
@@ -378,13 +383,13 @@ impl Marks {
         Ok(())
     }
 
-    /// All steps up to this one are learned.
+    /// Marks all steps up to `step` as learned.
     pub fn acknowledge(&mut self, step: u64) {
         while let Some((oldest, _)) = self.inflight.front() {
             if *oldest > step {
                 break;
             }
-            let (_, undos) = self.inflight.pop_front().expect("the step that was looked at");
+            let (_, undos) = self.inflight.pop_front().expect("the oldest step");
             self.undos -= undos.len();
             let save = self.save;
             for undo in undos {
@@ -395,46 +400,46 @@ impl Marks {
         }
     }
 
-    /// Forget pages all of whose rows are older than a time; older rows are refused from now on.
+    /// Drops the pages whose rows are all older than the horizon; older rows are ignored from now on.
     pub fn forget(&mut self, horizon_ms: i64) {
         self.horizon = self.horizon.max(horizon_ms);
-        let old = |number: &u32| {
+        let is_old = |number: &u32| {
             self.pages[*number as usize]
                 .as_ref()
-                .is_some_and(|it| it.time_max < self.horizon && it.inflight == 0)
+                .is_some_and(|page| page.time_max < self.horizon && page.inflight == 0)
         };
         let keys: Vec<PageKey> =
-            self.by_key.iter().filter(|(_, number)| old(number)).map(|(&key, _)| key).collect();
+            self.by_key.iter().filter(|(_, number)| is_old(number)).map(|(&key, _)| key).collect();
         keys.into_iter().for_each(|key| self.drop_page(key));
     }
 
-    /// Rows older than this are refused; None: none are.
+    /// The horizon, before which rows are ignored; None if there is none.
     pub fn horizon_ms(&self) -> Option<i64> {
         (self.horizon > i64::MIN).then_some(self.horizon)
     }
 
-    /// Pages that are held.
+    /// The number of pages.
     pub fn pages(&self) -> usize {
         self.by_key.len()
     }
 
-    /// Marks that are not learned yet.
+    /// The number of marks that are not learned yet.
     pub fn inflight(&self) -> usize {
         self.undos
     }
 
-    /// Bytes that are held.
+    /// Bytes in use.
     pub fn bytes(&self) -> u64 {
         let undos = self.undos * size_of::<Undo>();
         self.pages_bytes + undos as u64 + (self.by_key.len() * size_of::<(PageKey, u32)>()) as u64
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counters(&self) -> MarksCounters {
         self.counters
     }
 
-    /// What marks were told.
+    /// The settings.
     pub fn settings(&self) -> MarksSettings {
         self.settings
     }

@@ -1,29 +1,29 @@
-//! What was done to an item: by which code, when, and how much it weighs.
+//! Outcome: one action on an item, with code, time and weight.
 
 use std::cmp::Ordering;
 
-/// One action, apart from whom it was done to.
+/// One action, without its request and item.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Done {
     pub code: u8,
     pub time: i64,
-    /// Finite, and not below 0.
+    /// Finite and not negative.
     pub weight: f32,
 }
 
-/// Whether a number can be a weight.
+/// Whether a number is a valid weight.
 pub(crate) fn is_weight(weight: f32) -> bool {
     weight.is_finite() && weight >= 0.0
 }
 
 impl Done {
-    /// Of several of one code the least counts: the earliest, and of several at one time the heaviest, so that the
-    /// order of arrival does not show.
+    /// The order in which actions of one code count: the earliest first, and among those of one time the
+    /// heaviest, so that the order of arrival has no effect.
     pub fn order(&self, other: &Self) -> Ordering {
         self.time.cmp(&other.time).then(other.weight.total_cmp(&self.weight))
     }
 
-    /// Time and code.
+    /// The time and code as one number.
     pub fn stamp(&self) -> Stamp {
         Stamp(self.time << 8 | i64::from(self.code))
     }

@@ -1,4 +1,4 @@
-//! What waits to be taken: rows that are due, and letters about events that could not be joined.
+//! Output that waits to be taken: due rows, and letters about events that could not be joined.
 
 use std::collections::VecDeque;
 
@@ -10,23 +10,23 @@ use crate::slice::Slice;
 pub(crate) struct Row {
     pub slice: u32,
     pub place: u32,
-    /// Of the item in its impression.
+    /// Position of the item in its impression.
     pub position: u32,
     pub settles: u32,
     pub labels: u32,
     pub group: u8,
-    /// Whether the payload is to be read back by origin.
+    /// Whether the payload has to be read back by origin.
     pub reads_back: bool,
     pub settle_time: i64,
 }
 
-/// Why an event could not be joined.
+/// The reason why an event could not be joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LetterKind {
-    /// An impression after windows: `groups` says which.
+    /// An impression after windows; `groups` names them.
     ImpressionLate = 0,
-    /// An impression beyond what one request may have.
+    /// An impression beyond the maximum per request.
     ImpressionExcess = 1,
     /// An action after its windows.
     ActionLate = 2,
@@ -49,7 +49,7 @@ pub(crate) struct Letter {
     pub groups: u32,
     pub partition: i32,
     pub offset: i64,
-    /// Of an impression its first item's in the record, of an action its own in the record.
+    /// Index in the record; for an impression that of its first item.
     pub index: u32,
     pub time: i64,
     pub item: u64,

@@ -1,18 +1,18 @@
-//! A page: the marks of the items of some neighbouring records, two bits for every label.
+//! Page: the marks of the items of neighbouring records, two bits for every label.
 
-/// Records of a page.
+/// Records per page.
 pub(crate) const OFFSETS: i64 = 1_024;
-/// What is given up before a page is laid out anew.
+/// Unused bytes before a page is compacted.
 const WASTE_MIN: usize = 4_096;
 
-/// Where the marks of one record's items lie.
+/// The position of one record's marks.
 #[derive(Debug, Clone, Copy, Default)]
 struct Extent {
     begin: u32,
     items: u32,
 }
 
-/// Bits of one item: a power of two, so that none straddles a word.
+/// The bits of one item: a power of two, so that no item straddles a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Width {
     bits: u32,
@@ -23,12 +23,12 @@ impl Width {
         Self { bits: (2 * labels as u32).next_power_of_two() }
     }
 
-    /// Bytes that so many items take.
+    /// The bytes of a number of items.
     fn bytes(self, items: usize) -> usize {
         (items * self.bits as usize).div_ceil(8)
     }
 
-    /// Items of whole bytes.
+    /// The number of items rounded up to whole bytes.
     fn round(self, items: usize) -> usize {
         items.next_multiple_of(8usize.div_ceil(self.bits as usize))
     }
@@ -42,9 +42,9 @@ pub(crate) struct Page {
     width: Width,
     /// The latest event time of its rows.
     pub time_max: i64,
-    /// The save that will be the first to hold its newest change; 0: nothing of it was learned.
+    /// The first save that will contain its newest change; 0 if nothing was learned.
     pub changed: u64,
-    /// Changes that are not learned yet.
+    /// The number of changes that are not learned yet.
     pub inflight: u64,
 }
 
@@ -63,18 +63,18 @@ impl Page {
         if item < self.extents[record].items { 0 } else { self.width.bytes(self.grown(record, item)) }
     }
 
-    /// Items there is to be room for: just those at first, then by halves.
+    /// The items to make room for: exactly enough at first, then half more each time.
     fn grown(&self, record: usize, item: u32) -> usize {
         let held = self.extents[record].items as usize;
         self.width.round((item as usize + 1).max(held + held / 2))
     }
 
-    /// Whether 32-bit places can say where so many bytes more lie.
+    /// Whether 32-bit positions suffice for `bytes` more.
     pub fn has_places(&self, bytes: usize) -> bool {
         self.data.len() + bytes < u32::MAX as usize
     }
 
-    /// Make room for an item.
+    /// Makes room for an item.
     pub fn reserve(&mut self, record: usize, item: u32) {
         if item < self.extents[record].items {
             return;
@@ -109,7 +109,7 @@ impl Page {
         self.waste = 0;
     }
 
-    /// The marks of an item; none where there is no room.
+    /// The marks of an item; 0 without room for it.
     #[inline]
     pub fn get(&self, record: usize, item: u32) -> u64 {
         let (extent, bits) = (self.extents[record], self.width.bits as usize);
@@ -128,7 +128,7 @@ impl Page {
         }
     }
 
-    /// Set the marks of an item there is room for.
+    /// Sets the marks of an item that has room.
     #[inline]
     pub fn set(&mut self, record: usize, item: u32, marks: u64) {
         let (extent, bits) = (self.extents[record], self.width.bits as usize);
@@ -144,7 +144,7 @@ impl Page {
         }
     }
 
-    /// Records with room, how many items each has, and their marks end to end.
+    /// The records with room, the item count of each, and their marks end to end.
     pub fn columns(&self) -> (Vec<u16>, Vec<u32>, Vec<u8>) {
         let (mut records, mut items, mut data) = (Vec::new(), Vec::new(), Vec::new());
         for (record, extent) in self.extents.iter().enumerate().filter(|(_, extent)| extent.items > 0) {
@@ -156,7 +156,7 @@ impl Page {
         (records, items, data)
     }
 
-    /// The page that columns are of; None if they contradict each other.
+    /// The page of these columns; None if they contradict each other.
     pub fn of_columns(width: Width, records: &[u16], items: &[u32], data: Vec<u8>) -> Option<Self> {
         let mut page = Self::new(width);
         let mut begin = 0usize;
@@ -170,7 +170,7 @@ impl Page {
             begin += width.bytes(items as usize);
         }
         page.data = data;
-        // A page without records takes 8 KiB of memory and no byte to speak of in a file.
+        // A page without records takes 8 KiB of memory but almost no bytes in a file.
         (!records.is_empty() && records.len() == items.len() && begin == page.data.len()).then_some(page)
     }
 }
@@ -196,11 +196,11 @@ mod tests {
                 oracle.insert((record, item), marks & mask);
             }
             let (records, items, data) = page.columns();
-            let read = Page::of_columns(width, &records, &items, data).unwrap();
+            let restored = Page::of_columns(width, &records, &items, data).unwrap();
             for record in 0..6 {
                 for item in 0..3_001 {
                     let expected = oracle.get(&(record, item)).copied().unwrap_or(0);
-                    assert_eq!((page.get(record, item), read.get(record, item)), (expected, expected));
+                    assert_eq!((page.get(record, item), restored.get(record, item)), (expected, expected));
                 }
             }
         }

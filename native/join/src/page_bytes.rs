@@ -1,4 +1,4 @@
-//! Marks as named bytes, and back: one entry for what holds for all, one for the pages of each partition.
+//! Saves of marks as named bytes: one entry for the common head, one for the pages of each partition.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use crate::page::{OFFSETS, Page};
 
 const MAGIC: &[u8; 4] = b"SLMK";
 const VERSION: u16 = 1;
-/// The entry of what holds for all.
+/// The name of the head entry.
 const HEAD: &str = "head";
 
 fn broken<T>(text: String) -> Result<T> {
@@ -17,10 +17,10 @@ fn broken<T>(text: String) -> Result<T> {
 }
 
 impl Marks {
-    /// What was learned and changed since a save, and the number of this one. Since 0 it is everything. A reader puts
-    /// saves one after another: a page replaces the page before it.
+    /// Returns this save's number and all that was learned and changed since save `since`; 0 means
+    /// everything. A reader applies saves in order: a page replaces its earlier state.
     pub fn save(&mut self, since: u64) -> (u64, Vec<(String, Vec<u8>)>) {
-        let this = self.save;
+        let save = self.save;
         self.save += 1;
         let mut undos: HashMap<u32, Vec<Undo>> = HashMap::new();
         for undo in self.inflight.iter().rev().flat_map(|(_, undos)| undos.iter().rev()) {
@@ -28,11 +28,11 @@ impl Marks {
         }
         let mut of_partition: BTreeMap<(u16, i32), Vec<(i64, u32)>> = BTreeMap::new();
         for (&(topic, partition, page), &number) in &self.by_key {
-            if self.pages[number as usize].as_ref().is_some_and(|it| it.changed > since) {
+            if self.pages[number as usize].as_ref().is_some_and(|page| page.changed > since) {
                 of_partition.entry((topic, partition)).or_default().push((page, number));
             }
         }
-        let mut named = vec![(HEAD.to_owned(), self.head())];
+        let mut entries = vec![(HEAD.to_owned(), self.head())];
         for ((topic, partition), pages) in of_partition {
             let mut out = Writer::new(MAGIC, VERSION);
             for number in [i64::from(topic), i64::from(partition), pages.len() as i64] {
@@ -41,9 +41,9 @@ impl Marks {
             for (page, number) in pages {
                 self.write_page(page, number, undos.get(&number), &mut out);
             }
-            named.push((format!("{topic}-{partition}"), out.finish()));
+            entries.push((format!("{topic}-{partition}"), out.finish()));
         }
-        (this, named)
+        (save, entries)
     }
 
     fn head(&self) -> Vec<u8> {
@@ -56,14 +56,14 @@ impl Marks {
     }
 
     fn write_page(&self, page: i64, number: u32, undos: Option<&Vec<Undo>>, out: &mut Writer) {
-        let held = self.pages[number as usize].as_ref().expect("a page that was found lives");
+        let page_state = self.pages[number as usize].as_ref().expect("the page exists");
         out.i64(page);
-        out.i64(held.time_max);
+        out.i64(page_state.time_max);
         let (records, items, data) = match undos {
-            None => held.columns(),
-            // Latest first, so that what was before the first step that is not learned stays.
+            None => page_state.columns(),
+            // Undo the latest first, so that the state before the first unlearned step remains.
             Some(undos) => {
-                let mut learned = held.clone();
+                let mut learned = page_state.clone();
                 undos.iter().for_each(|undo| learned.set(usize::from(undo.record), undo.item, undo.before));
                 learned.columns()
             }
@@ -73,25 +73,26 @@ impl Marks {
         out.bytes(&data);
     }
 
-    /// Put a save on top of what was loaded before; a save since the number this returns is what changed after it.
+    /// Applies a save on top of those loaded before. A later save since the returned number holds what
+    /// changed after it.
     ///
     /// # Errors
-    /// The bytes are no save, are of other labels, or something is in flight; or more would be held than may be. What
-    /// was loaded is in no state to be used then.
-    pub fn load(&mut self, named: &[(&str, &[u8])]) -> Result<u64> {
+    /// If the bytes are not a save, have other labels or exceed the memory bound, or if marks are in flight.
+    /// The marks are unusable then.
+    pub fn load(&mut self, entries: &[(&str, &[u8])]) -> Result<u64> {
         if self.undos > 0 {
-            return broken(format!("{} marks are in flight: load into new marks", self.undos));
+            return broken(format!("{} marks are in flight; load into new marks", self.undos));
         }
         self.inflight.clear();
-        let Some(&(_, head)) = named.iter().find(|(name, _)| *name == HEAD) else {
-            return broken(format!("entry {HEAD:?} is not among {} entries", named.len()));
+        let Some(&(_, head)) = entries.iter().find(|(name, _)| *name == HEAD) else {
+            return broken(format!("entry {HEAD:?} is missing in {} entries", entries.len()));
         };
         let numbers = self.load_head(head)?;
         self.forget(self.horizon);
-        for (name, bytes) in named.iter().filter(|(name, _)| *name != HEAD) {
+        for (name, bytes) in entries.iter().filter(|(name, _)| *name != HEAD) {
             match self.load_pages(bytes, &numbers) {
                 Err(Error::Bytes(error)) => return broken(format!("entry {name:?}: {error}")),
-                loaded => loaded?,
+                result => result?,
             }
         }
         self.forget(self.horizon);
@@ -99,19 +100,19 @@ impl Marks {
         Ok(self.save - 1)
     }
 
-    /// Take over horizon and topics; the numbers that the topics have here.
+    /// Reads horizon and topics; returns the numbers of the topics here.
     fn load_head(&mut self, head: &[u8]) -> Result<Vec<u16>> {
         let mut from = Reader::new(head, MAGIC, VERSION)?;
         let labels = from.u64()?;
         if labels != self.settings.labels as u64 {
-            return broken(format!("they are of {labels} labels, and these are {}", self.settings.labels));
+            return broken(format!("the save has {labels} labels, expected {}", self.settings.labels));
         }
         self.horizon = self.horizon.max(from.i64()?);
         let mut numbers = Vec::new();
         for _ in 0..from.u64()? {
             match std::str::from_utf8(from.bytes()?) {
                 Ok(topic) => numbers.push(self.topic(topic)?),
-                Err(error) => return broken(format!("a topic's id: {error}")),
+                Err(error) => return broken(format!("a topic id is invalid: {error}")),
             }
         }
         from.finish()?;
@@ -121,9 +122,9 @@ impl Marks {
     fn load_pages(&mut self, bytes: &[u8], numbers: &[u16]) -> Result<()> {
         let mut from = Reader::new(bytes, MAGIC, VERSION)?;
         let (topic, partition, pages) = (from.i64()?, from.i64()?, from.i64()?);
-        let known = usize::try_from(topic).ok().and_then(|topic| numbers.get(topic));
-        let (Some(&topic), Ok(partition)) = (known, i32::try_from(partition)) else {
-            return broken(format!("pages of topic {topic}, partition {partition}"));
+        let own_topic = usize::try_from(topic).ok().and_then(|topic| numbers.get(topic));
+        let (Some(&topic), Ok(partition)) = (own_topic, i32::try_from(partition)) else {
+            return broken(format!("invalid topic {topic} or partition {partition} of pages"));
         };
         for _ in 0..pages {
             let (number, time_max) = (from.i64()?, from.i64()?);

@@ -1,6 +1,6 @@
-//! Asking for memory before it is needed.
+//! Prefetching memory before it is needed.
 
-/// Ask for the line an address lies on.
+/// Prefetches the cache line of an address.
 #[inline(always)]
 pub(crate) fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,18 +1,18 @@
-//! What a join is told: groups of labels with their windows, which actions make which labels, and its bounds.
+//! Settings of a join: label groups with their windows, the actions that make labels, and the bounds.
 
 use streamlearn_wire::keys::key_of_bytes;
 
 use crate::error::{Result, refuse};
 use crate::hash::share_threshold;
 
-/// Labels there may be: one bit of a row's masks each.
+/// Maximum number of labels: each has one bit of a row's masks.
 pub const LABELS_MAX: usize = 32;
-/// Groups there may be: one bit of a letter's mask each.
+/// Maximum number of groups: each has one bit of a letter's mask.
 pub const GROUPS_MAX: usize = 32;
-/// Durations and times are less than this, so that sums of them are never more than an int64 holds.
+/// Durations and times are below this, so that sums of them fit int64.
 pub(crate) const TIME_MAX_MS: i64 = 1 << 52;
 
-/// Whether an event may have this time; the lowest number has no absolute value, so none is taken.
+/// Whether an event may have this time. The range is symmetric, so that every time has an absolute value.
 pub(crate) fn is_time(ms: i64) -> bool {
     (1 - TIME_MAX_MS..TIME_MAX_MS).contains(&ms)
 }
@@ -20,62 +20,62 @@ pub(crate) fn is_time(ms: i64) -> bool {
 /// Labels that are decided together. Durations are event time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {
-    /// A row is due this long after the impression.
+    /// How long after the impression the first row is due.
     pub wait_ms: i64,
-    /// An action later than the wait and no later than this makes a correction.
+    /// An action after the wait and within this window makes a correction.
     pub window_ms: i64,
 }
 
-/// One label; its number is its place among all labels.
+/// One label; its number is its index among all labels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Label {
     /// The code of the action that makes it positive.
     pub action: u8,
-    /// Its group's place.
+    /// The index of its group.
     pub group: u8,
-    /// The share of negatives that is kept.
+    /// The share of negatives that sampling keeps.
     pub rate: f64,
-    /// The seed of the hash that chooses them.
+    /// The seed of the sampling hash.
     pub salt: u64,
 }
 
-/// Everything a join is told.
+/// The settings of a join.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Groups of labels.
     pub groups: Vec<Group>,
     /// Labels.
     pub labels: Vec<Label>,
-    /// Event time that is let go of at once; shorter costs memory, longer keeps memory for longer.
+    /// Event time that is freed together; shorter slices cost memory, longer ones hold memory longer.
     pub slice_ms: i64,
     /// How long after its own time an action waits for its impression.
     pub orphan_wait_ms: i64,
     /// The share of requests that serving logs.
     pub share: f64,
-    /// Impressions before this make no rows: they were joined by who came before.
+    /// Impressions before this make no rows: an earlier join covered them.
     pub from_ms: i64,
-    /// Bytes that may be held when something is added.
+    /// Maximum bytes in use when events are added.
     pub pending_bytes_max: u64,
-    /// Impressions of one request that show different items.
+    /// Maximum impressions per request that show different items.
     pub parts_max: u32,
-    /// Actions of one request that wait for its impression.
+    /// Maximum actions per request that wait for its impression.
     pub waiting_max: u32,
 }
 
-/// Settings as they are used: what is asked for every event is worked out once.
+/// The settings with everything precomputed that each event needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub settings: Settings,
     pub wait_min: i64,
     pub window_min: i64,
     pub window_max: i64,
-    /// Labels of each group.
+    /// The labels of each group.
     pub of_group: Vec<u32>,
-    /// Labels that an action makes positive, by group and code.
+    /// The labels that an action makes positive, by group and code.
     by_action: Vec<[u32; 256]>,
-    /// Below which hash a negative is kept, by label.
+    /// The hash threshold below which a negative is kept, by label.
     pub below: Vec<Option<u64>>,
-    /// Of all that decides what is emitted.
+    /// The hash of all settings that affect the output.
     pub fingerprint: u64,
 }
 
@@ -88,10 +88,10 @@ impl Rules {
             of_group[usize::from(label.group)] |= 1 << number;
             by_action[usize::from(label.group)][usize::from(label.action)] |= 1 << number;
         }
-        let least = |of: fn(&Group) -> i64| settings.groups.iter().map(of).min().unwrap_or(0);
+        let min_of = |of: fn(&Group) -> i64| settings.groups.iter().map(of).min().unwrap_or(0);
         Ok(Self {
-            wait_min: least(|group| group.wait_ms),
-            window_min: least(|group| group.window_ms),
+            wait_min: min_of(|group| group.wait_ms),
+            window_min: min_of(|group| group.window_ms),
             window_max: settings.groups.iter().map(|group| group.window_ms).max().unwrap_or(0),
             below: settings.labels.iter().map(|label| share_threshold(label.rate)).collect(),
             fingerprint: fingerprint(&settings),
@@ -116,57 +116,62 @@ fn check(settings: &Settings) -> Result<()> {
     let (groups, labels) = (settings.groups.len(), settings.labels.len());
     if !(1..=GROUPS_MAX).contains(&groups) || !(1..=LABELS_MAX).contains(&labels) {
         return refuse(format!(
-            "{groups} groups and {labels} labels: 1 to {GROUPS_MAX} groups and 1 to {LABELS_MAX} labels are joined"
+            "{groups} groups and {labels} labels; a join needs 1 to {GROUPS_MAX} groups and 1 to {LABELS_MAX} labels"
         ));
     }
-    for (place, group) in settings.groups.iter().enumerate() {
+    for (index, group) in settings.groups.iter().enumerate() {
         if group.wait_ms < 0 || group.wait_ms > group.window_ms || group.window_ms >= TIME_MAX_MS {
             let (wait, window) = (group.wait_ms, group.window_ms);
-            return refuse(format!("group {place} waits {wait} ms of a window of {window} ms"));
+            return refuse(format!(
+                "group {index}: wait_ms {wait} must be 0 to window_ms {window}, which must be below {TIME_MAX_MS}"
+            ));
         }
-        if !settings.labels.iter().any(|label| usize::from(label.group) == place) {
-            return refuse(format!("group {place} has no labels"));
+        if !settings.labels.iter().any(|label| usize::from(label.group) == index) {
+            return refuse(format!("group {index} has no labels"));
         }
     }
-    for (place, label) in settings.labels.iter().enumerate() {
+    for (index, label) in settings.labels.iter().enumerate() {
         if usize::from(label.group) >= groups {
-            return refuse(format!("label {place} is of group {}, and there are {groups}", label.group));
+            return refuse(format!("label {index} belongs to group {} of {groups}", label.group));
         }
         if !(label.rate > 0.0 && label.rate <= 1.0) {
             return refuse(format!(
-                "label {place} keeps {} of its negatives: above 0, at most 1",
+                "label {index} keeps {} of its negatives; the rate must be above 0 and at most 1",
                 label.rate
             ));
         }
     }
     if !(settings.share > 0.0 && settings.share <= 1.0) {
-        return refuse(format!("a share of {} of requests is logged: above 0, at most 1", settings.share));
+        return refuse(format!(
+            "the logged share of requests is {}; it must be above 0 and at most 1",
+            settings.share
+        ));
     }
     if !(1..=1 << 31).contains(&settings.slice_ms) {
-        return refuse(format!("slice_ms is {}: 1 to {}", settings.slice_ms, 1i64 << 31));
+        return refuse(format!("slice_ms is {}; it must be 1 to {}", settings.slice_ms, 1i64 << 31));
     }
     if !(0..TIME_MAX_MS).contains(&settings.orphan_wait_ms) {
-        return refuse(format!("orphan_wait_ms is {}", settings.orphan_wait_ms));
+        return refuse(format!("orphan_wait_ms is {}, out of range", settings.orphan_wait_ms));
     }
     if settings.parts_max == 0 || settings.waiting_max == 0 {
-        return refuse("parts_max and waiting_max are at least 1".to_owned());
+        return refuse("parts_max and waiting_max must be at least 1".to_owned());
     }
     Ok(())
 }
 
 fn fingerprint(settings: &Settings) -> u64 {
-    let mut said = Vec::new();
+    let mut encoded = Vec::new();
     for group in &settings.groups {
-        said.extend_from_slice(&group.wait_ms.to_le_bytes());
-        said.extend_from_slice(&group.window_ms.to_le_bytes());
+        encoded.extend_from_slice(&group.wait_ms.to_le_bytes());
+        encoded.extend_from_slice(&group.window_ms.to_le_bytes());
     }
     for label in &settings.labels {
-        said.extend_from_slice(&[label.action, label.group]);
-        said.extend_from_slice(&label.rate.to_bits().to_le_bytes());
-        said.extend_from_slice(&label.salt.to_le_bytes());
+        encoded.extend_from_slice(&[label.action, label.group]);
+        encoded.extend_from_slice(&label.rate.to_bits().to_le_bytes());
+        encoded.extend_from_slice(&label.salt.to_le_bytes());
     }
     for number in [settings.slice_ms, settings.orphan_wait_ms, settings.share.to_bits() as i64] {
-        said.extend_from_slice(&number.to_le_bytes());
+        encoded.extend_from_slice(&number.to_le_bytes());
     }
-    key_of_bytes(&said, settings.groups.len() as u64)
+    key_of_bytes(&encoded, settings.groups.len() as u64)
 }

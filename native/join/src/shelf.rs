@@ -1,14 +1,14 @@
-//! A shelf: slices of event time by their start, each made when it is first needed and dropped whole.
+//! Shelf: slices of event time by their start, each created on first use and dropped whole.
 
 use std::collections::BTreeMap;
 
-/// Slices, each known by a number while it lives.
+/// Slices, each with a number for its lifetime.
 #[derive(Debug)]
 pub(crate) struct Shelf<T> {
     slices: Vec<Option<T>>,
     free: Vec<u32>,
     by_key: BTreeMap<i64, u32>,
-    /// Where the last one was found: events come close together.
+    /// The last slice used: consecutive events often share one.
     last: Option<(i64, u32)>,
 }
 
@@ -21,7 +21,7 @@ impl<T> Shelf<T> {
         self.by_key.len()
     }
 
-    /// The slice of a key, made if it is not there.
+    /// The slice of a key, created if needed.
     pub fn number(&mut self, key: i64, make: impl FnOnce() -> T) -> u32 {
         if let Some((_, number)) = self.last.filter(|&(last, _)| last == key) {
             return number;
@@ -42,26 +42,26 @@ impl<T> Shelf<T> {
         number
     }
 
-    /// The slice of a key, if it is there.
+    /// The slice of a key, if it exists.
     pub fn find(&self, key: i64) -> Option<u32> {
         self.by_key.get(&key).copied()
     }
 
     #[inline]
     pub fn get(&self, number: u32) -> &T {
-        self.slices[number as usize].as_ref().expect("a number of a slice that lives")
+        self.slices[number as usize].as_ref().expect("the slice exists")
     }
 
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> &mut T {
-        self.slices[number as usize].as_mut().expect("a number of a slice that lives")
+        self.slices[number as usize].as_mut().expect("the slice exists")
     }
 
     pub fn first(&self) -> Option<(i64, u32)> {
         self.by_key.first_key_value().map(|(&key, &number)| (key, number))
     }
 
-    /// Keys and numbers from one key on, rising.
+    /// Keys and numbers from a key on, ascending.
     pub fn from(&self, key: i64) -> impl Iterator<Item = (i64, u32)> + '_ {
         self.by_key.range(key..).map(|(&key, &number)| (key, number))
     }

@@ -1,4 +1,4 @@
-//! A slice: the impressions of a stretch of event time, as columns. It is filled, read, and dropped whole.
+//! Slice: the impressions of a range of event time, as columns. It is filled, read and dropped whole.
 
 use std::ops::Range;
 
@@ -6,16 +6,16 @@ use crate::hash::Identity;
 use crate::outcome::{Done, Stamp};
 use crate::prefetch::prefetch;
 
-/// Impressions whose least and greatest time are noted together.
+/// Number of impressions that share one entry of least and greatest time.
 const CHUNK: usize = 512;
-/// No action, and no next one.
+/// The end of a list of actions.
 pub(crate) const NONE: u32 = u32::MAX;
-/// In place of an item's first action: the item counts elsewhere.
+/// Replaces the head of an item's actions: the item counts for another impression.
 pub(crate) const DEAD: u32 = u32::MAX - 1;
-/// What 32-bit places can say, less the two numbers above.
+/// The 32-bit positions, without the two values above.
 const PLACES_MAX: usize = u32::MAX as usize - 2;
 
-/// Where an impression came from.
+/// The origin of an impression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub partition: i32,
@@ -30,7 +30,7 @@ impl Origin {
     }
 }
 
-/// The action of one code on one item that counts.
+/// The action of one code that counts on one item.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Act {
     pub stamp: Stamp,
@@ -38,7 +38,7 @@ pub(crate) struct Act {
     pub weight: f32,
 }
 
-/// One impression, to be added.
+/// One impression to add.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shown<'a> {
     pub id: &'a [u8],
@@ -58,18 +58,18 @@ pub(crate) struct Slice {
     pub origins: Vec<Origin>,
     pub item_ends: Vec<u32>,
     pub items: Vec<u64>,
-    /// The first action of each item, or that it is dead.
+    /// The first action of each item, or DEAD.
     pub heads: Vec<u32>,
     pub acts: Vec<Act>,
-    /// Empty once payloads were let go of.
+    /// Empty once payloads are dropped.
     pub payload_ends: Vec<u64>,
     pub payload: Vec<u8>,
-    /// Rows that wait to be taken, and those of them that bring their payload.
+    /// The number of rows to be taken, and of those that bring their payload.
     pub ready: u64,
     pub ready_payload: u64,
 }
 
-/// Room for more, by quarters: memory that is not filled is counted too.
+/// Grows capacity by quarters, since unused capacity counts as memory too.
 #[inline]
 fn make_room<T>(column: &mut Vec<T>, more: usize) {
     let wanted = column.len() + more;
@@ -91,7 +91,7 @@ fn extend<T: Copy>(column: &mut Vec<T>, values: &[T]) {
     column.extend_from_slice(values);
 }
 
-/// Give back room worth giving back: an eighth is kept rather than moved.
+/// Shrinks a column unless less than an eighth would be gained.
 fn shrink<T>(column: &mut Vec<T>) {
     if column.capacity() > column.len() + column.len() / 8 {
         column.shrink_to_fit();
@@ -103,7 +103,7 @@ impl Slice {
         self.times.len()
     }
 
-    /// Whether 32-bit places can say where all of these would lie.
+    /// Whether 32-bit positions suffice for these.
     pub fn has_places(&self, ids: usize, items: usize) -> bool {
         self.ids.len() + ids < PLACES_MAX
             && self.items.len() + items < PLACES_MAX
@@ -120,7 +120,7 @@ impl Slice {
         (places + values + of(&self.payload_ends) + of(&self.payload) + size_of::<Self>()) as u64
     }
 
-    /// Add an impression whose items are all alive; with its payload only while payloads are kept.
+    /// Adds an impression with live items; its payload is kept only if `keeps_payload`.
     pub fn add(&mut self, shown: Shown<'_>, keeps_payload: bool) -> u32 {
         let place = self.len();
         let time = (shown.time - self.start_ms) as u32;
@@ -138,7 +138,7 @@ impl Slice {
         make_room(&mut self.heads, shown.items.len());
         self.heads.resize(self.items.len(), NONE);
         if keeps_payload {
-            // A slice that let go of its payloads may get them again: those before have none.
+            // After payloads were dropped, new ones may come: the earlier impressions have none.
             let end = self.payload.len() as u64;
             if self.payload_ends.len() < place {
                 let missing = place - self.payload_ends.len();
@@ -161,7 +161,7 @@ impl Slice {
         &self.ids[span(&self.id_ends, place)]
     }
 
-    /// Ask for what finding an item of an impression reads first.
+    /// Prefetches what the lookup of an item reads first.
     #[inline]
     pub fn prefetch(&self, place: u32) {
         let at = place as usize;
@@ -171,7 +171,7 @@ impl Slice {
         prefetch(self.origins.as_ptr().wrapping_add(at));
     }
 
-    /// Ask for what it reads then.
+    /// Prefetches what the lookup reads next.
     #[inline]
     pub fn prefetch_values(&self, place: u32) {
         prefetch(self.ids.as_ptr().wrapping_add(span(&self.id_ends, place).start));
@@ -180,13 +180,13 @@ impl Slice {
         prefetch(self.heads.as_ptr().wrapping_add(items));
     }
 
-    /// Where an impression's items lie among all of the slice.
+    /// The range of an impression's items in the slice.
     #[inline]
     pub fn items_at(&self, place: u32) -> Range<usize> {
         span(&self.item_ends, place)
     }
 
-    /// The payload; none if it was let go of.
+    /// The payload; empty if it was dropped.
     pub fn payload(&self, place: u32) -> &[u8] {
         let at = place as usize;
         let begin = at.checked_sub(1).map_or(Some(&0), |before| self.payload_ends.get(before));
@@ -208,8 +208,8 @@ impl Slice {
         (0..items.len()).find(|&at| items[at] == item && heads[at] != DEAD)
     }
 
-    /// The impressions whose time lies in a stretch.
-    pub fn within(&self, times: Range<i64>, found: &mut Vec<u32>) {
+    /// Appends the impressions within a time range to `places`.
+    pub fn within(&self, times: Range<i64>, places: &mut Vec<u32>) {
         let relative = |time: i64| (time.saturating_sub(self.start_ms)).clamp(0, 1 << 32) as u64;
         let (low, high) = (relative(times.start), relative(times.end));
         for (chunk, &(least, most)) in self.bounds.iter().enumerate() {
@@ -217,13 +217,13 @@ impl Slice {
                 continue;
             }
             let begin = chunk * CHUNK;
-            let places = begin..(begin + CHUNK).min(self.len());
-            let is_in = |place: &usize| (low..high).contains(&u64::from(self.times[*place]));
-            found.extend(places.filter(is_in).map(|place| place as u32));
+            let candidates = begin..(begin + CHUNK).min(self.len());
+            let is_within = |place: &usize| (low..high).contains(&u64::from(self.times[*place]));
+            places.extend(candidates.filter(is_within).map(|place| place as u32));
         }
     }
 
-    /// The least time at or after another.
+    /// The least time at or after `time`.
     pub fn least_from(&self, time: i64) -> Option<i64> {
         let low = (time.saturating_sub(self.start_ms)).clamp(0, 1 << 32) as u64;
         let chunks = self.bounds.iter().enumerate().filter(|(_, bounds)| u64::from(bounds.1) >= low);
@@ -232,7 +232,7 @@ impl Slice {
         least.filter(|&&time| u64::from(time) >= low).min().map(|&time| self.start_ms + i64::from(time))
     }
 
-    /// The actions on an item, by where the item lies in the slice.
+    /// The actions on an item, given its index in the slice.
     pub fn acts_of(&self, item: usize) -> impl Iterator<Item = Done> + '_ {
         let head = self.heads[item];
         let mut next = if head == DEAD { NONE } else { head };
@@ -243,12 +243,12 @@ impl Slice {
         })
     }
 
-    /// The action of this code on an item that counts.
+    /// The action of this code that counts on an item.
     pub fn act(&self, item: usize, code: u8) -> Option<Done> {
         self.acts_of(item).find(|act| act.code == code)
     }
 
-    /// Note an action, unless one of its code counts rather than it.
+    /// Stores an action, unless another of its code takes precedence.
     pub fn note_act(&mut self, item: usize, done: Done) {
         let mut at = self.heads[item];
         while at != NONE {
@@ -266,7 +266,7 @@ impl Slice {
         push(&mut self.acts, Act { stamp: done.stamp(), next, weight: done.weight });
     }
 
-    /// Nothing more is expected: give back the room that was kept.
+    /// Frees spare capacity when no more events are expected.
     pub fn shrink(&mut self) {
         shrink(&mut self.times);
         shrink(&mut self.bounds);
@@ -280,7 +280,7 @@ impl Slice {
         shrink(&mut self.payload);
     }
 
-    /// Let go of payloads; their memory, empty.
+    /// Drops the payloads and returns their emptied memory.
     pub fn drop_payloads(&mut self) -> Vec<u8> {
         self.payload_ends = Vec::new();
         let mut payload = std::mem::take(&mut self.payload);
@@ -288,7 +288,7 @@ impl Slice {
         payload
     }
 
-    /// Forget everything but the memory it lay in.
+    /// Clears all columns and keeps their memory.
     pub fn clear(&mut self) {
         self.times.clear();
         self.bounds.clear();
@@ -304,7 +304,7 @@ impl Slice {
         (self.ready, self.ready_payload) = (0, 0);
     }
 
-    /// Note the least and greatest times anew, of columns that were read from a snapshot.
+    /// Recomputes the least and greatest times of columns that were read from a snapshot.
     pub fn note_bounds(&mut self) {
         let bounds = |chunk: &[u32]| {
             chunk.iter().fold((u32::MAX, 0), |(least, most), &time| (least.min(time), most.max(time)))
@@ -313,7 +313,7 @@ impl Slice {
     }
 }
 
-/// Where the values of one impression lie, by where each one's end.
+/// The range of an impression's values, given the end of each.
 #[inline]
 fn span(ends: &[u32], place: u32) -> Range<usize> {
     let at = place as usize;

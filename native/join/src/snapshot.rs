@@ -1,4 +1,4 @@
-//! A join as bytes, and back. What follows from the rest (the index, corrections to come) is not written.
+//! Snapshot: a join as bytes, and back. Derived state (the index, scheduled corrections) is not written.
 
 use std::collections::HashMap;
 
@@ -17,11 +17,11 @@ use streamlearn_wire::keys::key_of_bytes;
 
 const MAGIC: &[u8; 4] = b"SLJC";
 const VERSION: u16 = 3;
-/// More than any join counts, and far from where counting on wraps around.
+/// More than any join counts, and far from overflow.
 const COUNT_MAX: u64 = 1 << 62;
 
 impl JoinCore {
-    /// Everything that is held.
+    /// Writes the complete state.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = Writer::new(MAGIC, VERSION);
         out.u64(self.rules.fingerprint);
@@ -59,31 +59,31 @@ impl JoinCore {
         out.finish()
     }
 
-    /// A join as a snapshot says it was.
+    /// Restores a join from a snapshot.
     ///
     /// # Errors
-    /// The bytes are no snapshot, or one of a join with other windows, labels or rates.
+    /// If the bytes are not a snapshot, or if it belongs to other windows, labels or rates.
     pub fn restore(settings: Settings, bytes: &[u8]) -> Result<Self> {
         let mut join = Self::new(settings)?;
         let mut from = Reader::new(bytes, MAGIC, VERSION)?;
-        let (found, expected) = (from.u64()?, join.rules.fingerprint);
-        if found != expected {
-            return broken(format!("they are of settings {found:016x}, and these are {expected:016x}"));
+        let (stored, expected) = (from.u64()?, join.rules.fingerprint);
+        if stored != expected {
+            return broken(format!("the snapshot has settings {stored:016x}, expected {expected:016x}"));
         }
         join.rules.settings.from_ms = from.i64()?;
         join.watermark = from.i64()?;
         if !(NEVER..=-NEVER).contains(&join.watermark) {
-            return broken(format!("a watermark of {} ms", join.watermark));
+            return broken(format!("a watermark of {} ms is out of range", join.watermark));
         }
         let counters: Vec<u64> = from.column()?;
-        let own = join.out.counters.values_mut();
-        if counters.len() != own.len() {
-            return broken(format!("{} counts, expected {}", counters.len(), own.len()));
+        let own_counters = join.out.counters.values_mut();
+        if counters.len() != own_counters.len() {
+            return broken(format!("{} counts, expected {}", counters.len(), own_counters.len()));
         }
         if let Some(count) = counters.iter().find(|&&count| count > COUNT_MAX) {
-            return broken(format!("a count of {count}, to which none can be added"));
+            return broken(format!("a count of {count} is too large"));
         }
-        own.into_iter().zip(counters).for_each(|(own, value)| *own = value);
+        own_counters.into_iter().zip(counters).for_each(|(own_counters, value)| *own_counters = value);
         let mut numbers = Vec::new();
         for _ in 0..from.u64()? {
             let key = from.time()?;
@@ -123,10 +123,10 @@ impl JoinCore {
                 for act in slice.acts_of(item) {
                     for (group, windows) in self.rules.groups() {
                         let times = shown + windows.wait_ms + 1..=shown + windows.window_ms;
-                        let asked = self.rules.labels(group, act.code) != 0;
-                        if asked && times.contains(&act.time) && self.watermark <= act.time {
-                            let next = correction(slice, at, (group, position, act.code), act.time);
-                            self.corrections.push(Reverse(next));
+                        let is_labelled = self.rules.labels(group, act.code) != 0;
+                        if is_labelled && times.contains(&act.time) && self.watermark <= act.time {
+                            let scheduled = correction(slice, at, (group, position, act.code), act.time);
+                            self.corrections.push(Reverse(scheduled));
                         }
                     }
                 }
@@ -143,7 +143,7 @@ impl JoinCore {
         if columns.iter().any(|column| column.len() != rows) || kinds.len() != rows {
             return broken(format!("columns of {rows} rows have other lengths"));
         }
-        let given_out = self.out.counters.rows;
+        let rows_emitted = self.out.counters.rows;
         for row in 0..rows {
             let [ordinal, place, position, settles, labels] = columns.each_ref().map(|column| column[row]);
             let number = numbers.get(ordinal as usize).copied();
@@ -152,7 +152,9 @@ impl JoinCore {
                 (place as usize) < slice.len() && (position as usize) < slice.items_at(place).len()
             });
             let Some(number) = number.filter(|_| exists) else {
-                return broken(format!("a row of item {position} of impression {place} of slice {ordinal}"));
+                return broken(format!(
+                    "a row refers to item {position} of impression {place} of slice {ordinal}, which does not exist"
+                ));
             };
             let (group, reads_back) = ((kinds[row] >> 1) as u8, kinds[row] & 1 == 1);
             let of_group = self.rules.of_group.get(usize::from(group)).copied().unwrap_or(0);
@@ -163,7 +165,7 @@ impl JoinCore {
             let row = Row { slice: number, place, position, settles, labels, group, reads_back, settle_time };
             self.out.push_row(row, self.slices.shelf.get_mut(number));
         }
-        self.out.counters.rows = given_out;
+        self.out.counters.rows = rows_emitted;
         Ok(())
     }
 }
@@ -193,7 +195,7 @@ fn write_slice(slice: &Slice, out: &mut Writer) {
 
 fn read_slice(from: &mut Reader<'_>, key: i64, slice_ms: i64) -> Result<Slice> {
     let Some(start_ms) = key.checked_mul(slice_ms).filter(|start| (NEVER + 1..-NEVER).contains(start)) else {
-        return broken(format!("slice {key} of {slice_ms} ms"));
+        return broken(format!("slice {key} of {slice_ms} ms is out of range"));
     };
     let mut slice = Slice { start_ms, times: from.column()?, ..Slice::default() };
     slice.id_ends = from.column()?;
@@ -212,19 +214,19 @@ fn read_slice(from: &mut Reader<'_>, key: i64, slice_ms: i64) -> Result<Slice> {
     let acts = [nexts.len(), codes.len(), weights.len()];
     let ends = ends_at(&slice.id_ends, slice.ids.len()) && ends_at(&slice.item_ends, slice.items.len());
     let payload = slice.payload_ends.len() <= rows && ends_at(&slice.payload_ends, slice.payload.len());
-    // Actions are linked to older ones, so links that fall end.
+    // Actions link to older ones, so every chain of valid links ends.
     let linked = |(act, &next): (usize, &u32)| next == NONE || (next as usize) < act;
     let heads = slice.heads.iter().all(|&head| head == NONE || head == DEAD || (head as usize) < times.len());
-    // Places of items in their record: numbers that have one behind them.
+    // Index of items in their record must not overflow.
     let places = firsts.iter().all(|first| first.checked_add(slice.items.len() as u32).is_some());
-    let whole = lengths == [rows; 5]
+    let consistent = lengths == [rows; 5]
         && places
         && acts == [times.len(); 3]
         && times.iter().all(|&time| is_time(time))
         && weights.iter().all(|&weight| is_weight(weight))
         && slice.heads.len() == slice.items.len()
         && slice.times.iter().all(|&time| i64::from(time) < slice_ms);
-    if !(whole && ends && payload && heads && nexts.iter().enumerate().all(linked)) {
+    if !(consistent && ends && payload && heads && nexts.iter().enumerate().all(linked)) {
         return broken(format!("the columns of slice {key} contradict each other"));
     }
     let origins = partitions.iter().zip(offsets).zip(firsts);
@@ -238,7 +240,7 @@ fn read_slice(from: &mut Reader<'_>, key: i64, slice_ms: i64) -> Result<Slice> {
     Ok(slice)
 }
 
-/// Whether ends never fall and the last is all there is.
+/// Whether ends never decrease and the last equals `length`.
 fn ends_at<T: Number + Ord + Into<u64>>(ends: &[T], length: usize) -> bool {
     let last = ends.last().map_or(0, |&last| last.into());
     ends.windows(2).all(|pair| pair[0] <= pair[1]) && last == length as u64
@@ -262,7 +264,7 @@ fn read_letter(from: &mut Reader<'_>) -> Result<Letter> {
     let (number, code, groups, index) =
         (from.u64()?, from.u64()? as u8, from.u64()? as u32, from.u64()? as u32);
     let Some(kind) = u8::try_from(number).ok().and_then(LetterKind::of) else {
-        return broken(format!("a letter of kind {number}"));
+        return broken(format!("unknown letter kind {number}"));
     };
     let (partition, offset, time, item) = (from.i64()? as i32, from.i64()?, from.i64()?, from.i64()? as u64);
     let weight = f32::from_bits(from.u64()? as u32);

@@ -1,9 +1,9 @@
-//! Spares: memory of slices that were dropped, kept for the next ones. Memory that is new costs more than the join of
-//! what is written to it, for the system hands it out page by page.
+//! Spares: memory of dropped slices, kept for the next ones. New memory costs more than the join of the data
+//! written to it, since the kernel hands it out page by page.
 
 use crate::slice::Slice;
 
-/// The part of all that is held that spares may be.
+/// Spares may take 1 / SHARE of the memory in use.
 const SHARE: u64 = 16;
 
 /// Empty columns and payloads.
@@ -14,23 +14,24 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    /// Bytes that are kept.
+    /// Bytes of the spares.
     pub fn bytes(&self) -> u64 {
         let payload = self.payload.as_ref().map_or(0, Vec::capacity) as u64;
         self.slice.as_ref().map_or(0, Slice::bytes) + payload
     }
 
-    /// A slice that begins at a time, in memory that was used before where there is some.
+    /// A slice that starts at `start_ms`, in spare memory if available.
     pub fn slice(&mut self, start_ms: i64) -> Slice {
         let mut slice = self.slice.take().unwrap_or_default();
-        if let Some(payload) = self.payload.take().filter(|it| it.capacity() > slice.payload.capacity()) {
+        if let Some(payload) = self.payload.take().filter(|spare| spare.capacity() > slice.payload.capacity())
+        {
             slice.payload = payload;
         }
         slice.start_ms = start_ms;
         slice
     }
 
-    /// Keep the memory of a slice that was dropped, if there is none and it is little of what is held.
+    /// Keeps the memory of a dropped slice if none is kept yet and it is a small share of the memory in use.
     pub fn keep(&mut self, mut slice: Slice, held: u64) {
         if self.slice.is_none() && slice.bytes() <= held / SHARE {
             slice.clear();
@@ -38,14 +39,14 @@ impl Spares {
         }
     }
 
-    /// Keep the memory of payloads that were let go of, likewise.
+    /// Keeps the memory of dropped payloads under the same conditions.
     pub fn keep_payload(&mut self, payload: Vec<u8>, held: u64) {
         if self.payload.is_none() && payload.capacity() as u64 <= held / SHARE {
             self.payload = Some(payload);
         }
     }
 
-    /// Let go of what has become much of what is held.
+    /// Drops spares that have become a large share of the memory in use.
     pub fn trim(&mut self, held: u64) {
         if self.bytes() > 2 * held / SHARE {
             *self = Self::default();

@@ -9,7 +9,7 @@ use crate::output::{Letter, LetterKind};
 use crate::shelf::Shelf;
 use streamlearn_wire::keys::key_of_bytes;
 
-/// One action.
+/// A waiting action.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct WaitingAct<'a> {
     pub id: &'a [u8],
@@ -37,14 +37,14 @@ impl WaitingAct<'_> {
         }
     }
 
-    /// Whether it counts rather than another of its code on its item.
+    /// Whether it takes precedence over another action of its code on its item.
     fn counts_before(&self, other: &Self) -> bool {
         let origin = |act: &Self| (act.partition, act.offset, act.index);
         self.done.order(&other.done).then_with(|| origin(self).cmp(&origin(other))).is_lt()
     }
 }
 
-/// In place of an id's length: the action waits no longer.
+/// Replaces the id's length of an action that no longer waits.
 const GONE: u32 = u32::MAX;
 
 #[derive(Debug, Clone)]
@@ -82,24 +82,24 @@ impl WaitingSlice {
         }
     }
 
-    /// Those that wait still.
+    /// The places of actions that still wait.
     fn places(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.held.len() as u32).filter(|&place| self.held[place as usize].id_bytes != GONE)
     }
 }
 
-/// What became of an action that was to wait.
+/// The result of adding a waiting action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// It waits.
     New,
-    /// One of its kind waits already; the one of the two that counts goes on waiting.
+    /// One of its kind was waiting; the one that takes precedence keeps waiting.
     Known,
-    /// Too many of its request wait.
+    /// Too many actions of its request wait.
     Excess,
 }
 
-/// All that wait, by slices of their own time.
+/// All waiting actions, by slices of their own time.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     shelf: Shelf<WaitingSlice>,
@@ -121,18 +121,18 @@ impl Waiting {
         self.bytes + self.index.bytes()
     }
 
-    /// Actions of a request, as where they are held.
+    /// The positions of a request's actions.
     fn of(&self, hash: u64, id: &[u8]) -> Vec<At> {
-        let mut found = Vec::new();
+        let mut positions = Vec::new();
         self.index.each(hash, |at| {
             if self.shelf.get(at.slice).act(at.place).id == id {
-                found.push(at);
+                positions.push(at);
             }
         });
-        found
+        positions
     }
 
-    pub fn wait(&mut self, hash: u64, act: WaitingAct<'_>, most: u32) -> Waits {
+    pub fn wait(&mut self, hash: u64, act: WaitingAct<'_>, waiting_max: u32) -> Waits {
         let of_request = self.of(hash, act.id);
         let same = |at: &&At| {
             let held = &self.shelf.get(at.slice).held[at.place as usize];
@@ -145,7 +145,7 @@ impl Waiting {
             }
             return Waits::Known;
         }
-        if of_request.len() >= most as usize {
+        if of_request.len() >= waiting_max as usize {
             return Waits::Excess;
         }
         self.put(hash, act);
@@ -171,7 +171,7 @@ impl Waiting {
         self.index.remove(hash, at);
     }
 
-    /// Take out the actions of a request that `wants` says it wants, in the order of their time and origin.
+    /// Takes out the actions of a request for which `wants` returns a position, ordered by time and origin.
     pub fn matched(
         &mut self,
         hash: u64,
@@ -181,28 +181,28 @@ impl Waiting {
         if self.index.len() == 0 {
             return Vec::new();
         }
-        let mut found = Vec::new();
+        let mut matched = Vec::new();
         for at in self.of(hash, id) {
             let act = self.shelf.get(at.slice).act(at.place);
             if let Some(position) = wants(act.item) {
                 let WaitingAct { done, partition, offset, index, item, .. } = act;
-                found.push((position, Matched { done, partition, offset, index, item }));
+                matched.push((position, Matched { done, partition, offset, index, item }));
                 self.take(hash, at);
             }
         }
-        found.sort_unstable_by_key(|(position, act)| {
+        matched.sort_unstable_by_key(|(position, act)| {
             (act.done.time, act.partition, act.offset, act.index, *position)
         });
-        found
+        matched
     }
 
-    /// Give up those that have waited until a watermark, oldest slice first.
+    /// Gives up the actions that waited until the watermark, oldest slice first.
     pub fn expire(&mut self, before: i64, mut orphan: impl FnMut(WaitingAct<'_>)) {
         while let Some((key, number)) = self.shelf.first() {
             if (key + 1).saturating_mul(self.slice_ms) > before {
                 break;
             }
-            let slice = self.shelf.remove(key).expect("the slice that was found first");
+            let slice = self.shelf.remove(key).expect("the first slice");
             self.bytes -= slice.bytes();
             for place in slice.places() {
                 let act = slice.act(place);
@@ -212,7 +212,7 @@ impl Waiting {
         }
     }
 
-    /// The time from which on `expire` has something to do.
+    /// The next time at which `expire` has an effect.
     pub fn next(&self) -> Option<i64> {
         self.shelf.first().map(|(key, _)| (key + 1).saturating_mul(self.slice_ms))
     }
@@ -246,7 +246,7 @@ impl Waiting {
             let time = from.time()?;
             let weight = f32::from_bits(from.u64()? as u32);
             if !is_weight(weight) {
-                return Err(Error::Bytes(format!("a weight of {weight}")));
+                return Err(Error::Bytes(format!("a weight of {weight} is invalid")));
             }
             let done = Done { code, time, weight };
             let (partition, offset, index) = (from.i64()? as i32, from.i64()?, from.u64()? as u32);
@@ -256,7 +256,7 @@ impl Waiting {
     }
 }
 
-/// An action that waited, as it is once its impression has come.
+/// An action whose impression has come.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matched {
     pub done: Done,

@@ -1,4 +1,4 @@
-//! The join against an oracle that looks at every pair of events; on Rust's side of the door, where panics are seen.
+//! Tests the join against an oracle that compares every pair of events, in Rust, where panics are visible.
 
 use std::collections::BTreeMap;
 
@@ -39,13 +39,13 @@ impl Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    // Copies of an impression have one time: it follows from the request.
+    // Copies of an impression share one time, derived from the request.
     let shown = (0u8..12, prop::collection::vec(0u64..5, 0..4)).prop_map(|(request, items)| Event::Shown {
         request,
         time: i64::from(request) * 13,
         items,
     });
-    // Few times and weights: several actions of one kind fall on one time.
+    // Few distinct times and weights, so that actions of one kind collide.
     let done = (0u8..12, -3i64..120, 0u64..5, 0u8..3, 0u8..3);
     let done = done.prop_map(|(request, after, item, code, weight)| Event::Done {
         request,
@@ -63,7 +63,7 @@ fn add(join: &mut JoinCore, event: &Event, offset: i64) {
         Event::Shown { request, time, items } => {
             let id = [*request];
             let payload = offset.to_le_bytes();
-            let given = Impressions {
+            let impressions = Impressions {
                 ids: Spans { data: &id, at: &[0, 1] },
                 times: &[*time],
                 origins,
@@ -71,14 +71,14 @@ fn add(join: &mut JoinCore, event: &Event, offset: i64) {
                 items_at: &[0, items.len() as i64],
                 payloads: Spans { data: &payload, at: &[0, 8] },
             };
-            join.add_impressions(&given).unwrap();
+            join.add_impressions(&impressions).unwrap();
         }
         Event::Done { request, time, item, code, weight } => {
             let id = [*request];
             let ids = Spans { data: &id, at: &[0, 1] };
             let (items, codes, weights) = (&[*item], &[*code], &[*weight]);
-            let given = Actions { ids, times: &[*time], origins, items, codes, weights };
-            join.add_actions(&given).unwrap();
+            let actions = Actions { ids, times: &[*time], origins, items, codes, weights };
+            join.add_actions(&actions).unwrap();
         }
     }
 }
@@ -120,10 +120,10 @@ fn expected(events: &[Event]) -> Vec<Row> {
     }
     let mut rows = Vec::new();
     for (&(of_request, of_item), &(offset, position, shown)) in &winners {
-        let first = |of: u8| {
+        let first = |code_wanted: u8| {
             let times = events.iter().filter_map(|event| match event {
                 Event::Done { request, time, item, code, weight } => {
-                    let same = *request == of_request && *item == of_item && *code == of;
+                    let same = *request == of_request && *item == of_item && *code == code_wanted;
                     same.then_some((*time, std::cmp::Reverse((*weight * 2.0) as u8)))
                 }
                 Event::Shown { .. } => None,
@@ -135,7 +135,7 @@ fn expected(events: &[Event]) -> Vec<Row> {
             let (mut settles, mut labels, mut later) = (0u32, 0u32, Vec::new());
             let mut weights = [2; 3];
             for (bit, label) in
-                settings.labels.iter().enumerate().filter(|(_, it)| usize::from(it.group) == number)
+                settings.labels.iter().enumerate().filter(|(_, label)| usize::from(label.group) == number)
             {
                 let act = first(label.action);
                 if let Some((_, weight)) = act.filter(|(time, _)| *time <= due) {
@@ -192,7 +192,8 @@ proptest! {
         prop_assert_eq!((join.pending(), join.waiting()), (0, 0));
     }
 
-    /// Whatever comes in whatever order, late or not: no label is settled twice the same way, and none falls.
+    /// For events in any order, late or not: no label is settled twice the same way, and none goes from
+    /// positive to negative.
     #[test]
     fn late_events_never_settle_a_label_twice(
         events in prop::collection::vec((event(), -50i64..300), 0..60),
@@ -214,7 +215,7 @@ proptest! {
         prop_assert_eq!((join.pending(), join.waiting(), join.next_deadline_ms()), (0, 0, None));
     }
 
-    /// Bytes that are no snapshot are refused, and never more than that.
+    /// Changed bytes are rejected and cause nothing worse.
     #[test]
     fn a_snapshot_of_other_bytes_is_refused(at in 0usize..4_000, flip in 1u8..=255, count in 1i64..20) {
         let mut join = JoinCore::new(settings()).unwrap();
@@ -228,7 +229,7 @@ proptest! {
         let at = at % (bytes.len() - 4);
         bytes[at] ^= flip;
         prop_assert!(JoinCore::restore(settings(), &bytes).is_err());
-        // With a checksum that is right, it may be another snapshot, but nothing worse.
+        // With a valid checksum the bytes may form another snapshot, but cause nothing worse.
         let body = bytes.len() - 4;
         let sum = streamlearn_wire::checksum::crc32c(0, &bytes[..body]);
         bytes[body..].copy_from_slice(&sum.to_le_bytes());

@@ -1,54 +1,55 @@
-//! Arrivals: when each request is due and which one it is, drawn from a seed. It knows no clock and no network.
+//! Arrivals: the seeded schedule of requests: when each is due, and which message it sends. Knows no clock
+//! and no network.
 
 use super::chance::Chance;
 
-/// What a schedule is drawn from.
+/// The parameters of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Arrivals {
-    /// How the times lie.
+    /// The distribution of arrival times.
     pub shape: Shape,
-    /// Requests a second; between bursts, where there are any.
+    /// Requests per second; the rate between bursts, if there are bursts.
     pub rate: f64,
-    /// The same seed gives the same schedule.
+    /// The seed; equal seeds give equal schedules.
     pub seed: u64,
 }
 
-/// How the times of arrivals lie.
+/// The distribution of arrival times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Shape {
-    /// As requests of many callers who know nothing of each other.
+    /// A Poisson process, as of many independent callers.
     Poisson,
-    /// Poisson, at a higher rate now and then.
+    /// A Poisson process with bursts of a higher rate.
     Bursts(Bursts),
-    /// All equally far apart.
+    /// Constant intervals.
     Constant,
 }
 
-/// When the rate is higher, and by how much.
+/// The bursts of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bursts {
-    /// By what the rate is multiplied.
+    /// The factor on the rate.
     pub times: f64,
-    /// How long a burst lasts, in seconds.
+    /// The duration of a burst in seconds.
     pub lasts_s: f64,
-    /// From the end of one burst to the end of the next, in seconds.
+    /// The time from the end of one burst to the end of the next, in seconds.
     pub every_s: f64,
 }
 
-/// One request that is due.
+/// A request of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// When, in nanoseconds since the beginning.
+    /// When it is due, in nanoseconds since the start.
     pub at_ns: u64,
-    /// Which of the messages.
+    /// The index of its message.
     pub message: usize,
 }
 
 impl Arrivals {
-    /// What is wrong with it.
+    /// Checks the parameters.
     ///
     /// # Errors
-    /// The text names what cannot be, with its value.
+    /// A text that names the invalid parameter and its value.
     pub fn check(&self) -> Result<(), String> {
         let positive = |name: &str, value: f64| {
             let is_right = value.is_finite() && value > 0.0;
@@ -61,7 +62,7 @@ impl Arrivals {
             positive("the time between bursts", bursts.every_s)?;
             if bursts.lasts_s > bursts.every_s {
                 return Err(format!(
-                    "a burst lasts {} s, and one comes every {} s",
+                    "a burst lasts {} s, longer than the interval of {} s",
                     bursts.lasts_s, bursts.every_s
                 ));
             }
@@ -69,17 +70,19 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Requests a second, on average.
+    /// Returns the mean rate in requests per second.
     #[must_use]
     pub fn mean_rate(&self) -> f64 {
         match self.shape {
-            Shape::Bursts(one) => self.rate * (1.0 + (one.times - 1.0) * one.lasts_s / one.every_s),
+            Shape::Bursts(bursts) => {
+                self.rate * (1.0 + (bursts.times - 1.0) * bursts.lasts_s / bursts.every_s)
+            }
             Shape::Poisson | Shape::Constant => self.rate,
         }
     }
 }
 
-/// The arrivals one after another, without an end.
+/// An endless iterator over the arrivals.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     arrivals: Arrivals,
@@ -88,31 +91,32 @@ pub struct Schedule {
     picks: Chance,
     count: u64,
     at_s: f64,
-    /// Calm and burst by turns; even ones are calm.
+    /// The number of the current phase; even phases are calm, odd ones bursts.
     stretch: u64,
 }
 
 impl Schedule {
-    /// A schedule that picks among so many messages; `arrivals` were checked.
+    /// Creates a schedule over `messages` messages; `arrivals` must be checked.
     #[must_use]
     pub fn new(arrivals: Arrivals, messages: usize) -> Self {
         let (times, picks) = (Chance::new(arrivals.seed, 0), Chance::new(arrivals.seed, 1));
         Self { arrivals, messages, times, picks, count: 0, at_s: 0.0, stretch: 0 }
     }
 
-    /// The time at which a rate that changes has brought one request more.
+    /// Returns the time at which the varying rate has produced another request.
     fn after_bursts(&mut self, bursts: Bursts, mut need: f64) -> f64 {
         loop {
             let is_burst = self.stretch % 2 == 1;
             let rate = self.arrivals.rate * if is_burst { bursts.times } else { 1.0 };
-            let begun = (self.stretch / 2) as f64 * bursts.every_s;
-            let until = begun + if is_burst { bursts.every_s } else { bursts.every_s - bursts.lasts_s };
-            let left = (until - self.at_s).max(0.0);
-            if need < left * rate {
+            let phase_start = (self.stretch / 2) as f64 * bursts.every_s;
+            let phase_end =
+                phase_start + if is_burst { bursts.every_s } else { bursts.every_s - bursts.lasts_s };
+            let remaining_s = (phase_end - self.at_s).max(0.0);
+            if need < remaining_s * rate {
                 return self.at_s + need / rate;
             }
-            need -= left * rate;
-            self.at_s = until;
+            need -= remaining_s * rate;
+            self.at_s = phase_end;
             self.stretch += 1;
         }
     }
@@ -124,7 +128,7 @@ impl Iterator for Schedule {
     fn next(&mut self) -> Option<Arrival> {
         self.count += 1;
         self.at_s = match self.arrivals.shape {
-            // Multiplied and not added up, so that rounding does not add up either.
+            // Multiplied rather than accumulated, so that rounding errors do not add up.
             Shape::Constant => (self.count - 1) as f64 / self.arrivals.rate,
             Shape::Poisson => self.at_s - self.times.share().ln() / self.arrivals.rate,
             Shape::Bursts(bursts) => {
@@ -144,7 +148,7 @@ mod tests {
 
     fn times(shape: Shape, seed: u64, count: usize) -> Vec<f64> {
         let schedule = Schedule::new(Arrivals { shape, rate: 1000.0, seed }, 7);
-        schedule.take(count).map(|one| one.at_ns as f64 / 1e9).collect()
+        schedule.take(count).map(|arrival| arrival.at_ns as f64 / 1e9).collect()
     }
 
     #[test]
@@ -162,7 +166,7 @@ mod tests {
         let times = times(Shape::Poisson, 1, 100_000);
         let mut gaps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         gaps.sort_by(f64::total_cmp);
-        // The largest distance of the two distributions; 1.63 / sqrt(n) is passed once in a hundred by chance.
+        // The largest distance between the two distributions; it exceeds 1.63 / sqrt(n) with probability 1 %.
         let count = gaps.len() as f64;
         let distance = gaps.iter().enumerate().map(|(at, gap)| {
             let share = 1.0 - (-gap * 1000.0).exp();
@@ -205,8 +209,9 @@ mod tests {
     #[test]
     fn messages_are_all_picked_alike() {
         let mut counts = [0; 7];
-        for one in Schedule::new(Arrivals { shape: Shape::Constant, rate: 1.0, seed: 8 }, 7).take(70_000) {
-            counts[one.message] += 1;
+        for arrival in Schedule::new(Arrivals { shape: Shape::Constant, rate: 1.0, seed: 8 }, 7).take(70_000)
+        {
+            counts[arrival.message] += 1;
         }
         assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
     }

@@ -1,6 +1,6 @@
-//! Calls: connections to a node, and messages that were encoded before sent over them. It knows no schedule.
+//! Calls: gRPC connections to a node, and calls with messages that are already encoded. Knows no schedule.
 //!
-//! gRPC is spoken on HTTP/2's frames themselves: what a general client does around them is CPU that the node beside would lack.
+//! It uses HTTP/2 frames directly: a general gRPC client would take more CPU from a node on the same machine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,43 +17,43 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
-/// The method of the Open Inference Protocol that is called.
+/// The called method of the Open Inference Protocol.
 pub const METHOD: &str = "/inference.GRPCInferenceService/ModelInfer";
 
-/// Before a message: whether it is compressed, and its length.
+/// The bytes before a message: the compression flag and its length.
 const PREFIX_BYTES: usize = 5;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
-/// What servers on tonic say with CANCELLED when the deadline has passed.
+/// The message with which servers built on tonic report a passed deadline as CANCELLED.
 const LATE: &str = "Timeout expired";
 
-/// Where calls go.
+/// The settings of calls.
 #[derive(Debug, Clone)]
 pub struct CallsSettings {
-    /// `HOST:PORT` of the node.
+    /// The node's `HOST:PORT`.
     pub address: String,
-    /// How many connections there are, which calls take by turns; of HTTP/1.1 how many there are at most.
+    /// The number of connections, used in turn; for HTTP/1.1 the maximum number.
     pub connections: usize,
-    /// What the node wants to be told to let a caller in.
+    /// The node's access token.
     pub token: Option<String>,
-    /// How long a connection may take.
+    /// The timeout of connecting.
     pub connect_wait_max: Duration,
-    /// How long an answer may be.
+    /// The maximum length of an answer.
     pub answer_bytes_max: usize,
 }
 
-/// A message as it travels.
+/// An encoded message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message(Bytes);
 
 impl Message {
-    /// Of its bytes.
+    /// Frames a message.
     ///
     /// # Errors
-    /// It is longer than four bytes can say.
+    /// If its length does not fit four bytes.
     pub fn new(bytes: &[u8]) -> Result<Self, String> {
-        let length =
-            u32::try_from(bytes.len()).map_err(|_| format!("a message has {} bytes", bytes.len()))?;
+        let length = u32::try_from(bytes.len())
+            .map_err(|_| format!("a message of {} bytes is too long", bytes.len()))?;
         let mut framed = BytesMut::with_capacity(PREFIX_BYTES + bytes.len());
         framed.put_u8(0);
         framed.put_u32(length);
@@ -61,69 +61,72 @@ impl Message {
         Ok(Self(framed.freeze()))
     }
 
-    /// As it is.
-    pub(super) fn whole(bytes: Bytes) -> Self {
+    /// Wraps bytes that are sent unchanged.
+    pub(super) fn unframed(bytes: Bytes) -> Self {
         Self(bytes)
     }
 
-    /// As it travels.
+    /// Returns the bytes to send.
     pub(super) fn bytes(self) -> Bytes {
         self.0
     }
 }
 
-/// Connections to a node; one that is lost is made again by the next call.
+/// Connections to a node; a lost one is replaced by the next call.
 #[derive(Clone)]
 pub struct Calls {
-    lines: Arc<[Line]>,
+    connections: Arc<[Connection]>,
     settings: Arc<CallsSettings>,
     uri: Uri,
     token: Option<HeaderValue>,
 }
 
-type Line = Mutex<Opened>;
+type Connection = Mutex<OpenConnection>;
 
-/// The connection that is open, if one is, and how many there were.
-struct Opened {
+/// The open connection, if any, and the number of connections so far.
+struct OpenConnection {
     count: u64,
     sender: Option<SendRequest<Bytes>>,
 }
 
 impl fmt::Debug for Calls {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} connections to {}", self.lines.len(), self.settings.address)
+        write!(formatter, "{} connections to {}", self.connections.len(), self.settings.address)
     }
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answered {
     /// An answer.
     With(Bytes),
-    /// A refusal, by the node or on the way to it.
+    /// A refusal, by the node or the connection.
     Refused(Code, String),
-    /// Nothing, for as long as was waited.
+    /// No answer within the wait.
     Nothing,
 }
 
 impl Calls {
-    /// Connections to a node, all made.
+    /// Opens all connections to a node.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why a connection failed.
     pub async fn connect(settings: &CallsSettings) -> Result<Self, String> {
         let token = settings.token.as_ref().map(|token| format!("Bearer {token}").parse());
-        let token = token.transpose().map_err(|_| "the token holds what no header can".to_owned())?;
+        let token = token
+            .transpose()
+            .map_err(|_| "the token has characters that a header cannot contain".to_owned())?;
         let uri = format!("http://{}{METHOD}", settings.address).parse();
         let uri = uri.map_err(|error| format!("{:?} is not an address: {error}", settings.address))?;
-        let mut lines = Vec::with_capacity(settings.connections);
+        let mut connections = Vec::with_capacity(settings.connections);
         for _ in 0..settings.connections {
-            lines.push(Mutex::new(Opened { count: 1, sender: Some(connection(settings).await?) }));
+            connections
+                .push(Mutex::new(OpenConnection { count: 1, sender: Some(connection(settings).await?) }));
         }
-        Ok(Self { lines: lines.into(), settings: Arc::new(settings.clone()), uri, token })
+        Ok(Self { connections: connections.into(), settings: Arc::new(settings.clone()), uri, token })
     }
 
-    /// Send a message by the connection whose turn it is.
+    /// Sends a message over the connection with index `turn` modulo their number.
     pub async fn call(
         &self,
         turn: usize,
@@ -131,8 +134,8 @@ impl Calls {
         deadline: Option<Duration>,
         answer_wait_max: Duration,
     ) -> Answered {
-        let line = &self.lines[turn % self.lines.len()];
-        match timeout(deadline.unwrap_or(answer_wait_max), self.ask(line, message, deadline)).await {
+        let connection = &self.connections[turn % self.connections.len()];
+        match timeout(deadline.unwrap_or(answer_wait_max), self.ask(connection, message, deadline)).await {
             Ok(Ok(answer)) => Answered::With(answer),
             Ok(Err(status)) if status.code() == Code::Cancelled && status.message() == LATE => {
                 Answered::Refused(Code::DeadlineExceeded, LATE.to_owned())
@@ -143,12 +146,17 @@ impl Calls {
         }
     }
 
-    async fn ask(&self, line: &Line, message: Message, deadline: Option<Duration>) -> Result<Bytes, Status> {
-        let (count, sender) = self.sender(line, 0).await?;
+    async fn ask(
+        &self,
+        connection: &Connection,
+        message: Message,
+        deadline: Option<Duration>,
+    ) -> Result<Bytes, Status> {
+        let (count, sender) = self.sender(connection, 0).await?;
         let mut sender = match sender.ready().await {
             Ok(sender) => sender,
-            // It was lost before anything was sent by it, so another does as well.
-            Err(_) => self.sender(line, count).await?.1.ready().await.map_err(|error| lost(&error))?,
+            // It was lost before anything was sent, so another one can be used.
+            Err(_) => self.sender(connection, count).await?.1.ready().await.map_err(|error| lost(&error))?,
         };
         let (answer, mut body) =
             sender.send_request(self.head(deadline), false).map_err(|error| lost(&error))?;
@@ -160,21 +168,21 @@ impl Calls {
         read(&head.headers, body, self.settings.answer_bytes_max).await
     }
 
-    /// The connection, and its number; another one where that of `gone` is the last.
-    async fn sender(&self, line: &Line, gone: u64) -> Result<(u64, SendRequest<Bytes>), Status> {
-        let mut open = line.lock().await;
-        if open.count == gone {
-            open.sender = None;
+    /// Returns the connection and its number; opens a new one if the current number is `gone`.
+    async fn sender(&self, slot: &Connection, gone: u64) -> Result<(u64, SendRequest<Bytes>), Status> {
+        let mut current = slot.lock().await;
+        if current.count == gone {
+            current.sender = None;
         }
-        let sender = match &open.sender {
+        let sender = match &current.sender {
             Some(sender) => sender.clone(),
             None => {
                 let sender = connection(&self.settings).await.map_err(Status::unavailable)?;
-                open.count += 1;
-                open.sender.insert(sender).clone()
+                current.count += 1;
+                current.sender.insert(sender).clone()
             }
         };
-        Ok((open.count, sender))
+        Ok((current.count, sender))
     }
 
     fn head(&self, deadline: Option<Duration>) -> Request<()> {
@@ -189,17 +197,17 @@ impl Calls {
             headers.insert(AUTHORIZATION, token.clone());
         }
         if let Some(deadline) = deadline {
-            // Eight digits at most, as gRPC has it.
+            // gRPC allows at most eight digits.
             let ms = deadline.as_millis().min(99_999_999);
-            let said = HeaderValue::from_str(&format!("{ms}m"));
-            headers.insert("grpc-timeout", said.unwrap_or_else(|_| unreachable!("digits are a header")));
+            let value = HeaderValue::from_str(&format!("{ms}m"));
+            headers.insert("grpc-timeout", value.unwrap_or_else(|_| unreachable!("digits are a header")));
         }
         request
     }
 }
 
 async fn connection(settings: &CallsSettings) -> Result<SendRequest<Bytes>, String> {
-    let made = timeout(settings.connect_wait_max, async {
+    let opening = timeout(settings.connect_wait_max, async {
         let socket = TcpStream::connect(&settings.address).await.map_err(|error| error.to_string())?;
         socket.set_nodelay(true).map_err(|error| error.to_string())?;
         let mut builder = Builder::new();
@@ -207,23 +215,23 @@ async fn connection(settings: &CallsSettings) -> Result<SendRequest<Bytes>, Stri
         builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         builder.handshake(socket).await.map_err(|error| error.to_string())
     });
-    let (sender, driven) = made.await.map_err(|_| "no connection within the bound".to_owned())??;
-    // How it ends is told to every call that is on it.
-    tokio::spawn(async move { drop(driven.await) });
+    let (sender, driver) = opening.await.map_err(|_| "no connection within the bound".to_owned())??;
+    // Every call on the connection learns of its end.
+    tokio::spawn(async move { drop(driver.await) });
     Ok(sender)
 }
 
-/// The message and the status of an answer.
+/// Returns an answer's message, or its status as an error.
 async fn read(head: &HeaderMap, mut body: RecvStream, bytes_max: usize) -> Result<Bytes, Status> {
-    let mut whole = Bytes::new();
+    let mut bytes = Bytes::new();
     while let Some(data) = body.data().await {
         let data = data.map_err(|error| lost(&error))?;
-        // Refused only when the connection is gone, which the next read says.
+        // Fails only if the connection is gone, which the next read reports.
         let _ = body.flow_control().release_capacity(data.len());
-        if whole.len() + data.len() > bytes_max {
+        if bytes.len() + data.len() > bytes_max {
             return Err(Status::out_of_range(format!("an answer has more than {bytes_max} bytes")));
         }
-        whole = if whole.is_empty() { data } else { [whole, data].concat().into() };
+        bytes = if bytes.is_empty() { data } else { [bytes, data].concat().into() };
     }
     let trailers = body.trailers().await.map_err(|error| lost(&error))?;
     let status =
@@ -232,9 +240,9 @@ async fn read(head: &HeaderMap, mut body: RecvStream, bytes_max: usize) -> Resul
     if status.code() != Code::Ok {
         return Err(status);
     }
-    match whole.get(..PREFIX_BYTES) {
-        Some([0, length @ ..]) if length == ((whole.len() - PREFIX_BYTES) as u32).to_be_bytes() => {
-            Ok(whole.slice(PREFIX_BYTES..))
+    match bytes.get(..PREFIX_BYTES) {
+        Some([0, length @ ..]) if length == ((bytes.len() - PREFIX_BYTES) as u32).to_be_bytes() => {
+            Ok(bytes.slice(PREFIX_BYTES..))
         }
         _ => Err(Status::internal("the answer is not one message, uncompressed")),
     }

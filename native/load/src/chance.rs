@@ -1,4 +1,4 @@
-//! Chance from a seed: SplitMix64, whose numbers are the same on every machine.
+//! Seeded random numbers: SplitMix64, which gives the same numbers on every machine.
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -7,14 +7,14 @@ const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 pub struct Chance(u64);
 
 impl Chance {
-    /// The sequence of a seed; `stream` parts sequences that are drawn beside each other.
+    /// Creates a sequence; `stream` separates sequences with the same seed.
     pub fn new(seed: u64, stream: u64) -> Self {
-        let mut one = Self(seed);
-        let mixed = one.next() ^ stream.wrapping_mul(STEP);
+        let mut generator = Self(seed);
+        let mixed = generator.next() ^ stream.wrapping_mul(STEP);
         Self(mixed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
         let mut bits = self.0;
@@ -23,12 +23,12 @@ impl Chance {
         bits ^ (bits >> 31)
     }
 
-    /// A number of (0, 1].
+    /// Returns a number in (0, 1].
     pub fn share(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// A number below `count`.
+    /// Returns a number below `count`.
     pub fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.next()) * count as u128) >> 64) as usize
     }

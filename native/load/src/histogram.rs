@@ -1,14 +1,15 @@
-//! A histogram of times, in fixed memory: buckets that grow with what they count, so that none is off by more than 1 %.
+//! A histogram of durations in fixed memory: bucket widths grow with the value, so that the error stays below
+//! 1 %.
 
-/// Values below it have buckets of their own.
+/// Smaller values have buckets of their own.
 const EXACT: u64 = 128;
-/// Buckets of each doubling above.
+/// The number of buckets per doubling above.
 const HALF: usize = 64;
-/// The longest time that is told apart, in nanoseconds: 73 minutes.
+/// The largest distinguished value, in nanoseconds: 73 minutes.
 const LONGEST: u64 = (1 << 42) - 1;
 const BUCKETS: usize = EXACT as usize + 35 * HALF;
 
-/// How often which time was seen, in nanoseconds.
+/// Counts of durations in nanoseconds.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     counts: Box<[u32]>,
@@ -31,7 +32,7 @@ fn bucket(value: u64) -> usize {
     EXACT as usize + (shift as usize - 1) * HALF + (value >> shift) as usize - HALF
 }
 
-/// The middle of a bucket.
+/// Returns the middle of a bucket.
 fn middle(bucket: usize) -> u64 {
     if bucket < EXACT as usize {
         return bucket as u64;
@@ -42,7 +43,7 @@ fn middle(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// One time more; longer ones than 73 minutes count as that.
+    /// Counts a duration; longer ones than 73 minutes count as that.
     pub fn add(&mut self, value_ns: u64) {
         let value = value_ns.min(LONGEST);
         let count = &mut self.counts[bucket(value)];
@@ -52,25 +53,25 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// How many there are.
+    /// Returns the number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The longest, exactly.
+    /// Returns the exact maximum.
     #[must_use]
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// Their mean, exactly; none where there are none.
+    /// Returns the exact mean; `None` without durations.
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum as f64 / self.count as f64)
     }
 
-    /// The shortest time that this share of all is not longer than; none where there are none.
+    /// Returns the quantile; `None` without durations.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<u64> {
         if self.count == 0 {
@@ -78,15 +79,14 @@ impl Histogram {
         }
         let rank = ((share * self.count as f64).ceil() as u64).clamp(1, self.count);
         let mut passed = 0;
-        let found = self.counts.iter().position(|&count| {
+        let bucket = self.counts.iter().position(|&count| {
             passed += u64::from(count);
             passed >= rank
         });
-        // The last one is known, and so is every one of the bucket it is in that is told as longer.
-        Some(found.map_or(
-            self.max,
-            |bucket| if rank == self.count { self.max } else { middle(bucket).min(self.max) },
-        ))
+        // The maximum is exact, and bounds the values of its bucket.
+        Some(bucket.map_or(self.max, |bucket| {
+            if rank == self.count { self.max } else { middle(bucket).min(self.max) }
+        }))
     }
 }
 
@@ -98,14 +98,14 @@ mod tests {
 
     #[test]
     fn buckets_follow_each_other_without_a_gap() {
-        let mut before = 0;
+        let mut previous = 0;
         for value in (0..100_000).chain((0..42).map(|bit| 1 << bit)).chain([LONGEST]) {
-            let found = bucket(value);
-            if value == before + 1 {
-                assert!(found - bucket(before) <= 1);
+            let value_bucket = bucket(value);
+            if value == previous + 1 {
+                assert!(value_bucket - bucket(previous) <= 1);
             }
-            assert!(middle(found).abs_diff(value) * 100 <= value, "{value}");
-            before = value;
+            assert!(middle(value_bucket).abs_diff(value) * 100 <= value, "{value}");
+            previous = value;
         }
         assert_eq!(bucket(LONGEST), BUCKETS - 1);
     }
@@ -119,7 +119,7 @@ mod tests {
     proptest! {
         #[test]
         fn quantiles_are_those_of_the_sorted_values_but_for_a_hundredth(
-            // Of every magnitude alike.
+            // All magnitudes are equally likely.
             values in prop::collection::vec((0u32..41, any::<u64>()).prop_map(|(bits, value)| value & ((1 << bits) - 1)), 1..300),
             share in 0.0..=1.0f64,
         ) {
@@ -129,8 +129,8 @@ mod tests {
             sorted.sort_unstable();
             for share in [share, 0.5, 0.9, 0.99, 0.999, 1.0] {
                 let rank = ((share * sorted.len() as f64).ceil() as usize).clamp(1, sorted.len());
-                let (exact, found) = (sorted[rank - 1], histogram.quantile(share).unwrap());
-                prop_assert!(found.abs_diff(exact) * 100 <= exact, "{found} for {exact}");
+                let (exact, estimate) = (sorted[rank - 1], histogram.quantile(share).unwrap());
+                prop_assert!(estimate.abs_diff(exact) * 100 <= exact, "{estimate} for {exact}");
             }
             prop_assert_eq!(histogram.quantile(1.0), sorted.last().copied());
             prop_assert_eq!(histogram.max(), *sorted.last().unwrap());

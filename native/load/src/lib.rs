@@ -1,4 +1,4 @@
-//! Load: requests put on a node at times that do not depend on its answers, and what came of them. It knows no model.
+//! Load: sends requests at times that do not depend on the answers, and counts the results. Knows no model.
 
 mod arrivals;
 mod calls;

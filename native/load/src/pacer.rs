@@ -1,6 +1,7 @@
-//! A pacer: waits until a request is due, in the runtime that sends it. It knows no schedule.
+//! A pacer: waits until a request is due, in the runtime that sends it. Knows no schedule.
 //!
-//! The runtime's own timers are good to a millisecond, and a thread that sleeps has to wake another one for each request.
+//! The runtime's own timers are only accurate to a millisecond, and a sleeping thread would have to wake
+//! another one for each request.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,47 +13,49 @@ use rustix::time::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// How far apart it wakes up at least: to wake up costs nearly what a request costs, so what is due meanwhile goes together.
+/// The minimum interval between wake-ups: waking up costs about as much as a request, so requests due
+/// meanwhile are sent together.
 const APART: Duration = Duration::from_micros(250);
 
-/// A timer of the kernel.
+/// A kernel timer.
 #[derive(Debug)]
 pub struct Pacer {
     timer: AsyncFd<OwnedFd>,
-    woke: Instant,
+    woke_at: Instant,
 }
 
 impl Pacer {
-    /// A timer; in a runtime.
+    /// Creates a timer; call it within a runtime.
     ///
     /// # Errors
-    /// The system gives no more files.
+    /// If the system is out of file descriptors.
     pub fn new() -> io::Result<Self> {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        // SAFETY: the descriptor is this timer's alone and open until the runtime has let go of it.
+        // SAFETY: the descriptor belongs to this timer alone, and is open until the runtime has
+        // released it.
         let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE)? };
-        Ok(Self { timer, woke: Instant::now() })
+        Ok(Self { timer, woke_at: Instant::now() })
     }
 
-    /// Wait so long, or a little longer after one has just waited.
+    /// Waits for `left`; longer, if it has just woken up before.
     ///
     /// # Errors
-    /// The timer cannot be set or read, which only a system that lacks memory does.
+    /// If the timer cannot be set or read, which only happens without memory.
     pub async fn wait(&mut self, left: Duration) -> io::Result<()> {
-        let left = left.max(APART.saturating_sub(self.woke.elapsed())).max(Duration::from_nanos(1));
-        let once = Itimerspec {
+        let left = left.max(APART.saturating_sub(self.woke_at.elapsed())).max(Duration::from_nanos(1));
+        let timer_spec = Itimerspec {
             it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
             it_value: Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() },
         };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer_spec)?;
         let mut times = [0; 8];
         loop {
             let mut ready = self.timer.readable().await?;
             let read = ready.try_io(|timer| rustix::io::read(timer, &mut times).map_err(io::Error::from));
-            // Without a result it had not passed yet.
+            // Without a result the time has not passed yet.
             if let Ok(read) = read {
-                self.woke = Instant::now();
+                self.woke_at = Instant::now();
                 return read.map(drop);
             }
         }

@@ -1,48 +1,48 @@
-//! A plan: how long requests are sent, when, and within what an answer counts.
+//! A plan: how long and when requests are sent, and when an answer counts.
 
 use std::time::Duration;
 
 use super::arrivals::Arrivals;
 
-/// The longest run, in seconds; figures are kept of each.
+/// The maximum duration of a run in seconds; each second has counters of its own.
 pub const SECONDS_MAX: u32 = 3600;
 
-/// What a run is to do.
+/// The plan of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Plan {
-    /// When a request is sent.
+    /// When requests are sent.
     pub pace: Pace,
-    /// How long requests are sent that count, in seconds.
+    /// The duration of the measured part, in seconds.
     pub seconds: u32,
-    /// How long requests are sent before, which do not count.
+    /// The duration of the unmeasured warm-up before it.
     pub warmup: Duration,
-    /// Within how long an answer is of use; the node is told of it. Without one every answer is of use.
+    /// The deadline per request, sent to the node; without one, every answer counts.
     pub deadline: Option<Duration>,
-    /// How long an answer is waited for where there is no deadline.
+    /// How long to wait for an answer without a deadline.
     pub answer_wait_max: Duration,
-    /// How many requests may be without an answer; one that is due beyond that fails.
+    /// The maximum number of open requests; a request due beyond it fails.
     pub outstanding_max: usize,
 }
 
-/// When a request is sent.
+/// When requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
-    /// When it is due, whatever was answered.
+    /// On a schedule, independent of answers.
     Open(Arrivals),
-    /// When the same caller's request before it was answered.
+    /// When the caller's previous request was answered.
     Closed {
-        /// How many callers there are.
+        /// The number of callers.
         callers: usize,
-        /// What picks their messages.
+        /// The seed for picking messages.
         seed: u64,
     },
 }
 
 impl Plan {
-    /// What is wrong with it.
+    /// Checks the plan.
     ///
     /// # Errors
-    /// The text names what cannot be, with its value.
+    /// A text that names the invalid value.
     pub fn check(&self) -> Result<(), String> {
         match self.pace {
             Pace::Open(arrivals) => arrivals.check()?,
@@ -56,7 +56,7 @@ impl Plan {
             return Err("outstanding_max is 0, expected at least 1".into());
         }
         if self.deadline.unwrap_or(self.answer_wait_max).is_zero() {
-            return Err("an answer is waited for 0 ms, expected at least 1".into());
+            return Err("the wait for an answer is 0 ms, expected at least 1".into());
         }
         Ok(())
     }

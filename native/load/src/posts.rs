@@ -1,7 +1,7 @@
-//! Posts: HTTP/1.1 over connections that are kept, bodies that were encoded before. It knows no schedule.
+//! Posts: HTTP/1.1 requests over kept connections, with bodies that are already encoded. Knows no schedule.
 //!
-//! A connection carries one request at a time, so there are as many as requests under way, up to a bound; a request that
-//! finds none free waits, which its latency says.
+//! A connection carries one request at a time, so there are as many as open requests, up to a bound; a
+//! request that finds none free waits, and its latency includes the wait.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,19 +21,19 @@ use super::calls::{Answered, CallsSettings, Message};
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 64;
 const READ_BYTES: usize = 16 << 10;
-/// How much of what a node says with a refusal is told.
-const SAID_BYTES_MAX: usize = 300;
+/// The maximum length of a refusal's quoted text.
+const QUOTED_BYTES_MAX: usize = 300;
 
-/// Connections to a node; one that is lost is made again by the next call.
+/// Connections to a node; a lost one is replaced by the next call.
 #[derive(Clone)]
 pub struct Posts(Arc<PostPool>);
 
 struct PostPool {
     settings: CallsSettings,
-    /// The request up to the length of its body.
+    /// The request head up to the length of the body.
     head: String,
     free: Mutex<Vec<Line>>,
-    places: Semaphore,
+    slots: Semaphore,
 }
 
 impl fmt::Debug for Posts {
@@ -44,17 +44,17 @@ impl fmt::Debug for Posts {
 }
 
 impl Posts {
-    /// Connections to a node, of which the first is made.
+    /// Opens the first connection to a node.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why it failed.
     pub async fn connect(settings: &CallsSettings, path: &str) -> Result<Self, String> {
         let path: PathAndQuery = path.parse().map_err(|error| format!("{path:?} is not a path: {error}"))?;
         let mut head = format!("POST {path} HTTP/1.1\r\nhost: {}\r\n", settings.address);
         if let Some(token) = &settings.token {
             let token = HeaderValue::from_str(token).ok();
             let token = token.as_ref().and_then(|token| token.to_str().ok());
-            let token = token.ok_or("the token holds what no header can")?;
+            let token = token.ok_or("the token has characters that a header cannot contain")?;
             head += &format!("authorization: Bearer {token}\r\n");
         }
         let first = connection(settings).await?;
@@ -62,19 +62,20 @@ impl Posts {
             settings: settings.clone(),
             head,
             free: Mutex::new(vec![first]),
-            places: Semaphore::new(settings.connections),
+            slots: Semaphore::new(settings.connections),
         })))
     }
 
-    /// A message of a body.
+    /// Encodes a request with a body.
     #[must_use]
     pub fn message(&self, body: &[u8]) -> Message {
         let kind = if body.first() == Some(&b'{') { "application/json" } else { "application/octet-stream" };
         let head = format!("{}content-type: {kind}\r\ncontent-length: {}\r\n\r\n", self.0.head, body.len());
-        Message::whole([head.as_bytes(), body].concat().into())
+        Message::unframed([head.as_bytes(), body].concat().into())
     }
 
-    /// Send a message by a connection that is free. HTTP has no header for a deadline, so the node is not told of it.
+    /// Sends a message over a free connection. HTTP has no header for a deadline, so the node does not see
+    /// it.
     pub async fn call(
         &self,
         message: Message,
@@ -84,10 +85,10 @@ impl Posts {
         match timeout(deadline.unwrap_or(answer_wait_max), self.0.ask(message)).await {
             Ok(Ok((200, body))) => Answered::With(body),
             Ok(Ok((status, body))) => {
-                let said = String::from_utf8_lossy(&body[..body.len().min(SAID_BYTES_MAX)]).into_owned();
-                Answered::Refused(code_of(status), format!("HTTP status {status}: {said}"))
+                let text = String::from_utf8_lossy(&body[..body.len().min(QUOTED_BYTES_MAX)]).into_owned();
+                Answered::Refused(code_of(status), format!("HTTP status {status}: {text}"))
             }
-            Ok(Err(said)) => Answered::Refused(Code::Unavailable, said),
+            Ok(Err(text)) => Answered::Refused(Code::Unavailable, text),
             Err(_) if deadline.is_some() => {
                 Answered::Refused(Code::DeadlineExceeded, "no answer within the deadline".to_owned())
             }
@@ -96,7 +97,7 @@ impl Posts {
     }
 }
 
-/// The code of gRPC that says what a status of HTTP says.
+/// Returns the gRPC code that corresponds to an HTTP status.
 fn code_of(status: u16) -> Code {
     match status {
         400 | 413 | 422 => Code::InvalidArgument,
@@ -114,26 +115,26 @@ fn code_of(status: u16) -> Code {
 }
 
 impl PostPool {
-    /// The status and the body of an answer. A call that is given up drops its connection, and what comes by it.
+    /// Returns the status and body of an answer. A cancelled call drops its connection with everything on it.
     async fn ask(&self, message: Message) -> Result<(u16, Bytes), String> {
-        let _place = self.places.acquire().await.map_err(|error| error.to_string())?;
+        let _slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
         let bytes = message.bytes();
-        let kept = self.free().pop();
-        if let Some(mut kept) = kept {
-            match kept.exchange(&bytes, self.settings.answer_bytes_max).await {
-                // The node had closed it while nothing was under way.
-                Err(_) if kept.is_silent => {}
-                answered => return self.keep(kept, answered),
+        let free_connection = self.free().pop();
+        if let Some(mut connection) = free_connection {
+            match connection.exchange(&bytes, self.settings.answer_bytes_max).await {
+                // The node closed it while it was idle.
+                Err(_) if connection.is_silent => {}
+                answered => return self.keep(connection, answered),
             }
         }
-        let mut line = connection(&self.settings).await?;
-        let answered = line.exchange(&bytes, self.settings.answer_bytes_max).await;
-        self.keep(line, answered)
+        let mut new_connection = connection(&self.settings).await?;
+        let answered = new_connection.exchange(&bytes, self.settings.answer_bytes_max).await;
+        self.keep(new_connection, answered)
     }
 
-    fn keep(&self, line: Line, answered: Result<(u16, Bytes), String>) -> Result<(u16, Bytes), String> {
-        if answered.is_ok() && line.is_kept {
-            self.free().push(line);
+    fn keep(&self, connection: Line, answered: Result<(u16, Bytes), String>) -> Result<(u16, Bytes), String> {
+        if answered.is_ok() && connection.is_kept {
+            self.free().push(connection);
         }
         answered
     }
@@ -151,18 +152,18 @@ async fn connection(settings: &CallsSettings) -> Result<Line, String> {
     Ok(Line { socket, read: BytesMut::with_capacity(READ_BYTES), is_silent: true, is_kept: true })
 }
 
-/// One connection.
+/// A connection.
 struct Line {
     socket: TcpStream,
-    /// What was read and not looked at.
+    /// Bytes that were read but not parsed.
     read: BytesMut,
-    /// Whether nothing came since the last request was sent.
+    /// Whether nothing was received since the last request.
     is_silent: bool,
-    /// Whether another request may be sent by it.
+    /// Whether another request may be sent on it.
     is_kept: bool,
 }
 
-/// What an answer's head says.
+/// The head of an answer.
 struct PostHead {
     status: u16,
     bytes: usize,
@@ -170,7 +171,7 @@ struct PostHead {
     is_kept: bool,
 }
 
-/// How long a body is.
+/// The length of a body.
 enum Length {
     Known(usize),
     Chunked,
@@ -183,11 +184,11 @@ impl Line {
         self.socket.write_all(request).await.map_err(|error| error.to_string())?;
         let head = loop {
             match head_of(&self.read)? {
-                // What is said before the answer itself.
+                // An informational response before the final one.
                 Some(head) if head.status < 200 => self.read.advance(head.bytes),
                 Some(head) => break head,
                 None if self.read.len() > HEAD_BYTES_MAX => {
-                    return Err("the answer's head does not end".into());
+                    return Err("the answer's head is too long".into());
                 }
                 None if self.more().await? => {}
                 None => return Err("the connection was closed before an answer".into()),
@@ -204,7 +205,7 @@ impl Line {
         Ok((head.status, body))
     }
 
-    /// Whether more came; else it has ended.
+    /// Reads more bytes; returns false at the end.
     async fn more(&mut self) -> Result<bool, String> {
         self.read.reserve(READ_BYTES);
         let count = self.socket.read_buf(&mut self.read).await.map_err(|error| error.to_string())?;
@@ -227,7 +228,7 @@ impl Line {
             let size = httparse::parse_chunk_size(&self.read).map_err(|_| "a chunk without a length")?;
             let httparse::Status::Complete((begin, length)) = size else {
                 if self.read.len() > HEAD_BYTES_MAX || !self.more().await? {
-                    return Err("a chunk's length does not end".into());
+                    return Err("a chunk's length is incomplete".into());
                 }
                 continue;
             };
@@ -241,18 +242,18 @@ impl Line {
             }
             body.extend_from_slice(&self.known(length).await?);
             if self.known(2).await? != "\r\n" {
-                return Err("a chunk is longer than it says".into());
+                return Err("a chunk is longer than its stated length".into());
             }
         }
     }
 
-    /// What follows the last chunk: lines, of which the last is empty.
+    /// Skips the lines after the last chunk, up to an empty one.
     async fn trailers(&mut self) -> Result<(), String> {
         let mut bytes = 0;
         loop {
-            let Some(end) = self.read.windows(2).position(|two| two == b"\r\n") else {
+            let Some(end) = self.read.windows(2).position(|pair| pair == b"\r\n") else {
                 if bytes + self.read.len() > HEAD_BYTES_MAX || !self.more().await? {
-                    return Err("the answer's end does not end".into());
+                    return Err("the answer's trailers are incomplete".into());
                 }
                 continue;
             };
@@ -278,26 +279,26 @@ fn too_long(bytes_max: usize) -> String {
     format!("an answer has more than {bytes_max} bytes")
 }
 
-/// The head of an answer; none while it has not come whole.
+/// Parses the head of an answer; `None` while it is incomplete.
 fn head_of(read: &[u8]) -> Result<Option<PostHead>, String> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
-    let parsed = response.parse(read).map_err(|error| format!("no HTTP: {error}"))?;
+    let parsed = response.parse(read).map_err(|error| format!("invalid HTTP response: {error}"))?;
     let httparse::Status::Complete(bytes) = parsed else { return Ok(None) };
     let status = response.code.unwrap_or_default();
     let (mut length, mut is_chunked, mut is_kept) = (None, false, response.version == Some(1));
     for header in response.headers.iter() {
-        let said = std::str::from_utf8(header.value).unwrap_or_default().trim();
+        let value = std::str::from_utf8(header.value).unwrap_or_default().trim();
         if header.name.eq_ignore_ascii_case("content-length") {
-            let bytes: usize = said.parse().map_err(|_| format!("a content-length of {said:?}"))?;
+            let bytes: usize = value.parse().map_err(|_| format!("invalid content-length {value:?}"))?;
             length = Some(bytes);
         } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
-            is_chunked = said.eq_ignore_ascii_case("chunked");
+            is_chunked = value.eq_ignore_ascii_case("chunked");
         } else if header.name.eq_ignore_ascii_case("connection") {
             is_kept = if is_kept {
-                !said.eq_ignore_ascii_case("close")
+                !value.eq_ignore_ascii_case("close")
             } else {
-                said.eq_ignore_ascii_case("keep-alive")
+                value.eq_ignore_ascii_case("keep-alive")
             };
         }
     }

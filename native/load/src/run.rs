@@ -1,4 +1,4 @@
-//! A run: a plan carried out, all of it in the runtime that sends: what is due is sent by the thread that found it due.
+//! A run: executes a plan in the runtime that sends: the thread that finds a request due also sends it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,44 +17,44 @@ use super::plan::{Pace, Plan};
 use super::tally::{Tally, Times};
 use super::way::Way;
 
-/// How soon a run hears that it is to stop.
+/// The interval at which a run checks for a stop.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a caller that was refused waits before it asks again: a node that is away is not stormed.
+/// How long a refused caller waits before its next request, so that it does not flood an unavailable node.
 const REFUSED_WAIT: Duration = Duration::from_millis(1);
 
-/// Why there is no run.
+/// Why a run cannot start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoadError {
-    /// What is asked for cannot be.
+    /// The plan is invalid.
     Plan(String),
     /// The node cannot be reached.
     Unreachable(String),
-    /// The machine refuses threads or sockets.
+    /// The machine lacks threads or sockets.
     Machine(String),
 }
 
 impl fmt::Display for LoadError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Plan(said) | Self::Unreachable(said) | Self::Machine(said) => formatter.write_str(said),
+            Self::Plan(text) | Self::Unreachable(text) | Self::Machine(text) => formatter.write_str(text),
         }
     }
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Requests that were due and count.
+    /// Measured requests that were due.
     pub due: u64,
-    /// Of these, how many were answered.
+    /// Answered ones among them.
     pub ok: u64,
-    /// And how many failed.
+    /// Failed ones among them.
     pub failed: u64,
-    /// How many are under way now.
+    /// Requests open now.
     pub outstanding: usize,
 }
 
-/// A plan that is being carried out, or was.
+/// A running or finished plan.
 #[derive(Debug)]
 pub struct Run {
     shared: Arc<Shared>,
@@ -65,22 +65,22 @@ struct Shared {
     plan: Plan,
     way: Way,
     messages: Arc<[Message]>,
-    begun: Instant,
+    started_at: Instant,
     tally: Mutex<Tally>,
     outstanding: AtomicUsize,
-    /// None is outstanding any more.
-    answered: Notify,
+    /// Notified when no request is open any more.
+    all_answered: Notify,
     is_stopped: AtomicBool,
-    /// How long requests that count were sent, once the run has ended.
+    /// How long measured requests were sent; set at the end of the run.
     ended: Mutex<Option<Duration>>,
-    told: Condvar,
+    ended_changed: Condvar,
 }
 
 impl Run {
-    /// Begin; `runtime` carries it out, so it must have a thread of its own.
+    /// Starts a run on `runtime`, which must have a thread of its own.
     ///
     /// # Errors
-    /// The plan cannot be, there are no messages, or there is no timer.
+    /// If the plan is invalid, if there are no messages, or if no timer can be created.
     pub fn start(
         plan: Plan,
         way: impl Into<Way>,
@@ -96,36 +96,36 @@ impl Run {
             plan,
             way: way.into(),
             messages,
-            begun: Instant::now(),
+            started_at: Instant::now(),
             tally: Mutex::new(Tally::new(nanoseconds(plan.warmup), plan.seconds, deadline_ns)),
             outstanding: AtomicUsize::new(0),
-            answered: Notify::new(),
+            all_answered: Notify::new(),
             is_stopped: AtomicBool::new(false),
             ended: Mutex::new(None),
-            told: Condvar::new(),
+            ended_changed: Condvar::new(),
         });
         let pacer = {
             let _entered = runtime.enter();
-            Pacer::new().map_err(|error| LoadError::Machine(format!("no timer: {error}")))?
+            Pacer::new().map_err(|error| LoadError::Machine(format!("cannot create a timer: {error}")))?
         };
         runtime.spawn(Arc::clone(&shared).carry_out(pacer));
         Ok(Self { shared })
     }
 
-    /// Whether it has ended, within that time.
+    /// Waits for the end of the run; returns whether it has ended.
     #[must_use]
-    pub fn wait(&self, at_most: Duration) -> bool {
+    pub fn wait(&self, wait_max: Duration) -> bool {
         let ended = lock(&self.shared.ended);
-        let waited = self.shared.told.wait_timeout_while(ended, at_most, |ended| ended.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
+        let result = self.shared.ended_changed.wait_timeout_while(ended, wait_max, |ended| ended.is_none());
+        result.unwrap_or_else(PoisonError::into_inner).0.is_some()
     }
 
-    /// End it: no more is sent, and what is without an answer counts as that.
+    /// Stops the run: nothing more is sent, and open requests count as unanswered.
     pub fn stop(&self) {
         self.shared.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// How far it is.
+    /// Returns the progress.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let tally = lock(&self.shared.tally);
@@ -133,12 +133,12 @@ impl Run {
         Progress { due: tally.due, ok: tally.ok(), failed: tally.failed(), outstanding }
     }
 
-    /// For how many seconds requests that count were sent, and what came of them; none while it goes on.
+    /// Returns the duration of the measured part in seconds and its tally; `None` while the run goes on.
     #[must_use]
     pub fn outcome(&self) -> Option<(f64, Tally)> {
         let ended = (*lock(&self.shared.ended))?;
         let mut tally = lock(&self.shared.tally).clone();
-        tally.unanswered += tally.due - tally.ok() - tally.failed(); // those under way when it was stopped
+        tally.unanswered += tally.due - tally.ok() - tally.failed(); // requests open at the stop
         Some((ended.as_secs_f64(), tally))
     }
 }
@@ -149,7 +149,7 @@ impl Drop for Run {
     }
 }
 
-/// A tally stays what it is when someone who changed it panicked.
+/// A tally stays valid if a thread panicked while changing it.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -160,7 +160,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 impl Shared {
     fn now_ns(&self) -> u64 {
-        nanoseconds(self.begun.elapsed())
+        nanoseconds(self.started_at.elapsed())
     }
 
     fn end_ns(&self) -> u64 {
@@ -171,7 +171,7 @@ impl Shared {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
-    /// All of it, from the first request to the last answer.
+    /// Runs the plan from the first request to the last answer.
     async fn carry_out(self: Arc<Self>, pacer: Pacer) {
         match self.plan.pace {
             Pace::Open(arrivals) => self.send_when_due(arrivals, pacer).await,
@@ -183,23 +183,23 @@ impl Shared {
             }
         }
         let sent_ns = self.now_ns().min(self.end_ns());
-        // Every call ends by itself: none waits without a bound.
+        // Every call ends by itself: all waits are bounded.
         while self.outstanding.load(Ordering::Acquire) > 0 && !self.is_stopped() {
-            let _ = timeout(LOOK, self.answered.notified()).await;
+            let _ = timeout(LOOK, self.all_answered.notified()).await;
         }
         let sent_ns = match self.plan.pace {
             Pace::Open(_) => sent_ns,
             Pace::Closed { .. } => self.now_ns().min(self.end_ns()),
         };
-        let counted = Duration::from_nanos(sent_ns).saturating_sub(self.plan.warmup);
-        *lock(&self.ended) = Some(counted);
-        self.told.notify_all();
+        let measured = Duration::from_nanos(sent_ns).saturating_sub(self.plan.warmup);
+        *lock(&self.ended) = Some(measured);
+        self.ended_changed.notify_all();
     }
 
     async fn send_when_due(self: &Arc<Self>, arrivals: Arrivals, mut pacer: Pacer) {
         let end_ns = self.end_ns();
         let schedule = Schedule::new(arrivals, self.messages.len());
-        for (turn, arrival) in schedule.take_while(|one| one.at_ns < end_ns).enumerate() {
+        for (turn, arrival) in schedule.take_while(|arrival| arrival.at_ns < end_ns).enumerate() {
             if !self.wait_until(arrival.at_ns, &mut pacer).await {
                 return;
             }
@@ -218,35 +218,35 @@ impl Shared {
         self.wait_until(end_ns, &mut pacer).await;
     }
 
-    /// Whether that time came before the run was stopped.
+    /// Waits until a time; returns false if the run was stopped before.
     async fn wait_until(&self, at_ns: u64, pacer: &mut Pacer) -> bool {
         loop {
             if self.is_stopped() {
                 return false;
             }
-            match Duration::from_nanos(at_ns).checked_sub(self.begun.elapsed()) {
+            match Duration::from_nanos(at_ns).checked_sub(self.started_at.elapsed()) {
                 None | Some(Duration::ZERO) => return true,
-                Some(left) => {
-                    if pacer.wait(left.min(LOOK)).await.is_err() {
-                        // Good to a millisecond; the lag tells.
-                        tokio::time::sleep(left.min(LOOK)).await;
+                Some(remaining) => {
+                    if pacer.wait(remaining.min(LOOK)).await.is_err() {
+                        // Accurate to a millisecond; the lag shows it.
+                        tokio::time::sleep(remaining.min(LOOK)).await;
                     }
                 }
             }
         }
     }
 
-    /// One request and what comes of it; whether it was answered.
+    /// Sends a request and counts its outcome; returns whether it was answered.
     async fn ask(&self, turn: usize, due: u64, message: Message) -> bool {
         let sent = self.now_ns();
-        let answered = self.way.call(turn, message, self.plan.deadline, self.plan.answer_wait_max).await;
-        let is_answered = matches!(answered, Answered::With(_));
+        let outcome = self.way.call(turn, message, self.plan.deadline, self.plan.answer_wait_max).await;
+        let is_answered = matches!(outcome, Answered::With(_));
         let times = Times { due, sent, done: self.now_ns() };
-        lock(&self.tally).done(times, answered);
+        lock(&self.tally).done(times, outcome);
         is_answered
     }
 
-    /// A caller of the closed loop.
+    /// Runs a caller of the closed loop.
     async fn ask_again(self: Arc<Self>, caller: usize, seed: u64) {
         let _under_way = UnderWay(&self);
         let mut chance = Chance::new(seed, caller as u64);
@@ -264,13 +264,13 @@ impl Shared {
     }
 }
 
-/// A call or caller that is under way; counted down however it ends.
+/// Counts an open call or caller; dropping it counts down.
 struct UnderWay<'a>(&'a Shared);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if self.0.outstanding.fetch_sub(1, Ordering::Release) == 1 {
-            self.0.answered.notify_one();
+            self.0.all_answered.notify_one();
         }
     }
 }

@@ -1,35 +1,35 @@
-//! A tally: what came of the requests of a run. It is told times and sees no clock.
+//! A tally: counts the outcomes of a run's requests. Receives times and reads no clock.
 
 use tonic::Code;
 
 use super::calls::Answered;
 use super::histogram::Histogram;
 
-/// How many codes gRPC has.
+/// The number of gRPC codes.
 pub const CODES: usize = 17;
 
-/// What came of requests.
+/// The outcomes of requests.
 #[derive(Debug, Clone)]
 pub struct Tally {
     warmup_ns: u64,
     deadline_ns: u64,
-    /// Requests that were due before any counted.
+    /// Requests due in the warm-up.
     pub warmup: u64,
-    /// Requests that were due, whatever came of them.
+    /// Measured requests that were due.
     pub due: u64,
-    /// Answers that came within the deadline.
+    /// Answers within the deadline.
     pub in_time: u64,
-    /// How many ended with which code of gRPC; the first is OK.
+    /// Outcomes by gRPC code; the first is OK.
     pub codes: [u64; CODES],
-    /// What was said with a code first.
+    /// The first message of each code.
     pub said: [Option<String>; CODES],
-    /// Requests that failed because too many were without an answer when they were due.
+    /// Requests that failed because the maximum number of requests was open.
     pub overrun: u64,
-    /// Requests to which nothing was said for as long as an answer is waited for.
+    /// Requests without any answer within the wait.
     pub unanswered: u64,
-    /// From when a request was due to the end of its answer, of those that were answered.
+    /// Latency: from the due time to the end of the answer, of answered requests.
     pub latency: Histogram,
-    /// From when a request was due to when it was sent.
+    /// Lag: from the due time to sending.
     pub lag: Histogram,
     /// Bytes of answers.
     pub answer_bytes: u64,
@@ -37,28 +37,28 @@ pub struct Tally {
     pub seconds: Vec<Second>,
 }
 
-/// The requests that were due in one second.
+/// The requests due in one second.
 #[derive(Debug, Clone, Default)]
 pub struct Second {
-    /// How many were due.
+    /// Requests due.
     pub due: u64,
-    /// As the tally's.
+    /// As in the tally.
     pub latency: Histogram,
 }
 
-/// One request: when it was due, sent and done, in nanoseconds since the beginning.
+/// The times of one request, in nanoseconds since the start.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// When it was due.
+    /// Due.
     pub due: u64,
-    /// When it was sent.
+    /// Sent.
     pub sent: u64,
-    /// When the answer had ended.
+    /// Answer complete.
     pub done: u64,
 }
 
 impl Tally {
-    /// An empty tally of so many seconds after a warm-up.
+    /// Creates an empty tally of `seconds` seconds after a warm-up.
     #[must_use]
     pub fn new(warmup_ns: u64, seconds: u32, deadline_ns: u64) -> Self {
         Self {
@@ -78,25 +78,25 @@ impl Tally {
         }
     }
 
-    /// Answers that are OK, late ones too.
+    /// Returns the number of OK answers, late ones included.
     #[must_use]
     pub fn ok(&self) -> u64 {
         self.codes[Code::Ok as usize]
     }
 
-    /// Requests that ended without an answer to them.
+    /// Returns the number of failed requests.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.codes[1..].iter().sum::<u64>() + self.overrun + self.unanswered
     }
 
-    /// Whether a request due then counts, and its second if so.
+    /// Returns the second in which a due time counts; `None` in the warm-up.
     fn second(&self, due_ns: u64) -> Option<usize> {
         let at = due_ns.checked_sub(self.warmup_ns)? / 1_000_000_000;
         usize::try_from(at).ok().filter(|&at| at < self.seconds.len())
     }
 
-    /// A request is due.
+    /// Counts a request as due.
     pub fn due(&mut self, due_ns: u64) {
         match self.second(due_ns) {
             None => self.warmup += 1,
@@ -107,18 +107,18 @@ impl Tally {
         }
     }
 
-    /// It cannot be sent.
+    /// Counts a request that was not sent.
     pub fn overrun(&mut self, due_ns: u64) {
         if self.second(due_ns).is_some() {
             self.overrun += 1;
         }
     }
 
-    /// It has ended.
-    pub fn done(&mut self, times: Times, answered: Answered) {
+    /// Counts a request's outcome.
+    pub fn done(&mut self, times: Times, outcome: Answered) {
         let Some(second) = self.second(times.due) else { return };
         self.lag.add(times.sent.saturating_sub(times.due));
-        match answered {
+        match outcome {
             Answered::With(bytes) => {
                 let latency = times.done.saturating_sub(times.due);
                 self.codes[Code::Ok as usize] += 1;
@@ -127,9 +127,9 @@ impl Tally {
                 self.latency.add(latency);
                 self.seconds[second].latency.add(latency);
             }
-            Answered::Refused(code, said) => {
+            Answered::Refused(code, text) => {
                 self.codes[code as usize] += 1;
-                self.said[code as usize].get_or_insert(said);
+                self.said[code as usize].get_or_insert(text);
             }
             Answered::Nothing => self.unanswered += 1,
         }

@@ -1,4 +1,4 @@
-//! A way: how a node is spoken to, by gRPC or by HTTP/1.1.
+//! Transport: gRPC or HTTP/1.1 connections to a node.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use super::posts::Posts;
 /// Connections to a node.
 #[derive(Debug, Clone)]
 pub enum Way {
-    /// ModelInfer of the Open Inference Protocol.
+    /// ModelInfer of the Open Inference Protocol over gRPC.
     Grpc(Calls),
-    /// Bodies that are posted.
+    /// Posted bodies over HTTP/1.1.
     Http(Posts),
 }
 
 impl Way {
-    /// Send a message; `turn` chooses the connection where there is a choice.
+    /// Sends a message; `turn` picks the connection if there are several.
     pub async fn call(
         &self,
         turn: usize,
@@ -29,7 +29,8 @@ impl Way {
         }
     }
 
-    /// Send messages at once, by connections in turn; the answers are in the order of the messages.
+    /// Sends messages concurrently, over the connections in turn; the answers are in the order of the
+    /// messages.
     pub async fn call_all(&self, messages: Vec<Message>, answer_wait_max: Duration) -> Vec<Answered> {
         let calls: Vec<_> = messages
             .into_iter()
@@ -39,18 +40,18 @@ impl Way {
                 tokio::spawn(async move { way.call(turn, message, None, answer_wait_max).await })
             })
             .collect();
-        let mut answered = Vec::with_capacity(calls.len());
+        let mut answers = Vec::with_capacity(calls.len());
         for call in calls {
-            // A call that panicked has no answer, and its message said why.
-            answered.push(call.await.unwrap_or(Answered::Nothing));
+            // A call that panicked has no answer; its thread already printed the reason.
+            answers.push(call.await.unwrap_or(Answered::Nothing));
         }
-        answered
+        answers
     }
 
-    /// A message of its bytes, for this way.
+    /// Encodes a message for this transport.
     ///
     /// # Errors
-    /// It is longer than can be said.
+    /// If it is too long.
     pub fn message(&self, bytes: &[u8]) -> Result<Message, String> {
         match self {
             Self::Grpc(_) => Message::new(bytes),

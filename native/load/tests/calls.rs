@@ -1,4 +1,4 @@
-//! Load against nodes that stall, refuse, are silent or go away: all of it must be seen in what a run says.
+//! Load on nodes that stall, refuse, stay silent or disappear: a run's results must show all of it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,34 +9,32 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::{SendResponse, handshake};
 use http::{HeaderMap, HeaderValue, Request, Response};
-use streamlearn_load::{
-    Arrivals, Calls, CallsSettings, METHOD, Message, Pace, Plan, Run, Shape, Tally,
-};
+use streamlearn_load::{Arrivals, Calls, CallsSettings, METHOD, Message, Pace, Plan, Run, Shape, Tally};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tonic::Code;
 
 const ENDLESS: Duration = Duration::from_secs(3600);
 const STALL: Duration = Duration::from_millis(200);
-/// A tonic frame: not compressed, and its length.
+/// A gRPC frame header: the compression flag, and the length.
 const FRAME_BYTES: usize = 5;
 
-/// What a node does with each request; the first byte of one is the code it is answered with.
+/// The behaviour of a node; the first byte of a request is the code of its answer.
 #[derive(Debug, Clone, Copy, Default)]
-struct Ways {
+struct Behaviour {
     delay: Duration,
-    /// At the request of this number all is still for a while.
+    /// Request number at which all answers stall for a while.
     stalls_at: Option<usize>,
-    /// At the request of this number its connections are cut.
+    /// Request number from which connections are closed.
     leaves_at: Option<usize>,
-    /// At the request of this number its connection is cut, once.
+    /// Request number at which its connection is closed, once.
     cuts_at: Option<usize>,
 }
 
 #[derive(Debug, Default)]
 struct Node {
-    ways: Ways,
-    heard: AtomicUsize,
+    behaviour: Behaviour,
+    received: AtomicUsize,
     still_until: Mutex<Option<Instant>>,
     headers: Mutex<Option<HeaderMap>>,
 }
@@ -45,8 +43,10 @@ impl Node {
     async fn serve(self: Arc<Self>, socket: TcpStream) {
         let mut connection = handshake(socket).await.unwrap();
         while let Some(Ok((request, reply))) = connection.accept().await {
-            let number = self.heard.fetch_add(1, Ordering::Relaxed);
-            if self.ways.leaves_at.is_some_and(|at| number >= at) || self.ways.cuts_at == Some(number) {
+            let number = self.received.fetch_add(1, Ordering::Relaxed);
+            if self.behaviour.leaves_at.is_some_and(|at| number >= at)
+                || self.behaviour.cuts_at == Some(number)
+            {
                 return;
             }
             tokio::spawn(Arc::clone(&self).answer(number, request, reply));
@@ -67,8 +67,8 @@ impl Node {
             body.flow_control().release_capacity(data.len()).unwrap();
             message.extend_from_slice(&data);
         }
-        tokio::time::sleep(self.ways.delay).await;
-        if self.ways.stalls_at == Some(number) {
+        tokio::time::sleep(self.behaviour.delay).await;
+        if self.behaviour.stalls_at == Some(number) {
             *self.still_until.lock().unwrap() = Some(Instant::now() + STALL);
         }
         let still_until = *self.still_until.lock().unwrap();
@@ -89,12 +89,12 @@ impl Node {
     }
 }
 
-/// A node at an address of its own, and what carries its tasks.
-fn node(ways: Ways) -> (Arc<Node>, SocketAddr, Runtime) {
+/// Starts a node at its own address, with the runtime of its tasks.
+fn node(behaviour: Behaviour) -> (Arc<Node>, SocketAddr, Runtime) {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
-    let node = Arc::new(Node { ways, ..Node::default() });
+    let node = Arc::new(Node { behaviour, ..Node::default() });
     let serving = Arc::clone(&node);
     runtime.spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
@@ -132,7 +132,7 @@ fn closed(callers: usize) -> Plan {
 fn start(plan: Plan, address: SocketAddr, messages: &[&'static [u8]]) -> (Run, Runtime) {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let calls = runtime.block_on(Calls::connect(&settings(address))).unwrap();
-    let messages = messages.iter().map(|one| Message::new(one).unwrap()).collect();
+    let messages = messages.iter().map(|body| Message::new(body).unwrap()).collect();
     let run = Run::start(plan, calls, messages, runtime.handle().clone()).unwrap();
     (run, runtime)
 }
@@ -143,19 +143,19 @@ fn outcome(plan: Plan, address: SocketAddr, messages: &[&'static [u8]]) -> Tally
     let (seconds, tally) = run.outcome().unwrap();
     assert!((seconds - 1.0).abs() < 1e-9, "{seconds}");
     assert_eq!(tally.due, tally.ok() + tally.failed());
-    assert_eq!(tally.seconds.iter().map(|one| one.due).sum::<u64>(), tally.due);
+    assert_eq!(tally.seconds.iter().map(|second| second.due).sum::<u64>(), tally.due);
     tally
 }
 
 #[test]
 fn a_stall_shows_in_the_open_loop_and_hides_in_the_closed_one() {
-    let ways = Ways { stalls_at: Some(100), ..Ways::default() };
-    let (_node, address, _runtime) = node(ways);
+    let behaviour = Behaviour { stalls_at: Some(100), ..Behaviour::default() };
+    let (_node, address, _runtime) = node(behaviour);
     let opened = outcome(open(500.0), address, &[&[0]]);
-    // A fifth of the requests were due while all was still, and each waited for what was left of it.
+    // A fifth of the requests were due during the stall, and each waited for the rest of it.
     assert_eq!((opened.due, opened.ok()), (500, 500));
     assert!(opened.latency.quantile(0.99).unwrap() > 150_000_000, "{:?}", opened.latency.quantile(0.99));
-    let (_node, address, _runtime) = node(ways);
+    let (_node, address, _runtime) = node(behaviour);
     let closed = outcome(closed(1), address, &[&[0]]);
     assert!(closed.latency.max() >= 200_000_000);
     assert!(closed.latency.quantile(0.99).unwrap() * 2 < opened.latency.quantile(0.99).unwrap());
@@ -163,7 +163,8 @@ fn a_stall_shows_in_the_open_loop_and_hides_in_the_closed_one() {
 
 #[test]
 fn every_answer_is_of_a_request_that_was_due_and_bytes_are_counted() {
-    let (_node, address, _runtime) = node(Ways { delay: Duration::from_millis(2), ..Ways::default() });
+    let (_node, address, _runtime) =
+        node(Behaviour { delay: Duration::from_millis(2), ..Behaviour::default() });
     let tally = outcome(open(400.0), address, &[&[0, 1, 2, 3]]);
     assert_eq!((tally.due, tally.ok(), tally.in_time, tally.warmup), (400, 400, 400, 0));
     assert_eq!(tally.answer_bytes, 1600);
@@ -174,24 +175,24 @@ fn every_answer_is_of_a_request_that_was_due_and_bytes_are_counted() {
 
 #[test]
 fn requests_of_the_warmup_do_not_count() {
-    let (node, address, _runtime) = node(Ways::default());
+    let (node, address, _runtime) = node(Behaviour::default());
     let tally = outcome(Plan { warmup: Duration::from_millis(500), ..open(200.0) }, address, &[&[0]]);
     assert_eq!((tally.warmup, tally.due), (100, 200));
-    assert_eq!(node.heard.load(Ordering::Relaxed), 300);
+    assert_eq!(node.received.load(Ordering::Relaxed), 300);
 }
 
 #[test]
 fn what_is_due_beyond_the_bound_fails_at_once() {
-    let (node, address, _runtime) = node(Ways { delay: ENDLESS, ..Ways::default() });
+    let (node, address, _runtime) = node(Behaviour { delay: ENDLESS, ..Behaviour::default() });
     let plan = Plan { outstanding_max: 5, answer_wait_max: Duration::from_secs(2), ..open(200.0) };
     let tally = outcome(plan, address, &[&[0]]);
     assert_eq!((tally.due, tally.overrun, tally.unanswered), (200, 195, 5));
-    assert_eq!(node.heard.load(Ordering::Relaxed), 5);
+    assert_eq!(node.received.load(Ordering::Relaxed), 5);
 }
 
 #[test]
 fn refusals_are_counted_by_their_codes_and_the_first_is_told() {
-    let (_node, address, _runtime) = node(Ways::default());
+    let (_node, address, _runtime) = node(Behaviour::default());
     let tally = outcome(open(400.0), address, &[&[0], &[8], &[3]]);
     let of = |code: Code| tally.codes[code as usize];
     assert_eq!(tally.due, of(Code::Ok) + of(Code::ResourceExhausted) + of(Code::InvalidArgument));
@@ -202,7 +203,7 @@ fn refusals_are_counted_by_their_codes_and_the_first_is_told() {
 
 #[test]
 fn a_deadline_is_told_to_the_node_and_kept() {
-    let (node, address, _runtime) = node(Ways { delay: ENDLESS, ..Ways::default() });
+    let (node, address, _runtime) = node(Behaviour { delay: ENDLESS, ..Behaviour::default() });
     let tally = outcome(Plan { deadline: Some(Duration::from_millis(50)), ..open(100.0) }, address, &[&[0]]);
     assert_eq!(tally.codes[Code::DeadlineExceeded as usize], 100);
     assert_eq!(tally.in_time, 0);
@@ -212,7 +213,7 @@ fn a_deadline_is_told_to_the_node_and_kept() {
 
 #[test]
 fn the_token_is_told() {
-    let (node, address, _runtime) = node(Ways::default());
+    let (node, address, _runtime) = node(Behaviour::default());
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let settings = CallsSettings { token: Some("sesame".into()), ..settings(address) };
     let calls = runtime.block_on(Calls::connect(&settings)).unwrap();
@@ -222,7 +223,7 @@ fn the_token_is_told() {
 
 #[test]
 fn a_node_that_goes_away_is_seen_in_failures() {
-    let (_node, address, _runtime) = node(Ways { leaves_at: Some(50), ..Ways::default() });
+    let (_node, address, _runtime) = node(Behaviour { leaves_at: Some(50), ..Behaviour::default() });
     let tally = outcome(open(200.0), address, &[&[0]]);
     assert!(tally.ok() <= 50);
     assert!(tally.failed() >= 150);
@@ -231,27 +232,27 @@ fn a_node_that_goes_away_is_seen_in_failures() {
 
 #[test]
 fn a_connection_that_was_cut_is_made_again() {
-    let (_node, address, _runtime) = node(Ways { cuts_at: Some(20), ..Ways::default() });
+    let (_node, address, _runtime) = node(Behaviour { cuts_at: Some(20), ..Behaviour::default() });
     let tally = outcome(open(200.0), address, &[&[0]]);
     assert!(tally.failed() >= 1);
-    // Connections are used by turns: with one of them gone for good, half would fail.
+    // Connections are used in turn: if one of them stayed closed, half of the requests would fail.
     assert!(tally.ok() > 150, "{:?} {:?}", tally.codes, tally.said);
 }
 
 #[test]
 fn callers_of_the_closed_loop_have_one_request_each() {
-    let (node, address, _runtime) = node(Ways { delay: ENDLESS, ..Ways::default() });
+    let (node, address, _runtime) = node(Behaviour { delay: ENDLESS, ..Behaviour::default() });
     let tally = outcome(Plan { answer_wait_max: Duration::from_secs(2), ..closed(3) }, address, &[&[0]]);
-    assert_eq!((tally.due, tally.unanswered, node.heard.load(Ordering::Relaxed)), (3, 3, 3));
+    assert_eq!((tally.due, tally.unanswered, node.received.load(Ordering::Relaxed)), (3, 3, 3));
 }
 
 #[test]
 fn a_run_that_is_stopped_says_what_was_under_way() {
-    let (node, address, _runtime) = node(Ways { delay: ENDLESS, ..Ways::default() });
+    let (node, address, _runtime) = node(Behaviour { delay: ENDLESS, ..Behaviour::default() });
     let (run, _runtime) = start(Plan { seconds: 3600, ..open(100.0) }, address, &[&[0]]);
-    let begun = Instant::now();
-    while node.heard.load(Ordering::Relaxed) < 10 {
-        assert!(begun.elapsed() < Duration::from_secs(60));
+    let started = Instant::now();
+    while node.received.load(Ordering::Relaxed) < 10 {
+        assert!(started.elapsed() < Duration::from_secs(60));
         assert!(!run.wait(Duration::from_millis(5)));
     }
     assert!(run.outcome().is_none());

@@ -1,4 +1,4 @@
-//! Rates of pulls and pushes between a server on one core and a client on another.
+//! Measures the rates of pulls and pushes between a server on one core and a client on another.
 //!
 //! `cargo run --release -p streamlearn-ps --example rates -- [callers] [tcp|unix]`
 
@@ -13,13 +13,13 @@ const DIM: usize = 16;
 const IDS: usize = 100_000;
 const RUN: Duration = Duration::from_millis(1500);
 
-/// Run this thread, and those it starts, on one core.
+/// Pins this thread, and the threads it starts, to one core.
 fn stay_on(core: usize) {
     // SAFETY: a set of cores is plain bits, and the call reads it within its length.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(core, &mut set);
-        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0, "core {core} cannot be had");
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0, "cannot pin to core {core}");
     }
 }
 
@@ -40,12 +40,12 @@ fn tables() -> Arc<TableSet> {
     Arc::new(TableSet::new(&[settings]).expect("settings can be"))
 }
 
-/// Numbers by chance, each from its place.
+/// A pseudo-random number for each index.
 fn chance(at: u64) -> u64 {
     mix(at.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1))
 }
 
-/// Ids of zipf 1.05 or uniform, by inverting a continuous distribution.
+/// Ids by a zipf distribution with exponent 1.05, or uniform, by inverting a continuous distribution.
 fn ids(is_zipf: bool, call: u64) -> Vec<u64> {
     let id = |at: u64| {
         let unit = (chance(call * IDS as u64 + at) >> 11) as f64 / (1u64 << 53) as f64;
@@ -79,7 +79,7 @@ fn client(address: &str, client: u128) -> Client {
     client
 }
 
-/// Millions of ids a second by so many callers.
+/// Returns millions of ids per second with `callers` concurrent callers.
 fn rate(callers: usize, work: impl Fn(usize, &mut u64) + Sync) -> f64 {
     let begin = Instant::now();
     let calls: u64 = std::thread::scope(|scope| {
@@ -101,7 +101,7 @@ fn rate(callers: usize, work: impl Fn(usize, &mut u64) + Sync) -> f64 {
     calls as f64 * IDS as f64 / begin.elapsed().as_secs_f64() / 1e6
 }
 
-/// What the rows of some keys learn: the same number everywhere.
+/// Pushes the given gradients to the keys.
 fn push(client: &Client, keys: &[u64], gradients: &[f32]) {
     let gradients = &gradients[..keys.len() * DIM];
     let push = PushOf { table: 0, keys, gradients, counts: None, admit: &[], now_ms: 0, rate_scale: 1.0 };
@@ -119,17 +119,17 @@ fn serve(listen: String) -> (Server, Arc<TableSet>) {
     let (model, fingerprint) = ("rates".to_owned(), [7; 32]);
     let shard = Shard { number: 0, count: 1, parts: 0..1024, model, fingerprint, specification: vec![] };
     let server = Server::start(settings, shard);
-    let (server, tables) = (server.expect("loopback can be listened at"), tables());
+    let (server, tables) = (server.expect("the loopback address can be bound"), tables());
     server.install(tables.clone(), Epoch { run: 1, recovery: 0 }).expect("the first epoch");
     (server, tables)
 }
 
-/// Pull and push the same ids again and again, and look them up here.
+/// Measures pulls and pushes of the same ids repeatedly, and lookups in this process.
 fn measure(name: &str, client: &Client, tables: &TableSet, callers: usize) {
     let calls: Vec<Vec<u64>> = (0..8).map(|call| ids(name == "zipf", call)).collect();
     let outs: Vec<_> = (0..callers).map(|_| Mutex::new(vec![0.0; IDS * DIM])).collect();
     let gradients = vec![0.01f32; IDS * DIM];
-    let here = rate(1, |caller, call| {
+    let lookup = rate(1, |caller, call| {
         let out = &mut outs[caller].lock().expect("one caller each");
         tables.tables()[0].lookup(&calls[*call as usize % 8], At::Newest, out, 1).expect("rows");
     });
@@ -137,8 +137,10 @@ fn measure(name: &str, client: &Client, tables: &TableSet, callers: usize) {
         let out = &mut outs[caller].lock().expect("one caller each");
         client.pull(0, &calls[*call as usize % 8], PullAt::Newest, false, out).expect("rows");
     });
-    let push = rate(callers, |_, call| push(client, &calls[*call as usize % 8], &gradients));
-    println!("{name:8} lookup here {here:6.1}  pull {pull:6.1}  push {push:6.1}  M ids/s, {callers} callers");
+    let push_rate = rate(callers, |_, call| push(client, &calls[*call as usize % 8], &gradients));
+    println!(
+        "{name:8} local lookup {lookup:6.1}  pull {pull:6.1}  push {push_rate:6.1}  M ids/s, {callers} callers"
+    );
 }
 
 fn main() {
@@ -164,7 +166,7 @@ fn main() {
         client.pull(0, &keys[call * 13 % 90_000..][..1000], PullAt::Newest, false, &mut out).expect("rows");
         begin.elapsed()
     };
-    let mut took: Vec<Duration> = (0..5000).map(pull).collect();
-    took.sort_unstable();
-    println!("1,000 ids: p50 {:?}, p99 {:?}, most {:?}", took[2500], took[4950], took[4999]);
+    let mut durations: Vec<Duration> = (0..5000).map(pull).collect();
+    durations.sort_unstable();
+    println!("1,000 ids: p50 {:?}, p99 {:?}, max {:?}", durations[2500], durations[4950], durations[4999]);
 }

@@ -1,4 +1,5 @@
-//! Addresses: `host:port` or `unix:/path`, to listen at or to connect to, and the stream that comes of it.
+//! Addresses: `host:port` or `unix:/path`, to listen at or to connect to, and the streams of their
+//! connections.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -7,10 +8,10 @@ use std::path::{Path, PathBuf};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-/// Connections that may wait to be accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Where a server is.
+/// An address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A host and a port.
@@ -19,13 +20,13 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// A peer, whatever carries its bytes.
+/// A connection's byte stream, over any transport.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 impl Address {
-    /// An address as it is written.
+    /// Parses an address.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             if !path.starts_with('/') {
@@ -40,7 +41,7 @@ impl Address {
         Ok(Self::Tcp(text.to_owned()))
     }
 
-    /// Connect. Bounded by whoever waits for it.
+    /// Connects. The caller sets the timeout.
     pub async fn connect(&self) -> io::Result<Box<dyn Stream>> {
         match self {
             Self::Tcp(host) => {
@@ -53,44 +54,44 @@ impl Address {
     }
 }
 
-/// What listens at an address.
-pub enum Listening {
-    /// At a port.
+/// A bound listening socket.
+pub enum BoundSocket {
+    /// A TCP port.
     Tcp(std::net::TcpListener),
-    /// At a path.
+    /// A path in the file system.
     Unix(std::os::unix::net::UnixListener, PathBuf),
 }
 
-fn says<'a>(what: &'a str, at: &'a str) -> impl Fn(io::Error) -> String + 'a {
-    move |error| format!("{what} {at:?}: {error}")
+fn with_address<'a>(problem: &'a str, address: &'a str) -> impl Fn(io::Error) -> String + 'a {
+    move |error| format!("{problem} {address:?}: {error}")
 }
 
-impl Listening {
-    /// Listen. Whoever is not this machine gets in only where it may.
+impl BoundSocket {
+    /// Binds an address. Without `may_leave_loopback`, only loopback addresses and unix sockets are allowed.
     pub fn bind(text: &str, may_leave_loopback: bool) -> Result<Self, String> {
         match Address::parse(text)? {
             Address::Tcp(host) => {
-                let found: Vec<SocketAddr> =
-                    host.to_socket_addrs().map_err(says("cannot resolve", text))?.collect();
-                if !may_leave_loopback && !found.iter().all(|address| address.ip().is_loopback()) {
+                let addresses: Vec<SocketAddr> =
+                    host.to_socket_addrs().map_err(with_address("cannot resolve", text))?.collect();
+                if !may_leave_loopback && !addresses.iter().all(|address| address.ip().is_loopback()) {
                     return Err(format!(
                         "address {text:?} can be reached from other machines and needs a token"
                     ));
                 }
-                let listener =
-                    std::net::TcpListener::bind(&found[..]).map_err(says("cannot listen at", text))?;
-                listener.set_nonblocking(true).map_err(says("cannot listen at", text))?;
+                let listener = std::net::TcpListener::bind(&addresses[..])
+                    .map_err(with_address("cannot listen at", text))?;
+                listener.set_nonblocking(true).map_err(with_address("cannot listen at", text))?;
                 Ok(Self::Tcp(listener))
             }
             Address::Unix(path) => {
-                let listener = bind_unix(&path).map_err(says("cannot listen at", text))?;
-                listener.set_nonblocking(true).map_err(says("cannot listen at", text))?;
+                let listener = bind_unix(&path).map_err(with_address("cannot listen at", text))?;
+                listener.set_nonblocking(true).map_err(with_address("cannot listen at", text))?;
                 Ok(Self::Unix(listener, path))
             }
         }
     }
 
-    /// Where it listens, the port it got included.
+    /// Returns the bound address, with the actual port.
     pub fn address(&self) -> String {
         match self {
             Self::Tcp(listener) => {
@@ -101,14 +102,14 @@ impl Listening {
     }
 }
 
-/// Bind a socket in the file system that its owner alone may connect to, in the place of one that nobody listens at any
-/// more. Its file is made with the rights that the socket has, so others can never connect, not even briefly.
+/// Binds a unix socket that only its owner can connect to, and replaces a socket file without a listener. The
+/// file is created with the socket's own mode, so other users can never connect, not even briefly.
 fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     use std::os::unix::fs::FileTypeExt;
 
     use rustix::fs::{Mode, fchmod};
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
         std::fs::remove_file(path)?;
     }
@@ -134,10 +135,10 @@ mod tests {
 
     #[test]
     fn only_loopback_is_listened_at_without_leave() {
-        assert!(Listening::bind("0.0.0.0:0", false).err().unwrap().contains("needs a token"));
-        assert!(Listening::bind("0.0.0.0:0", true).is_ok());
-        let listening = Listening::bind("127.0.0.1:0", false).unwrap();
-        assert!(listening.address().starts_with("127.0.0.1:") && !listening.address().ends_with(":0"));
+        assert!(BoundSocket::bind("0.0.0.0:0", false).err().unwrap().contains("needs a token"));
+        assert!(BoundSocket::bind("0.0.0.0:0", true).is_ok());
+        let socket = BoundSocket::bind("127.0.0.1:0", false).unwrap();
+        assert!(socket.address().starts_with("127.0.0.1:") && !socket.address().ends_with(":0"));
     }
 
     #[test]
@@ -146,21 +147,23 @@ mod tests {
         use std::sync::atomic::{AtomicBool, Ordering};
         let path = std::env::temp_dir().join(format!("owned-{}", std::process::id()));
         let is_over = AtomicBool::new(false);
-        let seen = std::thread::scope(|scope| {
-            let looker = scope.spawn(|| {
-                let mut seen = std::collections::BTreeSet::new();
+        let modes = std::thread::scope(|scope| {
+            let observer = scope.spawn(|| {
+                let mut modes = std::collections::BTreeSet::new();
                 while !is_over.load(Ordering::Relaxed) {
-                    seen.extend(std::fs::metadata(&path).map(|found| found.permissions().mode() & 0o777));
+                    modes.extend(
+                        std::fs::metadata(&path).map(|metadata| metadata.permissions().mode() & 0o777),
+                    );
                 }
-                seen
+                modes
             });
             for _ in 0..20_000 {
                 drop(bind_unix(&path).unwrap());
                 std::fs::remove_file(&path).unwrap();
             }
             is_over.store(true, Ordering::Relaxed);
-            looker.join().unwrap()
+            observer.join().unwrap()
         });
-        assert_eq!(seen.into_iter().collect::<Vec<u32>>(), [0o600]);
+        assert_eq!(modes.into_iter().collect::<Vec<u32>>(), [0o600]);
     }
 }

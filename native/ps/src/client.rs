@@ -1,4 +1,4 @@
-//! The client: rows of all shards as if they were one table, pulled and pushed by many threads at once.
+//! The client: pulls and pushes rows of all shards as if they were one table, from many threads at once.
 
 mod call;
 mod cut;
@@ -32,52 +32,52 @@ use crate::pool::Pool;
 use call::{Call, Event};
 use link::Link;
 
-/// Bytes of a receive buffer that is kept for the next.
+/// Larger receive buffers are not kept for reuse.
 const POOLED_BYTES_MAX: usize = 1 << 20;
 
-/// Which version is read.
+/// The version that a pull reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullAt {
-    /// What was written last.
+    /// The latest writes.
     Newest,
     /// A version that the shards retain or have sealed.
     Version(u64),
 }
 
-/// What a shard is.
+/// One shard, as its last hello described it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardOf {
     /// Its address.
     pub address: String,
-    /// The parts it has.
+    /// Its range of parts.
     pub parts: Range<usize>,
-    /// The epoch it stood at when it was last said hello to; none while it had no tables.
+    /// The shard's epoch at its last hello; `None` if it had no tables.
     pub epoch: Option<Epoch>,
 }
 
-/// What belongs to an epoch and goes with it.
+/// State of the current epoch; a new epoch replaces it.
 struct Term {
     epoch: Option<Epoch>,
-    /// The next sequence of each shard.
+    /// The next push sequence number of each shard.
     sequences: Vec<u64>,
-    /// Why nothing more is pushed.
+    /// Why pushes are blocked: a push failed and may have been applied in part.
     unsure: Option<String>,
 }
 
-/// How the shards share the parts, and what they take.
+/// The shards' part ranges and frame limit.
 struct Plan {
-    /// Where each shard's parts begin, and the end of all.
+    /// The first part of each shard, then the end of the last range.
     bounds: Vec<usize>,
-    /// Largest payload that all shards take.
+    /// The largest payload that every shard accepts.
     frame_bytes_max: usize,
 }
 
-/// What callers and the thread that carries bytes share.
+/// State shared by the callers and the I/O thread.
 struct ClientCore {
     settings: ClientSettings,
     links: Vec<Arc<Link>>,
     term: Mutex<Term>,
-    /// What was found when it was opened.
+    /// Set when the client is opened.
     plan: OnceLock<Plan>,
     calls: Mutex<usize>,
     call_ended: Condvar,
@@ -91,10 +91,10 @@ pub struct Client {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A call's place among those there may be at once.
-struct Place<'a>(&'a ClientCore);
+/// A slot among the `calls_max` concurrent calls; dropping it frees the slot.
+struct CallSlot<'a>(&'a ClientCore);
 
-impl Drop for Place<'_> {
+impl Drop for CallSlot<'_> {
     fn drop(&mut self) {
         *self.0.calls.lock().expect("no holder panics") -= 1;
         self.0.call_ended.notify_one();
@@ -102,10 +102,12 @@ impl Drop for Place<'_> {
 }
 
 impl Client {
-    /// Say hello to every shard, and see that together they have every part once; one that only asks waits for nobody.
+    /// Connects to every shard and checks that the shards' ranges cover all parts exactly once. A client with
+    /// `Role::Asks` does not wait for any shard.
     ///
     /// # Errors
-    /// When settings cannot be, a shard cannot be reached within `retry_wait_ms_max` or refuses, or parts are missing.
+    /// If the settings are invalid, if a shard is not reached within `retry_wait_ms_max` or refuses
+    /// the client, or if parts are missing.
     pub fn open(settings: ClientSettings) -> Result<Self> {
         settings.check().map_err(|text| PsError::new(Trouble::Settings, text))?;
         let links = Link::of_all(&settings)?;
@@ -123,8 +125,8 @@ impl Client {
         });
         let failed = |error| PsError::new(Trouble::Io, format!("cannot start a thread: {error}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let carried = core.clone();
-        let work = move || runtime.block_on(lane::carry(carried, is_closed));
+        let worker_core = core.clone();
+        let work = move || runtime.block_on(lane::carry(worker_core, is_closed));
         let thread = std::thread::Builder::new().name("ps-client".to_owned()).spawn(work).map_err(failed)?;
         let client = Self { core, thread: Mutex::new(Some(thread)) };
         if client.core.settings.role == Role::Asks {
@@ -141,17 +143,18 @@ impl Client {
         Ok(client)
     }
 
-    /// The epoch it is in, if any yet.
+    /// Returns the client's epoch, if one is set.
     pub fn epoch(&self) -> Option<Epoch> {
         self.core.term().epoch
     }
 
-    /// Begin an epoch: sequences begin again, and calls of the one before fail as stale. Orders that install an epoch
-    /// are to be given after it was set here, or the connection they came by is closed before they are answered.
+    /// Starts an epoch: sequences start again at 0, and calls of the previous epoch fail as stale. Set the
+    /// epoch here before you send the order that installs it: a shard closes the connections of an older
+    /// epoch, before it answers the order.
     ///
     /// # Errors
-    /// When it is older than the one before: its sequences would be taken for those that were. Or when this client does
-    /// not train.
+    /// If the epoch is older than the current one, because its sequences would then be taken for
+    /// earlier ones; or if this client does not train.
     pub fn set_epoch(&self, epoch: Epoch) -> Result<()> {
         self.core.check_trains("set an epoch")?;
         {
@@ -171,13 +174,13 @@ impl Client {
         Ok(())
     }
 
-    /// The shards, as they were when they were last said hello to.
+    /// Returns the shards as their last hellos described them.
     pub fn shards(&self) -> Vec<ShardOf> {
         self.core.links.iter().map(|link| link.shard()).collect()
     }
 
-    /// Rows of keys of one table, in the order of the keys, into `out`. When keys are said to be distinct nothing
-    /// looks for repeats. After an error `out` holds anything.
+    /// Reads the rows of `keys` from one table into `out`, in the order of the keys. `is_distinct` promises
+    /// that no key repeats, so repeats are not looked for. After an error the content of `out` is undefined.
     pub fn pull(
         &self,
         table: u16,
@@ -191,23 +194,25 @@ impl Client {
         })
     }
 
-    /// Distinct rows of keys of several tables, to be packed from.
+    /// Fetches the distinct rows of keys of several tables, for packing.
     pub fn fetch(&self, wanted: &[(u16, &[u64])], at: PullAt) -> Result<Fetched> {
         self.core.read(|epoch, deadline| fetched_rows::fetch(&self.core, wanted, (at, epoch, deadline)))
     }
 
-    /// Let rows learn, exactly once whatever happens to connections. Gradients of a key are summed in the order given.
+    /// Applies gradients to rows, exactly once even if connections are lost. Gradients of one key are summed
+    /// in the given order.
     ///
     /// # Errors
-    /// When a push fails otherwise than by a refusal before it began, some of its keys may have learned: nothing more
-    /// is pushed in this epoch, and what is not committed is to be discarded.
+    /// Unless the push was refused before it started, a failed push may have updated some of its
+    /// keys: the client then pushes nothing more in this epoch, and the caller must discard the
+    /// changes since the last commit.
     pub fn push(&self, push: PushOf<'_>) -> Result<Pushed> {
         self.core.check_trains("push")?;
         push::push(&self.core, &push)
     }
 
-    /// Have whoever embeds a shard do something, and wait for the answer. It is sent once: when the connection is lost
-    /// meanwhile it may have been obeyed.
+    /// Sends an order to the process that embeds the shard, and waits for the answer. It is sent once: if the
+    /// connection is lost before the answer arrives, the order may have been carried out.
     pub fn order(&self, shard: usize, body: &[u8], wait: Duration) -> Result<Vec<u8>> {
         if shard >= self.core.links.len() {
             let text = format!("shard {shard}: there are {}", self.core.links.len());
@@ -216,26 +221,26 @@ impl Client {
         self.core.order(&[(shard, body)], wait).remove(0)
     }
 
-    /// Have all shards do something at once: body i is for shard i.
+    /// Sends orders to all shards concurrently: body i goes to shard i.
     pub fn order_all(&self, bodies: &[Vec<u8>], wait: Duration) -> Vec<Result<Vec<u8>>> {
         if bodies.len() != self.core.links.len() {
             let text = format!("{} bodies for {} shards", bodies.len(), self.core.links.len());
             return bodies.iter().map(|_| Err(PsError::new(Trouble::Settings, text.clone()))).collect();
         }
-        let asked: Vec<(usize, &[u8])> = bodies.iter().map(Vec::as_slice).enumerate().collect();
-        self.core.order(&asked, wait)
+        let orders: Vec<(usize, &[u8])> = bodies.iter().map(Vec::as_slice).enumerate().collect();
+        self.core.order(&orders, wait)
     }
 
-    /// Figures since it was opened.
+    /// Returns the counters since the client was opened.
     pub fn stats(&self) -> ClientStats {
         ClientStats { shards: self.core.links.iter().map(|link| link.meter.stats()).collect() }
     }
 
-    /// Close all connections; calls that wait fail. Doing it again changes nothing.
+    /// Closes all connections; waiting calls fail. Idempotent.
     pub fn close(&self) {
         self.core.closed.send_replace(true);
         if let Some(thread) = self.thread.lock().expect("no holder panics").take() {
-            // A thread that panicked has said so itself.
+            // A panic was already printed by its own thread.
             let _ = thread.join();
         }
         for link in &self.core.links {
@@ -255,28 +260,28 @@ impl ClientCore {
         self.term.lock().expect("no holder panics")
     }
 
-    /// The end of the budget of a call that begins now.
+    /// The deadline of a call that starts now.
     fn deadline(&self) -> Instant {
         Instant::now() + Duration::from_millis(self.settings.limits.retry_wait_ms_max)
     }
 
     fn epoch(&self) -> Result<Epoch> {
-        let none = || PsError::new(Trouble::StaleEpoch, "the client is in no epoch yet: set one first");
+        let none = || PsError::new(Trouble::StaleEpoch, "the client has no epoch: set one first");
         self.term().epoch.ok_or_else(none)
     }
 
-    /// A client that does not train changes nothing.
-    fn check_trains(&self, what: &str) -> Result<()> {
+    /// Fails unless this client trains.
+    fn check_trains(&self, action: &str) -> Result<()> {
         match self.settings.role {
             Role::Trains => Ok(()),
             Role::Reads | Role::Asks => {
-                Err(PsError::new(Trouble::Settings, format!("this client only reads: it cannot {what}")))
+                Err(PsError::new(Trouble::Settings, format!("this client only reads: it cannot {action}")))
             }
         }
     }
 
-    /// Read in the client's epoch; or, of one that only reads, in the one that all shards stand at, again when that has
-    /// ended meanwhile.
+    /// Reads in the client's epoch. A client that only reads uses the epoch all shards share, and tries again
+    /// if that epoch ends during the read.
     fn read<T>(&self, mut read: impl FnMut(Epoch, Instant) -> Result<T>) -> Result<T> {
         let (deadline, limits) = (self.deadline(), &self.settings.limits);
         match self.settings.role {
@@ -284,81 +289,88 @@ impl ClientCore {
             Role::Asks => {
                 return Err(PsError::new(
                     Trouble::Settings,
-                    "this client only asks how shards are: it cannot pull",
+                    "this client only queries the shards' state: it cannot pull",
                 ));
             }
             Role::Reads => {}
         }
-        let (mut wait_ms, mut before) = (limits.backoff_first_ms, None);
+        let (mut wait_ms, mut last_error) = (limits.backoff_first_ms, None);
         loop {
             let error = match self.epoch_of_shards(deadline).and_then(|epoch| read(epoch, deadline)) {
                 Err(error) if matches!(error.trouble, Trouble::StaleEpoch | Trouble::NotReady) => error,
-                // The time was over in the midst of another attempt: what was said to the one before tells more.
-                Err(error) if error.trouble == Trouble::Unreachable => return Err(before.unwrap_or(error)),
-                done => return done,
+                // The deadline passed during a further attempt: the error of the attempt before it is more
+                // specific.
+                Err(error) if error.trouble == Trouble::Unreachable => {
+                    return Err(last_error.unwrap_or(error));
+                }
+                result => return result,
             };
-            let left = deadline.saturating_duration_since(Instant::now());
-            let Some((shard, _)) = error.shard.as_ref().filter(|_| !left.is_zero()) else {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            let Some((shard, _)) = error.shard.as_ref().filter(|_| !remaining.is_zero()) else {
                 return Err(error);
             };
-            // Its connection is of an epoch that is over, and is about to be closed; or it has no tables yet.
-            self.links[*shard as usize].wait_news(left.min(Duration::from_millis(wait_ms)));
+            // The connection belongs to an ended epoch and is about to be closed, or the shard has no tables
+            // yet.
+            self.links[*shard as usize].wait_news(remaining.min(Duration::from_millis(wait_ms)));
             wait_ms = (2 * wait_ms).min(limits.backoff_ms_max);
-            before = Some(error);
+            last_error = Some(error);
         }
     }
 
-    /// The epoch that all shards stand at, once they do.
+    /// Waits until all shards are at the same epoch, and returns it.
     fn epoch_of_shards(&self, deadline: Instant) -> Result<Epoch> {
         let mut newest = None;
         loop {
-            let before = newest;
+            let previous = newest;
             for link in &self.links {
                 newest = newest.max(Some(link.wait_epoch(newest, deadline)?));
             }
-            if let Some(epoch) = newest.filter(|_| newest == before) {
+            if let Some(epoch) = newest.filter(|_| newest == previous) {
                 return Ok(epoch);
             }
         }
     }
 
-    /// Take a place among the calls there may be at once.
-    fn enter(&self, deadline: Instant) -> Result<Place<'_>> {
+    /// Waits for a free call slot.
+    fn enter(&self, deadline: Instant) -> Result<CallSlot<'_>> {
         let calls_max = self.settings.limits.calls_max;
         let mut calls = self.calls.lock().expect("no holder panics");
         while *calls >= calls_max {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 let text = format!("{calls_max} calls are under way, the most there may be");
                 return Err(PsError::new(Trouble::Unreachable, text));
             }
-            calls = self.call_ended.wait_timeout(calls, left).expect("no holder panics").0;
+            calls = self.call_ended.wait_timeout(calls, remaining).expect("no holder panics").0;
         }
         *calls += 1;
-        Ok(Place(self))
+        Ok(CallSlot(self))
     }
 
-    /// Where each shard's parts begin, if together they are all parts.
+    /// Checks that the shards' ranges cover all parts, and returns the plan's bounds.
     fn check_hellos(&self, hellos: &[HelloReply]) -> Result<Vec<usize>> {
         let mut bounds = vec![0];
         for (number, hello) in hellos.iter().enumerate() {
             let link = &self.links[number];
             let (begin, end) = (hello.parts.start as usize, hello.parts.end as usize);
             if begin != bounds[number] || end <= begin {
-                let text = format!("it has parts [{begin}, {end}), expected from {} on", bounds[number]);
+                let text = format!(
+                    "it has parts [{begin}, {end}), expected a range that starts at {}",
+                    bounds[number]
+                );
                 return Err(PsError::at(Trouble::Settings, link.name(), text));
             }
             bounds.push(end);
         }
         if bounds.last() != Some(&PARTS) {
-            let text = format!("the shards have {:?} of {PARTS} parts", bounds.last());
+            let text = format!("the shards' parts end at {:?}, expected {PARTS}", bounds.last());
             return Err(PsError::new(Trouble::Settings, text));
         }
         Ok(bounds)
     }
 
     fn plan(&self) -> &Plan {
-        self.plan.get().expect("it is made before there is a client to call")
+        self.plan.get().expect("open() sets the plan")
     }
 
     /// The dim of a table.
@@ -369,29 +381,29 @@ impl ClientCore {
         })
     }
 
-    fn order(&self, asked: &[(usize, &[u8])], wait: Duration) -> Vec<Result<Vec<u8>>> {
+    fn order(&self, orders: &[(usize, &[u8])], wait: Duration) -> Vec<Result<Vec<u8>>> {
         let deadline = Instant::now() + wait;
-        let late = |shard: usize| {
+        let timeout_error = |shard: usize| {
             let link = &self.links[shard];
             let (waited_ms, trouble) = (wait.as_millis(), link.trouble_text());
             let text = format!("an order was not answered within {waited_ms} ms{trouble}");
             PsError::at(Trouble::Unreachable, link.name(), text)
         };
-        let place = self.enter(deadline);
-        if let Err(error) = place {
-            return asked.iter().map(|_| Err(error.clone())).collect();
+        let slot = self.enter(deadline);
+        if let Err(error) = slot {
+            return orders.iter().map(|_| Err(error.clone())).collect();
         }
         let (call, epoch) = (Call::new(), self.term().epoch);
-        let mut answers: Vec<Option<Result<Vec<u8>>>> = asked.iter().map(|_| None).collect();
-        for (block, &(shard, body)) in asked.iter().enumerate() {
+        let mut answers: Vec<Option<Result<Vec<u8>>>> = orders.iter().map(|_| None).collect();
+        for (block, &(shard, body)) in orders.iter().enumerate() {
             let payload = order_payload(epoch, body);
             if payload.len() > self.plan().frame_bytes_max {
-                let (bytes, most) = (payload.len(), self.plan().frame_bytes_max);
-                let text = format!("an order of {bytes} bytes: shards take {most}");
+                let (bytes, bytes_max) = (payload.len(), self.plan().frame_bytes_max);
+                let text = format!("an order of {bytes} bytes: shards accept {bytes_max}");
                 answers[block] = Some(Err(PsError::new(Trouble::Settings, text)));
                 continue;
             }
-            let frame = frame::whole(Kind::Order, 0, 0, &payload);
+            let frame = frame::encode(Kind::Order, 0, 0, &payload);
             if let Err(error) = self.links[shard].submit(&call, block as u32, (Kind::Order, epoch), frame, 0)
             {
                 answers[block] = Some(Err(error));
@@ -406,15 +418,18 @@ impl ClientCore {
             }
         }
         call.end();
-        asked.iter().for_each(|&(shard, _)| self.links[shard].forget(&call));
-        let each = answers.into_iter().zip(asked);
-        each.map(|(answer, &(shard, _))| answer.unwrap_or_else(|| Err(late(shard)))).collect()
+        orders.iter().for_each(|&(shard, _)| self.links[shard].forget(&call));
+        let results = answers.into_iter().zip(orders);
+        results.map(|(answer, &(shard, _))| answer.unwrap_or_else(|| Err(timeout_error(shard)))).collect()
     }
 
-    /// Why a call of an epoch that is over fails.
+    /// The error of a call whose epoch has ended.
     fn stale(&self, epoch: Option<Epoch>) -> PsError {
-        let text =
-            format!("the call is of epoch {}, the client's is {}", name(epoch), name(self.term().epoch));
+        let text = format!(
+            "the call belongs to epoch {}, the client is at {}",
+            name(epoch),
+            name(self.term().epoch)
+        );
         PsError::new(Trouble::StaleEpoch, text)
     }
 }

@@ -1,13 +1,13 @@
-//! The epoch: which run of training, and which recovery of it, a shard's tables and a caller's frames belong to.
+//! The epoch of a shard's tables or of a request: a training run and its recovery count.
 
 use std::fmt;
 
-/// A later one fences all earlier ones.
+/// An epoch; a later one fences all earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch {
     /// The trainer's fencing number.
     pub run: u64,
-    /// How often that run recovered.
+    /// The number of recoveries in that run.
     pub recovery: u32,
 }
 
@@ -17,7 +17,7 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// An epoch there may be, as texts name it.
+/// Formats an optional epoch.
 pub(crate) fn name(epoch: Option<Epoch>) -> String {
     epoch.map_or("none".to_owned(), |epoch| epoch.to_string())
 }

@@ -1,50 +1,50 @@
-//! What can go wrong between a client and its shards that is not a bug here.
+//! Errors between a client and its shards that are not bugs.
 
 use std::fmt;
 
 use crate::refusal::{Code, Refusal};
 
-/// What kind of trouble it is, which says what a caller can do.
+/// The kind of an error, which tells the caller what it can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// What was given cannot be: settings or arguments.
+    /// Invalid settings or arguments.
     Settings,
     /// An address cannot be bound, or a file cannot be read.
     Io,
-    /// A shard refused, for this reason.
+    /// A shard refused the request, with this code.
     Refused(Code),
     /// The epoch is not the shard's, or no longer the client's: recover.
     StaleEpoch,
     /// The shard has no tables: recover.
     NotReady,
-    /// A shard did not answer within the whole budget.
+    /// A shard did not answer before the call's deadline.
     Unreachable,
-    /// The connection was lost after an order was sent: it may have been obeyed.
+    /// The connection was lost after an order was sent: the order may have been carried out.
     Lost,
-    /// A push may or may not have been learned: nothing more is pushed in this epoch.
+    /// A push may have been applied: the client pushes nothing more in this epoch.
     Unsure,
     /// The client or server was closed.
     Closed,
 }
 
-/// What happened, and where.
+/// An error, with its shard.
 #[derive(Debug, Clone)]
 pub struct PsError {
     /// The kind.
     pub trouble: Trouble,
-    /// The shard's number and address, where it was one shard.
+    /// The shard's number and address, if a single shard is concerned.
     pub shard: Option<(u32, String)>,
-    /// What happened, with the values.
+    /// The description, with values.
     pub text: String,
-    /// The detail of a refusal that had one.
+    /// The detail of a refusal, if any.
     pub detail: Vec<u8>,
 }
 
-/// What a call gives, or why not.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, PsError>;
 
 impl PsError {
-    /// An error of no one shard.
+    /// Creates an error that concerns no single shard.
     pub fn new(trouble: Trouble, text: impl Into<String>) -> Self {
         Self { trouble, shard: None, text: text.into(), detail: Vec::new() }
     }

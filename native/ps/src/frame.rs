@@ -1,5 +1,5 @@
-//! The frame: a header that is checked before anything else is believed, a payload, and the payload's checksum.
-//! Knows no payload.
+//! The frame: a header, a payload and the payload's checksum. The header's own checksum is verified before
+//! any field is used. Knows no payload.
 
 use std::fmt;
 
@@ -7,75 +7,75 @@ use streamlearn_wire::checksum::crc32c;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 24;
-/// Bytes of the checksum behind a payload.
+/// Bytes of the checksum after a payload.
 pub const CHECK_BYTES: usize = 4;
-/// What every frame begins with.
+/// The first bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"SLPS");
-/// Flag: this answers a request.
+/// Flag: a reply.
 pub const REPLY: u16 = 1;
-/// Flag: more frames of this reply come.
+/// Flag: more frames of this reply follow.
 pub const MORE: u16 = 2;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
-    /// Who is there.
+    /// The handshake.
     Hello = 1,
-    /// Rows of keys.
+    /// A request for rows.
     Pull = 2,
-    /// What rows are to learn.
+    /// Gradients for rows.
     Push = 3,
-    /// Something for whoever embeds the shard.
+    /// An order for the process that embeds the shard.
     Order = 4,
-    /// A sign of life.
+    /// A keepalive.
     Ping = 5,
-    /// A refusal, in reply to any.
+    /// A refusal; it can answer any request.
     Error = 6,
 }
 
-/// The head of a frame.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is.
+    /// The kind.
     pub kind: Kind,
     /// `REPLY` and `MORE`.
     pub flags: u16,
-    /// The request it is or answers; 0 where there is none.
+    /// The number of the request, also in its replies; 0 if there is none.
     pub request: u64,
-    /// Bytes of the payload, its checksum apart.
+    /// Bytes of the payload, without its checksum.
     pub payload_bytes: u32,
 }
 
-/// Why bytes are no frame.
+/// Why bytes are not a valid frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameError {
-    /// It begins otherwise.
+    /// The first bytes are not `MAGIC`.
     Magic(u32),
-    /// The header's checksum is another.
+    /// The header's checksum does not match.
     HeaderCheck {
-        /// What it says.
-        said: u32,
-        /// What it is.
-        is: u32,
+        /// The checksum in the header.
+        stated: u32,
+        /// The computed checksum.
+        computed: u32,
     },
-    /// There is no such kind.
+    /// The kind is unknown.
     Kind(u16),
-    /// There are no such flags.
+    /// A flag is unknown.
     Flags(u16),
-    /// The payload is larger than is allowed.
+    /// The payload is larger than the limit.
     Large {
-        /// What the header says.
+        /// The size in the header.
         payload_bytes: u32,
         /// The limit.
         bytes_max: u32,
     },
-    /// The payload's checksum is another.
+    /// The payload's checksum does not match.
     PayloadCheck {
-        /// What it says.
-        said: u32,
-        /// What it is.
-        is: u32,
+        /// The checksum in the frame.
+        stated: u32,
+        /// The computed checksum.
+        computed: u32,
     },
 }
 
@@ -83,16 +83,16 @@ impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Magic(magic) => write!(f, "a frame begins with {magic:#010x}, not {MAGIC:#010x}"),
-            Self::HeaderCheck { said, is } => {
-                write!(f, "a header's checksum is {is:#010x}, it says {said:#010x}")
+            Self::HeaderCheck { stated, computed } => {
+                write!(f, "the header's checksum is {computed:#010x}, the frame states {stated:#010x}")
             }
             Self::Kind(kind) => write!(f, "unknown kind {kind}"),
             Self::Flags(flags) => write!(f, "unknown flags {flags:#06x}"),
             Self::Large { payload_bytes, bytes_max } => {
                 write!(f, "a payload of {payload_bytes} bytes: at most {bytes_max}")
             }
-            Self::PayloadCheck { said, is } => {
-                write!(f, "a payload's checksum is {is:#010x}, it says {said:#010x}")
+            Self::PayloadCheck { stated, computed } => {
+                write!(f, "the payload's checksum is {computed:#010x}, the frame states {stated:#010x}")
             }
         }
     }
@@ -106,7 +106,7 @@ fn kind_of(number: u16) -> Option<Kind> {
 }
 
 impl Header {
-    /// The bytes of the header.
+    /// Encodes the header.
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -119,16 +119,16 @@ impl Header {
         bytes
     }
 
-    /// The header that bytes are, if they are one.
+    /// Decodes a header.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         if u32_at(0) != MAGIC {
             return Err(FrameError::Magic(u32_at(0)));
         }
-        let (said, is) = (u32_at(20), crc32c(0, &bytes[..20]));
-        if said != is {
-            return Err(FrameError::HeaderCheck { said, is });
+        let (stated, computed) = (u32_at(20), crc32c(0, &bytes[..20]));
+        if stated != computed {
+            return Err(FrameError::HeaderCheck { stated, computed });
         }
         let (kind, flags) = (u16_at(8), u16_at(10));
         let kind = kind_of(kind).ok_or(FrameError::Kind(kind))?;
@@ -140,13 +140,13 @@ impl Header {
     }
 }
 
-/// Where a frame begins to be written: room for its header.
+/// Starts a frame in the buffer: leaves room for the header.
 pub fn begin(frame: &mut Vec<u8>) {
     frame.clear();
     frame.resize(HEADER_BYTES, 0);
 }
 
-/// Write a frame's header and its payload's checksum around the payload.
+/// Completes a frame: fills in its header and appends the payload's checksum.
 pub fn finish(frame: &mut Vec<u8>, kind: Kind, flags: u16, request: u64) {
     let check = crc32c(0, &frame[HEADER_BYTES..]);
     let payload_bytes = (frame.len() - HEADER_BYTES) as u32;
@@ -154,15 +154,15 @@ pub fn finish(frame: &mut Vec<u8>, kind: Kind, flags: u16, request: u64) {
     frame.extend_from_slice(&check.to_le_bytes());
 }
 
-/// Give a frame that is finished another request number.
+/// Changes the request number of a complete frame.
 pub fn readdress(frame: &mut [u8], request: u64) {
     let head = frame.first_chunk_mut::<HEADER_BYTES>().expect("a frame has a header");
     let header = Header::parse(head).expect("the frame is finished");
     *head = Header { request, ..header }.to_bytes();
 }
 
-/// A whole frame.
-pub fn whole(kind: Kind, flags: u16, request: u64, payload: &[u8]) -> Vec<u8> {
+/// Builds a complete frame.
+pub fn encode(kind: Kind, flags: u16, request: u64, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(HEADER_BYTES + payload.len() + CHECK_BYTES);
     begin(&mut frame);
     frame.extend_from_slice(payload);

@@ -1,12 +1,15 @@
-//! What any bytes must not break: the way from a peer's bytes to messages. For a fuzzer, and for a test of random bytes.
+//! A fuzz target: decodes arbitrary bytes as a peer's stream and as every message. Used by the fuzzer and by
+//! a test with random bytes.
 
 use crate::intake::{FIRST_BYTES_MAX, Intake};
 use crate::message::{HelloAsk, HelloReply, PullAsk, PushAsk, PushReply, SliceHead, order_of, refusal_of};
 
-/// Take bytes in as a server does, in pieces whose length the first byte says, and read every payload as everything.
+/// Feeds bytes as a server receives them, in pieces whose length depends on the first byte, and decodes every
+/// payload as every message.
 ///
 /// # Panics
-/// When memory runs ahead of what has arrived, or when anything read is more than there was.
+/// If the intake holds more memory than the received bytes justify, or if a message decodes to more
+/// than the payload holds.
 pub fn fuzz(bytes: &[u8]) {
     let (mut intake, mut at) = (Intake::new(64 << 20), 0);
     let piece = bytes.first().map_or(1, |&byte| usize::from(byte) * 16 + 1);
@@ -18,8 +21,8 @@ pub fn fuzz(bytes: &[u8]) {
             Ok(None) if at == bytes.len() => break,
             Ok(None) => at += intake.feed(&bytes[at..bytes.len().min(at + piece)]),
         }
-        let held_max = 2 * at.max(FIRST_BYTES_MAX) + (32 << 10);
-        assert!(intake.held_bytes() <= held_max, "{} bytes held after {at}", intake.held_bytes());
+        let memory_bytes_max = 2 * at.max(FIRST_BYTES_MAX) + (32 << 10);
+        assert!(intake.held_bytes() <= memory_bytes_max, "{} bytes held after {at}", intake.held_bytes());
     }
     read(bytes);
 }
@@ -32,9 +35,9 @@ fn read(payload: &[u8]) {
         assert_eq!(hello.to_payload(), payload);
     }
     if let Ok(ask) = PullAsk::decode(payload) {
-        let mut again = Vec::new();
-        ask.append(&mut again);
-        assert_eq!(again, payload);
+        let mut encoded = Vec::new();
+        ask.append(&mut encoded);
+        assert_eq!(encoded, payload);
     }
     if let Ok(ask) = PushAsk::decode(payload) {
         assert!(ask.columns.keys.len() * 8 + ask.columns.gradients.len() <= payload.len());

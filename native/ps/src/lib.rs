@@ -1,5 +1,6 @@
-//! The parameter server: tables of rows behind a socket, and the client that pulls and pushes them exactly once.
-//! Knows no Python, no files and no versions beyond their numbers: whoever embeds it gives tables and obeys orders.
+//! The parameter server: tables of rows behind sockets, and the client that pulls them and pushes to them
+//! exactly once. Knows no Python, no files and no versions beyond their numbers: the embedding process
+//! provides tables and carries out orders.
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("frames are read where they lie: this needs a little-endian machine");

@@ -1,4 +1,4 @@
-//! Messages: what is in the payloads of frames. Judges only their form.
+//! Messages: the payloads of frames. Checks only their format.
 
 mod fields;
 mod hello;
@@ -17,7 +17,7 @@ use fields::{Fields, append_epoch};
 use crate::epoch::Epoch;
 use crate::refusal::{Code, DETAIL_BYTES_MAX, Refusal};
 
-/// The payload of an order: the epoch of who asks, and a body.
+/// Encodes an order: the sender's epoch and a body.
 pub fn order_payload(epoch: Option<Epoch>, body: &[u8]) -> Vec<u8> {
     let mut payload = Vec::with_capacity(16 + body.len());
     append_epoch(&mut payload, epoch);
@@ -25,13 +25,13 @@ pub fn order_payload(epoch: Option<Epoch>, body: &[u8]) -> Vec<u8> {
     payload
 }
 
-/// The epoch and body of an order.
+/// Decodes the epoch and body of an order.
 pub fn order_of(payload: &[u8]) -> Result<(Option<Epoch>, &[u8]), Refusal> {
     let mut fields = Fields::new("an order", payload);
     Ok((fields.optional_epoch()?, fields.rest()))
 }
 
-/// The payload of a refusal.
+/// Encodes a refusal.
 pub fn refusal_payload(refusal: &Refusal) -> Vec<u8> {
     let mut payload = Vec::with_capacity(4 + refusal.text.len() + refusal.detail.len());
     payload.extend_from_slice(&(refusal.code as u16).to_le_bytes());
@@ -41,7 +41,7 @@ pub fn refusal_payload(refusal: &Refusal) -> Vec<u8> {
     payload
 }
 
-/// The refusal of a payload; what cannot be read is one too.
+/// Decodes a refusal; an invalid payload yields a refusal that describes the error.
 pub fn refusal_of(payload: &[u8]) -> Refusal {
     let read = || -> Result<Refusal, Refusal> {
         let mut fields = Fields::new("an error", payload);
@@ -50,7 +50,7 @@ pub fn refusal_of(payload: &[u8]) -> Refusal {
             return Err(fields.bad(format!("{} bytes of detail: at most {DETAIL_BYTES_MAX}", detail.len())));
         }
         let code = Code::from_number(code)
-            .ok_or_else(|| Refusal::new(Code::BadFrame, format!("an error of code {code}: there is none")))?;
+            .ok_or_else(|| Refusal::new(Code::BadFrame, format!("unknown error code {code}")))?;
         Ok(Refusal::new(code, String::from_utf8_lossy(text)).with_detail(detail.to_vec()))
     };
     read().unwrap_or_else(|refusal| refusal)

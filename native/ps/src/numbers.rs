@@ -1,10 +1,10 @@
-//! Numbers on the wire: how rows and gradients are encoded, and keys and floats as the bytes they are.
+//! Numbers on the wire: the encoding of rows and gradients, and views of keys and floats as bytes.
 
 use std::borrow::Cow;
 
 use streamlearn_table::RowType;
 
-/// How rows and gradients are on the wire. Blocks of numbers are padded with zeros to 8 bytes.
+/// The encoding of rows and gradients on the wire. Blocks of numbers are padded with zeros to 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Encoding {
@@ -15,7 +15,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// The encoding of a number on the wire, if it is one.
+    /// Returns the encoding with a wire number, if it is known.
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::F32, Self::F16].into_iter().find(|&encoding| encoding as u8 == number)
     }
@@ -27,24 +27,24 @@ impl Encoding {
         }
     }
 
-    /// Bytes of so many numbers, padding included.
+    /// Returns the bytes of `numbers` numbers, padding included.
     pub fn bytes(self, numbers: usize) -> usize {
         self.row_type().row_bytes(numbers)
     }
 
-    /// Bytes of one number.
+    /// Returns the bytes of one number.
     pub fn number_bytes(self) -> usize {
         self.row_type().number_bytes()
     }
 
-    /// Append numbers and padding.
+    /// Appends numbers and padding.
     pub fn append(self, numbers: &[f32], into: &mut Vec<u8>) {
         let begin = into.len();
         into.resize(begin + self.bytes(numbers.len()), 0);
         self.write(numbers, &mut into[begin..]);
     }
 
-    /// Write numbers and padding.
+    /// Writes numbers and padding.
     pub fn write(self, numbers: &[f32], into: &mut [u8]) {
         match self {
             Self::F32 => {
@@ -56,7 +56,7 @@ impl Encoding {
         }
     }
 
-    /// So many numbers of a block; none when the bytes are not as many.
+    /// Decodes `count` numbers; `None` if the length of the block does not match.
     pub fn numbers(self, bytes: &[u8], count: usize) -> Option<Cow<'_, [f32]>> {
         if bytes.len() != self.bytes(count) {
             return None;
@@ -72,36 +72,36 @@ impl Encoding {
     }
 }
 
-/// Numbers as bytes.
+/// Views numbers as bytes.
 pub fn bytes_of<T: Plain>(numbers: &[T]) -> &[u8] {
-    // SAFETY: a plain number has no padding, and any of its bytes may be looked at.
+    // SAFETY: a plain number has no padding, and all of its bytes may be read.
     unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
 }
 
-/// The same, to be written.
+/// Views numbers as mutable bytes.
 pub fn bytes_of_mut<T: Plain>(numbers: &mut [T]) -> &mut [u8] {
-    // SAFETY: a plain number has no padding, and any bytes are one.
+    // SAFETY: a plain number has no padding, and every bit pattern is valid.
     unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), size_of_val(numbers)) }
 }
 
-/// A number that any bytes are, and that is its bytes. Sealed: this module is private.
+/// A number for which every bit pattern is valid. Sealed: this module is private.
 pub trait Plain: Copy {
-    /// From little-endian bytes.
+    /// Decodes little-endian bytes.
     fn from_bytes(bytes: &[u8]) -> Self;
 }
 
 macro_rules! plain {
     ($($name:ty),*) => { $(impl Plain for $name {
         fn from_bytes(bytes: &[u8]) -> Self {
-            Self::from_le_bytes(bytes.try_into().expect("as many bytes as it has"))
+            Self::from_le_bytes(bytes.try_into().expect("the slice has the number's size"))
         }
     })* };
 }
 plain!(u32, u64, f32);
 
-/// Bytes as numbers: where they lie, if they lie well, and copied otherwise.
+/// Views bytes as numbers; copies them if they are not aligned.
 pub fn numbers_of<T: Plain>(bytes: &[u8]) -> Cow<'_, [T]> {
-    // SAFETY: any bytes are a plain number.
+    // SAFETY: every bit pattern is a valid plain number.
     let (before, numbers, after) = unsafe { bytes.align_to::<T>() };
     if before.is_empty() && after.is_empty() {
         return Cow::Borrowed(numbers);
@@ -109,7 +109,7 @@ pub fn numbers_of<T: Plain>(bytes: &[u8]) -> Cow<'_, [T]> {
     Cow::Owned(bytes.chunks_exact(size_of::<T>()).map(T::from_bytes).collect())
 }
 
-/// Bytes as floats.
+/// Views bytes as floats.
 pub fn floats(bytes: &[u8]) -> Cow<'_, [f32]> {
     numbers_of(bytes)
 }
@@ -138,9 +138,9 @@ mod tests {
         for half in 0..0x7bffu16 {
             let bytes = [half.to_le_bytes(), (half + 1).to_le_bytes(), [0; 2], [0; 2]].concat();
             let numbers = Encoding::F16.numbers(&bytes, 2).unwrap().into_owned();
-            let mut again = Vec::new();
-            Encoding::F16.append(&numbers, &mut again);
-            assert_eq!(again, bytes);
+            let mut encoded = Vec::new();
+            Encoding::F16.append(&numbers, &mut encoded);
+            assert_eq!(encoded, bytes);
             let middle = ((f64::from(numbers[0]) + f64::from(numbers[1])) / 2.0) as f32;
             let even = if half % 2 == 0 { half } else { half + 1 };
             let mut rounded = Vec::new();

@@ -1,8 +1,8 @@
-//! A pool: buffers of a size that are used again, and no more of them than are worth keeping.
+//! A pool of reusable buffers, bounded in number and size.
 
 use std::sync::Mutex;
 
-/// Buffers that wait to be used again.
+/// The unused buffers.
 pub struct Pool<T> {
     waiting: Mutex<Vec<Vec<T>>>,
     buffers_max: usize,
@@ -10,17 +10,17 @@ pub struct Pool<T> {
 }
 
 impl<T> Pool<T> {
-    /// At most so many, none larger than `capacity_max`.
+    /// Creates a pool of at most `buffers_max` buffers with at most `capacity_max` elements each.
     pub fn new(buffers_max: usize, capacity_max: usize) -> Self {
         Self { waiting: Mutex::default(), buffers_max, capacity_max }
     }
 
-    /// A buffer, with whatever was in it.
+    /// Takes a buffer; its old content remains.
     pub fn take(&self) -> Vec<T> {
         self.waiting.lock().expect("no holder panics").pop().unwrap_or_default()
     }
 
-    /// Give one back.
+    /// Returns a buffer to the pool.
     pub fn give(&self, buffer: Vec<T>) {
         let mut waiting = self.waiting.lock().expect("no holder panics");
         if waiting.len() < self.buffers_max && (1..=self.capacity_max).contains(&buffer.capacity()) {

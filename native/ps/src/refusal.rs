@@ -1,12 +1,12 @@
-//! A refusal: what a shard says instead of a reply. Its codes are the whole list; texts are for people.
+//! A refusal: a shard's negative reply. The codes are complete; the texts are for people.
 
 use std::fmt;
 
 use streamlearn_table::TableError;
 
-/// Bytes of a text at most; what is longer is cut.
+/// The maximum length of a text in bytes; longer texts are cut.
 pub const TEXT_BYTES_MAX: usize = 1024;
-/// Bytes of a detail at most; one that is longer is left out.
+/// The maximum length of a detail in bytes; longer details are dropped.
 pub const DETAIL_BYTES_MAX: usize = 64 << 10;
 
 macro_rules! codes {
@@ -17,15 +17,15 @@ macro_rules! codes {
         pub enum Code { $($(#[$doc])* $name = $number,)* }
 
         impl Code {
-            /// All there are, by number.
+            /// All codes, by number.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The code of a number, if it is one.
+            /// Returns the code with a number, if it is known.
             pub fn from_number(number: u16) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
 
-            /// Its name, as metrics and texts say it.
+            /// The code's name in metrics and texts.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$name => $word,)* }
             }
@@ -34,53 +34,53 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Bytes that are no frame; the connection is closed.
+    /// The bytes are not a valid frame; the connection is closed.
     BadFrame = 1, "bad_frame";
-    /// A frame whose content is not what its kind asks for.
+    /// The frame's content is invalid for its kind.
     BadRequest = 2, "bad_request";
     /// The token is wrong; the connection is closed.
     Unauthorized = 3, "unauthorized";
-    /// Another protocol.
+    /// The protocol version differs.
     WrongProtocol = 4, "wrong_protocol";
-    /// Another model.
+    /// The client expects another model.
     WrongModel = 5, "wrong_model";
-    /// Tables of another kind.
+    /// The client expects other tables.
     WrongTables = 6, "wrong_tables";
-    /// A key of another shard's parts.
+    /// A key belongs to another shard's parts.
     WrongPart = 7, "wrong_part";
-    /// An epoch other than the shard's.
+    /// The epoch is not the shard's.
     StaleEpoch = 8, "stale_epoch";
     /// The shard has no tables yet.
     NotReady = 9, "not_ready";
-    /// It can be asked again later.
+    /// The shard is busy; try again later.
     Busy = 10, "busy";
     /// The tables are full.
     Full = 11, "full";
-    /// A version that is not retained.
+    /// The version is not retained.
     VersionRefused = 12, "version_refused";
     /// More bytes than a limit allows; the connection is closed.
     TooLarge = 13, "too_large";
     /// More connections, clients or sequences than a limit allows.
     TooMany = 14, "too_many";
-    /// A fault of the shard.
+    /// An internal error of the shard.
     Internal = 15, "internal";
-    /// A client that only reads asks for a change.
+    /// A read-only client requested a change.
     ReadsOnly = 16, "reads_only";
 }
 
-/// What is said instead of a reply.
+/// A negative reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Why.
+    /// The reason.
     pub code: Code,
-    /// The same for people, with the values.
+    /// The description, with values.
     pub text: String,
-    /// What the other side can find out more by; most refusals have none.
+    /// Data that helps the client find the cause; most refusals have none.
     pub detail: Vec<u8>,
 }
 
 impl Refusal {
-    /// A refusal; its text is cut at 1 KiB.
+    /// Creates a refusal; texts over 1 KiB are cut.
     pub fn new(code: Code, text: impl Into<String>) -> Self {
         let mut text = text.into();
         if text.len() > TEXT_BYTES_MAX {
@@ -90,7 +90,7 @@ impl Refusal {
         Self { code, text, detail: Vec::new() }
     }
 
-    /// The same with a detail, unless it is too long to be sent.
+    /// Adds a detail, unless it is too long to send.
     pub fn with_detail(mut self, detail: Vec<u8>) -> Self {
         if detail.len() <= DETAIL_BYTES_MAX {
             self.detail = detail;

@@ -1,4 +1,5 @@
-//! The server: one shard's tables behind sockets. Whoever embeds it gives it tables and an epoch, and obeys orders.
+//! The server: one shard's tables behind sockets. The embedding process provides the tables and the epoch,
+//! and carries out orders.
 
 mod connection;
 mod listen;
@@ -25,7 +26,7 @@ use streamlearn_trust::Secret;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::address::Listening;
+use crate::address::BoundSocket;
 use crate::epoch::Epoch;
 use crate::error::{PsError, Result, Trouble};
 use crate::pool::Pool;
@@ -37,14 +38,14 @@ use orders::Orders;
 use peers::{Ending, Peers};
 use stage::Stage;
 
-/// Floats that a pooled buffer has at most.
+/// Larger pooled buffers of floats are not kept.
 const POOLED_FLOATS_MAX: usize = 1 << 17;
-/// Bytes that a pooled buffer has at most.
+/// Larger pooled buffers of bytes are not kept.
 const POOLED_BYTES_MAX: usize = 2 << 20;
-/// How long connections that are told to close now may take for it.
+/// How long connections may take to close once they are told to close at once.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
 
-/// What all connections share.
+/// State shared by all connections.
 struct ServerCore {
     shard: Shard,
     token: Option<Secret>,
@@ -55,10 +56,10 @@ struct ServerCore {
     peers: Peers,
     meter: Meter,
     notes: Notes,
-    /// KiB of payloads that may be in flight.
+    /// KiB of payloads that may still be taken into flight.
     in_flight: Arc<Semaphore>,
     pool: Pool<f32>,
-    /// For payloads.
+    /// Buffers for payloads.
     payloads: Pool<u8>,
 }
 
@@ -72,27 +73,28 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listen, and answer from threads of its own. Without tables, all but hellos, orders and pings is refused.
+    /// Binds the addresses and serves them from the server's own threads. Until tables are installed, only
+    /// hellos, orders and pings are answered.
     ///
     /// # Errors
-    /// When settings cannot be, when an address cannot be listened at, or when one that other machines can reach is
-    /// asked for without a token.
+    /// If the settings are invalid, if an address cannot be bound, or if an address that other
+    /// machines can reach is configured without a token.
     pub fn start(settings: ServerSettings, shard: Shard) -> Result<Self> {
         settings.check(&shard).map_err(|text| PsError::new(Trouble::Settings, text))?;
         let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
-        let bind = |address: &String| Listening::bind(address, settings.token.is_some());
-        let listening: Vec<Listening> = settings
+        let bind = |address: &String| BoundSocket::bind(address, settings.token.is_some());
+        let sockets: Vec<BoundSocket> = settings
             .listen
             .iter()
             .map(bind)
             .collect::<std::result::Result<_, _>>()
             .map_err(|text| PsError::new(Trouble::Io, text))?;
-        let addresses = listening.iter().map(Listening::address).collect();
-        let path_of = |one: &Listening| match one {
-            Listening::Unix(_, path) => Some(path.clone()),
-            Listening::Tcp(_) => None,
+        let addresses = sockets.iter().map(BoundSocket::address).collect();
+        let path_of = |socket: &BoundSocket| match socket {
+            BoundSocket::Unix(_, path) => Some(path.clone()),
+            BoundSocket::Tcp(_) => None,
         };
-        let paths = listening.iter().filter_map(path_of).collect();
+        let paths = sockets.iter().filter_map(path_of).collect();
         let limits = settings.limits;
         let core = Arc::new(ServerCore {
             shard,
@@ -110,21 +112,21 @@ impl Server {
         });
         let (stopped, _) = watch::channel(false);
         let server = Self { core, addresses, paths, stopped, threads: Mutex::default() };
-        server.run(listening, settings.threads)?;
+        server.run(sockets, settings.threads)?;
         Ok(server)
     }
 
-    fn run(&self, listening: Vec<Listening>, threads: usize) -> Result<()> {
-        let (deals, hands): (Vec<_>, Vec<_>) = (0..threads).map(|_| mpsc::channel(64)).unzip();
-        let mut first = Some((listening, deals));
-        for (number, hand) in hands.into_iter().enumerate() {
+    fn run(&self, sockets: Vec<BoundSocket>, threads: usize) -> Result<()> {
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..threads).map(|_| mpsc::channel(64)).unzip();
+        let mut first = Some((sockets, senders));
+        for (number, receiver) in receivers.into_iter().enumerate() {
             let (core, stopped, first) = (self.core.clone(), self.stopped.subscribe(), first.take());
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let started = runtime.and_then(|runtime| {
-                let work = move || runtime.block_on(listen::work(core, first, hand, stopped));
+            let thread = runtime.and_then(|runtime| {
+                let work = move || runtime.block_on(listen::work(core, first, receiver, stopped));
                 std::thread::Builder::new().name(format!("ps-server-{number}")).spawn(work)
             });
-            let thread = started.map_err(|error| {
+            let thread = thread.map_err(|error| {
                 PsError::new(Trouble::Io, format!("cannot start thread {number} of {threads}: {error}"))
             })?;
             self.threads.lock().expect("no holder panics").push(thread);
@@ -132,45 +134,45 @@ impl Server {
         Ok(())
     }
 
-    /// Where it listens.
+    /// Returns the bound addresses.
     pub fn addresses(&self) -> Vec<String> {
         self.addresses.clone()
     }
 
-    /// Take tables under a new epoch. What was begun under the one before ends first; connections that speak of an
-    /// older epoch, and none newer, are closed; what was pushed is forgotten.
+    /// Installs tables under a new epoch. Requests of the previous epoch finish first; then connections that
+    /// only used older epochs are closed. The record of applied pushes starts empty.
     ///
     /// # Errors
-    /// When the epoch is not newer than the last.
+    /// If the epoch is not newer than the last.
     pub fn install(&self, tables: Arc<TableSet>, epoch: Epoch) -> Result<()> {
         self.core.stage.install(tables, epoch).map_err(|text| PsError::new(Trouble::Settings, text))?;
         self.core.peers.close_older(epoch);
         Ok(())
     }
 
-    /// Let go of the tables. Returns once no request uses them: work on a push ends, and what is read for a peer
-    /// that takes its time is given up.
+    /// Releases the tables. Returns once no request uses them: pushes in progress finish, and pulls by slow
+    /// peers are aborted.
     pub fn uninstall(&self) {
         self.core.stage.uninstall();
     }
 
-    /// The next order there is within some time.
+    /// Waits for the next order.
     pub fn next_order(&self, wait: Duration) -> Option<Order> {
         self.core.orders.next(wait)
     }
 
-    /// Answer an order. Gives whether whoever asked was still there.
+    /// Answers an order. Returns whether the sender is still connected.
     pub fn answer(&self, id: u64, answer: std::result::Result<Vec<u8>, Refusal>) -> bool {
         self.core.orders.answer(id, answer)
     }
 
-    /// Connections that were refused and that nobody was told of yet, once there are some or the wait is over; and how
-    /// many more there were.
+    /// Waits for refused connections, and returns the notes since the last call and the number of refusals
+    /// that were not noted.
     pub fn refused(&self, wait: Duration) -> (Vec<Note>, u64) {
         self.core.notes.take(wait)
     }
 
-    /// Figures since it started.
+    /// Returns the statistics since the server started.
     pub fn stats(&self) -> Stats {
         let ServerCore { limits, orders, peers, in_flight, stage, meter, .. } = &*self.core;
         let in_flight_bytes_max = limits.in_flight_bytes_max >> 10 << 10;
@@ -187,8 +189,8 @@ impl Server {
         }
     }
 
-    /// Take nothing new, finish what was begun, then close everything; at the end of `drain` it is closed as it is.
-    /// Doing it again changes nothing.
+    /// Stops accepting work, finishes the requests in progress, then closes all connections; after `drain` it
+    /// closes them at once. Idempotent.
     pub fn stop(&self, drain: Duration) {
         let threads = std::mem::take(&mut *self.threads.lock().expect("no holder panics"));
         if threads.is_empty() {
@@ -203,11 +205,11 @@ impl Server {
         }
         self.stopped.send_replace(true);
         for thread in threads {
-            // A thread that panicked has said so itself, and is as stopped as the others.
+            // A panic was already printed by its own thread; the thread has stopped either way.
             let _ = thread.join();
         }
         for path in &self.paths {
-            // Whoever removed it already did what is to be done.
+            // An error means that the file is already gone.
             let _ = std::fs::remove_file(path);
         }
     }

@@ -1,26 +1,26 @@
-//! Figures of a server: what was asked and answered, how long it took, and how close its bounds are.
+//! Statistics of a server: requests, their durations, and the use of its limits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::refusal::Code;
 
-/// What is asked for.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
-    /// Who is there.
+    /// The handshake.
     Hello,
-    /// Rows.
+    /// A request for rows.
     Pull,
-    /// What rows are to learn.
+    /// Gradients for rows.
     Push,
-    /// Something for whoever embeds the server.
+    /// An order for the embedding process.
     Order,
-    /// A sign of life.
+    /// A keepalive.
     Ping,
 }
 
-/// Upper bounds of the buckets of latencies, in microseconds; one more bucket is for what took longer.
+/// Upper bounds of the latency buckets, in microseconds; one more bucket counts slower requests.
 pub const BUCKETS_US: [u64; 16] = [
     20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
     5_000_000,
@@ -29,61 +29,61 @@ pub const BUCKETS_US: [u64; 16] = [
 const VERBS: usize = 5;
 const CODES: usize = Code::ALL.len();
 
-/// What was asked by one verb.
+/// Counters of one request kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct VerbStats {
-    /// Requests that were answered, refusals included.
+    /// Answered requests, refusals included.
     pub requests: u64,
-    /// Those that were refused.
+    /// Refused requests.
     pub errors: u64,
-    /// Rows that were read or learned.
+    /// Rows read or updated.
     pub rows: u64,
-    /// Bytes of payloads that came.
+    /// Bytes of payloads received.
     pub bytes_in: u64,
-    /// Bytes of frames that went.
+    /// Bytes of frames sent.
     pub bytes_out: u64,
-    /// From a whole request to the last byte of its answer.
+    /// Sum of the times from a complete request to the last byte of its answer.
     pub seconds: f64,
-    /// Requests by how long they took, as `BUCKETS_US` bounds them.
+    /// Requests by duration, in the buckets of `BUCKETS_US`.
     pub buckets: [u64; BUCKETS_US.len() + 1],
 }
 
-/// Figures since the server started.
+/// Statistics since the server started.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
-    /// By verb: hello, pull, push, order, ping.
+    /// By kind: hello, pull, push, order, ping.
     pub verbs: [VerbStats; VERBS],
     /// Connections open now.
     pub connections: usize,
-    /// The most there may be.
+    /// The limit of connections.
     pub connections_max: usize,
-    /// Orders that wait or are not answered yet.
+    /// Orders that are queued or not answered.
     pub orders: usize,
-    /// The most there may be.
+    /// The limit of orders.
     pub orders_max: usize,
-    /// Bytes of payloads that are being taken in or worked on.
+    /// Bytes of payloads that are being received or processed.
     pub in_flight_bytes: usize,
-    /// The most there may be.
+    /// The limit of these bytes.
     pub in_flight_bytes_max: usize,
-    /// Clients that pushed in this epoch.
+    /// Clients that have pushed in this epoch.
     pub clients: usize,
-    /// The most there may be.
+    /// The limit of clients.
     pub clients_max: usize,
-    /// Pushes that had been applied before and were only answered again.
+    /// Repeated pushes: they were already applied, and only the answer was sent again.
     pub duplicates: u64,
-    /// Connections there were.
+    /// Connections accepted so far.
     pub accepted: u64,
     /// Refusals by code, in the order of `Code::ALL`.
     pub refusals: [u64; CODES],
 }
 
 impl Stats {
-    /// The figures of a verb.
+    /// Returns the counters of a request kind.
     pub fn verb(&self, verb: Verb) -> &VerbStats {
         &self.verbs[verb as usize]
     }
 
-    /// How often something was refused for a reason.
+    /// Returns the number of refusals with a code.
     pub fn refused(&self, code: Code) -> u64 {
         self.refusals[code as usize - 1]
     }
@@ -100,7 +100,7 @@ struct VerbMeter {
     buckets: [AtomicU64; BUCKETS_US.len() + 1],
 }
 
-/// What one request came to.
+/// The counts of one request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tally {
     pub rows: u64,
@@ -109,7 +109,7 @@ pub struct Tally {
     pub is_error: bool,
 }
 
-/// What counts.
+/// The live counters.
 #[derive(Default)]
 pub struct Meter {
     verbs: [VerbMeter; VERBS],
@@ -119,12 +119,12 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Count one request.
+    /// Counts one request.
     pub fn count(&self, verb: Verb, took: Duration, tally: Tally) {
         let meter = &self.verbs[verb as usize];
         let took_us = took.as_micros() as u64;
         let bucket = BUCKETS_US.partition_point(|&bound| bound < took_us);
-        for (number, by) in [
+        for (number, amount) in [
             (&meter.requests, 1),
             (&meter.errors, tally.is_error.into()),
             (&meter.rows, tally.rows),
@@ -133,16 +133,16 @@ impl Meter {
             (&meter.nanoseconds, took.as_nanos() as u64),
             (&meter.buckets[bucket], 1),
         ] {
-            number.fetch_add(by, Ordering::Relaxed);
+            number.fetch_add(amount, Ordering::Relaxed);
         }
     }
 
-    /// Count a refusal.
+    /// Counts a refusal.
     pub fn refuse(&self, code: Code) {
         self.refusals[code as usize - 1].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was counted.
+    /// Returns the statistics.
     pub fn stats(&self) -> Stats {
         let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
         Stats {

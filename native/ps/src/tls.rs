@@ -1,4 +1,4 @@
-//! TLS between shards and their clients, as the errors of this crate say what is wrong with it.
+//! TLS between shards and their clients, with this crate's errors.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::error::{PsError, Result, Trouble};
 
-/// What makes connections private on a shard's side.
+/// Creates the TLS acceptor of a shard.
 pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor> {
-    tls::acceptor(files, None).map_err(|said| PsError::new(Trouble::Io, said))
+    tls::acceptor(files, None).map_err(|text| PsError::new(Trouble::Io, text))
 }
 
-/// What makes connections private on a client's side, and whom it expects there.
+/// Creates the TLS connector of a client, and the server name that it expects.
 pub fn connector(authority: &Path, server_name: &str) -> Result<(TlsConnector, ServerName<'static>)> {
-    let connector = tls::connector(authority).map_err(|said| PsError::new(Trouble::Io, said))?;
+    let connector = tls::connector(authority).map_err(|text| PsError::new(Trouble::Io, text))?;
     let name = ServerName::try_from(server_name.to_owned())
         .map_err(|error| PsError::new(Trouble::Settings, format!("server name {server_name:?}: {error}")))?;
     Ok((connector, name))

@@ -1,20 +1,20 @@
-//! The window: which of a client's pushes were applied, and what was answered. Decides; applies nothing.
+//! The window: the applied pushes of one client, and the answers to them. Decides; applies nothing.
 //!
-//! Everything below `low` was applied, and so was a bounded set above. A shard that applies a push and notes it
-//! before it looks at another, and never only one of the two, applies each exactly once.
+//! All sequences below `low` are applied, and a bounded set above it. A shard applies each push exactly once
+//! if it applies and notes one push before it decides on another.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// What to do with a push.
+/// The decision about a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision<R> {
     /// Apply it, then note it.
     Apply,
-    /// It was applied: answer this again.
+    /// It is already applied: send this answer again.
     Again(R),
-    /// It was applied so long ago that what was answered is forgotten.
+    /// It was applied so long ago that its answer is no longer stored.
     Forgotten,
-    /// It is too far ahead of the first that is missing, which is this.
+    /// It is too far ahead of the first missing sequence, which is this.
     TooFar(u64),
 }
 
@@ -23,22 +23,22 @@ pub enum Decision<R> {
 pub struct Window<R> {
     low: u64,
     above: BTreeMap<u64, R>,
-    /// Answers to the last below `low`, the newest at the back.
+    /// The last answers below `low`, the newest at the back.
     below: VecDeque<R>,
     window_max: u64,
 }
 
 impl<R: Clone> Window<R> {
-    /// Nothing applied; so many sequences, from the first that is missing on, are taken at a time.
+    /// Creates an empty window that accepts `window_max` sequences from the first missing one on.
     pub fn new(window_max: u32) -> Self {
         Self { low: 0, above: BTreeMap::new(), below: VecDeque::new(), window_max: window_max.max(1).into() }
     }
 
-    /// What to do with a sequence.
+    /// Decides about a sequence.
     pub fn decide(&self, sequence: u64) -> Decision<R> {
         if sequence < self.low {
-            let back = (self.low - 1 - sequence) as usize;
-            let answer = self.below.len().checked_sub(back + 1).map(|at| self.below[at].clone());
+            let age = (self.low - 1 - sequence) as usize;
+            let answer = self.below.len().checked_sub(age + 1).map(|at| self.below[at].clone());
             return answer.map_or(Decision::Forgotten, Decision::Again);
         }
         if let Some(answer) = self.above.get(&sequence) {
@@ -47,15 +47,12 @@ impl<R: Clone> Window<R> {
         if sequence - self.low >= self.window_max { Decision::TooFar(self.low) } else { Decision::Apply }
     }
 
-    /// Note what became of a sequence that was to be applied.
+    /// Notes the answer to an applied sequence.
     ///
     /// # Panics
-    /// When it was not to be.
+    /// If the decision about the sequence is not `Apply`.
     pub fn note(&mut self, sequence: u64, answer: R) {
-        assert!(
-            matches!(self.decide(sequence), Decision::Apply),
-            "sequence {sequence} was not to be applied"
-        );
+        assert!(matches!(self.decide(sequence), Decision::Apply), "sequence {sequence} must not be applied");
         self.above.insert(sequence, answer);
         while let Some(answer) = self.above.remove(&self.low) {
             self.below.push_back(answer);
@@ -66,12 +63,12 @@ impl<R: Clone> Window<R> {
         }
     }
 
-    /// The first sequence that is missing.
+    /// Returns the first missing sequence.
     pub fn low(&self) -> u64 {
         self.low
     }
 
-    /// Answers that are remembered.
+    /// Returns the number of stored answers.
     pub fn answers(&self) -> usize {
         self.above.len() + self.below.len()
     }

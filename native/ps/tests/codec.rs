@@ -1,10 +1,11 @@
-//! Frames and messages: golden bytes, round trips, every truncation, and any bytes at all.
+//! Frames and messages: golden bytes, round trips, all truncations, and random bytes.
 
 use proptest::prelude::*;
 use streamlearn_ps::*;
 use streamlearn_wire::checksum::crc32c;
 
-/// Frames that bytes come to, fed in pieces; the memory held never runs ahead of what has arrived.
+/// Decodes bytes fed in pieces into frames, and checks that memory use never runs ahead of the received
+/// bytes.
 fn frames(bytes: &[u8], piece: usize, bytes_max: u32) -> (Vec<Frame>, Option<FrameError>) {
     let (mut intake, mut frames, mut at) = (Intake::new(bytes_max), Vec::new(), 0);
     loop {
@@ -15,8 +16,8 @@ fn frames(bytes: &[u8], piece: usize, bytes_max: u32) -> (Vec<Frame>, Option<Fra
             Ok(None) if at == bytes.len() => return (frames, None),
             Ok(None) => at += intake.feed(&bytes[at..bytes.len().min(at + piece)]),
         }
-        let held_max = (16 << 10) + 2 * at.max(1 << 20) + (1 << 10);
-        assert!(intake.held_bytes() <= held_max, "{} held after {at}", intake.held_bytes());
+        let memory_bytes_max = (16 << 10) + 2 * at.max(1 << 20) + (1 << 10);
+        assert!(intake.held_bytes() <= memory_bytes_max, "{} bytes in use after {at}", intake.held_bytes());
     }
 }
 
@@ -86,13 +87,13 @@ fn frames_and_payloads_have_these_bytes() {
 
 #[test]
 fn every_truncation_is_no_frame_and_every_flipped_bit_is_found() {
-    let whole = framed(Kind::Order, 0, 77, &(0..100).collect::<Vec<u8>>());
-    for end in 0..whole.len() {
-        assert_eq!(frames(&whole[..end], 7, 1 << 20), (vec![], None));
+    let complete = framed(Kind::Order, 0, 77, &(0..100).collect::<Vec<u8>>());
+    for end in 0..complete.len() {
+        assert_eq!(frames(&complete[..end], 7, 1 << 20), (vec![], None));
     }
-    assert_eq!(frames(&whole, 1000, 1 << 20).0.len(), 1);
-    for bit in 0..whole.len() * 8 {
-        let mut bytes = whole.clone();
+    assert_eq!(frames(&complete, 1000, 1 << 20).0.len(), 1);
+    for bit in 0..complete.len() * 8 {
+        let mut bytes = complete.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(frames(&bytes, 1000, 1 << 20).1.is_some(), "bit {bit}");
     }
@@ -137,9 +138,9 @@ proptest! {
         payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3000), 0..6),
         request in any::<u64>(), piece in 1usize..5000,
     ) {
-        let whole: Vec<u8> =
+        let stream: Vec<u8> =
             payloads.iter().flat_map(|payload| framed(Kind::Pull, REPLY | MORE, request, payload)).collect();
-        let (frames, error) = frames(&whole, piece, 3000);
+        let (frames, error) = frames(&stream, piece, 3000);
         prop_assert_eq!(error, None);
         prop_assert!(frames.iter().all(|frame| frame.header.request == request && frame.header.flags == 3));
         prop_assert_eq!(frames.into_iter().map(|frame| frame.payload).collect::<Vec<_>>(), payloads);
@@ -161,13 +162,13 @@ proptest! {
     #[test]
     fn a_push_comes_back_and_its_truncations_never_do_as_more_than_they_are(payload in ask_of_push(), by in any::<u64>()) {
         let push = PushAsk::decode(&payload).unwrap();
-        let mut again = Vec::new();
-        push.append(&mut again);
-        prop_assert_eq!(&again, &payload);
+        let mut encoded = Vec::new();
+        push.append(&mut encoded);
+        prop_assert_eq!(&encoded, &payload);
         let end = by as usize % payload.len();
-        if let Ok(cut) = PushAsk::decode(&payload[..end]) {
-            prop_assert_eq!(&cut.columns.keys, &push.columns.keys);
-            prop_assert!(cut.columns.gradients.len() < push.columns.gradients.len());
+        if let Ok(truncated) = PushAsk::decode(&payload[..end]) {
+            prop_assert_eq!(&truncated.columns.keys, &push.columns.keys);
+            prop_assert!(truncated.columns.gradients.len() < push.columns.gradients.len());
         }
     }
 

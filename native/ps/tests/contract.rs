@@ -1,4 +1,4 @@
-//! What a client and its shards do is what one set of tables does, to the bit.
+//! A client and its shards behave like a single set of tables, bit for bit.
 
 mod rig;
 
@@ -8,7 +8,7 @@ use rig::*;
 use streamlearn_ps::*;
 use streamlearn_table::{At, Column, FlatShape, PARTS, Pooling, ReadRows, Slot, TableSet, mix, part_of_hash};
 
-/// The rows of keys, of whichever shard has them.
+/// The rows of keys, read from their shards' tables.
 fn rows_of(cluster: &Cluster, table: u16, keys: &[u64]) -> Vec<f32> {
     let count = cluster.sets.len();
     let set_of = |key: u64| {
@@ -23,7 +23,7 @@ fn pulled(client: &Client, table: u16, keys: &[u64], is_distinct: bool) -> Vec<f
     out
 }
 
-/// Push the same by a client and here, and compare what it did and what the rows are.
+/// Pushes the same through a client and to local tables, and compares the results.
 fn push_both(client: &Client, set: &TableSet, push: &PushOf<'_>) {
     let pushed = client.push(*push).unwrap();
     assert_eq!(pushed, set.tables()[usize::from(push.table)].push(local(push), 1).unwrap());
@@ -65,7 +65,7 @@ fn what_is_no_number_is_refused_and_nothing_learns_from_it() {
         let keys = chance.keys(3_000, u64::MAX);
         let gradients = chance.floats(keys.len() * DIMS[1]);
         let good = push_of(1, &keys, &gradients);
-        // A client pushes nothing more after one that failed.
+        // Each attempt needs a new client: a client pushes nothing more after a failed push.
         let mut pushed = |push: PushOf<'_>| {
             let settings = client_settings(cluster.addresses(), clients.next().unwrap());
             open(ClientSettings { encoding, ..settings }).push(push)
@@ -82,9 +82,9 @@ fn what_is_no_number_is_refused_and_nothing_learns_from_it() {
             for at in [0, 7_000, gradients.len() - 1] {
                 let mut gradients = gradients.clone();
                 gradients[at] = number;
-                let (key, place) = (keys[at / DIMS[1]], at % DIMS[1]);
-                let said = format!("the gradient of key {key} has {name} at place {place}");
-                refused(PushOf { gradients: &gradients, ..good }, said);
+                let (key, position) = (keys[at / DIMS[1]], at % DIMS[1]);
+                let text = format!("the gradient of key {key} has {name} at position {position}");
+                refused(PushOf { gradients: &gradients, ..good }, text);
             }
             refused(PushOf { rate_scale: number, ..good }, format!("a rate_scale of {name}"));
         }
@@ -115,11 +115,11 @@ fn what_shards_take_only_in_small_frames_is_cut_smaller() {
     }
     assert!(client.stats().shards[0].push.requests > 10);
     let error = client.order(0, &[0; 6_000], SOON).unwrap_err();
-    assert!(error.text.contains("an order of 6016 bytes: shards take 6000"), "{error}");
+    assert!(error.text.contains("an order of 6016 bytes: shards accept 6000"), "{error}");
     let limits = ClientLimits { calls_max: 1_000, ..client_limits() };
     let error =
         Client::open(ClientSettings { limits, ..client_settings(cluster.addresses(), 1) }).err().unwrap();
-    assert!(error.text.contains("window_max is 1024"), "{error}");
+    assert!(error.text.contains("window_max of 1024"), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Doors: unix sockets, TLS, and how a server closes them.
+//! Endpoints: unix sockets, TLS, and how a server closes them.
 
 mod rig;
 
@@ -16,7 +16,7 @@ fn learns(client: &Client) {
 fn a_unix_socket_is_as_good_and_goes_with_its_server() {
     let folder = Folder::new("unix");
     let path = folder.0.join("shard.sock");
-    // One that a server left behind when it was killed.
+    // A socket file left behind by a killed server.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let listen = format!("unix:{}", path.display());
     let settings = ServerSettings {
@@ -34,18 +34,19 @@ fn a_unix_socket_is_as_good_and_goes_with_its_server() {
             ..client_settings(vec![address.clone()], address.len() as u128)
         }));
     }
+    // A unit test in address.rs watches the mode from the first moment on.
     use std::os::unix::fs::PermissionsExt;
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let error = Server::start(settings, shard(0, 1)).err().unwrap();
     assert!(
         error.trouble == Trouble::Io && error.text.contains("shard.sock"),
-        "somebody listens there: {error}"
+        "a server already listens there: {error}"
     );
     drop(server);
     assert!(!path.exists());
 }
 
-/// An authority of its own, and files of a certificate for `localhost`.
+/// A certificate authority, and the files of a certificate for `localhost`.
 fn certificates(folder: &Folder) -> (TlsFiles, TlsTrust) {
     let authority_key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
@@ -99,14 +100,14 @@ fn stopping_finishes_what_was_begun_and_takes_nothing_new() {
     let (server, client) = (&cluster.servers[0], cluster.client(1));
     let idle = cluster.client(2);
     std::thread::scope(|scope| {
-        let asked = scope.spawn(|| client.order(0, b"save", SOON));
+        let order_result = scope.spawn(|| client.order(0, b"save", SOON));
         let order = server.next_order(SOON).unwrap();
         let stopping = scope.spawn(|| server.stop(SOON));
-        until("the idle one's end", || server.stats().connections == 1);
+        until("the idle connection's end", || server.stats().connections == 1);
         let mut late = Peer::connect(&cluster.addresses()[0]);
         assert_eq!(late.refusal().0, Code::TooMany);
         assert!(server.answer(order.id, Ok(b"saved".to_vec())));
-        assert_eq!(asked.join().unwrap().unwrap(), b"saved");
+        assert_eq!(order_result.join().unwrap().unwrap(), b"saved");
         stopping.join().unwrap();
     });
     assert_eq!(server.next_order(SOON), None);
@@ -126,10 +127,10 @@ fn a_client_finds_its_shard_again_where_it_starts_again() {
     learns(&client);
     drop(server);
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| client.pull(1, &[1], PullAt::Newest, false, &mut [0.0; 16]));
+        let waiting_pull = scope.spawn(|| client.pull(1, &[1], PullAt::Newest, false, &mut [0.0; 16]));
         until("the pull", || client.stats().shards[0].in_flight == 1);
         let server = Server::start(server_settings(&listen), shard(0, 1)).unwrap();
-        let pulled = waits.join().unwrap();
+        let pulled = waiting_pull.join().unwrap();
         assert_eq!(pulled.unwrap_err().trouble, Trouble::NotReady);
         server.install(set.clone(), FIRST).unwrap();
         client.pull(1, &[1], PullAt::Newest, false, &mut [0.0; 16]).unwrap();

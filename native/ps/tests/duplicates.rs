@@ -1,4 +1,4 @@
-//! Pushes through a network that cuts, truncates, repeats and delays frames: each is learned once.
+//! Pushes through a network that drops, truncates, repeats and delays frames: each push is applied once.
 
 mod rig;
 
@@ -12,12 +12,12 @@ use rig::*;
 use streamlearn_ps::*;
 use streamlearn_table::At;
 
-/// A network of one shard that fails by a seed.
+/// A proxy of one shard whose seeded failures imitate a bad network.
 struct Proxy {
     address: String,
     is_over: Arc<AtomicBool>,
-    /// Of 1,000 frames, how many something happens to.
-    harm: Arc<AtomicU64>,
+    /// How many of 1,000 frames are disturbed.
+    disturbed_per_1000: Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -25,22 +25,22 @@ impl Proxy {
     fn start(to: String, seed: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (is_over, harm) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(150)));
-        let (over, rate) = (is_over.clone(), harm.clone());
+        let (is_over, disturbed_per_1000) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(150)));
+        let (is_stopped, frames_disturbed) = (is_over.clone(), disturbed_per_1000.clone());
         let thread = std::thread::spawn(move || {
             let mut pumps = Vec::new();
             for (at, from) in listener.incoming().enumerate() {
-                if over.load(Ordering::SeqCst) {
+                if is_stopped.load(Ordering::SeqCst) {
                     break;
                 }
                 let (Ok(from), Ok(to)) = (from, TcpStream::connect(&to)) else { continue };
-                for (way, (from, to)) in [(&from, &to), (&to, &from)].into_iter().enumerate() {
+                for (direction, (from, to)) in [(&from, &to), (&to, &from)].into_iter().enumerate() {
                     from.set_nodelay(true).unwrap();
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let chance = Chance(seed ^ (2 * at + way) as u64);
-                    let rate = rate.clone();
+                    let chance = Chance(seed ^ (2 * at + direction) as u64);
+                    let frames_disturbed = frames_disturbed.clone();
                     pumps.push(std::thread::spawn(move || {
-                        let _ = pump(&from, &to, chance, &rate);
+                        let _ = pump(&from, &to, chance, &frames_disturbed);
                         let _ = from.shutdown(Shutdown::Both);
                         let _ = to.shutdown(Shutdown::Both);
                     }));
@@ -48,7 +48,7 @@ impl Proxy {
             }
             pumps.into_iter().for_each(|pump| pump.join().unwrap());
         });
-        Self { address, is_over, harm, thread: Some(thread) }
+        Self { address, is_over, disturbed_per_1000, thread: Some(thread) }
     }
 }
 
@@ -60,12 +60,12 @@ impl Drop for Proxy {
     }
 }
 
-/// Carry frames one way, until something fails or is made to.
+/// Forwards frames in one direction, until the connection fails or is dropped on purpose.
 fn pump(
     mut from: &TcpStream,
     mut to: &TcpStream,
     mut chance: Chance,
-    harm: &AtomicU64,
+    disturbed_per_1000: &AtomicU64,
 ) -> std::io::Result<()> {
     loop {
         let mut frame = vec![0; HEADER_BYTES];
@@ -73,7 +73,7 @@ fn pump(
         let payload_bytes = u32::from_le_bytes(frame[4..8].try_into().unwrap()) as usize;
         frame.resize(HEADER_BYTES + payload_bytes + 4, 0);
         from.read_exact(&mut frame[HEADER_BYTES..])?;
-        if chance.below(1000) >= harm.load(Ordering::SeqCst) {
+        if chance.below(1000) >= disturbed_per_1000.load(Ordering::SeqCst) {
             to.write_all(&frame)?;
             continue;
         }
@@ -120,18 +120,19 @@ fn each_push_is_learned_once_whatever_the_network_does() {
             let push = push_of(1, &keys, &gradients);
             let pushed = client.push(push).unwrap();
             assert_eq!(pushed, set.tables()[1].push(local(&push), 1).unwrap());
-            // Some in several slices, of which the first come again when the connection is lost among them.
+            // Some pulls have several slices; the first ones arrive again when the connection is lost in
+            // between.
             let keys = if round % 2 == 0 { keys } else { chance.keys(25_000, u64::MAX) };
             let mut rows = vec![0.0; keys.len() * DIMS[1]];
             client.pull(1, &keys, PullAt::Newest, false, &mut rows).unwrap();
             assert_eq!(bits(&rows), bits(&lookup(&set, 1, &keys, At::Newest)));
         }
-        proxies.iter().for_each(|proxy| proxy.harm.store(0, Ordering::SeqCst));
+        proxies.iter().for_each(|proxy| proxy.disturbed_per_1000.store(0, Ordering::SeqCst));
         duplicates += cluster.servers.iter().map(|server| server.stats().duplicates).sum::<u64>();
         retries += client.stats().shards.iter().map(|shard| shard.push.retries).sum::<u64>();
         client.close();
     }
-    assert!(duplicates > 20 && retries > 20, "{duplicates} duplicates and {retries} retries tell nothing");
+    assert!(duplicates > 20 && retries > 20, "too few faults: {duplicates} duplicates, {retries} retries");
 }
 
 #[test]
@@ -139,31 +140,32 @@ fn a_sequence_that_comes_again_is_answered_again_by_any_connection() {
     let limits = Limits { window_max: 3, ..Limits::default() };
     let cluster = Cluster::start(1, limits);
     let address = &cluster.addresses()[0];
-    let mut one = Peer::hello(address, None);
-    let mut other = Peer::hello(address, None);
+    let mut first_peer = Peer::hello(address, None);
+    let mut second_peer = Peer::hello(address, None);
     let answer = |peer: &mut Peer, sequence, keys: &[u64]| {
         peer.say(Kind::Push, 50 + sequence, &push_payload(FIRST, sequence, keys));
         let frame = peer.next().unwrap();
         assert_eq!((frame.header.kind, frame.header.request), (Kind::Push, 50 + sequence));
         PushReply::decode(&frame.payload).unwrap().0.created
     };
-    assert_eq!(answer(&mut one, 1, &[1, 2]), 2);
-    assert_eq!(answer(&mut other, 1, &[9, 8, 7]), 2);
-    assert_eq!(answer(&mut other, 0, &[3]), 1);
+    assert_eq!(answer(&mut first_peer, 1, &[1, 2]), 2);
+    assert_eq!(answer(&mut second_peer, 1, &[9, 8, 7]), 2);
+    assert_eq!(answer(&mut second_peer, 0, &[3]), 1);
     let rows = lookup(&cluster.sets[0], 1, &[1], At::Newest);
     for _ in 0..3 {
-        assert_eq!((answer(&mut one, 0, &[1]), answer(&mut one, 1, &[1])), (1, 2));
+        assert_eq!((answer(&mut first_peer, 0, &[1]), answer(&mut first_peer, 1, &[1])), (1, 2));
     }
     assert_eq!(rows, lookup(&cluster.sets[0], 1, &[1], At::Newest));
     assert_eq!(cluster.servers[0].stats().duplicates, 7);
-    one.say(Kind::Push, 1, &push_payload(FIRST, 5, &[1]));
+    first_peer.say(Kind::Push, 1, &push_payload(FIRST, 5, &[1]));
     assert_eq!(
-        one.refusal(),
-        (Code::TooMany, "sequence 5 is not within 3 of 2, the first that is missing".to_owned())
+        first_peer.refusal(),
+        (Code::TooMany, "sequence 5 is not within 3 of 2, the first missing one".to_owned())
     );
-    (2..5).for_each(|sequence| assert_eq!(answer(&mut one, sequence, &[4]), usize::from(sequence == 2)));
-    one.say(Kind::Push, 1, &push_payload(FIRST, 1, &[1]));
-    assert_eq!(one.refusal().0, Code::BadRequest);
+    (2..5)
+        .for_each(|sequence| assert_eq!(answer(&mut first_peer, sequence, &[4]), usize::from(sequence == 2)));
+    first_peer.say(Kind::Push, 1, &push_payload(FIRST, 1, &[1]));
+    assert_eq!(first_peer.refusal().0, Code::BadRequest);
     assert_eq!(rows, lookup(&cluster.sets[0], 1, &[1], At::Newest));
 }
 
@@ -177,9 +179,9 @@ fn what_a_client_sent_before_it_died_is_learned_whole_and_noted() {
     until("the push", || {
         cluster.servers[0].stats().verb(Verb::Push).requests + lookup_learned(&cluster, &keys) > 0
     });
-    let mut again = Peer::hello(address, None);
-    again.say(Kind::Push, 1, &push_payload(FIRST, 0, &keys));
-    let pushed = PushReply::decode(&again.next().unwrap().payload).unwrap().0;
+    let mut second_peer = Peer::hello(address, None);
+    second_peer.say(Kind::Push, 1, &push_payload(FIRST, 0, &keys));
+    let pushed = PushReply::decode(&second_peer.next().unwrap().payload).unwrap().0;
     assert_eq!((pushed.created, cluster.servers[0].stats().duplicates), (60_000, 1));
     assert_eq!(cluster.sets[0].tables()[1].size().parts.keys, 60_000);
 }

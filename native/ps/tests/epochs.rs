@@ -1,4 +1,4 @@
-//! Epochs: nothing of an older one lands, and orders by which whoever embeds a shard begins a new one.
+//! Epochs: nothing of an older epoch is applied, and orders of the embedding process start new ones.
 
 mod rig;
 
@@ -21,7 +21,7 @@ fn a_push_of_an_older_epoch_never_lands() {
     server.install(cluster.sets[0].clone(), NEXT).unwrap();
     assert_eq!(old.next(), None, "its connection is closed");
     silent.say(Kind::Push, 1, &push_payload(FIRST, 0, &[5]));
-    let text = "the request is of epoch (1, 0), the shard's is (1, 1)".to_owned();
+    let text = "the request belongs to epoch (1, 0), the shard is at (1, 1)".to_owned();
     assert_eq!(silent.refusal(), (Code::StaleEpoch, text.clone()));
     silent.say(Kind::Pull, 2, &pull_payload(FIRST, 1, &[5]));
     assert_eq!(silent.refusal(), (Code::StaleEpoch, text));
@@ -55,7 +55,7 @@ fn a_client_hears_at_once_that_its_epoch_is_over_and_goes_on_in_the_next() {
     let keys = Chance(1).keys(100, u64::MAX);
     let gradients = vec![1.0; 1600];
     let mut created = 100;
-    // Often, for each time the client may be anywhere in saying hello again when its epoch is set.
+    // Repeated, because the client may be at any point of its new hello when the epoch is set.
     for recovery in 1..25 {
         for _ in 0..3 {
             let pushed = client.push(push_of(1, &keys, &gradients)).unwrap();
@@ -84,10 +84,10 @@ fn a_call_that_waits_fails_when_its_epoch_ends() {
     let client = cluster.client(1);
     cluster.servers[0].stop(Duration::ZERO);
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| client.push(push_of(1, &[1], &[0.0; 16])).unwrap_err());
+        let waiting_push = scope.spawn(|| client.push(push_of(1, &[1], &[0.0; 16])).unwrap_err());
         until("the push", || client.stats().shards[0].in_flight == 1);
         client.set_epoch(NEXT).unwrap();
-        assert_eq!(waits.join().unwrap().trouble, Trouble::StaleEpoch);
+        assert_eq!(waiting_push.join().unwrap().trouble, Trouble::StaleEpoch);
     });
 }
 
@@ -171,7 +171,7 @@ fn orders_are_answered_in_any_order_while_rows_are_pulled() {
                 move || client.order(0, body, SOON)
             })
         };
-        let (one, two, bad) = (ask(b"1"), ask(b"2"), ask(b"x"));
+        let (first, second, bad) = (ask(b"1"), ask(b"2"), ask(b"x"));
         let mut orders: Vec<Order> = (0..3).map(|_| server.next_order(SOON).unwrap()).collect();
         orders.sort_by_key(|order| order.body.clone());
         assert_eq!(server.stats().orders, 3);
@@ -183,10 +183,10 @@ fn orders_are_answered_in_any_order_while_rows_are_pulled() {
             server.answer(orders[1].id, Ok(b"b".to_vec())) && server.answer(orders[0].id, Ok(b"a".to_vec()))
         );
         assert_eq!(
-            (one.join().unwrap().unwrap(), two.join().unwrap().unwrap()),
+            (first.join().unwrap().unwrap(), second.join().unwrap().unwrap()),
             (b"a".to_vec(), b"b".to_vec())
         );
-        assert!(!server.answer(orders[0].id, Ok(vec![])), "it was answered");
+        assert!(!server.answer(orders[0].id, Ok(vec![])), "it is already answered");
     });
     until("three counts", || server.stats().verb(Verb::Order).requests == 3);
     assert_eq!(server.next_order(Duration::ZERO), None);
@@ -197,17 +197,17 @@ fn orders_have_bounds_and_go_with_whoever_asked() {
     let cluster = Cluster::start(1, Limits { orders_max: 2, ..Limits::default() });
     let (server, client) = (&cluster.servers[0], cluster.client(1));
     let mut peer = Peer::hello(&cluster.addresses()[0], None);
-    let none = [0; 16];
-    peer.say(Kind::Order, 1, &none);
-    let taken = server.next_order(SOON).unwrap();
-    peer.say(Kind::Order, 2, &none);
+    let no_epoch = [0; 16];
+    peer.say(Kind::Order, 1, &no_epoch);
+    let order = server.next_order(SOON).unwrap();
+    peer.say(Kind::Order, 2, &no_epoch);
     until("two orders", || server.stats().orders == 2);
     let error = client.order(0, b"", SOON).unwrap_err();
     assert_eq!((error.trouble, server.stats().orders_max), (Trouble::Refused(Code::Busy), 2));
     drop(peer);
     until("the peer's end", || server.stats().orders == 0);
-    assert!(!server.answer(taken.id, Ok(vec![])), "who asked has gone");
-    assert_eq!(server.next_order(Duration::ZERO), None, "nobody wants it any more");
+    assert!(!server.answer(order.id, Ok(vec![])), "the sender is gone");
+    assert_eq!(server.next_order(Duration::ZERO), None, "the order was dropped with its sender");
 
     let error = client.order(0, b"", Duration::from_millis(20)).unwrap_err();
     assert!(
@@ -217,9 +217,9 @@ fn orders_have_bounds_and_go_with_whoever_asked() {
     let late = server.next_order(SOON).unwrap();
     server.answer(late.id, Ok(vec![]));
     std::thread::scope(|scope| {
-        let lost = scope.spawn(|| client.order(0, b"", SOON).unwrap_err());
+        let order_error = scope.spawn(|| client.order(0, b"", SOON).unwrap_err());
         server.next_order(SOON).unwrap();
         server.stop(Duration::ZERO);
-        assert_eq!(lost.join().unwrap().trouble, Trouble::Lost);
+        assert_eq!(order_error.join().unwrap().trouble, Trouble::Lost);
     });
 }

@@ -1,4 +1,4 @@
-//! Peers that are slow, silent, greedy or speak nonsense: each harms only itself.
+//! Peers that are slow, silent, greedy or send garbage: each affects only itself.
 
 mod rig;
 
@@ -9,7 +9,7 @@ use rig::*;
 use streamlearn_ps::*;
 use streamlearn_table::{PARTS, mix, part_of_hash};
 
-/// A shard still serves whoever behaves.
+/// Asserts that a shard still serves well-behaved clients.
 fn assert_serves(cluster: &Cluster) {
     let client = cluster.client(u128::from(mix(cluster.servers[0].stats().accepted)));
     client.push(push_of(1, &[1, 2], &[0.5; 32])).unwrap();
@@ -30,7 +30,7 @@ fn whoever_is_not_meant_is_told_why_with_both_values() {
     };
     let right = HelloAsk { token: b"right", ..hello(None) };
     let (code, text) = refusal(HelloAsk { token: b"wrong", ..right.clone() });
-    assert_eq!((code, text.as_str()), (Code::Unauthorized, "the token is not the shard's"));
+    assert_eq!((code, text.as_str()), (Code::Unauthorized, "the token does not match the shard's"));
     assert_eq!(refusal(HelloAsk { token: b"", model: "other", ..right.clone() }).0, Code::Unauthorized);
     let (code, text) = refusal(HelloAsk { model: "other", ..right.clone() });
     assert!(code == Code::WrongModel && text.contains("\"other\"") && text.contains("\"ctr\""), "{text}");
@@ -42,13 +42,13 @@ fn whoever_is_not_meant_is_told_why_with_both_values() {
     let (notes, left_out) = server.refused(SOON);
     assert_eq!((notes.len(), left_out), (4, 0));
     assert!(notes.iter().all(|note| note.peer.starts_with("127.0.0.1:") && !note.text.contains("right")));
-    assert_eq!(notes[0].text, "unauthorized: the token is not the shard's");
+    assert_eq!(notes[0].text, "unauthorized: the token does not match the shard's");
     let mut peer = Peer::connect(&server.addresses()[0]);
     let mut payload = right.to_payload();
     payload[0] = 9;
     peer.say(Kind::Hello, 0, &payload);
     let (code, text) = peer.refusal();
-    assert_eq!((code, text.as_str()), (Code::WrongProtocol, "the client speaks protocol 9, the shard 2"));
+    assert_eq!((code, text.as_str()), (Code::WrongProtocol, "the client uses protocol 9, the shard 2"));
     assert_eq!(server.stats().refused(Code::Unauthorized), 2);
 
     let client = |token: &str| {
@@ -95,7 +95,7 @@ fn keys_of_other_parts_are_refused() {
     let key = (0..).find(|&key| part_of_hash(mix(key)) >= PARTS / 2).unwrap();
     peer.say(Kind::Pull, 1, &pull_payload(FIRST, 1, &[key]));
     let (code, text) = peer.refusal();
-    assert!(code == Code::WrongPart && text.contains(&format!("key {key} is of part")), "{text}");
+    assert!(code == Code::WrongPart && text.contains(&format!("key {key} is in part")), "{text}");
     peer.say(Kind::Push, 2, &push_payload(FIRST, 0, &[key]));
     assert_eq!(peer.refusal().0, Code::WrongPart);
     peer.say(Kind::Pull, 3, &pull_payload(FIRST, 2, &[]));
@@ -123,7 +123,7 @@ fn a_client_that_is_given_the_wrong_shards_says_so() {
     let server = Server::start(server_settings("127.0.0.1:0"), hole).unwrap();
     let addresses = vec![cluster.addresses()[0].clone(), server.addresses()[0].clone()];
     let error = Client::open(client_settings(addresses, 1)).err().unwrap();
-    assert!(error.text.contains("parts [600, 1024), expected from 512 on"), "{error}");
+    assert!(error.text.contains("parts [600, 1024), expected a range that starts at 512"), "{error}");
 }
 
 #[test]
@@ -133,22 +133,22 @@ fn nonsense_ends_its_connection_and_nothing_else() {
     let mut chance = Chance(7);
     for round in 0..60 {
         let mut peer = if round % 2 == 0 { Peer::connect(address) } else { Peer::hello(address, None) };
-        let whole = match round % 3 {
+        let message = match round % 3 {
             0 => frame(Kind::Push, 1, &push_payload(FIRST, chance.next(), &[1, 2, 3])),
             1 => frame(Kind::Order, 1, &[9; 40]),
             _ => (0..chance.below(300)).map(|_| chance.next() as u8).collect(),
         };
-        let mut bytes = whole.clone();
+        let mut bytes = message.clone();
         if let Some(at) = (!bytes.is_empty()).then(|| chance.below(bytes.len() as u64) as usize) {
             bytes[at] ^= 1 << chance.below(8);
         }
         let _ = peer.stream.write_all(&bytes[..bytes.len() - chance.below(bytes.len() as u64 + 1) as usize]);
         let _ = peer.stream.shutdown(std::net::Shutdown::Write);
-        let mut rest = Vec::new();
-        let _ = peer.stream.read_to_end(&mut rest);
+        let mut received = Vec::new();
+        let _ = peer.stream.read_to_end(&mut received);
     }
     assert_serves(&cluster);
-    until("their end", || cluster.servers[0].stats().connections == 0);
+    until("the end of all connections", || cluster.servers[0].stats().connections == 0);
     assert_eq!(cluster.servers[0].stats().in_flight_bytes, 0);
 }
 
@@ -179,18 +179,18 @@ fn peers_that_are_silent_or_slow_are_closed() {
         Limits { hello_wait_ms_max: 40, frame_wait_ms_max: 40, write_wait_ms_max: 40, ..Limits::default() };
     let cluster = Cluster::start(1, Limits { idle_ms_max: 40, ..limits });
     let address = &cluster.addresses()[0];
-    assert_eq!(Peer::connect(address).next(), None, "it never says hello");
-    assert_eq!(Peer::hello(address, None).next(), None, "it never asks anything");
+    assert_eq!(Peer::connect(address).next(), None, "it never sends a hello");
+    assert_eq!(Peer::hello(address, None).next(), None, "it never sends a request");
 
     let cluster = Cluster::start(1, limits);
     let address = &cluster.addresses()[0];
     let mut half = Peer::hello(address, None);
     half.stream.write_all(&frame(Kind::Order, 1, &[0; 100])[..60]).unwrap();
-    assert_eq!(half.next(), None, "its frame does not end");
+    assert_eq!(half.next(), None, "its frame is never completed");
     let mut stuck = Peer::hello(address, None);
     let keys: Vec<u64> = (0..400_000).collect();
     stuck.say(Kind::Pull, 1, &pull_payload(FIRST, 1, &keys));
-    until("the end of who takes nothing", || cluster.servers[0].stats().connections == 0);
+    until("the end of the peer that does not read", || cluster.servers[0].stats().connections == 0);
     assert_serves(&cluster);
 }
 
@@ -198,7 +198,7 @@ fn peers_that_are_silent_or_slow_are_closed() {
 fn a_client_that_has_nothing_to_ask_stays() {
     let cluster = Cluster::start(1, Limits { idle_ms_max: 60, ..Limits::default() });
     let client = cluster.client(1);
-    until("signs of life", || cluster.servers[0].stats().verb(Verb::Ping).requests > 4);
+    until("pings", || cluster.servers[0].stats().verb(Verb::Ping).requests > 4);
     client.push(push_of(1, &[1], &[0.0; 16])).unwrap();
     assert_eq!(client.stats().shards[0].reconnects, 0);
 }
@@ -236,11 +236,13 @@ fn silent_connections_crowd_out_no_client() {
             assert!(server.stats().connections <= connections_max);
         }
     }
-    until("some gave way", || server.stats().refused(Code::TooMany) as usize >= SILENT - connections_max);
+    until("refusals of silent connections", || {
+        server.stats().refused(Code::TooMany) as usize >= SILENT - connections_max
+    });
     assert_eq!(client.stats().shards[0].reconnects, 0);
     let (notes, _) = server.refused(SOON);
-    assert!(notes[0].text.contains("gave way to a new connection"), "{:?}", notes[0]);
-    until("the end of those that say no hello", || server.stats().connections == 1);
+    assert!(notes[0].text.contains("to make room for a new connection"), "{:?}", notes[0]);
+    until("the end of connections without a hello", || server.stats().connections == 1);
     pulls();
 }
 
@@ -258,7 +260,7 @@ fn requests_wait_for_room_and_are_refused_when_none_comes() {
     second.stream.write_all(&claim.to_bytes()).unwrap();
     assert_eq!(second.refusal().0, Code::Busy);
     drop(greedy);
-    until("room", || cluster.servers[0].stats().in_flight_bytes == 0);
+    until("the released room", || cluster.servers[0].stats().in_flight_bytes == 0);
     assert_serves(&cluster);
 }
 
@@ -274,7 +276,7 @@ fn a_long_pull_lets_others_of_its_thread_go_first() {
     assert_eq!(long.next().unwrap().header.flags, REPLY | MORE);
     short.say(Kind::Pull, 2, &pull_payload(FIRST, 1, &[1, 2]));
     assert_eq!(short.next().unwrap().header.flags, REPLY);
-    until("the short one's count", || server.stats().verb(Verb::Pull).requests == 1);
+    until("the count of the short pull", || server.stats().verb(Verb::Pull).requests == 1);
     let mut rows = 4096;
     while rows < keys.len() {
         let frame = long.next().unwrap();
@@ -299,7 +301,7 @@ fn a_shard_that_falls_silent_fails_a_call_by_name_within_its_budget() {
         idle_ms_max: 60_000,
         dims: vec![],
     };
-    // It says hello to everyone, and nothing after that.
+    // It answers hellos, and nothing else.
     let silent = std::thread::spawn(move || {
         let mut peers = Vec::new();
         for stream in listener.incoming() {
@@ -316,9 +318,9 @@ fn a_shard_that_falls_silent_fails_a_call_by_name_within_its_budget() {
     });
     let limits = ClientLimits { reply_wait_ms_max: 15, retry_wait_ms_max: 150, ..client_limits() };
     let client = open(ClientSettings { limits, ..client_settings(vec![address.clone()], 1) });
-    let begun = Instant::now();
+    let started = Instant::now();
     let error = client.push(push_of(1, &[1], &[0.0; 16])).unwrap_err();
-    assert!(begun.elapsed() >= Duration::from_millis(150));
+    assert!(started.elapsed() >= Duration::from_millis(150));
     assert_eq!((error.trouble, error.shard), (Trouble::Unreachable, Some((0, address.clone()))));
     assert!(error.text.contains("within 150 ms"), "{}", error.text);
     assert!(client.stats().shards[0].push.retries > 0 && client.stats().shards[0].in_flight == 0);

@@ -1,4 +1,4 @@
-//! Clients that only read: in whatever epoch the shards stand at, and never in two at once.
+//! Clients that only read: they use the shards' epoch, and never mix two epochs.
 
 mod rig;
 
@@ -39,7 +39,7 @@ fn a_reader_needs_no_epoch_and_follows_to_the_next() {
         trainer.set_epoch(next).unwrap();
         assert_eq!(bits(&pull(&reader).unwrap()), bits(&expected));
     }
-    // And one that has asked for nothing meanwhile.
+    // A reader that was idle meanwhile also works.
     pull(&idle).unwrap();
     assert_eq!(reader.epoch(), None);
 }
@@ -54,7 +54,7 @@ fn a_reader_changes_nothing() {
         (Trouble::Settings, "this client only reads: it cannot push")
     );
     assert!(reader.set_epoch(NEXT).unwrap_err().text.contains("cannot set an epoch"));
-    // Nor one whose word is not kept.
+    // The server also refuses changes by a client that declared that it only reads.
     let mut peer = Peer::connect(&cluster.addresses()[0]);
     peer.say(Kind::Hello, 0, &HelloAsk { reads_only: true, ..hello(None) }.to_payload());
     assert_eq!(peer.next().unwrap().header.kind, Kind::Hello);
@@ -64,7 +64,7 @@ fn a_reader_changes_nothing() {
     assert_eq!(peer.next().unwrap().header.kind, Kind::Pull);
     peer.say(Kind::Order, 3, &[0; 16]);
     let order = cluster.servers[0].next_order(SOON).unwrap();
-    assert!(order.reads_only, "whoever embeds the shard is told");
+    assert!(order.reads_only, "the embedding process sees the flag");
     assert_eq!(cluster.servers[0].stats().clients, 0);
 }
 
@@ -78,13 +78,13 @@ fn while_shards_stand_at_two_epochs_nothing_is_read() {
     cluster.servers[0].install(cluster.sets[0].clone(), NEXT).unwrap();
     let error = pull(&hasty).unwrap_err();
     assert_eq!((error.trouble, error.shard.unwrap().0), (Trouble::NotReady, 1));
-    assert!(error.text.contains("stands at epoch (1, 0), another shard at (1, 1)"), "{}", error.text);
+    assert!(error.text.contains("is at epoch (1, 0), another shard at (1, 1)"), "{}", error.text);
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| pull(&reader).unwrap());
+        let waiting_pull = scope.spawn(|| pull(&reader).unwrap());
         until("the first shard's new hello", || reader.shards()[0].epoch == Some(NEXT));
-        assert!(!waits.is_finished());
+        assert!(!waiting_pull.is_finished());
         cluster.servers[1].install(cluster.sets[1].clone(), NEXT).unwrap();
-        assert_eq!(bits(&waits.join().unwrap()), bits(&expected));
+        assert_eq!(bits(&waiting_pull.join().unwrap()), bits(&expected));
     });
 }
 
@@ -96,19 +96,19 @@ fn a_reader_waits_for_tables_within_its_bound() {
     assert_eq!((error.trouble, error.text.as_str()), (Trouble::NotReady, "it has no tables"));
     let set = tables();
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| pull(&patient));
+        let waiting_pull = scope.spawn(|| pull(&patient));
         server.install(set.clone(), FIRST).unwrap();
-        waits.join().unwrap().unwrap();
+        waiting_pull.join().unwrap().unwrap();
     });
     pull(&hasty).unwrap();
-    // And while tables are exchanged.
+    // A pull also waits while tables are replaced.
     server.uninstall();
     assert_eq!(pull(&hasty).unwrap_err().trouble, Trouble::NotReady);
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| pull(&patient));
+        let waiting_pull = scope.spawn(|| pull(&patient));
         until("the pull", || server.stats().refused(Code::NotReady) > 1);
         server.install(Arc::clone(&set), NEXT).unwrap();
-        waits.join().unwrap().unwrap();
+        waiting_pull.join().unwrap().unwrap();
     });
 }
 
@@ -137,17 +137,17 @@ fn who_only_asks_is_answered_by_the_shards_that_are_there() {
     let cluster = Cluster::start(2, Limits::default());
     cluster.servers[1].stop(Duration::ZERO);
     let settings = ClientSettings { role: Role::Asks, ..client_settings(cluster.addresses(), 1) };
-    let asks = Client::open(settings).unwrap();
+    let client = Client::open(settings).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let order = cluster.servers[0].next_order(SOON).unwrap();
             assert!(order.reads_only && cluster.servers[0].answer(order.id, Ok(b"well".to_vec())));
         });
-        let answers = asks.order_all(&[vec![], vec![]], Duration::from_millis(500));
+        let answers = client.order_all(&[vec![], vec![]], Duration::from_millis(500));
         assert_eq!(answers[0].as_ref().unwrap(), b"well");
         let error = answers[1].as_ref().unwrap_err();
         assert_eq!((error.trouble, error.shard.as_ref().unwrap().0), (Trouble::Unreachable, 1));
     });
-    assert!(pull(&asks).unwrap_err().text.contains("only asks"));
-    assert!(asks.push(push_of(1, &[1], &[0.0; 16])).is_err());
+    assert!(pull(&client).unwrap_err().text.contains("only queries"));
+    assert!(client.push(push_of(1, &[1], &[0.0; 16])).is_err());
 }

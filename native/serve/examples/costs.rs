@@ -1,5 +1,5 @@
-//! What a request costs here: bytes to keys and columns, scores to bytes, and all of it to an impression. Prints
-//! microseconds that a core worked.
+//! Measures the cost of a request: decoding and hashing, encoding the answer, and logging an impression.
+//! Prints microseconds of CPU time.
 
 #[path = "../tests/rig/asks.rs"]
 #[allow(dead_code)]
@@ -9,18 +9,18 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use asks::{Data, Inputs as Given, ask};
+use asks::{Data, Inputs as RequestInputs, ask};
 use prost::Message;
 use streamlearn_serve::answer::Answer;
 use streamlearn_serve::impression_log::{Batch, Shown, ShownLimits};
 use streamlearn_serve::inputs::{Count, Input, Inputs, Kind, Limits};
-use streamlearn_serve::protocol::{Came, Naming, Said, decode, encode};
+use streamlearn_serve::protocol::{CallerOptions, Naming, RequestFormat, decode, encode};
 
 const CANDIDATES: usize = 36;
 const ROUNDS: usize = 15;
 const TIMES: usize = 2000;
 const BATCH: Batch = Batch { events_max: 1, event_bytes_max: 1 << 20, linger: Duration::ZERO };
-const DESCRIBED: &str = r#"{"prefix": [195, 1, 0, 0, 0, 0, 0, 0, 0, 0], "user_segments": 1, "item_segments": 0,
+const DESCRIPTION: &str = r#"{"prefix": [195, 1, 0, 0, 0, 0, 0, 0, 0, 0], "user_segments": 1, "item_segments": 0,
     "items_max": 4096, "defaults": {}}"#;
 
 fn slot(name: &str, is_text: bool, values: Count) -> Input {
@@ -29,9 +29,9 @@ fn slot(name: &str, is_text: bool, values: Count) -> Input {
 }
 
 /// 20 slots: of the user 6 numbers, 2 texts and 2 histories of 50; of candidates 6 numbers, 2 texts, 2 lists.
-fn model() -> (Naming, Given) {
+fn model() -> (Naming, RequestInputs) {
     let names: Vec<&'static str> = (0..20).map(|at| &*format!("feature_{at:02}").leak()).collect();
-    let (mut user, mut item, mut given) = (Vec::new(), Vec::new(), Given::new());
+    let (mut user, mut item, mut inputs_given) = (Vec::new(), Vec::new(), RequestInputs::new());
     let ints = |count: usize| Data::Int64((0..count as i64).map(|value| value * 7919).collect());
     let texts = |count: usize| Data::Bytes((0..count).map(|at| format!("word-{at}").into_bytes()).collect());
     let n = CANDIDATES as i64;
@@ -49,28 +49,28 @@ fn model() -> (Naming, Given) {
         } else {
             item.push(input)
         }
-        given.push((name, shape, data));
+        inputs_given.push((name, shape, data));
     }
     let labels = ["click", "like", "share"].map(str::to_owned).to_vec();
     let limits = Limits { candidates_max: 1024, values_max: 1 << 20, message_bytes_max: 4 << 20 };
     let inputs = Inputs { user, item, labels, limits };
-    (Naming::new("ctr", Arc::new(inputs)).expect("names that differ"), given)
+    (Naming::new("ctr", Arc::new(inputs)).expect("names that differ"), inputs_given)
 }
 
-/// Nanoseconds that this thread has run, whoever else did.
-fn ran_ns() -> u64 {
+/// The CPU time of this thread in nanoseconds.
+fn cpu_ns() -> u64 {
     let stat =
-        std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says how long a thread ran");
-    stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("nanoseconds first")
+        std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux reports a thread's CPU time");
+    stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("the first number is nanoseconds")
 }
 
-/// The median over rounds of one turn's microseconds.
+/// The median over rounds of the microseconds of one turn.
 fn median_us(mut turn: impl FnMut()) -> f64 {
     let mut rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {
-            let begin = ran_ns();
+            let begin = cpu_ns();
             (0..TIMES).for_each(|_| turn());
-            (ran_ns() - begin) as f64 / 1e3 / TIMES as f64
+            (cpu_ns() - begin) as f64 / 1e3 / TIMES as f64
         })
         .collect();
     rounds.sort_by(f64::total_cmp);
@@ -78,12 +78,12 @@ fn median_us(mut turn: impl FnMut()) -> f64 {
 }
 
 fn main() {
-    let (naming, given) = model();
+    let (naming, inputs) = model();
     let limits = ShownLimits { share: 1.0, events_max: 10, bytes_max: 1 << 20 };
-    let shown = Shown::new(&naming, DESCRIBED, limits).expect("a description");
+    let shown = Shown::new(&naming, DESCRIPTION, limits).expect("a description");
     for (form, is_raw) in [("raw", true), ("typed", false)] {
-        let bytes = ask(&given, is_raw).encode_to_vec();
-        let read = || decode(black_box(&bytes), &naming, Said::default()).expect("a good request");
+        let bytes = ask(&inputs, is_raw).encode_to_vec();
+        let read = || decode(black_box(&bytes), &naming, CallerOptions::default()).expect("a good request");
         let answer = Answer { version: 18, scores: vec![0.25; 3 * CANDIDATES], degraded: None };
         let (request, form_of) = read();
         let decode_us = median_us(|| drop(black_box(read())));
@@ -94,8 +94,9 @@ fn main() {
             bytes.len()
         );
         let note = || {
-            let kept = shown.keep(&request, Came::Grpc, black_box(&bytes)).expect("a request that is chosen");
-            shown.note(kept, request.id.clone(), answer.clone());
+            let request_copy =
+                shown.keep(&request, RequestFormat::Grpc, black_box(&bytes)).expect("a selected request");
+            shown.note(request_copy, request.id.clone(), answer.clone());
         };
         let take = || shown.take(Duration::ZERO, &BATCH).expect("an event");
         let both_us = median_us(|| {
@@ -104,6 +105,6 @@ fn main() {
         });
         note();
         let size = take().buffer.len();
-        println!("{form}: kept, noted and written as an impression of {size} bytes {both_us:.2} us");
+        println!("{form}: copied, logged and encoded as an impression of {size} bytes {both_us:.2} us");
     }
 }

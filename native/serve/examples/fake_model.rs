@@ -1,4 +1,5 @@
-//! A server of a model that is none, for clients to be tried with: `cargo run --example fake_model -- GRPC_PORT HTTP_PORT [TOKEN]`.
+//! A server without a model, for trying out clients: `cargo run --example fake_model -- GRPC_PORT HTTP_PORT
+//! [TOKEN]`.
 
 #[path = "../tests/rig/fake.rs"]
 mod fake;
@@ -22,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("grpc {} http {}", grpc.local_addr()?, http.local_addr()?);
     let (stop, stopped) = tokio::sync::watch::channel(());
     let until = |mut stopped: tokio::sync::watch::Receiver<()>| async move {
-        // An error is that it was dropped, and an end as well.
+        // Either the sender is dropped or it signals; both mean stop.
         let _ = stopped.changed().await;
     };
     let grpc = serve_grpc(grpc, scoring.clone(), door.clone(), until(stopped.clone()));

@@ -1,8 +1,8 @@
-//! What the scheduler does with callers by chance, what ladders of buckets pad, and what its own calls cost.
+//! Simulates callers of the scheduler, compares ladders by padding, and measures the scheduler's own calls.
 //!
 //! `cargo run --release -p streamlearn-serve --example scheduler [goodput|ladders|calls]`
 
-#[allow(dead_code, reason = "tests look at more of a run")]
+#[allow(dead_code, reason = "tests use more of a run")]
 #[path = "../tests/node/mod.rs"]
 mod node;
 
@@ -15,7 +15,7 @@ use streamlearn_serve::scheduler::{Limits, Offer, Scheduler, Shapes, Took};
 
 const USERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const REQUESTS: f64 = 60_000.0;
-/// Shares of the most that a lane does.
+/// Shares of a lane's capacity.
 const LOADS: [f64; 3] = [0.3, 0.6, 0.8];
 
 fn main() {
@@ -28,7 +28,7 @@ fn main() {
     }
 }
 
-/// How many candidates so many requests have.
+/// The counts of candidates of random requests.
 fn single() -> Vec<(usize, u64)> {
     let mut chance = Chance::new(1);
     let mut counts = BTreeMap::new();
@@ -49,7 +49,7 @@ fn run(model: Model, lanes: usize, users: &[usize], ladder: &Ladder, rate: f64) 
 
 fn goodput() {
     let models = [("din", DIN, 256, 1200.0), ("small", SMALL, 2048, 40_000.0)];
-    for ((name, model, top, rate), lanes) in models.into_iter().flat_map(|one| [(one, 1), (one, 2)]) {
+    for ((name, model, top, rate), lanes) in models.into_iter().flat_map(|case| [(case, 1), (case, 2)]) {
         let ladder = ladder(model, top, 10, &single());
         println!("{name}, {lanes} lanes, buckets {:?}, deadline 25 ms", ladder.sizes());
         for (merges, users) in [("merged", &USERS[..]), ("alone", &USERS[..1])] {
@@ -61,10 +61,10 @@ fn goodput() {
     }
 }
 
-fn print(what: &str, rate: f64, run: &Run) {
+fn print(name: &str, rate: f64, run: &Run) {
     let answered = run.count(|end| matches!(end, End::Answered(_)));
     println!(
-        "  {what:6} {rate:7.0}/s: goodput {:7.0}/s, p50 {:5.1} ms, p99 {:5.1} ms, {:6.1} candidates each, padding {:.3}, \
+        "  {name:6} {rate:7.0}/s: goodput {:7.0}/s, p50 {:5.1} ms, p99 {:5.1} ms, {:6.1} candidates each, padding {:.3}, \
          answered late {:.4}, dropped late {:.4}, refused {:.3}",
         run.goodput(),
         run.latency_us(0.5) as f64 / 1000.0,
@@ -80,34 +80,32 @@ fn print(what: &str, rate: f64, run: &Run) {
 fn ladders() {
     let single = single();
     for (name, model, top, rate) in [("din", DIN, 256, 1500.0), ("small", SMALL, 2048, 52_000.0)] {
-        println!(
-            "{name}: padding of single requests, and of what is formed at shares of the most a lane does"
-        );
-        // What would be formed were nothing padded: a ladder's own buckets draw what is formed to them.
+        println!("{name}: padding of single requests, and of TensorBatches at shares of a lane's capacity");
+        // The sizes of TensorBatches without padding: a ladder's own buckets would bias the observed sizes.
         let fine = Ladder::new((8..=top).step_by(8).collect()).expect("it ascends");
         let mut sizes = BTreeMap::<usize, u64>::new();
         for load in LOADS {
-            let formed = run(model, 1, &USERS, &fine, rate * load).sizes;
-            formed.into_iter().for_each(|(size, count)| *sizes.entry(size).or_default() += count);
+            let sizes_at_load = run(model, 1, &USERS, &fine, rate * load).sizes;
+            sizes_at_load.into_iter().for_each(|(size, count)| *sizes.entry(size).or_default() += count);
         }
         let sizes: Vec<_> = sizes.into_iter().collect();
         for buckets_max in [4, 6, 8, 10, 11, 12, 16] {
-            for (from, histogram) in [("requests", &single), ("formed", &sizes)] {
+            for (source, histogram) in [("requests", &single), ("formed", &sizes)] {
                 let ladder = ladder(model, top, buckets_max, histogram);
                 let runs = LOADS.map(|load| run(model, 1, &USERS, &ladder, rate * load));
-                let formed = runs
+                let merged = runs
                     .map(|run| format!("{:.3} p99 {:.1} ms", run.waste(), run.latency_us(0.99) as f64 / 1e3));
                 let (alone, sizes) = (ladder.waste(&single), ladder.sizes());
                 println!(
-                    "  {buckets_max:2} of {from:8}: alone {alone:.3}, formed {} {sizes:?}",
-                    formed.join(", ")
+                    "  {buckets_max:2} from {source:8}: alone {alone:.3}, merged {} {sizes:?}",
+                    merged.join(", ")
                 );
             }
         }
     }
 }
 
-/// What `offer`, `next` and `done` take with so many waiting.
+/// The duration of `offer`, `next` and `done` with a number of waiting requests.
 fn calls() {
     for waiting in [10, 100, 1000, 10_000] {
         for (name, within_us) in [("one deadline", 0), ("mixed deadlines", 20_000_000)] {
@@ -127,7 +125,7 @@ fn calls() {
     }
 }
 
-/// Nanoseconds of each call, the median of many rounds, and how many requests a TensorBatch took.
+/// The median nanoseconds of each call, and the mean number of requests in a TensorBatch.
 fn time(shapes: &Shapes, bounds: Limits, waiting: usize, within_us: u64) -> (f64, f64, f64, f64) {
     let mut scheduler = Scheduler::new(bounds, shapes.clone(), SMALL.costs(shapes));
     let mut chance = Chance::new(5);
@@ -141,18 +139,18 @@ fn time(shapes: &Shapes, bounds: Limits, waiting: usize, within_us: u64) -> (f64
             let (deadline_us, candidates) = (now_us + within_us, candidates(&mut chance));
             Offer { version: 1, candidates, length: 1, deadline_us, priority: 0 }
         };
-        let offered: Vec<Offer> = (0..missing).map(|_| offer()).collect();
+        let offers_of_round: Vec<Offer> = (0..missing).map(|_| offer()).collect();
         let started = Instant::now();
-        for offer in &offered {
-            assert!(scheduler.offer(now_us, offer).is_ok(), "there is time enough for all");
+        for offer in &offers_of_round {
+            assert!(scheduler.offer(now_us, offer).is_ok(), "the deadlines leave enough time");
         }
         offers.push(started.elapsed().as_secs_f64() / missing.max(1) as f64);
         let started = Instant::now();
         let plan = scheduler.next(now_us, 0).plan.expect("something waits");
         nexts.push(started.elapsed().as_secs_f64());
-        let took = Took { user_us: 20.0, score_us: plan.cost_us - 20.0 };
+        let duration = Took { user_us: 20.0, score_us: plan.cost_us - 20.0 };
         let started = Instant::now();
-        scheduler.done(0, took);
+        scheduler.done(0, duration);
         dones.push(started.elapsed().as_secs_f64());
         taken += plan.pieces.len();
     }

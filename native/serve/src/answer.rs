@@ -1,52 +1,53 @@
-//! An answer to a request: scores and the version that made them, or why there are none.
+//! An answer to a request: scores and their version, or the reason for a refusal.
 
 use std::fmt;
 
 /// Scores of all candidates of a request, by one version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// The version that made them.
+    /// The version that computed them.
     pub version: u64,
     /// The logit of every candidate and label, candidate by candidate.
     pub scores: Vec<f32>,
-    /// How many candidates were scored, from the first on, where the node had too much to do for all; the others' are NaN.
+    /// How many candidates were scored, from the first on, when the node was too busy to score all; the
+    /// others are NaN.
     pub degraded: Option<usize>,
 }
 
-/// Why a request has no answer.
+/// The reason why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The request is not what the model takes; the text says which part.
+    /// The request does not match the model; the text names the part.
     Bad(String),
-    /// The model or the version it names is not known.
+    /// The model or version in the request is unknown.
     Unknown(String),
-    /// The version it pins is not kept here.
+    /// The pinned version is not kept by this node.
     NotKept(String),
-    /// The node has too much to do to answer in time; when to ask again.
+    /// The node is too busy to answer in time.
     Busy {
-        /// After how many milliseconds.
+        /// When to try again, in milliseconds.
         retry_ms: u64,
-        /// What is in the way.
-        said: String,
+        /// The bound that was reached.
+        text: String,
     },
-    /// Its deadline has passed.
+    /// The deadline has passed.
     Late(String),
-    /// The node cannot answer now: it starts, drains or has no version.
+    /// The node cannot answer now: it is starting, draining, or has no version.
     Away(String),
-    /// A defect; the text is for the log of the node and its caller alike, and holds no secret.
+    /// An internal error; the text goes to the log and to the caller, and must contain no secret.
     Broken(String),
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bad(said)
-            | Self::Unknown(said)
-            | Self::NotKept(said)
-            | Self::Busy { said, .. }
-            | Self::Late(said)
-            | Self::Away(said)
-            | Self::Broken(said) => formatter.write_str(said),
+            Self::Bad(text)
+            | Self::Unknown(text)
+            | Self::NotKept(text)
+            | Self::Busy { text, .. }
+            | Self::Late(text)
+            | Self::Away(text)
+            | Self::Broken(text) => formatter.write_str(text),
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Columns: the values of several requests one after another, as packing takes them. It knows no table and no tensor.
+//! Columns: the values of several requests, concatenated for packing. Knows no table and no tensor.
 
 use std::ops::Range;
 
 use crate::request::Values;
 
-/// One column of all examples; kept from one TensorBatch to the next for its memory.
+/// One column of all examples; reused for later TensorBatches.
 #[derive(Debug, Default)]
 pub struct Column {
     /// The keys of a slot.
     pub keys: Vec<u64>,
-    /// Where the keys of each example begin, and where the last one's end; of no use where each has one.
+    /// The offset of each example's keys and the end of the last one's; unused if each example has one key.
     pub offsets: Vec<i32>,
     /// A weight for each key, where the slot takes weights.
     pub weights: Vec<f32>,
@@ -18,7 +18,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// Forget what is in it.
+    /// Clears the column and keeps its memory.
     pub fn clear(&mut self) {
         self.keys.clear();
         self.offsets.clear();
@@ -26,26 +26,26 @@ impl Column {
         self.numbers.clear();
     }
 
-    /// Add some examples of a request's column, which has `examples` in all.
-    pub fn add(&mut self, values: &Values, examples: usize, some: Range<usize>) {
+    /// Appends a range of examples of a request's column; the request has `examples` in all.
+    pub fn add(&mut self, values: &Values, examples: usize, range: Range<usize>) {
         match values {
-            Values::Keys(keys) => self.keys.extend_from_slice(&keys[some]),
+            Values::Keys(keys) => self.keys.extend_from_slice(&keys[range]),
             Values::Numbers(numbers) => {
                 let width = numbers.len() / examples.max(1);
-                self.numbers.extend_from_slice(&numbers[some.start * width..some.end * width]);
+                self.numbers.extend_from_slice(&numbers[range.start * width..range.end * width]);
             }
             Values::Lists { keys, offsets, weights } => {
-                let (begin, end) = (offsets[some.start], offsets[some.end]);
-                // Keys of a message are bounded, and so are those of what is merged: far below what 32 bits count.
-                let moved = i32::try_from(self.keys.len()).expect("merged keys are bounded") - begin;
+                let (begin, end) = (offsets[range.start], offsets[range.end]);
+                // Keys of a message and of a TensorBatch are bounded, far below i32::MAX.
+                let shift = i32::try_from(self.keys.len()).expect("merged keys are bounded") - begin;
                 if self.offsets.is_empty() {
                     self.offsets.push(0);
                 }
-                self.offsets.extend(offsets[some.start + 1..=some.end].iter().map(|offset| offset + moved));
-                let held = begin as usize..end as usize;
-                self.keys.extend_from_slice(&keys[held.clone()]);
+                self.offsets.extend(offsets[range.start + 1..=range.end].iter().map(|offset| offset + shift));
+                let key_range = begin as usize..end as usize;
+                self.keys.extend_from_slice(&keys[key_range.clone()]);
                 if let Some(weights) = weights {
-                    self.weights.extend_from_slice(&weights[held]);
+                    self.weights.extend_from_slice(&weights[key_range]);
                 }
             }
         }

@@ -1,44 +1,46 @@
-//! A curve: what an execution of any size costs, drawn through the sizes that were measured. It knows no histogram.
+//! A curve: the cost of an execution as a function of its size, interpolated between measurements. Knows no
+//! histogram.
 
-/// Costs by size, which never fall.
+/// Non-decreasing costs by size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
     points: Vec<(usize, f64)>,
 }
 
 impl Curve {
-    /// Through these points; one that costs less than a smaller size is taken to cost as much as that.
+    /// Creates a curve through the points; a cost below that of a smaller size is raised to it.
     ///
     /// # Errors
-    /// Where there are none, sizes do not ascend from above 0, or a cost is no number above 0.
+    /// If there are no points, if sizes do not ascend from above 0, or if a cost is not a finite
+    /// number above 0.
     pub fn new(mut points: Vec<(usize, f64)>) -> Result<Self, String> {
         let ascends = points.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let is_fine = ascends && points.first().is_some_and(|first| first.0 > 0);
         if !is_fine || !points.iter().all(|(_, cost)| cost.is_finite() && *cost > 0.0) {
-            return Err(format!("costs must be above 0, of sizes that ascend, and are {points:?}"));
+            return Err(format!("sizes must ascend and costs must be above 0: {points:?}"));
         }
-        let mut most = 0.0_f64;
+        let mut highest = 0.0_f64;
         for (_, cost) in &mut points {
-            most = most.max(*cost);
-            *cost = most;
+            highest = highest.max(*cost);
+            *cost = highest;
         }
         Ok(Self { points })
     }
 
-    /// What a size costs: between two that were measured, on the line between them; beyond them on the line of the two
-    /// nearest, though never below what each unit of the smallest costs.
+    /// Returns the cost of a size: linear between measurements; beyond them extrapolated from the two
+    /// nearest, but never below the smallest size's cost per unit.
     pub fn at(&self, size: usize) -> f64 {
         let points = &self.points;
         let first = points[0];
-        let of_units = first.1 * size as f64 / first.0 as f64;
+        let proportional = first.1 * size as f64 / first.0 as f64;
         if points.len() == 1 {
-            return of_units;
+            return proportional;
         }
         let upper = points.partition_point(|(measured, _)| *measured < size).clamp(1, points.len() - 1);
-        let ((from, low), (upto, high)) = (points[upper - 1], points[upper]);
-        let slope = (high - low) / (upto - from) as f64;
-        let found = low + slope * (size as f64 - from as f64);
-        if size < first.0 { found.max(of_units) } else { found }
+        let ((from, low), (to, high)) = (points[upper - 1], points[upper]);
+        let slope = (high - low) / (to - from) as f64;
+        let cost = low + slope * (size as f64 - from as f64);
+        if size < first.0 { cost.max(proportional) } else { cost }
     }
 }
 

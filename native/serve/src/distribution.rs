@@ -1,11 +1,11 @@
-//! A distribution: how often something was how large, in buckets that double. It knows not what is measured.
+//! A distribution: counts of values in buckets of doubling width. Knows nothing of the values' meaning.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Buckets, the last of which has no end.
+/// The number of buckets; the last one is unbounded.
 const BUCKETS: usize = 20;
 
-/// What was counted so far.
+/// Live counters.
 #[derive(Debug)]
 pub struct Distribution {
     least: u64,
@@ -13,37 +13,37 @@ pub struct Distribution {
     sum: AtomicU64,
 }
 
-/// A distribution as it was at some time.
+/// A snapshot of a distribution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distributed {
-    /// Up to which value each bucket but the last goes, and how much is in it and those before it.
+    /// The upper bound of each bucket but the last, and the cumulative count.
     pub upto: Vec<(u64, u64)>,
-    /// How much was counted.
+    /// The number of values.
     pub count: u64,
-    /// The sum of it.
+    /// The sum of the values.
     pub sum: u64,
 }
 
 impl Distribution {
-    /// An empty one; its first bucket goes up to `least`.
+    /// Creates an empty distribution whose first bucket ends at `least`.
     pub fn new(least: u64) -> Self {
-        assert!(least > 0, "buckets that double begin above 0");
+        assert!(least > 0, "the first bucket must end above 0");
         Self { least, counts: Default::default(), sum: AtomicU64::new(0) }
     }
 
-    /// Count a value.
+    /// Counts a value.
     pub fn add(&self, value: u64) {
         let bucket = value.div_ceil(self.least).max(1).next_power_of_two().trailing_zeros() as usize;
         self.counts[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(value, Ordering::Relaxed);
     }
 
-    /// What was counted.
+    /// Returns a snapshot.
     pub fn read(&self) -> Distributed {
         let mut count = 0;
         let mut upto = Vec::with_capacity(BUCKETS);
-        for (at, one) in self.counts.iter().enumerate() {
-            count += one.load(Ordering::Relaxed);
+        for (at, bucket) in self.counts.iter().enumerate() {
+            count += bucket.load(Ordering::Relaxed);
             upto.push((self.least << at, count));
         }
         upto.pop();

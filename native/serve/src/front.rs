@@ -1,6 +1,6 @@
-//! The front: where callers' requests wait, and where lanes take TensorBatches and give scores back.
+//! The front: holds callers' requests until lanes take them as TensorBatches and return scores.
 //!
-//! It knows no protocol and no model: requests come decoded, and what a lane does with packed tensors is its own.
+//! It knows no protocol and no model: requests arrive decoded, and lanes decide how to run packed tensors.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -20,17 +20,17 @@ use crate::measures::Measures;
 use crate::protocol::Statistics;
 use crate::request::Request;
 use crate::scheduler::{Figures, Idle, Offer, Plan, Reason, Refused, Scheduler, Ticket};
-use crate::shadow::{Echo, Shadow};
+use crate::shadow::{Shadow, ShadowRequest};
 use crate::sizes::{Rows, Sizes};
 use crate::slab::Pool;
 use crate::statistics;
 use crate::tensor_batch::{Packed, Part, Scratch, Shape, pack, slab_floats};
 use crate::versions::{Handle, Versions};
 
-/// What seeds the route of a request that names none.
+/// Seeds the route of a request without a route key.
 const ROUTE_SALT: u64 = 0x0072_6f75_7465;
 
-/// Requests that wait, versions that may answer, and lanes between them.
+/// The waiting requests, the servable versions, and the lanes.
 pub struct Front {
     inputs: Arc<Inputs>,
     layout: Layout,
@@ -39,18 +39,18 @@ pub struct Front {
     began: Instant,
     measures: Arc<Measures>,
     state: Mutex<FrontState>,
-    /// Told when there may be work, or when the front closes.
+    /// Notified when there may be work, or when the front closes.
     work: Condvar,
 }
 
-/// How long requests may wait.
+/// Bounds of waiting.
 #[derive(Debug, Clone, Copy)]
 pub struct Waits {
-    /// The deadline of a request that names none.
+    /// The deadline of a request that sets none.
     pub deadline_us: u64,
-    /// The longest deadline a request may name.
+    /// The longest deadline that a request may set.
     pub deadline_us_max: u64,
-    /// How many answered requests may wait to be scored by the version that shadows.
+    /// How many answered requests may wait for the shadow version.
     pub shadows_max: usize,
 }
 
@@ -71,42 +71,42 @@ struct WaitingRequest {
     since: Instant,
     is_shadowed: bool,
     scores: Vec<f32>,
-    /// How many candidates are scored, where it is not all.
+    /// How many candidates are scored, if not all.
     degraded: Option<usize>,
     reply: oneshot::Sender<Result<Answer, Refusal>>,
 }
 
-/// A TensorBatch in the hands of a lane.
+/// A TensorBatch that a lane executes.
 pub struct Work {
-    /// Which version it is to be scored by.
+    /// The version that scores it.
     pub handle: Handle,
     /// The number of that version.
     pub number: u64,
-    /// What it is padded to.
+    /// The padded shape.
     pub shape: Shape,
     /// Its tensors.
     pub packed: Packed,
-    /// How many candidates it has; scores of those after them are not looked at.
+    /// The number of candidates; scores after them are ignored.
     pub candidates: usize,
     lane: usize,
     plan: u64,
     parts: Vec<(Ticket, Range<usize>)>,
     begun: Instant,
     gathering: Duration,
-    /// What it is a part of, where nobody waits for it.
-    echo: Option<Echo>,
-    /// Kept until scores are there, so that the version's tables are.
+    /// The shadow request that this is a part of; no caller waits for it.
+    shadow_request: Option<ShadowRequest>,
+    /// Keeps the version's tables alive until the scores arrive.
     _tables: Arc<TableSet>,
 }
 
-/// A request that was admitted.
-struct Offered {
+/// An admitted request.
+struct AdmittedRequest {
     ticket: Ticket,
-    answered: oneshot::Receiver<Result<Answer, Refusal>>,
-    within: Duration,
+    reply: oneshot::Receiver<Result<Answer, Refusal>>,
+    wait_max: Duration,
 }
 
-/// Lets a request go whose caller went away.
+/// Cancels a request when its caller goes away.
 struct Caller<'a> {
     front: &'a Front,
     ticket: Option<Ticket>,
@@ -123,7 +123,7 @@ impl Drop for Caller<'_> {
 }
 
 impl Front {
-    /// A front without versions: it refuses until there is one.
+    /// Creates a front without versions: it refuses requests until one is added.
     pub fn new(
         inputs: Inputs,
         layout: Layout,
@@ -158,119 +158,121 @@ impl Front {
         }
     }
 
-    /// The same with slabs that other processes read; as many as lanes may have at once.
+    /// Uses shared slabs that other processes can read; `slabs` is the maximum number in use at once.
     pub fn sharing(mut self, slabs: usize) -> io::Result<Self> {
         self.pool = Pool::shared(self.pool.floats(), slabs)?;
         Ok(self)
     }
 
-    /// Where TensorBatches are packed.
+    /// Returns the slabs for packing.
     pub fn slabs(&self) -> &Pool {
         &self.pool
     }
 
-    /// What requests are checked against.
+    /// Returns the inputs that requests are checked against.
     pub fn inputs(&self) -> &Arc<Inputs> {
         &self.inputs
     }
 
-    /// Let a version answer those who name it.
+    /// Adds a version; it answers requests that pin it.
     pub fn add(&self, number: u64, tables: &Arc<TableSet>) -> Handle {
         self.lock().versions.add(number, tables)
     }
 
-    /// Let a version answer those who name none; gives whether it is there.
+    /// Makes a version answer requests without a pin. Returns false if the version is unknown.
     pub fn activate(&self, handle: Handle) -> bool {
         self.lock().versions.activate(handle)
     }
 
-    /// Let a version answer a share of those who name none.
+    /// Makes a version answer a share of the requests without a pin.
     pub fn set_canary(&self, canary: Option<(Handle, f64)>) {
         self.lock().versions.set_canary(canary);
     }
 
-    /// Let a version score a share of those who name none, once they are answered; see `shadow`.
+    /// Makes a version score a share of the requests without a pin after they are answered; see `shadow`.
     pub fn set_shadow(&self, shadow: Option<(Handle, f64)>) {
         let mut state = self.lock();
-        let found = shadow.and_then(|(handle, share)| {
+        let version = shadow.and_then(|(handle, share)| {
             state.versions.get(handle).map(|ready| (handle, ready.number, share))
         });
-        state.shadow.set(found);
+        state.shadow.set(version);
     }
 
-    /// Let a version answer nobody any more; what waits for it is refused when its turn comes.
+    /// Removes a version; requests that wait for it are refused when their turn comes.
     pub fn remove(&self, handle: Handle) {
         let mut state = self.lock();
         state.versions.remove(handle);
         state.shadow.remove(handle);
     }
 
-    /// The number of the version that answers, and of all that may be named.
+    /// Returns the number of the active version, and of all versions that can be pinned.
     pub fn versions(&self) -> (Option<u64>, Vec<u64>) {
         let state = self.lock();
         (state.versions.active(), state.versions.numbers())
     }
 
-    /// Score a request; it waits until a lane has done it, or there is a reason not to.
+    /// Scores a request: waits until a lane has scored it, or it is refused.
     pub fn score(&self, request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send + '_ {
-        let offered = self.offer(request);
+        let admission = self.offer(request);
         async move {
-            let Offered { ticket, answered, within } = offered.map_err(|(why, refusal)| {
-                self.measures.refused(why);
+            let AdmittedRequest { ticket, reply, wait_max } = admission.map_err(|(reason, refusal)| {
+                self.measures.refused(reason);
                 refusal
             })?;
             let mut caller = Caller { front: self, ticket: Some(ticket) };
-            // Lanes look for what is late when they are free; a lane that hangs looks for nothing.
-            let Ok(outcome) = tokio::time::timeout(within, answered).await else {
+            // Free lanes look for late requests; this also covers a lane that hangs.
+            let Ok(outcome) = tokio::time::timeout(wait_max, reply).await else {
                 self.measures.refused("late");
-                return Err(Refusal::Late("its deadline passed while it waited or was scored".into()));
+                return Err(Refusal::Late(
+                    "the deadline passed while the request waited or was scored".into(),
+                ));
             };
             caller.ticket = None;
-            outcome.unwrap_or_else(|_| Err(Refusal::Away("this node is closing".into())))
+            outcome.unwrap_or_else(|_| Err(Refusal::Away("the node is closing".into())))
         }
     }
 
-    /// The next work of a lane; None when there was none for so long, or the front is closed.
+    /// Waits for a lane's next work; returns `None` after the wait, or if the front is closed.
     pub fn take(&self, lane: usize, wait: Duration, scratch: &mut Scratch) -> Option<Work> {
-        let until = Instant::now() + wait;
+        let deadline = Instant::now() + wait;
         let mut state = self.lock();
-        // A lane that asks while it has work has lost it.
-        state.try_alone(lane, &Refusal::Broken("its lane was restarted".into()));
+        // A lane that asks while it still has work has lost that work.
+        state.try_alone(lane, &Refusal::Broken("the lane was restarted".into()));
         loop {
             let next = state.scheduler.next(self.now_us(), lane);
             for ticket in next.late {
-                let said = "its deadline passed before a lane was free";
-                state.refuse(ticket, "late", Refusal::Late(said.into()));
+                let text = "the deadline passed before a lane was free";
+                state.refuse(ticket, "late", Refusal::Late(text.into()));
             }
             if let Some(plan) = next.plan {
-                let taken = state.begin(lane, plan, self.layout.user.length > 0);
+                let started = state.begin(lane, plan, self.layout.user.length > 0);
                 drop(state);
-                match taken.and_then(|begun| self.packed(begun, scratch)) {
+                match started.and_then(|started| self.packed(started, scratch)) {
                     Some(work) => return Some(work),
                     None => state = self.lock(),
                 }
                 continue;
             }
-            if let Some(begun) = state.begin_shadow(self, lane) {
+            if let Some(started) = state.begin_shadow(self, lane) {
                 drop(state);
-                match self.packed(begun, scratch) {
+                match self.packed(started, scratch) {
                     Some(work) => return Some(work),
                     None => state = self.lock(),
                 }
                 continue;
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if !state.is_open || left.is_zero() {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if !state.is_open || remaining.is_zero() {
                 return None;
             }
-            state = self.work.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.work.wait_timeout(state, remaining).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// A lane takes no more work until it asks for some again; what it had is tried by others.
+    /// Removes a lane until it asks for work again; other lanes retry its work.
     pub fn leave(&self, lane: usize) {
         let mut state = self.lock();
-        let away = Refusal::Away("its lane is away".into());
+        let away = Refusal::Away("the lane is away".into());
         state.try_alone(lane, &away);
         for ticket in state.scheduler.leave(lane) {
             state.refuse(ticket, "given_up", away.clone());
@@ -279,70 +281,74 @@ impl Front {
         self.work.notify_all();
     }
 
-    /// Hand back what a lane made of its work: a row of `labels` logits for every candidate.
+    /// Takes the results of a lane's work: a row of `labels` logits for each candidate.
     pub fn give(&self, mut work: Work, scores: &[f32]) {
         let labels = self.inputs.labels.len();
         if scores.len() < work.candidates * labels {
-            let said =
-                format!("{} scores for {} candidates of {labels} labels", scores.len(), work.candidates);
-            return self.fail(work, &said);
+            let text = format!(
+                "{} scores are too few for {} candidates and {labels} labels",
+                scores.len(),
+                work.candidates
+            );
+            return self.fail(work, &text);
         }
-        let took = work.begun.elapsed();
-        let took_us = took.as_secs_f64() * 1e6;
+        let duration = work.begun.elapsed();
+        let duration_us = duration.as_secs_f64() * 1e6;
         let mut rows = scores.chunks_exact(labels);
         let mut state = self.lock();
         if !state.scheduler.is_on(work.lane, work.plan) {
-            return; // those who waited were told when its lane was restarted
+            return; // its requests were handled when the lane was restarted
         }
-        if let Some(mut echo) = work.echo.take() {
-            echo.scores.extend_from_slice(&scores[..work.candidates * labels]);
-            state.shadow.give(echo);
-            state.scheduler.done_in(work.lane, took_us);
+        if let Some(mut shadow_request) = work.shadow_request.take() {
+            shadow_request.scores.extend_from_slice(&scores[..work.candidates * labels]);
+            state.shadow.give(shadow_request);
+            state.scheduler.done_in(work.lane, duration_us);
             return;
         }
-        for (ticket, some) in &work.parts {
+        for (ticket, range) in &work.parts {
             let waiting = state.waiting.get_mut(ticket);
-            let into = waiting.map(|one| &mut one.scores[some.start * labels..some.end * labels]);
-            match into {
-                Some(into) => {
-                    for (row, scored) in into.chunks_exact_mut(labels).zip(&mut rows) {
+            let target = waiting.map(|request| &mut request.scores[range.start * labels..range.end * labels]);
+            match target {
+                Some(target) => {
+                    for (row, scored) in target.chunks_exact_mut(labels).zip(&mut rows) {
                         row.copy_from_slice(scored);
                     }
                 }
-                // Its caller went away meanwhile.
-                None => rows.by_ref().take(some.len()).for_each(drop),
+                // The caller has gone away.
+                None => rows.by_ref().take(range.len()).for_each(drop),
             }
         }
-        state.statistics.executed(work.number, work.candidates, work.gathering, took - work.gathering);
-        for ticket in state.scheduler.done_in(work.lane, took_us) {
+        state.statistics.executed(work.number, work.candidates, work.gathering, duration - work.gathering);
+        for ticket in state.scheduler.done_in(work.lane, duration_us) {
             state.answer(ticket);
         }
         drop(state);
         self.work.notify_one();
     }
 
-    /// Say that a lane could not do its work. Requests that were merged in it are tried once more, each alone; one that
-    /// was alone is refused.
-    pub fn fail(&self, work: Work, said: &str) {
-        self.lost(&work, &Refusal::Broken(said.to_owned()));
+    /// Reports that a lane could not do its work. Merged requests are retried once, each alone; a request
+    /// that was alone is refused.
+    pub fn fail(&self, work: Work, reason: &str) {
+        self.lost(&work, &Refusal::Broken(reason.to_owned()));
     }
 
-    /// Say that a lane was lost with its work, which goes on as if it had failed; whoever is refused may ask again.
-    pub fn lose(&self, work: Work, said: &str) {
-        self.lost(&work, &Refusal::Away(said.to_owned()));
+    /// Reports that a lane was lost with its work. Requests are retried as in `fail`; callers of refused ones
+    /// may try again.
+    pub fn lose(&self, work: Work, reason: &str) {
+        self.lost(&work, &Refusal::Away(reason.to_owned()));
     }
 
     fn lost(&self, work: &Work, refusal: &Refusal) {
         let mut state = self.lock();
         if state.scheduler.is_on(work.lane, work.plan) {
-            state.failed(work.echo.is_some());
+            state.failed(work.shadow_request.is_some());
             state.try_alone(work.lane, refusal);
         }
         drop(state);
         self.work.notify_all();
     }
 
-    /// Take no more requests; those that wait are still answered.
+    /// Refuses new requests; waiting ones are still answered.
     pub fn drain(&self) {
         let mut state = self.lock();
         state.is_open = false;
@@ -351,59 +357,59 @@ impl Front {
         self.work.notify_all();
     }
 
-    /// How many requests wait for an answer.
+    /// Returns the number of requests that wait for an answer.
     pub fn waiting(&self) -> usize {
         self.lock().waiting.len()
     }
 
-    /// What was answered, by version.
+    /// Returns the statistics by version.
     pub fn statistics(&self) -> Vec<Statistics> {
         self.lock().statistics.all()
     }
 
-    /// What waits and runs, for metrics.
+    /// Returns queue and lane figures for metrics.
     pub fn figures(&self) -> Figures {
         let now_us = self.now_us();
         self.lock().scheduler.figures(now_us)
     }
 
-    /// How long requests waited, what was merged, and why requests were refused.
+    /// Returns the counts of waits, merges and refusals.
     pub fn measures(&self) -> &Measures {
         &self.measures
     }
 
-    /// What sizes came, for ladders to be chosen from.
+    /// Returns the observed sizes, for choosing ladders.
     pub fn sizes(&self) -> serde_json::Value {
         let state = self.lock();
         state.sizes.page(&state.scheduler)
     }
 
-    /// How far the version that shadows is from what was answered.
+    /// Returns how far the shadow version's scores are from the answers.
     pub fn shadow(&self) -> serde_json::Value {
         self.lock().shadow.page()
     }
 
-    /// Rows of the user graph and of the score graph, and how many of them were padding.
+    /// Returns the rows of the user graph and of the score graph, with their padding.
     pub fn rows(&self) -> (Rows, Rows) {
         self.lock().sizes.rows()
     }
 
-    /// What warm-up measured: microseconds of each bucket, lists by length and then by bucket.
+    /// Sets the costs measured in warm-up: microseconds for each bucket, as lists by length.
     pub fn set_costs(&self, user_us: &[Vec<f64>], score_us: &[Vec<f64>]) -> Result<(), String> {
         self.lock().scheduler.set_costs(user_us, score_us)
     }
 
-    /// Offer a request to the scheduler; where it is not admitted, why in a word, and as its caller is told.
-    fn offer(&self, request: Request) -> Result<Offered, (&'static str, Refusal)> {
+    /// Offers a request to the scheduler. A refusal comes with its metric label.
+    fn offer(&self, request: Request) -> Result<AdmittedRequest, (&'static str, Refusal)> {
         let wishes = request.wishes;
-        let within_us =
+        let wait_max_us =
             wishes.deadline_us.unwrap_or(self.limits.deadline_us).min(self.limits.deadline_us_max);
         let route = wishes.route.unwrap_or_else(|| key_of_bytes(&request.id, ROUTE_SALT));
         let length = self.length_of(&request);
-        let (sender, answered) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
         if !state.is_open {
-            return Err(("closing", Refusal::Away("this node is closing".into())));
+            return Err(("closing", Refusal::Away("the node is closing".into())));
         }
         let handle = state.versions.choose(wishes.pin, route).map_err(|refusal| ("version", refusal))?;
         let number = state.versions.get(handle).map_or(0, |ready| ready.number);
@@ -413,14 +419,14 @@ impl Front {
             version: handle,
             candidates: request.candidates,
             length,
-            deadline_us: now_us + within_us,
+            deadline_us: now_us + wait_max_us,
             priority: wishes.priority,
         };
         let admitted = state.scheduler.offer(now_us, &offer).map_err(busy)?;
-        state.sizes.asked(request.candidates, length);
+        state.sizes.admitted(request.candidates, length);
         for ticket in admitted.shed {
-            let said = "shed for a request of higher priority".into();
-            state.refuse(ticket, "shed", Refusal::Busy { retry_ms: 1, said });
+            let text = "shed for a request of higher priority".into();
+            state.refuse(ticket, "shed", Refusal::Busy { retry_ms: 1, text });
         }
         let degraded = (admitted.candidates < request.candidates).then_some(admitted.candidates);
         let scores = vec![f32::NAN; request.candidates * self.inputs.labels.len()];
@@ -429,33 +435,39 @@ impl Front {
         state.waiting.insert(admitted.ticket, waiting);
         drop(state);
         self.work.notify_one();
-        Ok(Offered { ticket: admitted.ticket, answered, within: Duration::from_micros(within_us) })
+        Ok(AdmittedRequest {
+            ticket: admitted.ticket,
+            reply: receiver,
+            wait_max: Duration::from_micros(wait_max_us),
+        })
     }
 
-    /// How many places of a history a request has.
+    /// The length of a request's longest history, up to the model's.
     fn length_of(&self, request: &Request) -> usize {
-        let longest = self.layout.user.sequence.iter().map(|place| match &request.user[place.column] {
+        let lengths = self.layout.user.sequence.iter().map(|place| match &request.user[place.column] {
             crate::request::Values::Lists { keys, .. } => keys.len(),
             _ => 0,
         });
-        longest.max().unwrap_or(0).min(self.layout.user.length)
+        lengths.max().unwrap_or(0).min(self.layout.user.length)
     }
 
-    fn packed(&self, begun: Begun, scratch: &mut Scratch) -> Option<Work> {
-        let began = Instant::now();
-        let Begun { handle, number, tables, shape, parts, tickets, lane, plan, echo } = begun;
-        let candidates = parts.iter().map(|part| part.some.len()).sum();
+    fn packed(&self, started: StartedPlan, scratch: &mut Scratch) -> Option<Work> {
+        let packing_began = Instant::now();
+        let StartedPlan { handle, number, tables, shape, parts, tickets, lane, plan, shadow_request } =
+            started;
+        let candidates = parts.iter().map(|part| part.range.len()).sum();
         let outcome =
             tables.pin(number).map_err(|error| Refusal::NotKept(error.to_string())).and_then(|pin| {
                 let readings =
                     tables.readings(pin.at()).map_err(|error| Refusal::NotKept(error.to_string()))?;
-                let readers: Vec<&dyn ReadRows> = readings.iter().map(|one| one as &dyn ReadRows).collect();
+                let readers: Vec<&dyn ReadRows> =
+                    readings.iter().map(|reading| reading as &dyn ReadRows).collect();
                 pack(&self.layout, &readers, &parts, shape, &self.pool, scratch)
                     .map_err(|error: PackError| Refusal::Broken(error.to_string()))
             });
         match outcome {
             Ok(packed) => {
-                let (gathering, _tables) = (began.elapsed(), tables);
+                let (gathering, _tables) = (packing_began.elapsed(), tables);
                 Some(Work {
                     handle,
                     number,
@@ -465,15 +477,15 @@ impl Front {
                     lane,
                     plan,
                     parts: tickets,
-                    begun: began,
+                    begun: packing_began,
                     gathering,
-                    echo,
+                    shadow_request,
                     _tables,
                 })
             }
             Err(refusal) => {
                 let mut state = self.lock();
-                state.failed(echo.is_some());
+                state.failed(shadow_request.is_some());
                 if matches!(refusal, Refusal::Broken(_)) {
                     state.try_alone(lane, &refusal);
                 } else {
@@ -495,8 +507,8 @@ impl Front {
     }
 }
 
-/// A plan whose version is held and whose requests are at hand.
-struct Begun {
+/// A plan with its version's tables and its requests.
+struct StartedPlan {
     handle: Handle,
     number: u64,
     tables: Arc<TableSet>,
@@ -505,69 +517,69 @@ struct Begun {
     tickets: Vec<(Ticket, Range<usize>)>,
     lane: usize,
     plan: u64,
-    echo: Option<Echo>,
+    shadow_request: Option<ShadowRequest>,
 }
 
 impl FrontState {
-    /// Begin a piece of what the version that shadows is to score, where the lane has nothing else to do.
-    fn begin_shadow(&mut self, front: &Front, lane: usize) -> Option<Begun> {
-        while let Some(echo) = self.shadow.take() {
-            let ready = self.versions.get(echo.handle).cloned();
+    /// Starts a part of a shadow request, if the lane has nothing else to do.
+    fn begin_shadow(&mut self, front: &Front, lane: usize) -> Option<StartedPlan> {
+        while let Some(shadow_request) = self.shadow.take() {
+            let ready = self.versions.get(shadow_request.handle).cloned();
             let tables = ready.as_ref().and_then(|ready| ready.tables.upgrade());
             let (Some(ready), Some(tables)) = (ready, tables) else {
                 self.shadow.fail();
                 continue;
             };
-            let from = echo.scores.len() / front.inputs.labels.len();
+            let first = shadow_request.scores.len() / front.inputs.labels.len();
             let top = self.scheduler.shapes().candidates.top();
-            let some = from..(from + top).min(echo.request.candidates);
-            let length = front.length_of(&echo.request);
-            let idle = Idle { version: echo.handle, candidates: some.len(), length };
+            let range = first..(first + top).min(shadow_request.request.candidates);
+            let length = front.length_of(&shadow_request.request);
+            let idle = Idle { version: shadow_request.handle, candidates: range.len(), length };
             let Some(plan) = self.scheduler.lend(front.now_us(), lane, idle) else {
-                self.shadow.wait(echo);
+                self.shadow.wait(shadow_request);
                 return None;
             };
             let length = if front.layout.user.length > 0 { plan.length } else { 0 };
-            return Some(Begun {
+            return Some(StartedPlan {
                 handle: plan.version,
                 number: ready.number,
                 tables,
                 shape: Shape { users: plan.users_bucket, candidates: plan.candidates_bucket, length },
-                parts: vec![Part { request: echo.request.clone(), some }],
+                parts: vec![Part { request: shadow_request.request.clone(), range }],
                 tickets: Vec::new(),
                 lane,
                 plan: plan.id,
-                echo: Some(echo),
+                shadow_request: Some(shadow_request),
             });
         }
         None
     }
 
-    /// Begin a plan; None when its version has gone, and whoever waited for it was told.
-    fn begin(&mut self, lane: usize, plan: Plan, has_sequences: bool) -> Option<Begun> {
+    /// Starts a plan. Returns `None` if its version has gone; its requests are then refused.
+    fn begin(&mut self, lane: usize, plan: Plan, has_sequences: bool) -> Option<StartedPlan> {
         let ready = self.versions.get(plan.version).cloned();
         let tables = ready.as_ref().and_then(|ready| ready.tables.upgrade());
         let (Some(ready), Some(tables)) = (ready, tables) else {
-            self.give_up(lane, &Refusal::Away("its version was given up while it waited".into()));
+            self.give_up(lane, &Refusal::Away("the request's version was removed while it waited".into()));
             return None;
         };
-        self.sizes.formed(&plan);
+        self.sizes.merged(&plan);
         let tickets: Vec<(Ticket, Range<usize>)> =
             plan.pieces.iter().map(|piece| (piece.ticket, piece.from..piece.upto)).collect();
         let mut parts = Vec::with_capacity(tickets.len());
-        for (ticket, some) in &tickets {
+        for (ticket, range) in &tickets {
             let waiting = &self.waiting[ticket];
-            if some.start == 0 && !plan.is_again {
-                let waited = waiting.since.elapsed();
-                self.statistics.waited(waiting.number, waited);
-                self.measures.waited(waited);
+            if range.start == 0 && !plan.is_again {
+                let wait = waiting.since.elapsed();
+                self.statistics.waited(waiting.number, wait);
+                self.measures.waited(wait);
             }
-            parts.push(Part { request: waiting.request.clone(), some: some.clone() });
+            parts.push(Part { request: waiting.request.clone(), range: range.clone() });
         }
         self.measures.merged(plan.pieces.len(), plan.candidates());
         let length = if has_sequences { plan.length } else { 0 };
         let shape = Shape { users: plan.users_bucket, candidates: plan.candidates_bucket, length };
-        Some(Begun {
+        Some(StartedPlan {
             handle: plan.version,
             number: ready.number,
             tables,
@@ -576,27 +588,28 @@ impl FrontState {
             tickets,
             lane,
             plan: plan.id,
-            echo: None,
+            shadow_request: None,
         })
     }
 
-    /// Whose work failed: the version's that shadows, or others'.
+    /// Counts a failure of shadow work; other failures are counted with their requests.
     fn failed(&mut self, is_shadow: bool) {
         if is_shadow {
             self.shadow.fail();
         }
     }
 
-    /// A lane's work failed: what was merged in it is tried once more alone, the rest is refused.
+    /// Handles the failure of a lane's work: merged requests are retried once, each alone; the others are
+    /// refused.
     fn try_alone(&mut self, lane: usize, refusal: &Refusal) {
-        let before = self.scheduler.tried_again();
+        let retries_before = self.scheduler.tried_again();
         for ticket in self.scheduler.try_alone(lane) {
             self.refuse(ticket, "failed", refusal.clone());
         }
-        self.measures.tried_again(self.scheduler.tried_again() - before);
+        self.measures.tried_again(self.scheduler.tried_again() - retries_before);
     }
 
-    /// A lane's work cannot be done by any lane: whoever waits for any of it is refused.
+    /// Refuses all requests of a lane's work, which no lane can do.
     fn give_up(&mut self, lane: usize, refusal: &Refusal) {
         for ticket in self.scheduler.failed(lane) {
             self.refuse(ticket, "given_up", refusal.clone());
@@ -613,29 +626,29 @@ impl FrontState {
             self.shadow.put(request, scores.clone());
         }
         self.statistics.answered(number, since.elapsed());
-        // Whoever does not listen any more needs no answer.
+        // A caller that has gone needs no answer.
         let _ = reply.send(Ok(Answer { version: number, scores, degraded }));
     }
 
-    fn refuse(&mut self, ticket: Ticket, why: &'static str, refusal: Refusal) {
+    fn refuse(&mut self, ticket: Ticket, reason: &'static str, refusal: Refusal) {
         if let Some(waiting) = self.waiting.remove(&ticket) {
-            self.measures.refused(why);
+            self.measures.refused(reason);
             self.statistics.refused(waiting.number, waiting.since.elapsed());
             let _ = waiting.reply.send(Err(refusal));
         }
     }
 }
 
-/// Why it was not admitted, in a word and as its caller is told.
+/// Converts a scheduler's refusal: the metric label, and the caller's text.
 fn busy(refused: Refused) -> (&'static str, Refusal) {
-    let said = refused.to_string();
-    let later = |said| Refusal::Busy { retry_ms: refused.retry_ms(), said };
+    let text = refused.to_string();
+    let retry_later = |text| Refusal::Busy { retry_ms: refused.retry_ms(), text };
     match refused.reason {
-        Reason::Expired => ("expired", Refusal::Late(said)),
-        Reason::Length => ("length", Refusal::Bad(said)),
-        Reason::Lanes => ("lanes", Refusal::Away(said)),
-        Reason::Requests => ("requests", later(said)),
-        Reason::Candidates => ("candidates", later(said)),
-        Reason::Backlog => ("backlog", later(said)),
+        Reason::Expired => ("expired", Refusal::Late(text)),
+        Reason::Length => ("length", Refusal::Bad(text)),
+        Reason::Lanes => ("lanes", Refusal::Away(text)),
+        Reason::Requests => ("requests", retry_later(text)),
+        Reason::Candidates => ("candidates", retry_later(text)),
+        Reason::Backlog => ("backlog", retry_later(text)),
     }
 }

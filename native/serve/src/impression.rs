@@ -1,4 +1,5 @@
-//! Impressions: an answered request written as the event of what was shown. It knows the fields' order, and no topic.
+//! Impressions: encodes an answered request as an impression event. Knows the order of the fields, and no
+//! topic.
 
 use std::ops::Range;
 
@@ -9,70 +10,70 @@ use crate::inputs::{Count, Input, Kind};
 use crate::protocol::{Texts, probability};
 use crate::request::{Request, Values};
 
-/// How impressions of an application are written; their fields beside these are the inputs and labels of requests.
+/// The format of an application's impressions; the other fields are the inputs and labels of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Impression {
-    /// What every one begins with: the framing and the fingerprint of its schema.
+    /// The bytes before each event: the framing and the schema's fingerprint.
     pub prefix: Vec<u8>,
-    /// Segments of a request, which no request says: they are empty texts.
+    /// The number of user segments; requests contain none, so they are empty texts.
     pub user_segments: usize,
-    /// Segments of an item.
+    /// The number of item segments.
     pub item_segments: usize,
-    /// Items of one event, and values of one slot, at most.
+    /// The maximum number of items in an event, and of values in a slot.
     pub items_max: usize,
 }
 
-/// What was shown of a request, and when.
+/// The parts of one impression.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
+pub struct ImpressionParts<'a> {
     /// The request's id.
     pub id: &'a [u8],
-    /// When, in milliseconds since 1970.
+    /// The time, in milliseconds since 1970.
     pub at_ms: i64,
-    /// The request, with the values themselves where there were their keys.
+    /// The request, decoded with plain values instead of keys.
     pub request: &'a Request,
     /// Its texts.
     pub texts: &'a Texts,
-    /// What it was answered.
+    /// Its answer.
     pub answer: &'a Answer,
 }
 
 impl Impression {
-    /// Append an event; gives how many items it shows.
+    /// Appends an event, and returns its number of items.
     ///
     /// # Errors
-    /// When no reader would take it; nothing is appended then.
-    pub fn write(&self, seen: &Seen<'_>, out: &mut Vec<u8>) -> Result<usize, String> {
-        let (request, inputs) = (seen.request, &seen.request.inputs);
+    /// If readers would reject the event; nothing is appended then.
+    pub fn write(&self, parts: &ImpressionParts<'_>, out: &mut Vec<u8>) -> Result<usize, String> {
+        let (request, inputs) = (parts.request, &parts.request.inputs);
         let items = request.shown.as_ref().map_or(request.candidates, Vec::len);
         self.check(request, items)?;
         out.extend_from_slice(&self.prefix);
-        text(out, seen.id);
-        varint::write(out, seen.at_ms);
-        varint::write(out, seen.at_ms);
+        text(out, parts.id);
+        varint::write(out, parts.at_ms);
+        varint::write(out, parts.at_ms);
         some(out);
-        varint::write(out, seen.answer.version as i64);
+        varint::write(out, parts.answer.version as i64);
         empty_texts(out, self.user_segments);
         for (input, values) in inputs.user.iter().zip(&request.user) {
-            column(out, input, values, 0, seen.texts);
+            column(out, input, values, 0, parts.texts);
         }
         varint::write(out, items as i64);
         match &request.shown {
-            None => (0..items).for_each(|item| self.item(seen, item, out)),
-            Some(shown) => shown.iter().for_each(|&item| self.item(seen, item as usize, out)),
+            None => (0..items).for_each(|item| self.item(parts, item, out)),
+            Some(shown) => shown.iter().for_each(|&item| self.item(parts, item as usize, out)),
         }
         out.push(0);
         Ok(items)
     }
 
-    fn item(&self, seen: &Seen<'_>, item: usize, out: &mut Vec<u8>) {
-        let (request, inputs) = (seen.request, &seen.request.inputs);
+    fn item(&self, parts: &ImpressionParts<'_>, item: usize, out: &mut Vec<u8>) {
+        let (request, inputs) = (parts.request, &parts.request.inputs);
         for (input, values) in inputs.item.iter().zip(&request.item) {
-            column(out, input, values, item, seen.texts);
+            column(out, input, values, item, parts.texts);
         }
         empty_texts(out, self.item_segments);
         let labels = inputs.labels.len();
-        for &logit in &seen.answer.scores[item * labels..(item + 1) * labels] {
+        for &logit in &parts.answer.scores[item * labels..(item + 1) * labels] {
             let score = probability(logit);
             if score.is_finite() {
                 some(out);
@@ -84,18 +85,18 @@ impl Impression {
     }
 
     fn check(&self, request: &Request, items: usize) -> Result<(), String> {
-        let most = self.items_max;
-        if items > most {
-            return Err(format!("{items} items were shown, and an impression has at most {most}"));
+        let items_max = self.items_max;
+        if items > items_max {
+            return Err(format!("{items} items were shown, an impression holds at most {items_max}"));
         }
         let inputs = &request.inputs;
         let columns = inputs.user.iter().zip(&request.user).chain(inputs.item.iter().zip(&request.item));
         for (input, values) in columns {
             if let Values::Lists { offsets, .. } = values {
                 let longest = offsets.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
-                if longest as usize > most {
+                if longest as usize > items_max {
                     return Err(format!(
-                        "{:?} has {longest} values, and an impression takes {most}",
+                        "{:?} has {longest} values, an impression holds at most {items_max}",
                         input.name
                     ));
                 }
@@ -105,7 +106,7 @@ impl Impression {
     }
 }
 
-/// That the second branch of a union follows, of which the first is null.
+/// Selects the second branch of a union whose first is null.
 fn some(out: &mut Vec<u8>) {
     out.push(2);
 }
@@ -119,30 +120,30 @@ fn text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// What one example has in a column.
+/// Appends one example's value of a column.
 fn column(out: &mut Vec<u8>, input: &Input, values: &Values, example: usize, texts: &Texts) {
     match (&input.kind, values) {
         (Kind::Slot { is_text, .. }, Values::Keys(keys)) => {
             slot(out, &keys[example..=example], *is_text, texts)
         }
         (Kind::Slot { is_text, values: count, .. }, Values::Lists { keys, offsets, weights }) => {
-            let held = offsets[example] as usize..offsets[example + 1] as usize;
-            array(out, held.len(), |out| slot(out, &keys[held.clone()], *is_text, texts));
+            let range = offsets[example] as usize..offsets[example + 1] as usize;
+            array(out, range.len(), |out| slot(out, &keys[range.clone()], *is_text, texts));
             if *count == Count::Weighted {
                 let weights = weights.as_deref().unwrap_or_default();
-                array(out, held.len(), |out| floats(out, weights, held.clone()));
+                array(out, range.len(), |out| floats(out, weights, range.clone()));
             }
         }
         (Kind::Dense { width, .. }, Values::Numbers(numbers)) => {
-            let held = example * width..(example + 1) * width;
+            let range = example * width..(example + 1) * width;
             if *width == 1 {
-                floats(out, numbers, held);
+                floats(out, numbers, range);
             } else {
-                array(out, *width, |out| floats(out, numbers, held));
+                array(out, *width, |out| floats(out, numbers, range));
             }
         }
         (Kind::Slot { .. }, Values::Numbers(_)) | (Kind::Dense { .. }, _) => {
-            unreachable!("a request's columns are as its inputs say")
+            unreachable!("a request's columns match its inputs")
         }
     }
 }
@@ -163,6 +164,6 @@ fn slot(out: &mut Vec<u8>, keys: &[u64], is_text: bool, texts: &Texts) {
     }
 }
 
-fn floats(out: &mut Vec<u8>, numbers: &[f32], held: Range<usize>) {
-    numbers[held].iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+fn floats(out: &mut Vec<u8>, numbers: &[f32], range: Range<usize>) {
+    numbers[range].iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
 }

@@ -1,5 +1,5 @@
-//! The impression log: answered requests that wait to be encoded as impressions. Adding one is
-//! cheap; another thread encodes them.
+//! The impression log: answered requests that wait to be encoded as impressions. Adding one is cheap; another
+//! thread encodes them.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use serde_json::Value;
-use streamlearn_wire::sampling::is_logged;
+use streamlearn_wire::logged_share::is_logged;
 
 use crate::answer::Answer;
 use crate::impression::{Impression, ImpressionParts};
@@ -116,9 +116,9 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Creates an empty log. `description` is JSON: `{"prefix": [...], "user_segments",
-    /// "item_segments", "items_max", "defaults": {}}` with the first bytes of events, the numbers
-    /// of segments, the bound of an event, and the defaults of slots by name.
+    /// Creates an empty log. `description` is JSON: `{"prefix": [...], "user_segments", "item_segments",
+    /// "items_max", "defaults": {}}` with the first bytes of events, the numbers of segments, the bound of an
+    /// event, and the defaults of slots by name.
     ///
     /// # Errors
     /// If the description is invalid, or does not match the names.

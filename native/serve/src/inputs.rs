@@ -1,51 +1,51 @@
-//! Inputs: which columns a model takes of a user and of a candidate, and how large a request may be.
+//! Inputs: the columns that a model reads of a user and of a candidate, and the limits of a request.
 
-/// The columns of both sides, as the features declare them, and the limits of a request.
+/// The columns of both sides, as the features declare them, and a request's limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inputs {
     /// Columns of the user.
     pub user: Vec<Input>,
     /// Columns of a candidate.
     pub item: Vec<Input>,
-    /// What is predicted, in the order of an answer's columns.
+    /// The predicted labels, in the order of an answer's columns.
     pub labels: Vec<String>,
-    /// What a request may hold.
+    /// The limits of a request.
     pub limits: Limits,
 }
 
 /// One column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    /// Its name, as in events.
+    /// The field's name in events.
     pub name: String,
-    /// What it holds.
+    /// The kind of its values.
     pub kind: Kind,
 }
 
-/// What a column holds.
+/// The kind of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// Values of a slot.
     Slot {
-        /// What seeds its keys.
+        /// The seed of its keys.
         salt: u64,
-        /// Whether values are texts, or whole numbers.
+        /// Whether values are texts; otherwise they are integers.
         is_text: bool,
-        /// How many values an example has.
+        /// The number of values in an example.
         values: Count,
-        /// The key of an example that gives no value, where the slot has a default.
+        /// The key of an example without a value, if the slot has a default.
         default: Option<u64>,
     },
-    /// Plain numbers, so many for each example.
+    /// A fixed number of plain numbers for each example.
     Dense {
-        /// How many.
+        /// The number of numbers.
         width: usize,
-        /// What stands in every place where nothing is given.
+        /// The bits of the default, used for each number, if there is one.
         default: Option<u32>,
     },
 }
 
-/// How many values a slot has.
+/// The number of values in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Count {
     /// One.
@@ -54,17 +54,17 @@ pub enum Count {
     Many,
     /// Any number, each with a weight.
     Weighted,
-    /// Any number, of which the newest so many are kept, oldest first.
+    /// Any number; the given number of newest values is kept, oldest first.
     Newest(usize),
 }
 
-/// What a request may hold; checked before memory is taken for it.
+/// The limits of a request; checked before memory is allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Candidates of one request.
+    /// Candidates in a request.
     pub candidates_max: usize,
-    /// Values of one column for all examples.
+    /// Values of a column over all examples.
     pub values_max: usize,
-    /// Bytes of one message.
+    /// Bytes of a message.
     pub message_bytes_max: usize,
 }

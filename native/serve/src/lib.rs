@@ -1,5 +1,5 @@
-//! The front end of a serving node: decodes requests, merges them into TensorBatches, and encodes
-//! answers. Contains no Python.
+//! The front end of a serving node: decodes requests, merges them into TensorBatches, and encodes answers.
+//! Contains no Python.
 
 pub mod answer;
 mod columns;

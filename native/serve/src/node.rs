@@ -1,4 +1,4 @@
-//! A node: a front with a name, open to callers by gRPC and HTTP. It does not know how versions come.
+//! A node: a front with a model name, served over gRPC and HTTP. Does not know where versions come from.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use crate::impression_log::Shown;
 use crate::protocol::{Door, Naming, Scoring, State, serve_grpc, serve_http};
 use crate::request::Request;
 
-/// Gives metrics as Prometheus reads them.
+/// Renders metrics in the Prometheus text format.
 pub type Metrics = Box<dyn Fn() -> String + Send + Sync>;
 
-/// A front with a name.
+/// A front with a model name.
 pub struct Node {
     front: Arc<Front>,
     naming: Arc<Naming>,
@@ -30,22 +30,22 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that is not ready.
+    /// Creates a node that is not ready.
     ///
     /// # Errors
-    /// When its inputs have no names of their own.
+    /// If two inputs have the same name.
     pub fn new(model: &str, front: Arc<Front>, metrics: Metrics) -> Result<Self, String> {
         let naming = Arc::new(Naming::new(model, front.inputs().clone())?);
         let (is_ready, stale, shown) = (AtomicBool::new(false), Mutex::default(), OnceLock::new());
         Ok(Self { front, naming, metrics, is_ready, stale, shown })
     }
 
-    /// Note answered requests from now on; only the first who asks for it is heard.
+    /// Logs answered requests from now on; only the first call has an effect.
     pub fn write_back(&self, shown: Arc<Shown>) {
         let _ = self.shown.set(shown);
     }
 
-    /// Say whether it answers requests, and why it is stale, if it is.
+    /// Sets the readiness, and the reason for staleness, if any.
     pub fn set_state(&self, is_ready: bool, stale: Option<String>) {
         self.is_ready.store(is_ready, Ordering::Release);
         *self.stale.lock().unwrap_or_else(PoisonError::into_inner) = stale;
@@ -67,7 +67,7 @@ impl Scoring for Node {
 
     fn state(&self) -> State {
         let (active, kept) = self.front.versions();
-        // A node none of whose lanes is there would refuse all.
+        // A node without lanes would refuse all requests.
         let is_ready =
             self.is_ready.load(Ordering::Acquire) && active.is_some() && self.front.figures().lanes > 0;
         let stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -87,21 +87,21 @@ impl Scoring for Node {
     }
 }
 
-/// Threads that serve a node until they are stopped.
+/// The threads that serve a node.
 pub struct Servers {
-    /// Where gRPC is served.
+    /// The address of gRPC.
     pub grpc: SocketAddr,
-    /// Where HTTP is served, if it is.
+    /// The address of HTTP, if it is served.
     pub http: Option<SocketAddr>,
     stop: Option<watch::Sender<()>>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Servers {
-    /// Open the door at some addresses.
+    /// Binds the addresses and serves the node.
     ///
     /// # Errors
-    /// When an address cannot be listened at, or TLS has no certificate that can be used.
+    /// If an address cannot be bound, or the TLS certificate cannot be used.
     pub fn start(
         node: Arc<Node>,
         door: Arc<Door>,
@@ -118,10 +118,10 @@ impl Servers {
             };
             Ok::<_, io::Error>((grpc, http))
         })?;
-        let places = (grpc.local_addr()?, http.as_ref().map(TcpListener::local_addr).transpose()?);
+        let addresses = (grpc.local_addr()?, http.as_ref().map(TcpListener::local_addr).transpose()?);
         let (stop, stopped) = watch::channel(());
         let until = |mut stopped: watch::Receiver<()>| async move {
-            // An error is that whoever stops has gone, and an end as well.
+            // Either the sender is dropped or it signals; both mean stop.
             let _ = stopped.changed().await;
         };
         let thread = std::thread::Builder::new().name("front".into()).spawn(move || {
@@ -136,13 +136,13 @@ impl Servers {
                 }
             })
         })?;
-        Ok(Self { grpc: places.0, http: places.1, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { grpc: addresses.0, http: addresses.1, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Take no more connections, finish what was begun, and end.
+    /// Accepts no more connections, finishes requests in progress, and stops.
     ///
     /// # Errors
-    /// With what ended them before.
+    /// With the error that ended the threads earlier.
     pub fn stop(&mut self) -> io::Result<()> {
         self.stop = None;
         match self.thread.take().map(JoinHandle::join) {

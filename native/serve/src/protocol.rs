@@ -1,4 +1,4 @@
-//! What a caller says and hears: the Open Inference Protocol by gRPC, and HTTP with JSON. It knows no table and no model.
+//! The protocols: the Open Inference Protocol over gRPC, and HTTP with JSON. Knows no table and no model.
 
 mod activity;
 mod body_deadline;
@@ -32,9 +32,9 @@ pub use http::serve_http;
 pub use infer::{Form, decode, encode};
 pub use input_names::Naming;
 pub(crate) use outputs::probability;
-pub use plain::{Came, read};
+pub use plain::{RequestFormat, read};
 pub use scorer::{Scoring, Span, State, Statistics};
 pub use streamlearn_trust::{Secret, TlsFiles};
 pub use traffic::{Kind, Protocol, Traffic};
 pub(crate) use values::keys::Texts;
-pub use wishes::Said;
+pub use wishes::CallerOptions;

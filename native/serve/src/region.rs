@@ -1,13 +1,14 @@
-//! A region: memory in a file without a name, which processes that were handed the file have together.
+//! A region: memory backed by an anonymous file, shared with the processes that receive the file.
 //!
-//! It ends with the last process that has it, however that ends. Who opened it only reads.
+//! It is freed when the last process closes it, however that process ends. Processes that open it can only
+//! read.
 
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 
-/// A mapping of all of it.
+/// A mapping of the whole region.
 #[derive(Debug)]
 pub struct Region {
     at: NonNull<c_void>,
@@ -15,36 +16,36 @@ pub struct Region {
     file: OwnedFd,
 }
 
-// SAFETY: it owns its mapping, and what is done with the memory is its users' to synchronise.
+// SAFETY: it owns its mapping; its users synchronise access to the memory.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A new one of zeros, for writing.
+    /// Creates a zeroed region, for writing.
     pub fn create(bytes: usize) -> io::Result<Self> {
-        // SAFETY: the name is text that ends; the file is closed on exec unless a process is handed it.
-        let found = unsafe { libc::memfd_create(c"streamlearn-slabs".as_ptr(), libc::MFD_CLOEXEC) };
-        if found < 0 {
+        // SAFETY: the name is NUL-terminated; the file is closed on exec unless it is passed on.
+        let descriptor = unsafe { libc::memfd_create(c"streamlearn-slabs".as_ptr(), libc::MFD_CLOEXEC) };
+        if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was just opened, and nobody else knows it.
-        let file = unsafe { OwnedFd::from_raw_fd(found) };
+        // SAFETY: it was just opened, and nothing else uses it.
+        let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let length =
             libc::off_t::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        // SAFETY: a file of our own.
+        // SAFETY: the file is this function's own.
         if unsafe { libc::ftruncate(file.as_raw_fd(), length) } != 0 {
             return Err(io::Error::last_os_error());
         }
         Self::map(file, bytes, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    /// One that another process made, for reading; the file is its maker's to close.
+    /// Maps a region of another process, for reading; the caller keeps its file.
     pub fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
         let file = file.try_clone_to_owned()?;
-        // SAFETY: all bits zero are a state of a file.
+        // SAFETY: all-zero bits are a valid state.
         let mut state: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the file is open, and the state is ours to write.
+        // SAFETY: the file is open, and the state is writable.
         if unsafe { libc::fstat(file.as_raw_fd(), &raw mut state) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -54,27 +55,27 @@ impl Region {
     }
 
     fn map(file: OwnedFd, bytes: usize, protection: i32) -> io::Result<Self> {
-        // SAFETY: a new mapping touches no memory there is.
-        let found =
+        // SAFETY: a new mapping changes no existing memory.
+        let address =
             unsafe { libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-        if found == libc::MAP_FAILED {
+        if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let at = NonNull::new(found).expect("mmap gives no null pointer without MAP_FIXED");
+        let at = NonNull::new(address).expect("mmap never returns null without MAP_FIXED");
         Ok(Self { at, bytes, file })
     }
 
-    /// Where it begins: on a page.
+    /// Returns its start, which is page-aligned.
     pub fn begin(&self) -> NonNull<f32> {
         self.at.cast()
     }
 
-    /// How large it is.
+    /// Returns its size.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What another process is handed.
+    /// Returns the file to pass to another process.
     pub fn file(&self) -> RawFd {
         self.file.as_raw_fd()
     }
@@ -82,15 +83,15 @@ impl Region {
 
 impl AsRef<[f32]> for Region {
     fn as_ref(&self) -> &[f32] {
-        // SAFETY: it is that long, and mapped as long as this lives; whoever writes a part of it tells others when it
-        // is done, and they look no earlier.
+        // SAFETY: it is that long, and mapped as long as this lives; a writer signals readers when
+        // a part is complete, and they read it only then.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.bytes / 4) }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing refers to it any more.
+        // SAFETY: the mapping is this region's, and nothing refers to it any more.
         unsafe { libc::munmap(self.at.as_ptr(), self.bytes) };
     }
 }
@@ -102,11 +103,11 @@ mod tests {
 
     #[test]
     fn what_one_writes_the_other_reads() {
-        let ours = Region::create(8192).unwrap();
-        let theirs = Region::open(ours.file.as_fd()).unwrap();
-        assert_eq!(theirs.bytes(), 8192);
-        // SAFETY: the place is inside, and nobody reads it now.
-        unsafe { *ours.begin().as_ptr().add(2000) = 7.0 };
-        assert_eq!((theirs.as_ref()[2000], theirs.as_ref()[1999]), (7.0, 0.0));
+        let writer = Region::create(8192).unwrap();
+        let reader = Region::open(writer.file.as_fd()).unwrap();
+        assert_eq!(reader.bytes(), 8192);
+        // SAFETY: the position is inside, and nothing reads it now.
+        unsafe { *writer.begin().as_ptr().add(2000) = 7.0 };
+        assert_eq!((reader.as_ref()[2000], reader.as_ref()[1999]), (7.0, 0.0));
     }
 }

@@ -1,4 +1,4 @@
-//! A request: one user and the candidates to be scored for them, as keys and numbers. It knows no protocol and no table.
+//! A request: a user and the candidates to score, as keys and numbers. Knows no protocol and no table.
 
 use std::sync::Arc;
 
@@ -6,52 +6,52 @@ use bytes::Bytes;
 
 use crate::inputs::Inputs;
 
-/// What one caller asks, decoded, hashed and checked: every column is as its `Inputs` say.
+/// A decoded, hashed and checked request: every column matches its `Inputs`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// What the caller names it; logs and samples are tied by it.
+    /// The caller's id, which connects logs and samples.
     pub id: Bytes,
     /// The inputs it was checked against.
     pub inputs: Arc<Inputs>,
-    /// How many candidates it has, at least one.
+    /// The number of candidates, at least one.
     pub candidates: usize,
-    /// The columns of its user, in the order of `Inputs::user`; one example.
+    /// The user's columns, in the order of `Inputs::user`; one example.
     pub user: Vec<Values>,
-    /// The columns of its candidates, in the order of `Inputs::item`; one example for each.
+    /// The candidates' columns, in the order of `Inputs::item`; one example each.
     pub item: Vec<Values>,
-    /// Which of its candidates are going to be shown, where the caller says so; all otherwise.
+    /// The candidates that will be shown, if the caller names them; otherwise all.
     pub shown: Option<Vec<u32>>,
-    /// How it is to be answered.
+    /// The caller's options.
     pub wishes: Wishes,
 }
 
-/// What a caller may say beside the features.
+/// A caller's options beside the features.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// The version that is to answer; the one that is promoted by default.
+    /// The version that must answer; by default the promoted one.
     pub pin: Option<u64>,
-    /// Within how long the caller wants the answer, in microseconds; the node's own limit by default.
+    /// The deadline in microseconds from now; by default the node's limit.
     pub deadline_us: Option<u64>,
     /// 0 is served first.
     pub priority: u8,
-    /// Which share of canary and shadow traffic it belongs to: requests of one key always to the same.
+    /// Assigns the request to canary and shadow shares: equal keys get the same share.
     pub route: Option<u64>,
 }
 
 /// The values of one column for all examples of a side.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
-    /// Keys of a slot that has one value.
+    /// Keys of a slot with exactly one value.
     Keys(Vec<u64>),
-    /// Keys of a slot that has any number of values: where each example's begin, and where the last one's end.
+    /// Keys of a slot with any number of values.
     Lists {
         /// All keys.
         keys: Vec<u64>,
-        /// Where the keys of each example begin.
+        /// The offset of each example's keys, and the end of the last one's.
         offsets: Vec<i32>,
         /// A weight for each key, where the slot takes weights.
         weights: Option<Vec<f32>>,
     },
-    /// Numbers of a dense column, `width` for every example.
+    /// Numbers of a dense column, `width` for each example.
     Numbers(Vec<f32>),
 }

@@ -1,8 +1,10 @@
-//! TensorBatch: which requests a free lane takes together. A pure state machine; it has no clock, no thread and no queue of its own.
+//! The scheduler: decides which requests a free lane executes together. A pure state machine without a clock,
+//! a thread or a queue of its own.
 //!
-//! Requests are offered, and admitted or refused at once. A lane that is free asks for the `next` plan and says `done`. A
-//! request may be cut into pieces that several plans hold; it is complete when all are done. Each request that was
-//! admitted ends once: complete, late, shed, failed or cancelled. All times are microseconds of a clock of the caller's.
+//! Requests are offered, and admitted or refused at once. A free lane asks for the `next` plan, and reports
+//! `done`. A request may be split into pieces in several plans; it is complete when all pieces are done. Each
+//! admitted request ends once: complete, late, shed, failed or cancelled. All times are microseconds of the
+//! caller's clock.
 
 mod admission;
 mod again;
@@ -34,12 +36,12 @@ use plan::Places;
 use queue::{Queues, Waiting};
 use tickets::{Held, Tickets};
 
-/// How far one full TensorBatch moves the pace, and how far one that was not full moves it back.
+/// How far a full TensorBatch moves the pace, and how far one that was not full moves it back.
 const PACE_WEIGHT: f64 = 1.0 / 16.0;
 const PACE_BACK_WEIGHT: f64 = 1.0 / 128.0;
 const PACE_MAX: f64 = 8.0;
 
-/// Everything that waits and runs on one device.
+/// The waiting and running work of one device.
 #[derive(Debug)]
 pub struct Scheduler {
     limits: Limits,
@@ -51,19 +53,19 @@ pub struct Scheduler {
     demand: QueuedDemand,
     arrivals: ArrivalRate,
     lanes: Lanes,
-    /// How many times longer than in TensorBatches without padding the work that waits takes; learned.
+    /// How many times longer the waiting work takes than in TensorBatches without padding; learned.
     pace: f64,
     admitted: u64,
     planned: u64,
     tried_again: u64,
-    /// Room to work in.
+    /// Scratch space.
     groups: Vec<Group>,
     free_in: Vec<u64>,
 }
 
-/// What is served first.
+/// The request to serve first.
 struct QueueHead {
-    /// The queue it waits in; none where it is tried again.
+    /// Its queue; `None` for a retry.
     queue: Option<usize>,
     key: Key,
     ticket: Ticket,
@@ -71,28 +73,28 @@ struct QueueHead {
     left: usize,
 }
 
-/// What waits and runs, for metrics.
+/// Queue and lane figures for metrics.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
-    /// Requests of which something waits.
+    /// Requests with waiting pieces.
     pub requests: usize,
-    /// Candidates that wait.
+    /// Waiting candidates.
     pub candidates: usize,
     /// Requests that wait or run.
     pub held: usize,
     /// Lanes that execute.
     pub lanes_busy: usize,
-    /// Lanes that are there.
+    /// Lanes that are present.
     pub lanes: usize,
-    /// In how many microseconds all that waits and runs should be done.
+    /// The predicted time in microseconds until all waiting and running work is done.
     pub backlog_us: f64,
 }
 
 impl Scheduler {
-    /// Nothing waits, and no lane is there until it first asks for work.
+    /// Creates an empty scheduler; a lane is absent until it first asks for work.
     ///
     /// # Panics
-    /// When a bound is zero, or there are more lengths than `LENGTHS_MAX`.
+    /// If a bound is zero, or there are more lengths than `LENGTHS_MAX`.
     pub fn new(limits: Limits, shapes: Shapes, costs: Costs) -> Self {
         let bounds = [limits.lanes, limits.requests_max, limits.candidates_max];
         assert!(
@@ -120,14 +122,14 @@ impl Scheduler {
         }
     }
 
-    /// Ask for a request to be admitted. It is refused at once where it could not be answered in time, or where too
-    /// much waits; requests of lower priority make room for it.
+    /// Offers a request. It is refused at once if it could not be answered in time, or if a bound is reached;
+    /// requests of lower priority are shed to make room for it.
     ///
     /// # Errors
-    /// `Refused`, with the reason and when to ask again.
+    /// `Refused`, with the reason and when to try again.
     ///
     /// # Panics
-    /// When it has no candidates.
+    /// If it has no candidates.
     pub fn offer(&mut self, now_us: u64, offer: &Offer) -> Result<Admitted, Refused> {
         let asked = self.admit(now_us, offer)?;
         let shed = self.shed_for(&asked);
@@ -144,14 +146,14 @@ impl Scheduler {
         Ok(Admitted { ticket, candidates, shed })
     }
 
-    /// What a lane that is free executes next. There is always work where anything waits: nothing is held back to
-    /// be merged with what may come. A lane that asks for the first time is there from now on.
+    /// Returns the next plan of a free lane. There is a plan whenever anything waits: nothing is held back to
+    /// be merged with later requests. A lane is present from its first call on.
     ///
-    /// What cannot meet its deadline any more is late, and is not executed unless nothing else waits: then the lane has
-    /// nothing better to do, and a cost that was predicted too high is corrected.
+    /// Requests that cannot meet their deadline any more are late, and are only executed if nothing else
+    /// waits: then the lane has nothing better to do, and a cost that was predicted too high gets corrected.
     ///
     /// # Panics
-    /// When the lane is not one, or has not said that it is done.
+    /// If the lane does not exist, or has not reported that its plan is done.
     pub fn next(&mut self, now_us: u64, lane: usize) -> Next {
         self.lanes.come(lane);
         let mut late = self.late(now_us);
@@ -174,12 +176,12 @@ impl Scheduler {
         Next { plan: None, late }
     }
 
-    /// What a lane executes that has nothing else to do, for nobody who waits: so many candidates of one user. None where
-    /// something waits, where its sequence is longer than any, or where no other lane of several would be free for what
-    /// comes. Who comes all the same finds one execution before its own.
+    /// Returns a plan for background work, a number of candidates of one user, if the lane is otherwise idle.
+    /// Returns `None` if a request waits, if the sequence is too long, or if no other present lane would be
+    /// free for new requests. A request that arrives meanwhile waits for at most one such execution.
     ///
     /// # Panics
-    /// When the lane has a plan, or there are more candidates than the top bucket holds.
+    /// If the lane has a plan, or there are more candidates than the top bucket holds.
     pub fn lend(&mut self, now_us: u64, lane: usize, idle: Idle) -> Option<Plan> {
         let (present, busy) = (self.lanes.present(), self.lanes.busy());
         if self.demand.sum().requests() > 0 || (present > 1 && present - busy < 2) {
@@ -206,20 +208,20 @@ impl Scheduler {
         Some(plan)
     }
 
-    /// A lane has executed its plan, in so long: all that it did for it counts, so that both figures together are
-    /// the time for which it could take nothing else. Which requests are complete now, in the plan's order.
+    /// Completes a lane's plan. `took` counts all time for which the lane could do nothing else, over both
+    /// graphs. Returns the requests that are now complete, in the plan's order.
     ///
     /// # Panics
-    /// When the lane has no plan.
+    /// If the lane has no plan.
     pub fn done(&mut self, lane: usize, took: Took) -> Vec<Ticket> {
         let plan = self.lanes.end(lane).expect("a lane that is done had work");
         self.completed(&plan, took)
     }
 
-    /// The same, where it is not known which part of the time each graph took: they share it as was predicted.
+    /// As `done`, if only the total time is known: it is divided between the graphs as predicted.
     ///
     /// # Panics
-    /// When the lane has no plan.
+    /// If the lane has no plan.
     pub fn done_in(&mut self, lane: usize, took_us: f64) -> Vec<Ticket> {
         let plan = self.lanes.end(lane).expect("a lane that is done had work");
         let user_us = self.costs.user_us(plan.places.users, plan.places.length);
@@ -243,18 +245,18 @@ impl Scheduler {
         complete
     }
 
-    /// A lane could not execute its plan. Which requests have no answer because of it; nothing else of them is executed.
+    /// Fails a lane's plan. Returns its requests, which have no answer; nothing else of them is executed.
     ///
     /// # Panics
-    /// When the lane has no plan.
+    /// If the lane has no plan.
     pub fn failed(&mut self, lane: usize) -> Vec<Ticket> {
         let plan = self.lanes.end(lane).expect("a lane that failed had work");
         self.fail(&plan)
     }
 
-    /// A lane could not execute its plan, which may be for one of its requests: where there were several, each is tried
-    /// once more alone, if its deadline allows. Which requests have no answer because of it; nothing where the lane had no
-    /// work. A plan of one request is not tried again, so that none does to more than two executions what it did to one.
+    /// Fails a lane's plan, possibly because of one of its requests: if it has several, each is retried once,
+    /// alone, if its deadline allows. Returns the requests without an answer; none if the lane had no plan. A
+    /// single-request plan is not retried, so one bad request can break at most two executions.
     pub fn try_alone(&mut self, lane: usize) -> Vec<Ticket> {
         let Some(plan) = self.lanes.end(lane) else { return Vec::new() };
         if plan.pieces.len() == 1 {
@@ -267,7 +269,7 @@ impl Scheduler {
                 self.tickets.drop_ended(piece.ticket);
                 continue;
             }
-            // It counts as running until it was executed or is given up.
+            // It counts as running until it is executed or given up.
             let Held { key, priority, deadline_us, order, .. } = *held;
             let alone = Alone { key, priority, deadline_us, order, piece: *piece };
             self.demand.add(priority, deadline_us, &Load::one(alone.candidates(), key.length));
@@ -277,22 +279,23 @@ impl Scheduler {
         Vec::new()
     }
 
-    /// How often a request was tried once more alone.
+    /// Returns how often a request was retried alone.
     pub fn tried_again(&self) -> u64 {
         self.tried_again
     }
 
-    /// A lane is gone, with its plan if it had one, until it asks for work again. Which requests fail because of it.
+    /// Removes a lane, with its plan, until it asks for work again. Returns the requests that fail.
     pub fn leave(&mut self, lane: usize) -> Vec<Ticket> {
         self.lanes.leave(lane).map_or_else(Vec::new, |plan| self.fail(&plan))
     }
 
-    /// Whether a lane still has a plan: one that left and came again does not.
+    /// Whether a lane still has a plan: not if it left and came back.
     pub fn is_on(&self, lane: usize, plan: u64) -> bool {
         self.lanes.is_on(lane, plan)
     }
 
-    /// The caller of a request is gone: nothing more of it is executed. Whether it had not ended before.
+    /// Cancels a request whose caller has gone: nothing more of it is executed. Returns false if it had
+    /// already ended.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         let is_here = self.tickets.find(ticket).is_some_and(|held| !held.is_gone);
         if is_here {
@@ -301,8 +304,8 @@ impl Scheduler {
         is_here
     }
 
-    /// Which requests that wait have had their deadline; they will have no answer. `next` looks too: this is for when
-    /// no lane is free.
+    /// Returns the waiting requests whose deadline has passed; they get no answer. `next` does the same: this
+    /// is for times when no lane is free.
     pub fn late(&mut self, now_us: u64) -> Vec<Ticket> {
         let mut late: Vec<Ticket> = self.queues.expired(now_us).collect();
         for ticket in self.again.expired(now_us) {
@@ -314,13 +317,13 @@ impl Scheduler {
         late
     }
 
-    /// When to look for what is late: the next deadline of what waits.
+    /// Returns the next deadline of waiting requests: the next time to call `late`.
     pub fn deadline_us(&self) -> Option<u64> {
         let both = [self.queues.deadline_us(), self.again.deadline_us()];
         both.into_iter().flatten().min()
     }
 
-    /// What waits and runs.
+    /// Returns the queue and lane figures.
     pub fn figures(&mut self, now_us: u64) -> Figures {
         let load = self.demand.sum();
         self.lanes.free_in(now_us, &mut self.free_in);
@@ -335,15 +338,15 @@ impl Scheduler {
         }
     }
 
-    /// The shapes it may fill.
+    /// Returns the available shapes.
     pub fn shapes(&self) -> &Shapes {
         &self.shapes
     }
 
-    /// Begin anew with what warm-up measured: microseconds of each bucket, lists by length and then by bucket.
+    /// Replaces the costs by measurements of warm-up: microseconds for each bucket, as lists by length.
     ///
     /// # Errors
-    /// With what is wrong, where the lists are not of the shapes, or hold what is no cost.
+    /// If the lists do not match the shapes, or a cost is not above 0.
     pub fn set_costs(&mut self, user_us: &[Vec<f64>], score_us: &[Vec<f64>]) -> Result<(), String> {
         let lengths = self.shapes.lengths.sizes();
         let (users, candidates) = (self.shapes.users.sizes(), self.shapes.candidates.sizes());
@@ -362,12 +365,12 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The costs as they are known now.
+    /// Returns the current costs.
     pub fn costs(&self) -> &Costs {
         &self.costs
     }
 
-    /// How long it takes one lane.
+    /// The time one lane needs for the load.
     fn work_us(&self, load: &Load) -> f64 {
         load.us(&self.costs, self.shapes.lengths.sizes().len()) * self.pace
     }
@@ -376,7 +379,7 @@ impl Scheduler {
         merge::alone_us(&self.shapes, &self.costs, candidates, length, self.lanes.present())
     }
 
-    /// What is served first of all that waits.
+    /// Returns the request to serve first.
     fn head(&self) -> Option<QueueHead> {
         let queue = self.queues.first().map(|at| {
             let (priority, waiting) = self.queues.at(at).head().expect("no queue is empty");
@@ -392,7 +395,7 @@ impl Scheduler {
         again.into_iter().chain(queue).min_by_key(|(turn, _)| *turn).map(|(_, head)| head)
     }
 
-    /// Take out what is first of what is tried again.
+    /// Plans the first retry.
     fn plan_alone(&mut self, now_us: u64) -> Plan {
         let alone = self.again.take_head().expect("it was the first of all that waits");
         let (length, candidates) = (alone.key.length, alone.candidates());
@@ -418,7 +421,7 @@ impl Scheduler {
         }
     }
 
-    /// Merge what a queue holds and take it out.
+    /// Merges requests of a queue into a plan, and takes them out.
     fn plan(&mut self, now_us: u64, queue: usize) -> Plan {
         let key = self.queues.at(queue).key;
         let mut groups = std::mem::take(&mut self.groups);
@@ -430,13 +433,14 @@ impl Scheduler {
         self.planned(&group, key, pieces)
     }
 
-    /// Take a group out of its queue; its pieces, and how much it is.
+    /// Takes a group out of its queue; returns its pieces and its load.
     fn take(&mut self, queue: usize, group: &Group) -> (Vec<Piece>, Load) {
         let length = group.places.length;
         let mut pieces = Vec::with_capacity(group.requests);
         let mut room = group.candidates;
         let (mut taken, mut of_slot) = (Load::default(), Load::default());
-        // `of_slot` sums up what has one priority and one slot of deadlines, which most often is all of it.
+        // `of_slot` sums the load of one priority and one deadline slot, which is usually the whole
+        // group.
         let (mut slot, mut until_us) = ((0, 0), 0);
         for index in 0..group.requests {
             let queue = self.queues.at_mut(queue);
@@ -464,8 +468,8 @@ impl Scheduler {
         (pieces, taken)
     }
 
-    /// Only full TensorBatches say how fast a backlog is worked off. Others move the pace back a little, or one that was
-    /// learned too slow would refuse what would make TensorBatches full, and stay.
+    /// Only full TensorBatches tell how fast a backlog is processed. Others move the pace back a little;
+    /// otherwise a pace learned too slow would refuse the requests that would fill TensorBatches, and stay.
     fn learn_pace(&mut self, group: &Group, taken: &Load) {
         if group.is_full {
             let ideal_us = taken.us(&self.costs, self.shapes.lengths.sizes().len());
@@ -475,7 +479,7 @@ impl Scheduler {
         }
     }
 
-    /// A request will have no answer: nothing of it waits any more, and what runs of it is for nobody.
+    /// Gives up a request: its waiting parts are removed, the results of running ones are ignored.
     fn give_up(&mut self, ticket: Ticket) {
         let again = self.again.remove(ticket);
         let held = self.tickets.at(ticket);

@@ -1,7 +1,8 @@
-//! Shadow: a version that scores what another has answered, so that both can be compared. No caller hears of it.
+//! Shadow: a version that scores requests that another version has answered, for comparison. Callers are not
+//! affected.
 //!
-//! What is to be scored waits here, apart from requests, in order and at most so many; beyond them it is dropped. A lane
-//! takes it alone, when it has nothing else to do.
+//! Shadow requests wait in a bounded queue apart from other requests; beyond the bound they are dropped. A
+//! lane takes them one at a time, when it has nothing else to do.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,64 +12,64 @@ use serde_json::{Value, json};
 use crate::request::Request;
 use crate::versions::Handle;
 
-/// Places at the top whose order is compared.
+/// The number of top candidates whose order is compared.
 const TOP: usize = 10;
 
-/// An answered request that is to be scored again.
+/// An answered request that the shadow version scores.
 #[derive(Debug)]
-pub struct Echo {
+pub struct ShadowRequest {
     /// The request.
     pub request: Arc<Request>,
-    /// What was answered: the logit of every candidate and label.
+    /// The answer: the logit of every candidate and label.
     pub answered: Vec<f32>,
-    /// What the shadow made of its first candidates.
+    /// The shadow's scores of the first candidates.
     pub scores: Vec<f32>,
-    /// The version that is to score it.
+    /// The shadow version.
     pub handle: Handle,
 }
 
-/// How far the shadow is from what was answered, for one label.
+/// The difference between the shadow's scores and the answers, for one label.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Difference {
-    /// Candidates that were compared.
+    /// Compared candidates.
     pub candidates: u64,
-    /// Of probabilities, absolute, all together.
+    /// The sum of absolute differences of probabilities.
     pub sum: f64,
     /// The largest.
     pub largest: f64,
-    /// Requests whose first candidates, best first, are others or in another order.
+    /// Requests whose top candidates differ, or are in another order.
     pub reordered: u64,
 }
 
-/// What became of shadow work, since the node started.
+/// Outcomes of shadow requests since the node started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcomes {
-    /// Answered requests of its share.
+    /// Answered requests in the shadow's share.
     pub asked: u64,
-    /// Those that were scored and compared.
+    /// Requests scored and compared.
     pub scored: u64,
-    /// Those that there was no room or no time for, or whose version went.
+    /// Requests dropped because of the queue's bound, a drain or the removal of the version.
     pub dropped: u64,
-    /// Those that could not be scored.
+    /// Requests that could not be scored.
     pub failed: u64,
 }
 
-/// The version that shadows, and what is known of it.
+/// The shadow version and its statistics.
 #[derive(Debug)]
 pub struct Shadow {
-    /// The version, its number, and the share of requests that it scores.
+    /// The version, its number, and its share of requests.
     version: Option<(Handle, u64, f64)>,
     requests_max: usize,
-    waiting: VecDeque<Echo>,
+    waiting: VecDeque<ShadowRequest>,
     outcomes: Outcomes,
     labels: Vec<String>,
-    /// By label, of this version; and requests that were compared.
+    /// Differences by label of this version, and the number of compared requests.
     differences: Vec<Difference>,
     compared: u64,
 }
 
 impl Shadow {
-    /// No version shadows yet.
+    /// Starts without a shadow version.
     pub fn new(labels: Vec<String>, requests_max: usize) -> Self {
         Self {
             version: None,
@@ -81,11 +82,11 @@ impl Shadow {
         }
     }
 
-    /// Let a version shadow a share of the requests that name none; without one, none does. What is known of it is kept
-    /// where its number is the same.
+    /// Sets the shadow version and its share of requests without a pin; `None` disables shadowing. The
+    /// statistics are kept if the number is the same.
     pub fn set(&mut self, version: Option<(Handle, u64, f64)>) {
         if let Some((_, number, _)) = version
-            && self.version.is_none_or(|(_, before, _)| before != number)
+            && self.version.is_none_or(|(_, previous, _)| previous != number)
         {
             self.differences.fill(Difference::default());
             self.compared = 0;
@@ -96,114 +97,116 @@ impl Shadow {
         self.version = version;
     }
 
-    /// A version has gone.
+    /// Handles the removal of a version.
     pub fn remove(&mut self, handle: Handle) {
         if self.version.is_some_and(|(own, ..)| own == handle) {
             self.set(None);
         }
     }
 
-    /// Whether a request is of the share, by its route; never one that the version itself answers.
+    /// Whether a request is in the shadow's share, by its route; never if the shadow version itself answers
+    /// it.
     pub fn wants(&self, answering: Handle, route: u64) -> bool {
         self.version.is_some_and(|(handle, _, share)| handle != answering && is_below(route, share))
     }
 
-    /// A request of the share was answered; whether it waits now, or was dropped.
+    /// Queues an answered request. Returns false if it was dropped.
     pub fn put(&mut self, request: Arc<Request>, answered: Vec<f32>) -> bool {
         let Some((handle, ..)) = self.version else { return false };
         self.outcomes.asked += 1;
         let has_room = self.waiting.len() < self.requests_max;
         if has_room {
-            self.waiting.push_back(Echo { request, answered, scores: Vec::new(), handle });
+            self.waiting.push_back(ShadowRequest { request, answered, scores: Vec::new(), handle });
         } else {
             self.outcomes.dropped += 1;
         }
         has_room
     }
 
-    /// What is scored next.
-    pub fn take(&mut self) -> Option<Echo> {
+    /// Takes the next shadow request.
+    pub fn take(&mut self) -> Option<ShadowRequest> {
         self.waiting.pop_front()
     }
 
-    /// It could not be scored yet, and is next.
-    pub fn wait(&mut self, echo: Echo) {
-        self.waiting.push_front(echo);
+    /// Puts back a request that cannot be scored yet; it is next again.
+    pub fn wait(&mut self, shadow_request: ShadowRequest) {
+        self.waiting.push_front(shadow_request);
     }
 
-    /// A part of it was scored: the rest is next, or it is compared.
-    pub fn give(&mut self, echo: Echo) {
-        if self.version.is_none_or(|(handle, ..)| handle != echo.handle) {
+    /// Takes the scores of a part of a request: it is next again, or is compared if complete.
+    pub fn give(&mut self, shadow_request: ShadowRequest) {
+        if self.version.is_none_or(|(handle, ..)| handle != shadow_request.handle) {
             self.outcomes.dropped += 1;
-        } else if echo.scores.len() < echo.answered.len() {
-            self.wait(echo);
+        } else if shadow_request.scores.len() < shadow_request.answered.len() {
+            self.wait(shadow_request);
         } else {
             self.outcomes.scored += 1;
             self.compared += 1;
-            self.compare(&echo);
+            self.compare(&shadow_request);
         }
     }
 
-    /// It could not be scored.
+    /// Counts a request that could not be scored.
     pub fn fail(&mut self) {
         self.outcomes.failed += 1;
     }
 
-    /// Nothing that waits is scored any more.
+    /// Drops all waiting requests.
     pub fn clear(&mut self) {
         self.outcomes.dropped += self.waiting.len() as u64;
         self.waiting.clear();
     }
 
-    /// The labels, each with how far the version is from what was answered.
+    /// The labels with their differences.
     fn differences(&self) -> impl Iterator<Item = (&str, &Difference)> {
         self.labels.iter().map(String::as_str).zip(&self.differences)
     }
 
-    /// All that is known.
+    /// Returns the statistics as JSON.
     pub fn page(&self) -> Value {
-        let outputs = self.differences().map(|(label, one)| {
-            let mean = one.sum / one.candidates.max(1) as f64;
-            let told = json!({
-                "candidates": one.candidates, "mean_difference": mean, "max_difference": one.largest,
-                "reordered": one.reordered,
+        let outputs = self.differences().map(|(label, difference)| {
+            let mean = difference.sum / difference.candidates.max(1) as f64;
+            let values = json!({
+                "candidates": difference.candidates, "mean_difference": mean, "max_difference": difference.largest,
+                "reordered": difference.reordered,
             });
-            (label.to_owned(), told)
+            (label.to_owned(), values)
         });
-        let all = self.outcomes;
+        let outcomes = self.outcomes;
         json!({
             "version": self.version.map(|(_, number, _)| number),
             "share": self.version.map(|(.., share)| share),
             "waiting": self.waiting.len(),
-            "asked": all.asked, "scored": all.scored, "dropped": all.dropped, "failed": all.failed,
+            "asked": outcomes.asked, "scored": outcomes.scored, "dropped": outcomes.dropped, "failed": outcomes.failed,
             "compared": self.compared,
             "top": TOP,
             "outputs": outputs.collect::<serde_json::Map<String, Value>>(),
         })
     }
 
-    fn compare(&mut self, echo: &Echo) {
+    fn compare(&mut self, shadow_request: &ShadowRequest) {
         let labels = self.differences.len();
-        for (label, found) in self.differences.iter_mut().enumerate() {
-            let of =
+        for (label, difference) in self.differences.iter_mut().enumerate() {
+            let label_scores =
                 |scores: &[f32]| -> Vec<f32> { scores.iter().skip(label).step_by(labels).copied().collect() };
-            let (mut answered, mut shadowed) = (of(&echo.answered), of(&echo.scores));
-            // What a degraded answer left out has no score.
-            let whole = answered.iter().position(|one| one.is_nan()).unwrap_or(answered.len());
-            answered.truncate(whole);
-            shadowed.truncate(whole);
-            for (one, other) in answered.iter().zip(&shadowed) {
-                let difference = (probability(*one) - probability(*other)).abs();
-                found.sum += difference;
-                found.largest = found.largest.max(difference);
+            let (mut answered, mut shadowed) =
+                (label_scores(&shadow_request.answered), label_scores(&shadow_request.scores));
+            // Candidates left out by a degraded answer have no score.
+            let scored = answered.iter().position(|logit| logit.is_nan()).unwrap_or(answered.len());
+            answered.truncate(scored);
+            shadowed.truncate(scored);
+            for (answered_logit, shadow_logit) in answered.iter().zip(&shadowed) {
+                let distance = (probability(*answered_logit) - probability(*shadow_logit)).abs();
+                difference.sum += distance;
+                difference.largest = difference.largest.max(distance);
             }
-            found.candidates += whole as u64;
-            found.reordered += u64::from(best(&answered) != best(&shadowed));
+            difference.candidates += scored as u64;
+            difference.reordered += u64::from(best(&answered) != best(&shadowed));
         }
     }
 }
 
-/// Whether a route is of a share; 1.0 is all of them.
+/// Whether a route is in a share; 1.0 is everything.
 fn is_below(route: u64, share: f64) -> bool {
     share >= 1.0 || route < (share.clamp(0.0, 1.0) * 2f64.powi(64)) as u64
 }
@@ -212,12 +215,12 @@ fn probability(logit: f32) -> f64 {
     1.0 / (1.0 + (-f64::from(logit)).exp())
 }
 
-/// The places of the best, best first; of equals the first.
+/// The indices of the best candidates, best first; ties in original order.
 fn best(scores: &[f32]) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..scores.len()).collect();
-    places.sort_by(|one, other| scores[*other].total_cmp(&scores[*one]));
-    places.truncate(TOP);
-    places
+    let mut indices: Vec<usize> = (0..scores.len()).collect();
+    indices.sort_by(|first, second| scores[*second].total_cmp(&scores[*first]));
+    indices.truncate(TOP);
+    indices
 }
 
 #[cfg(test)]
@@ -262,13 +265,13 @@ mod tests {
         let mut shadow = shadow(4);
         shadow.set(Some((7, 70, 1.0)));
         assert!(shadow.put(request(2), vec![0.0, 1.0, 2.0, 1.0]));
-        let mut echo = shadow.take().unwrap();
-        echo.scores.extend([0.0, 1.0]);
-        shadow.give(echo);
+        let mut shadow_request = shadow.take().unwrap();
+        shadow_request.scores.extend([0.0, 1.0]);
+        shadow.give(shadow_request);
         assert_eq!(shadow.outcomes.scored, 0, "its second candidate is next");
-        let mut echo = shadow.take().unwrap();
-        echo.scores.extend([-2.0, 1.0]);
-        shadow.give(echo);
+        let mut shadow_request = shadow.take().unwrap();
+        shadow_request.scores.extend([-2.0, 1.0]);
+        shadow.give(shadow_request);
         let page = shadow.page();
         let moved = probability(2.0) - probability(-2.0);
         let click = &page["outputs"]["click"];
@@ -288,10 +291,14 @@ mod tests {
         let mut shadow = shadow(4);
         shadow.set(Some((7, 70, 1.0)));
         shadow.put(request(2), vec![0.0, 1.0, f32::NAN, f32::NAN]);
-        let mut echo = shadow.take().unwrap();
-        echo.scores.extend([0.0, 1.0, 9.0, 9.0]);
-        shadow.give(echo);
-        assert!(shadow.differences().all(|(_, one)| one.candidates == 1 && one.largest < 1e-12));
+        let mut shadow_request = shadow.take().unwrap();
+        shadow_request.scores.extend([0.0, 1.0, 9.0, 9.0]);
+        shadow.give(shadow_request);
+        assert!(
+            shadow
+                .differences()
+                .all(|(_, difference)| difference.candidates == 1 && difference.largest < 1e-12)
+        );
     }
 
     #[test]
@@ -301,12 +308,12 @@ mod tests {
         assert!(shadow.put(request(1), vec![0.0, 0.0]));
         assert!(!shadow.put(request(1), vec![0.0, 0.0]));
         assert_eq!(shadow.outcomes, Outcomes { asked: 2, dropped: 1, ..Outcomes::default() });
-        let mut echo = shadow.take().unwrap();
+        let mut shadow_request = shadow.take().unwrap();
         assert!(shadow.put(request(1), vec![0.0, 0.0]));
         shadow.set(None);
         assert!(shadow.take().is_none());
-        echo.scores.extend([0.0, 0.0]);
-        shadow.give(echo);
+        shadow_request.scores.extend([0.0, 0.0]);
+        shadow.give(shadow_request);
         assert_eq!(shadow.outcomes, Outcomes { asked: 3, dropped: 3, ..Outcomes::default() });
     }
 }

@@ -1,21 +1,21 @@
-//! Sizes: how large requests were, and the TensorBatches that were formed of them, for ladders to be chosen from.
+//! Sizes: counts of request and TensorBatch sizes, for choosing ladders.
 
 use serde_json::{Value, json};
 
 use crate::scheduler::{Plan, Scheduler, Shapes};
 
-/// Requests of more candidates are counted as of so many.
+/// Larger requests count as this many candidates.
 const REQUEST_MAX: usize = 65_536;
 
-/// How often each size came, at most so many sizes.
+/// Counts by size, up to a maximum size.
 #[derive(Debug)]
 struct Counts {
     counts: Vec<u64>,
 }
 
 impl Counts {
-    fn upto(most: usize) -> Self {
-        Self { counts: vec![0; most + 1] }
+    fn upto(size_max: usize) -> Self {
+        Self { counts: vec![0; size_max + 1] }
     }
 
     fn add(&mut self, size: usize) {
@@ -23,37 +23,37 @@ impl Counts {
         self.counts[size.min(last)] += 1;
     }
 
-    /// The sizes that came, each with how often.
+    /// The observed sizes with their counts.
     fn page(&self) -> Value {
-        let came = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
-        came.map(|(size, count)| json!([size, count])).collect()
+        let observed = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        observed.map(|(size, count)| json!([size, count])).collect()
     }
 }
 
-/// Rows that a graph was run with, and how many of them were padding.
+/// The rows a graph was run with, and their padding.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rows {
-    /// All of them.
+    /// All rows.
     pub run: u64,
-    /// Those that were nobody's.
+    /// Padding rows.
     pub padding: u64,
 }
 
 impl Rows {
-    fn add(&mut self, bucket: usize, held: usize) {
+    fn add(&mut self, bucket: usize, used: usize) {
         self.run += bucket as u64;
-        self.padding += (bucket - held) as u64;
+        self.padding += (bucket - used) as u64;
     }
 }
 
-/// What came since the node started. A TensorBatch or a request counts with an addition or two.
+/// Counters since the node started. Counting a request or TensorBatch takes one or two additions.
 #[derive(Debug)]
 pub struct Sizes {
     lengths: Vec<usize>,
-    /// Of TensorBatches, by the place of their length.
+    /// TensorBatches, by the index of their length.
     users: Vec<Counts>,
     candidates: Vec<Counts>,
-    /// Of requests: their candidates, and how long their histories were.
+    /// Requests: their candidates, and the lengths of their histories.
     requests: Counts,
     histories: Counts,
     user: Rows,
@@ -61,13 +61,13 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Nothing came yet.
+    /// Creates empty counters.
     pub fn new(shapes: &Shapes) -> Self {
         let lengths = shapes.lengths.sizes().to_vec();
-        let of = |top: usize| lengths.iter().map(|_| Counts::upto(top)).collect();
+        let counters = |top: usize| lengths.iter().map(|_| Counts::upto(top)).collect();
         Self {
-            users: of(shapes.users.top()),
-            candidates: of(shapes.candidates.top()),
+            users: counters(shapes.users.top()),
+            candidates: counters(shapes.candidates.top()),
             requests: Counts::upto(REQUEST_MAX),
             histories: Counts::upto(shapes.lengths.top()),
             user: Rows::default(),
@@ -76,14 +76,14 @@ impl Sizes {
         }
     }
 
-    /// A request was let in.
-    pub fn asked(&mut self, candidates: usize, history: usize) {
+    /// Counts an admitted request.
+    pub fn admitted(&mut self, candidates: usize, history: usize) {
         self.requests.add(candidates);
         self.histories.add(history);
     }
 
-    /// A TensorBatch was formed.
-    pub fn formed(&mut self, plan: &Plan) {
+    /// Counts a TensorBatch.
+    pub fn merged(&mut self, plan: &Plan) {
         let at = self.lengths.partition_point(|length| *length < plan.length);
         let (users, candidates) = (plan.pieces.len(), plan.candidates());
         self.users[at].add(users);
@@ -92,18 +92,18 @@ impl Sizes {
         self.score.add(plan.candidates_bucket, candidates);
     }
 
-    /// Rows of the user graph and of the score graph.
+    /// Returns the rows of the user graph and of the score graph.
     pub fn rows(&self) -> (Rows, Rows) {
         (self.user, self.score)
     }
 
-    /// All of it, with the ladders there are and what their buckets cost.
+    /// Returns the counters as JSON, with the ladders and the costs of their buckets.
     pub fn page(&self, scheduler: &Scheduler) -> Value {
         let (shapes, costs) = (scheduler.shapes(), scheduler.costs());
-        let places = |count: usize| 0..count;
+        let indices = |count: usize| 0..count;
         let of_lengths = |buckets: usize, us: &dyn Fn(usize, usize) -> f64| -> Value {
-            let of = |length| places(buckets).map(|bucket| us(bucket, length)).collect::<Vec<f64>>();
-            places(self.lengths.len()).map(of).collect()
+            let of = |length| indices(buckets).map(|bucket| us(bucket, length)).collect::<Vec<f64>>();
+            indices(self.lengths.len()).map(of).collect()
         };
         let (users, candidates) = (shapes.users.sizes(), shapes.candidates.sizes());
         let rows = |rows: Rows| json!({ "run": rows.run, "padding": rows.padding });
@@ -117,7 +117,7 @@ impl Sizes {
             "lengths": self.lengths,
             "user_us": of_lengths(users.len(), &|bucket, length| costs.user_us(bucket, length)),
             "score_us": of_lengths(candidates.len(), &|bucket, length| costs.score_us(bucket, length)),
-            "formed": places(self.lengths.len()).map(formed).collect::<Value>(),
+            "formed": indices(self.lengths.len()).map(formed).collect::<Value>(),
             "requests": { "candidates": self.requests.page(), "histories": self.histories.page() },
             "user_rows": rows(self.user),
             "score_rows": rows(self.score),

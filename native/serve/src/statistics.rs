@@ -1,48 +1,48 @@
-//! Statistics: what was answered by each version, and how long it took. They know no request.
+//! Statistics: counts and durations of each version's requests. Knows no request.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::protocol::{Span, Statistics};
 
-/// Versions whose figures are kept; beyond them the oldest are forgotten.
+/// The number of versions with statistics; the oldest are dropped.
 const VERSIONS_MAX: usize = 64;
 
-/// Figures by version.
+/// Statistics by version.
 #[derive(Debug, Default)]
 pub struct Figures {
     versions: BTreeMap<u64, Statistics>,
 }
 
 impl Figures {
-    /// A request was answered.
-    pub fn answered(&mut self, version: u64, took: Duration) {
-        let one = self.of(version);
-        add(&mut one.answered, took);
-        one.last_ms =
+    /// Counts an answered request.
+    pub fn answered(&mut self, version: u64, duration: Duration) {
+        let statistics = self.of(version);
+        add(&mut statistics.answered, duration);
+        statistics.last_ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     }
 
-    /// A request was refused after it was let in.
-    pub fn refused(&mut self, version: u64, took: Duration) {
-        add(&mut self.of(version).refused, took);
+    /// Counts a request that was refused after admission.
+    pub fn refused(&mut self, version: u64, duration: Duration) {
+        add(&mut self.of(version).refused, duration);
     }
 
-    /// A request waited so long for a lane.
-    pub fn waited(&mut self, version: u64, took: Duration) {
-        add(&mut self.of(version).waiting, took);
+    /// Counts a request's wait for a lane.
+    pub fn waited(&mut self, version: u64, duration: Duration) {
+        add(&mut self.of(version).waiting, duration);
     }
 
-    /// A TensorBatch was gathered and executed.
+    /// Counts an executed TensorBatch.
     pub fn executed(&mut self, version: u64, candidates: usize, gathering: Duration, executing: Duration) {
-        let one = self.of(version);
-        one.batches += 1;
-        one.candidates += candidates as u64;
-        add(&mut one.gathering, gathering);
-        add(&mut one.executing, executing);
+        let statistics = self.of(version);
+        statistics.batches += 1;
+        statistics.candidates += candidates as u64;
+        add(&mut statistics.gathering, gathering);
+        add(&mut statistics.executing, executing);
     }
 
-    /// All of them, by version.
+    /// Returns the statistics of all versions.
     pub fn all(&self) -> Vec<Statistics> {
         self.versions.values().copied().collect()
     }
@@ -55,9 +55,9 @@ impl Figures {
     }
 }
 
-fn add(span: &mut Span, took: Duration) {
+fn add(span: &mut Span, duration: Duration) {
     span.count += 1;
-    span.ns += took.as_nanos() as u64;
+    span.ns += duration.as_nanos() as u64;
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A packed TensorBatch: the rows of several requests, at one version, as the tensors of one execution.
+//! A packed TensorBatch: the rows of several requests at one version, as the input tensors of one execution.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,56 +10,57 @@ use crate::layout::{Layout, Place, Pooling, Side};
 use crate::request::{Request, Values};
 use crate::slab::{Pool, Slab, aligned};
 
-/// What a TensorBatch is padded to.
+/// The padded shape of a TensorBatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Users of the user graph.
+    /// Rows of the user graph.
     pub users: usize,
-    /// Candidates of the score graph.
+    /// Rows of the score graph.
     pub candidates: usize,
-    /// Places of a history; 0 where the model takes none.
+    /// The length of histories; 0 if the model has none.
     pub length: usize,
 }
 
-/// Some candidates of one request.
+/// A range of candidates of one request.
 #[derive(Debug, Clone)]
 pub struct Part {
     /// The request.
     pub request: Arc<Request>,
-    /// Which of its candidates.
-    pub some: Range<usize>,
+    /// The range.
+    pub range: Range<usize>,
 }
 
-/// One tensor in a slab.
+/// A tensor in a slab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     /// Its first float in the slab.
     pub at: usize,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// Whether it holds int32 numbers, and float32 otherwise.
+    /// Whether it holds int32 numbers; otherwise float32.
     pub is_int: bool,
 }
 
-/// The tensors of one execution.
+/// The input tensors of one execution.
 #[derive(Debug, Clone)]
 pub struct Packed {
-    /// Where they are.
+    /// Their memory.
     pub slab: Arc<Slab>,
-    /// What the user graph takes: the flat matrix and the sequence block, as far as the model has them.
+    /// The inputs of the user graph: the flat matrix and the sequence block, if the model has them.
     pub user: Vec<Tensor>,
-    /// What the score graph takes after what the user graph gave: the row of each candidate's user, and the matrix.
+    /// The inputs of the score graph after the user graph's outputs: the user row of each candidate, and the
+    /// matrix.
     pub score: Vec<Tensor>,
 }
 
-/// Memory for packing that is used again.
+/// Reusable memory for packing.
 #[derive(Debug, Default)]
 pub struct Scratch {
     user: Vec<Column>,
     item: Vec<Column>,
 }
 
-/// How many floats a slab needs for a shape.
+/// Returns the floats that a slab needs for a shape.
 pub fn slab_floats(layout: &Layout, shape: Shape) -> usize {
     let Layout { user, item } = layout;
     aligned(shape.users * user.flat_width)
@@ -68,10 +69,9 @@ pub fn slab_floats(layout: &Layout, shape: Shape) -> usize {
         + aligned(shape.candidates * item.flat_width)
 }
 
-/// Pack parts of requests, the rows of their keys read from `tables` in the order of the layout's numbers.
+/// Packs parts of requests; rows of keys are read from `tables`, in the order of the layout's numbers.
 ///
-/// A request's user stands once, however many candidates it has. What is beyond users and candidates is zero, and
-/// belongs to user 0.
+/// Each request's user is packed once. Padding is zero, and padding candidates refer to user 0.
 pub fn pack(
     layout: &Layout,
     tables: &[&dyn ReadRows],
@@ -82,11 +82,11 @@ pub fn pack(
 ) -> Result<Packed, PackError> {
     gather(&mut scratch.user, layout.user.inputs(), parts, |part| (&part.request.user, 1, 0..1));
     gather(&mut scratch.item, layout.item.inputs(), parts, |part| {
-        (&part.request.item, part.request.candidates, part.some.clone())
+        (&part.request.item, part.request.candidates, part.range.clone())
     });
     let users = parts.len();
-    let candidates: usize = parts.iter().map(|part| part.some.len()).sum();
-    assert!(users <= shape.users && candidates <= shape.candidates, "a plan that does not fit its bucket");
+    let candidates: usize = parts.iter().map(|part| part.range.len()).sum();
+    assert!(users <= shape.users && candidates <= shape.candidates, "the plan does not fit its bucket");
     let mut slab = pool.take();
     let mut free = Free { floats: slab.floats_mut(), at: 0 };
     let mut user = Vec::with_capacity(2);
@@ -113,7 +113,7 @@ pub fn pack(
     Ok(Packed { slab: Arc::new(slab), user, score })
 }
 
-/// What of a slab is not taken yet.
+/// The unused rest of a slab.
 struct Free<'a> {
     floats: &'a mut [f32],
     at: usize,
@@ -121,11 +121,11 @@ struct Free<'a> {
 
 impl<'a> Free<'a> {
     fn take(&mut self, shape: &[usize]) -> (Tensor, &'a mut [f32]) {
-        let (floats, place) = (shape.iter().product(), aligned(shape.iter().product()));
-        let (taken, rest) = std::mem::take(&mut self.floats).split_at_mut(place);
+        let (floats, aligned_floats) = (shape.iter().product(), aligned(shape.iter().product()));
+        let (used, rest) = std::mem::take(&mut self.floats).split_at_mut(aligned_floats);
         let tensor = Tensor { at: self.at, shape: shape.to_vec(), is_int: false };
-        (self.floats, self.at) = (rest, self.at + place);
-        (tensor, &mut taken[..floats])
+        (self.floats, self.at) = (rest, self.at + aligned_floats);
+        (tensor, &mut used[..floats])
     }
 }
 
@@ -139,18 +139,18 @@ fn gather<'a>(
     for (at, column) in columns[..count].iter_mut().enumerate() {
         column.clear();
         for part in parts {
-            let (values, examples, some) = of(part);
-            column.add(&values[at], examples, some);
+            let (values, examples, range) = of(part);
+            column.add(&values[at], examples, range);
         }
     }
 }
 
-/// The row of each candidate's user, as the bits of floats; those of padding are user 0's.
+/// Writes the user row of each candidate as int32 bits; padding refers to user 0.
 fn write_index(parts: &[Part], into: &mut [f32]) {
     let mut at = 0;
     for (user, part) in parts.iter().enumerate() {
-        into[at..at + part.some.len()].fill(f32::from_bits(user as u32));
-        at += part.some.len();
+        into[at..at + part.range.len()].fill(f32::from_bits(user as u32));
+        at += part.range.len();
     }
     into[at..].fill(f32::from_bits(0));
 }

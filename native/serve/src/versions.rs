@@ -1,6 +1,6 @@
-//! Versions that may answer: which tables each is in, which one answers, and which ones callers may name.
+//! Versions: the tables of each servable version, the active one, and those that callers may pin.
 //!
-//! A version in tables that were given up is gone by itself: whoever owns tables decides how long they live.
+//! A version disappears with its tables: the owner of the tables decides how long they live.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -9,15 +9,15 @@ use streamlearn_table::TableSet;
 
 use crate::answer::Refusal;
 
-/// Names a version in tables; never used again, whatever numbers versions have.
+/// Identifies a version in its tables; never reused.
 pub type Handle = u64;
 
-/// A version that may answer.
+/// A servable version.
 #[derive(Clone)]
 pub struct Ready {
     /// Its number.
     pub number: u64,
-    /// The tables it is in, as long as somebody keeps them.
+    /// Its tables, while their owner keeps them.
     pub tables: Weak<TableSet>,
 }
 
@@ -30,23 +30,23 @@ pub struct Versions {
     handles: Handle,
 }
 
-/// A version that answers a share of those who name none.
+/// A version that answers a share of the requests without a pin.
 #[derive(Clone, Copy)]
 struct Canary {
     handle: Handle,
-    /// Routes below it are the canary's; of 2^64.
+    /// Routes below it go to the canary; out of 2^64.
     below: u64,
 }
 
 impl Versions {
-    /// Let a version answer those who name it. Of one number the newest counts.
+    /// Adds a version that can be pinned. If a number is added twice, the newest one counts.
     pub fn add(&mut self, number: u64, tables: &Arc<TableSet>) -> Handle {
         self.handles += 1;
         self.ready.insert(self.handles, Ready { number, tables: Arc::downgrade(tables) });
         self.handles
     }
 
-    /// Let a version answer those who name none; gives whether it is there.
+    /// Makes a version answer requests without a pin. Returns false if the version is unknown.
     pub fn activate(&mut self, handle: Handle) -> bool {
         let is_there = self.ready.contains_key(&handle);
         if is_there {
@@ -55,53 +55,53 @@ impl Versions {
         is_there
     }
 
-    /// Let a version answer a share of those who name none; without one, none of them.
+    /// Sets the version that answers a share of the requests without a pin.
     pub fn set_canary(&mut self, canary: Option<(Handle, f64)>) {
         self.canary = canary.map(|(handle, share)| {
-            // 1.0 is all of them: the conversion ends at the largest number.
+            // 1.0 means all: the conversion saturates at the largest number.
             Canary { handle, below: (share.clamp(0.0, 1.0) * 2f64.powi(64)) as u64 }
         });
     }
 
-    /// Let a version answer nobody any more.
+    /// Removes a version.
     pub fn remove(&mut self, handle: Handle) {
         self.ready.remove(&handle);
         self.active = self.active.filter(|&active| active != handle);
         self.canary = self.canary.filter(|canary| canary.handle != handle);
     }
 
-    /// The version that answers a request.
+    /// Returns the version that answers a request.
     pub fn choose(&self, pin: Option<u64>, route: u64) -> Result<Handle, Refusal> {
         if let Some(number) = pin {
-            let found = self.ready.iter().rev().find(|(_, ready)| ready.number == number);
-            return found.map(|(&handle, _)| handle).ok_or_else(|| {
+            let version = self.ready.iter().rev().find(|(_, ready)| ready.number == number);
+            return version.map(|(&handle, _)| handle).ok_or_else(|| {
                 let kept: Vec<String> = self.numbers().iter().map(u64::to_string).collect();
                 let kept = if kept.is_empty() { "none".into() } else { kept.join(", ") };
-                Refusal::NotKept(format!("version {number} is not kept by this node, which has {kept}"))
+                Refusal::NotKept(format!("this node does not keep version {number}; it has {kept}"))
             });
         }
         let canary =
             self.canary.filter(|canary| route < canary.below && self.ready.contains_key(&canary.handle));
-        let chosen = canary.map(|canary| canary.handle).or(self.active);
-        chosen.ok_or_else(|| Refusal::Away("this node has no version to answer with yet".into()))
+        let handle = canary.map(|canary| canary.handle).or(self.active);
+        handle.ok_or_else(|| Refusal::Away("this node has no version yet".into()))
     }
 
-    /// A version by its handle.
+    /// Returns a version by its handle.
     pub fn get(&self, handle: Handle) -> Option<&Ready> {
         self.ready.get(&handle)
     }
 
-    /// The number of the version that answers.
+    /// Returns the number of the active version.
     pub fn active(&self) -> Option<u64> {
         self.active.and_then(|handle| self.ready.get(&handle)).map(|ready| ready.number)
     }
 
-    /// The numbers of those that may be named, in order.
+    /// Returns the numbers of the versions that can be pinned, ascending.
     pub fn numbers(&self) -> Vec<u64> {
-        let mut found: Vec<u64> = self.ready.values().map(|ready| ready.number).collect();
-        found.sort_unstable();
-        found.dedup();
-        found
+        let mut numbers: Vec<u64> = self.ready.values().map(|ready| ready.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
     }
 }
 
@@ -117,16 +117,16 @@ mod tests {
     fn who_names_none_gets_the_active_one_and_a_share_the_canary() {
         let (mut versions, tables) = (Versions::default(), tables());
         assert!(matches!(versions.choose(None, 0), Err(Refusal::Away(_))));
-        let (one, two) = (versions.add(1, &tables), versions.add(2, &tables));
-        assert!(versions.activate(one));
-        assert_eq!(versions.choose(None, 0), Ok(one));
-        versions.set_canary(Some((two, 0.25)));
-        assert_eq!(versions.choose(None, u64::MAX / 8), Ok(two));
-        assert_eq!(versions.choose(None, u64::MAX / 2), Ok(one));
-        versions.set_canary(Some((two, 1.0)));
-        assert_eq!(versions.choose(None, u64::MAX - 1), Ok(two));
-        versions.remove(two);
-        assert_eq!(versions.choose(None, 0), Ok(one));
+        let (active, canary) = (versions.add(1, &tables), versions.add(2, &tables));
+        assert!(versions.activate(active));
+        assert_eq!(versions.choose(None, 0), Ok(active));
+        versions.set_canary(Some((canary, 0.25)));
+        assert_eq!(versions.choose(None, u64::MAX / 8), Ok(canary));
+        assert_eq!(versions.choose(None, u64::MAX / 2), Ok(active));
+        versions.set_canary(Some((canary, 1.0)));
+        assert_eq!(versions.choose(None, u64::MAX - 1), Ok(canary));
+        versions.remove(canary);
+        assert_eq!(versions.choose(None, 0), Ok(active));
         assert_eq!(versions.active(), Some(1));
     }
 
@@ -137,8 +137,10 @@ mod tests {
         assert_eq!(versions.choose(Some(7), 0), Ok(new));
         versions.remove(new);
         assert_eq!(versions.choose(Some(7), 0), Ok(old));
-        let Err(Refusal::NotKept(said)) = versions.choose(Some(8), 0) else { panic!("it is not there") };
-        assert!(said.contains("has 7"), "{said}");
-        assert!(!versions.activate(new), "it is gone");
+        let Err(Refusal::NotKept(text)) = versions.choose(Some(8), 0) else {
+            panic!("version 8 must be refused")
+        };
+        assert!(text.contains("has 7"), "{text}");
+        assert!(!versions.activate(new), "a removed version cannot become active");
     }
 }

@@ -1,11 +1,11 @@
-//! Who is refused hears it at once, hears why, and is admitted who asks again when told to.
+//! Admission: a refused request learns the reason at once, and is admitted if it follows the retry hint.
 
 use streamlearn_serve::ladder::Ladder;
 use streamlearn_serve::scheduler::{
     Admitted, Costs, Idle, Limits, Offer, Reason, Refused, Scheduler, Shapes, Took,
 };
 
-/// One lane; a TensorBatch costs 100 us and 10 us for each candidate of its bucket.
+/// One lane; a TensorBatch costs 100 us, plus 10 us for each candidate of its bucket.
 fn scheduler() -> Scheduler {
     let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
     let shapes = Shapes { users: ladder(&[1]), candidates: ladder(&[10, 100]), lengths: ladder(&[8]) };
@@ -35,7 +35,7 @@ fn where_no_lane_is_there_nothing_is_admitted() {
     assert_eq!(scheduler.next(0, 0).plan, None);
     let ticket = offer(&mut scheduler, 0, 5000).unwrap().ticket;
     assert!(scheduler.next(0, 0).plan.is_some());
-    assert_eq!(scheduler.leave(0), [ticket], "with the lane goes what it had");
+    assert_eq!(scheduler.leave(0), [ticket], "a leaving lane fails its requests");
     assert_eq!(offer(&mut scheduler, 0, 5000), Err(refused));
 }
 
@@ -64,7 +64,7 @@ fn nobody_is_admitted_behind_an_execution_that_hangs() {
     scheduler.next(0, 0);
     offer(&mut scheduler, 0, 5000).unwrap();
     assert!(scheduler.next(0, 0).plan.is_some());
-    assert!(offer(&mut scheduler, 1100, 5000).is_ok(), "it should be done now");
+    assert!(offer(&mut scheduler, 1100, 5000).is_ok(), "the execution should be done by now");
     let refused = offer(&mut scheduler, 8000, 5000).unwrap_err();
     assert_eq!(refused.reason, Reason::Backlog);
     assert!(refused.retry_us > 1000, "{refused:?}");
@@ -76,9 +76,13 @@ fn who_comes_later_makes_nobody_late_who_was_admitted() {
     scheduler.next(0, 0);
     let calm = |_| offer(&mut scheduler, 0, 9000).unwrap();
     let admitted = (0..7).map(calm).count();
-    assert_eq!(admitted, 7, "they take 7.7 of 9 ms");
-    assert!(offer(&mut scheduler, 0, 3000).is_ok(), "one who is in a hurry goes first");
-    assert_eq!(offer(&mut scheduler, 0, 3000).unwrap_err().reason, Reason::Backlog, "two would take 9.9 ms");
+    assert_eq!(admitted, 7, "seven requests take 7.7 of 9 ms");
+    assert!(offer(&mut scheduler, 0, 3000).is_ok(), "an urgent request goes first");
+    assert_eq!(
+        offer(&mut scheduler, 0, 3000).unwrap_err().reason,
+        Reason::Backlog,
+        "two urgent ones would take 9.9 ms"
+    );
 }
 
 #[test]
@@ -90,7 +94,7 @@ fn what_never_can_be_is_refused_without_a_hint() {
     assert_eq!(scheduler.offer(5, &long), Err(Refused { reason: Reason::Length, retry_us: 0 }));
 }
 
-/// Two lanes, or more, that came, and what could be lent to the first.
+/// Present lanes, some busy, and whether the first one was lent.
 fn lent(lanes: usize, busy: usize) -> (Scheduler, bool) {
     let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
     let shapes = Shapes { users: ladder(&[1]), candidates: ladder(&[10, 100]), lengths: ladder(&[8]) };
@@ -120,12 +124,12 @@ fn a_lane_is_lent_where_nothing_waits_and_another_is_free_for_what_comes() {
     assert!(!lent(2, 1).1, "the other lane is busy");
     let (mut scheduler, _) = lent(1, 0);
     let ticket = offer(&mut scheduler, 0, 5000).unwrap().ticket;
-    assert_eq!(scheduler.done_in(0, 100.0), [], "nobody waited for what was lent");
+    assert_eq!(scheduler.done_in(0, 100.0), [], "no request waits for lent work");
     let idle = Idle { version: 2, candidates: 7, length: 3 };
     assert_eq!(scheduler.lend(0, 0, idle), None, "a request waits");
     assert_eq!(scheduler.next(0, 0).plan.unwrap().pieces[0].ticket, ticket);
     assert_eq!(scheduler.done_in(0, 100.0), [ticket]);
-    assert_eq!(scheduler.lend(0, 0, Idle { length: 9, ..idle }), None, "longer than any");
+    assert_eq!(scheduler.lend(0, 0, Idle { length: 9, ..idle }), None, "the sequence is too long");
     let plan = scheduler.lend(0, 0, idle).unwrap();
     assert_eq!((plan.version, plan.candidates_bucket, plan.users_bucket, plan.length), (2, 10, 1, 8));
     assert_eq!(scheduler.failed(0), []);

@@ -1,4 +1,4 @@
-//! Any bytes at all: none breaks the way to a request, and memory never runs ahead of what has arrived.
+//! Random bytes: decoding never panics, and memory never runs ahead of the received bytes.
 
 #[path = "rig/asks.rs"]
 #[allow(dead_code)]
@@ -12,29 +12,29 @@ use asks::*;
 use proptest::prelude::*;
 use prost::Message;
 use streamlearn_serve::inputs::Limits;
-use streamlearn_serve::protocol::{Said, decode, every_kind, fuzz};
+use streamlearn_serve::protocol::{CallerOptions, decode, every_kind, fuzz};
 
 thread_local! {
-    /// Bytes that this thread holds, and the most it held since it was last asked.
-    static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+    /// Bytes allocated by this thread, and their maximum since the last reset.
+    static ALLOCATED: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
-/// The system's memory, counted.
+/// The system's allocator with counters.
 struct Counted;
 
 fn count(bytes: isize) {
-    // A thread that ends counts no more.
-    let _ = HELD.try_with(|held| {
-        let (now, most) = held.get();
-        held.set((now + bytes, most.max(now + bytes)));
+    // A thread that is ending is not counted.
+    let _ = ALLOCATED.try_with(|allocated| {
+        let (now, max) = allocated.get();
+        allocated.set((now + bytes, max.max(now + bytes)));
     });
 }
 
-// SAFETY: everything is handed on to the system's allocator as it came.
+// SAFETY: all calls go to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller keeps to what this asks for, as it is the same.
+        // SAFETY: the caller's obligations are the same.
         unsafe { System.alloc(layout) }
     }
 
@@ -48,26 +48,26 @@ unsafe impl GlobalAlloc for Counted {
 #[global_allocator]
 static COUNTED: Counted = Counted;
 
-/// The most bytes that are held at once while `work` is done, beyond those that were.
-fn most_held(work: impl FnOnce()) -> usize {
-    let before = HELD.with(|held| {
-        let (now, _) = held.get();
-        held.set((now, now));
+/// The maximum number of bytes allocated during `work`, beyond those before it.
+fn allocated_max(work: impl FnOnce()) -> usize {
+    let before = ALLOCATED.with(|allocated| {
+        let (now, _) = allocated.get();
+        allocated.set((now, now));
         now
     });
     work();
-    HELD.with(|held| (held.get().1 - before) as usize)
+    ALLOCATED.with(|allocated| (allocated.get().1 - before) as usize)
 }
 
 const LIMITS: Limits = Limits { candidates_max: 4096, values_max: 1 << 24, message_bytes_max: 4 << 20 };
 
-/// A message whose lengths are what they are; what is held while it is read must follow its bytes.
+/// Checks that decoding a message allocates in proportion to its bytes.
 fn assert_bounded(bytes: &[u8]) {
     let naming = every_kind(LIMITS);
-    let held = most_held(|| drop(decode(bytes, &naming, Said::default())));
-    // A value of one byte becomes a key of eight; a default costs as much for each candidate there is.
-    let held_max = 16 * bytes.len() + 16 * naming.inputs().item.len() * LIMITS.candidates_max + (64 << 10);
-    assert!(held <= held_max, "{held} bytes held for {}", bytes.len());
+    let allocated = allocated_max(|| drop(decode(bytes, &naming, CallerOptions::default())));
+    // A value of one byte becomes a key of eight bytes; a default costs as much for each candidate.
+    let bytes_max = 16 * bytes.len() + 16 * naming.inputs().item.len() * LIMITS.candidates_max + (64 << 10);
+    assert!(allocated <= bytes_max, "{allocated} bytes allocated for {}", bytes.len());
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn shapes_that_claim_more_than_came_take_no_memory() {
             vec![least()[0].clone(), ("item_id", vec![i64::MAX], Data::Int64(vec![1]))],
         ] {
             let bytes = ask(&inputs, is_raw).encode_to_vec();
-            assert!(decode(&bytes, &every_kind(LIMITS), Said::default()).is_err());
+            assert!(decode(&bytes, &every_kind(LIMITS), CallerOptions::default()).is_err());
             assert_bounded(&bytes);
         }
     }
@@ -112,11 +112,11 @@ fn a_refusal_takes_no_more_memory_than_the_beginning_of_what_it_names() {
     let tensor = |name: String, datatype: String| InputTensor { name, datatype, ..InputTensor::default() };
     let good = || ask(&with("user_tags", &[1], Data::texts(&["a"])), false);
     let nothing = || BTreeMap::from([(long(), Parameter::default())]);
-    let of_output = OutputAsk { name: long(), parameters: nothing() };
+    let output = OutputAsk { name: long(), parameters: nothing() };
     let with_input = |input| {
-        let mut asked = good();
-        asked.inputs[0] = input;
-        asked
+        let mut request = good();
+        request.inputs[0] = input;
+        request
     };
     let all = [
         with_parameter(good(), "shown", Choice::Text(long())),
@@ -126,17 +126,17 @@ fn a_refusal_takes_no_more_memory_than_the_beginning_of_what_it_names() {
         InferAsk { model_name: long(), ..good() },
         InferAsk { model_version: long(), ..good() },
         InferAsk { id: long(), ..good() },
-        InferAsk { outputs: vec![of_output], ..good() },
+        InferAsk { outputs: vec![output], ..good() },
         with_output(good(), &long()),
         with_input(tensor(long(), String::new())),
         with_input(tensor("user_id".to_owned(), long())),
         with_input(InputTensor { parameters: nothing(), ..tensor("user_id".to_owned(), "INT64".to_owned()) }),
         with_input(InputTensor { shape: vec![-1], ..tensor(long(), "INT64".to_owned()) }),
     ];
-    for (number, asked) in all.into_iter().enumerate() {
-        let (bytes, naming) = (asked.encode_to_vec(), every_kind(LIMITS));
-        let held = most_held(|| assert!(decode(&bytes, &naming, Said::default()).is_err()));
-        assert!(held <= 64 << 10, "{held} bytes held for refusal {number}");
+    for (number, request) in all.into_iter().enumerate() {
+        let (bytes, naming) = (request.encode_to_vec(), every_kind(LIMITS));
+        let allocated = allocated_max(|| assert!(decode(&bytes, &naming, CallerOptions::default()).is_err()));
+        assert!(allocated <= 64 << 10, "{allocated} bytes allocated for refusal {number}");
     }
 }
 
@@ -153,14 +153,14 @@ fn json_of_many_small_parts_takes_no_more_than_its_bytes_allow() {
         format!("{{\"outputs\":[{}", "\"\",".repeat(100_000)),
         format!("{{\"items\":[{}", "{\"item_id\":1},".repeat(10_000)),
     ] {
-        let held = most_held(|| fuzz(text.as_bytes()));
-        // Both halves of what grows are held while it moves.
-        let held_max = 64 * text.len() + (256 << 10);
-        assert!(held <= held_max, "{held} bytes held for {} of {:.20}", text.len(), text);
+        let allocated = allocated_max(|| fuzz(text.as_bytes()));
+        // A growing buffer exists twice while it is moved.
+        let bytes_max = 64 * text.len() + (256 << 10);
+        assert!(allocated <= bytes_max, "{allocated} bytes allocated for {} of {:.20}", text.len(), text);
     }
 }
 
-/// A good request with an input of every kind, in either form.
+/// A valid request with inputs of all kinds, in either encoding.
 fn good(is_raw: bool) -> Vec<u8> {
     let mut inputs = with("item_tags", &[3], Data::texts(&["a", "bc", ""]));
     inputs.push(("item_tags.lengths", vec![3], Data::Int32(vec![1, 0, 2])));
@@ -169,8 +169,8 @@ fn good(is_raw: bool) -> Vec<u8> {
     inputs.push(("user_seen", vec![4], Data::Uint64(vec![1, 2, 3, 4])));
     inputs.push(("user_seen_where", vec![4], Data::texts(&["w", "x", "y", "z"])));
     inputs.push(("item_place", vec![3, 2], Data::Fp32(vec![1.0; 6])));
-    let wanted = with_parameter(ask(&inputs, is_raw), "shown", Choice::Text("0,2".to_owned()));
-    with_output(wanted, "click.logit").encode_to_vec()
+    let request = with_parameter(ask(&inputs, is_raw), "shown", Choice::Text("0,2".to_owned()));
+    with_output(request, "click.logit").encode_to_vec()
 }
 
 const JSON: &str = r#"{"id":"a","parameters":{"shown":[0,1],"deadline_ms":5},"outputs":[{"name":"like"}],"inputs":[
@@ -185,7 +185,7 @@ const ROWS: &str = r#"{"user":{"user_id":5,"user_likes":[1,2],"user_likes_weight
 #[test]
 fn good_requests_are_good() {
     for is_raw in [false, true] {
-        assert!(decode(&good(is_raw), &every_kind(LIMITS), Said::default()).is_ok());
+        assert!(decode(&good(is_raw), &every_kind(LIMITS), CallerOptions::default()).is_ok());
     }
 }
 

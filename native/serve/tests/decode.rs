@@ -1,4 +1,5 @@
-//! Requests of gRPC as bytes: every good form comes to the columns it says, and every bad one is refused by name.
+//! gRPC requests as bytes: every valid form is decoded into its columns, and every invalid one is refused
+//! with the input's name.
 
 #[path = "rig/asks.rs"]
 #[allow(dead_code)]
@@ -9,36 +10,36 @@ use proptest::prelude::*;
 use prost::Message;
 use streamlearn_serve::answer::Refusal;
 use streamlearn_serve::inputs::{Inputs as ModelInputs, Limits};
-use streamlearn_serve::protocol::{Form, Naming, Said, check, decode, every_kind};
+use streamlearn_serve::protocol::{CallerOptions, Form, Naming, check, decode, every_kind};
 use streamlearn_serve::request::{Request, Values};
 use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 
 const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 1 << 20 };
 
 fn read(ask: &InferAsk) -> Result<(Request, Form), Refusal> {
-    decode(&ask.encode_to_vec(), &every_kind(LIMITS), Said::default())
+    decode(&ask.encode_to_vec(), &every_kind(LIMITS), CallerOptions::default())
 }
 
-/// A request that is good in both forms, and the same in both.
+/// Decodes a valid request in both encodings, and checks that they agree.
 fn good(inputs: &Inputs) -> Request {
     let (mut typed, form) = read(&ask(inputs, false)).unwrap();
     let (raw, raw_form) = read(&ask(inputs, true)).unwrap();
     assert_eq!((&form.raw[..], &raw_form.raw[..]), (&[false, false][..], &[true, true][..]));
-    assert_ne!(typed.id, raw.id, "ids that are made up differ");
+    assert_ne!(typed.id, raw.id, "generated ids differ");
     typed.id = raw.id.clone();
     assert_eq!(typed, raw);
     check(&raw);
     raw
 }
 
-/// What is said of a request that is bad in both forms.
-fn said(inputs: &Inputs) -> String {
-    let of = |is_raw| match read(&ask(inputs, is_raw)) {
-        Err(Refusal::Bad(said)) => said,
+/// The error of a request that is invalid in both encodings.
+fn refusal_of(inputs: &Inputs) -> String {
+    let text_of = |is_raw| match read(&ask(inputs, is_raw)) {
+        Err(Refusal::Bad(text)) => text,
         other => panic!("{other:?}"),
     };
-    let (typed, raw) = (of(false), of(true));
-    assert_eq!(typed.split_once(':').map(|it| it.0), raw.split_once(':').map(|it| it.0));
+    let (typed, raw) = (text_of(false), text_of(true));
+    assert_eq!(typed.split_once(':').map(|parts| parts.0), raw.split_once(':').map(|parts| parts.0));
     raw
 }
 
@@ -89,11 +90,11 @@ fn single_values_come_in_every_datatype_that_holds_them() {
     let expected = Values::Keys(texts("item_word", &["a", "", "zé"]));
     assert_eq!(word(with("item_word", &[3], Data::texts(&["a", "", "zé"]))), expected);
     assert!(
-        said(&with("item_word", &[3], Data::Bytes(vec![vec![0xff], vec![], vec![]])))
+        refusal_of(&with("item_word", &[3], Data::Bytes(vec![vec![0xff], vec![], vec![]])))
             .contains("not valid UTF-8")
     );
     let large = vec![("user_id", vec![1], Data::Uint64(vec![1 << 63])), least()[1].clone()];
-    assert!(said(&large).contains("9223372036854775808 does not fit"));
+    assert!(refusal_of(&large).contains("9223372036854775808 does not fit"));
 }
 
 #[test]
@@ -102,8 +103,8 @@ fn lists_of_the_user_are_one_dimension() {
     let expected = lists(texts("user_tags", &["a", "b"]), &[0, 2], None);
     assert_eq!((tags(&[2]), tags(&[1, 2])), (expected.clone(), expected));
     assert_eq!(
-        said(&with("user_tags", &[2, 1], Data::texts(&["a", "b"]))),
-        "input \"user_tags\": shape [2, 1], expected [k], its values"
+        refusal_of(&with("user_tags", &[2, 1], Data::texts(&["a", "b"]))),
+        "input \"user_tags\": shape [2, 1], expected [k], one for each value"
     );
 }
 
@@ -124,21 +125,21 @@ fn lengths_that_lie_are_refused() {
     let of = |lengths: Data, shape: i64| {
         let mut inputs = with("item_tags", &[3], Data::texts(&["a", "b", "c"]));
         inputs.push(("item_tags.lengths", vec![shape], lengths));
-        said(&inputs)
+        refusal_of(&inputs)
     };
-    assert!(of(Data::Int32(vec![1, 0, 1]), 3).contains("are 2 together, and there are 3 values"));
+    assert!(of(Data::Int32(vec![1, 0, 1]), 3).contains("the sum of its lengths is 2, for 3 values"));
     assert!(of(Data::Int64(vec![1, 0, i64::MAX]), 3).contains("one of its lengths is 9223372036854775807"));
     assert!(of(Data::Int32(vec![4, -1, 0]), 3).contains("one of its lengths is 4"));
     assert!(of(Data::Int32(vec![1, -1, 3]), 3).contains("one of its lengths is -1"));
     assert!(of(Data::Fp32(vec![1.0, 1.0, 1.0]), 3).contains("datatype FP32, expected INT32 or INT64"));
-    let said_of_two = of(Data::Int32(vec![1, 2]), 2);
+    let text_of_two = of(Data::Int32(vec![1, 2]), 2);
     assert!(
-        said_of_two.contains("\"item_tags.lengths\" is of 2 candidates and \"item_id\" of 3"),
-        "{said_of_two}"
+        text_of_two.contains("\"item_tags.lengths\" has 2 candidates, but \"item_id\" has 3"),
+        "{text_of_two}"
     );
-    let alone = said(&with("item_tags.lengths", &[3], Data::Int32(vec![0, 0, 0])));
-    assert!(alone.contains("\"item_tags.lengths\": it is given and \"item_tags\" is not"), "{alone}");
-    let flat = said(&with("item_tags", &[3], Data::texts(&["a", "b", "c"])));
+    let alone = refusal_of(&with("item_tags.lengths", &[3], Data::Int32(vec![0, 0, 0])));
+    assert!(alone.contains("\"item_tags.lengths\": it is given without \"item_tags\""), "{alone}");
+    let flat = refusal_of(&with("item_tags", &[3], Data::texts(&["a", "b", "c"])));
     assert!(
         flat.contains("expected [n, k]") && flat.contains("\"item_tags.lengths\" of shape [n]"),
         "{flat}"
@@ -159,16 +160,19 @@ fn weights_are_as_many_as_values() {
     let item = of("item_likes", &[1, 2, 3], &[3, 1], Some(weights));
     let expected = lists(ints("item_likes", &[1, 2, 3]), &[0, 1, 2, 3], Some(&[1.0, 2.0, 3.0]));
     assert_eq!(good(&item).item[3], expected);
-    assert!(said(&of("user_likes", &[1], &[1], None)).contains("\"user_likes.weights\": it is missing"));
-    for (weights, says) in [
+    assert!(
+        refusal_of(&of("user_likes", &[1], &[1], None)).contains("\"user_likes.weights\": it is missing")
+    );
+    for (weights, expected_text) in [
         (Data::Fp32(vec![1.0, 2.0]), "shape [2], expected [1]"),
         (Data::Fp32(vec![f32::NAN]), "not finite"),
         (Data::Fp64(vec![1e300]), "not finite"),
         (Data::Int64(vec![1]), "datatype INT64, expected FP32 or FP64"),
     ] {
         let count = if let Data::Fp32(values) = &weights { values.len() as i64 } else { 1 };
-        let found = said(&of("user_likes", &[1], &[1], Some(("user_likes.weights", vec![count], weights))));
-        assert!(found.contains("user_likes.weights") && found.contains(says), "{found}");
+        let text =
+            refusal_of(&of("user_likes", &[1], &[1], Some(("user_likes.weights", vec![count], weights))));
+        assert!(text.contains("user_likes.weights") && text.contains(expected_text), "{text}");
     }
 }
 
@@ -182,12 +186,12 @@ fn of_histories_the_newest_are_kept_and_they_are_as_long_as_each_other() {
     let request = good(&of(&[1, 2, 3, 4, 5], &["a", "b", "c", "d", "e"]));
     assert_eq!(request.user[4], lists(ints("user_seen", &[3, 4, 5]), &[0, 3], None));
     assert_eq!(request.user[5], lists(texts("user_seen_where", &["c", "d", "e"]), &[0, 3], None));
-    let other = said(&of(&[1, 2, 3, 4, 5], &["a", "b", "c", "d"]));
+    let other = refusal_of(&of(&[1, 2, 3, 4, 5], &["a", "b", "c", "d"]));
     assert!(
-        other.contains("\"user_seen_where\"") && other.contains("4 values and \"user_seen\" 5"),
+        other.contains("\"user_seen_where\"") && other.contains("4 values, but \"user_seen\" has 5"),
         "{other}"
     );
-    assert!(said(&with("user_seen", &[1], Data::Int64(vec![1]))).contains("as long as each other"));
+    assert!(refusal_of(&with("user_seen", &[1], Data::Int64(vec![1]))).contains("must have the same length"));
     let mut items = with("item_seen", &[5], Data::Int64(vec![1, 2, 3, 4, 5]));
     items.push(("item_seen.lengths", vec![3], Data::Int32(vec![0, 4, 1])));
     items.push(("item_seen_where", vec![5], Data::texts(&["a", "b", "c", "d", "e"])));
@@ -206,39 +210,36 @@ fn dense_columns_have_their_width() {
     assert_eq!(good(&of("item_place", &[3, 2], &[1.0; 6])).item[7], Values::Numbers(vec![1.0; 6]));
     let wide = good(&with("item_age", &[3], Data::Fp64(vec![0.1; 3]))).item[6].clone();
     assert_eq!(wide, Values::Numbers(vec![0.1; 3]));
-    for (name, shape, count, says) in [
+    for (name, shape, count, expected) in [
         ("user_place", &[3][..], 3, "shape [3], expected [2] or [1, 2]"),
         ("item_place", &[6], 6, "shape [6], expected [n, 2]"),
         ("item_place", &[2, 3], 6, "shape [2, 3], expected [n, 2]"),
         ("item_age", &[3, 1, 1], 3, "shape [3, 1, ... 3 dimensions], expected [n] or [n, 1]"),
     ] {
-        let found = said(&of(name, shape, &vec![1.0; count]));
-        assert!(found.contains(name) && found.contains(says), "{found}");
+        let text = refusal_of(&of(name, shape, &vec![1.0; count]));
+        assert!(text.contains(name) && text.contains(expected), "{text}");
     }
-    assert!(said(&of("item_age", &[3], &[1.0, f32::INFINITY, 1.0])).contains("inf is not finite"));
+    assert!(refusal_of(&of("item_age", &[3], &[1.0, f32::INFINITY, 1.0])).contains("inf is not finite"));
 }
 
 #[test]
 fn what_is_no_input_or_not_as_it_must_be_is_refused_by_name() {
     let mut twice = least();
     twice.push(least()[0].clone());
-    for (inputs, says) in [
-        (
-            with("nope", &[1], Data::Int64(vec![1])),
-            "unknown input \"nope\"; help: inputs of the user are user_id",
-        ),
+    for (inputs, expected) in [
+        (with("nope", &[1], Data::Int64(vec![1])), "unknown input \"nope\"; help: user inputs are user_id"),
         (with("user_tags.lengths", &[1], Data::Int64(vec![1])), "unknown input "),
         (twice, "\"user_id\" is given twice"),
         (vec![least()[1].clone()], "\"user_id\": it is missing and has no default"),
-        (vec![least()[0].clone()], "no input of candidates is given"),
-        (vec![], "no input of candidates is given"),
+        (vec![least()[0].clone()], "no candidate input is given"),
+        (vec![], "no candidate input is given"),
         (
             with("item_word", &[2], Data::texts(&["a", "b"])),
-            "\"item_word\" is of 2 candidates and \"item_id\" of 3",
+            "\"item_word\" has 2 candidates, but \"item_id\" has 3",
         ),
         (
             with("item_word", &[3], Data::Int64(vec![1, 2, 3])),
-            "datatype INT64, expected BYTES, for its values are texts",
+            "datatype INT64, expected BYTES, because its values are texts",
         ),
         (
             with("user_likes", &[1], Data::texts(&["1"])),
@@ -253,11 +254,11 @@ fn what_is_no_input_or_not_as_it_must_be_is_refused_by_name() {
             vec![least()[0].clone(), ("item_id", vec![65], Data::Int64(vec![1; 65]))],
             "65 candidates; at most 64 are allowed",
         ),
-        (with("user_tags", &[257], Data::texts(&["a"; 257])), "shape [257] is of more values than 256"),
+        (with("user_tags", &[257], Data::texts(&["a"; 257])), "shape [257] has more than 256 values"),
         (with("user_tags", &[-1], Data::texts(&["a"])), "a dimension of its shape is -1"),
     ] {
-        let found = said(&inputs);
-        assert!(found.contains(says), "{found}");
+        let text = refusal_of(&inputs);
+        assert!(text.contains(expected), "{text}");
     }
 }
 
@@ -265,19 +266,21 @@ fn what_is_no_input_or_not_as_it_must_be_is_refused_by_name() {
 fn contents_that_are_not_as_many_as_the_shape_says_are_refused() {
     let of = |shape: i64, data: Data| {
         let inputs = vec![("user_id", vec![], Data::Int64(vec![1])), ("item_id", vec![shape], data)];
-        said(&inputs)
+        refusal_of(&inputs)
     };
     assert!(of(3, Data::Int64(vec![1, 2])).contains("16 bytes, expected 3 values of 8 bytes each"));
     assert!(of(2, Data::Int64(vec![1, 2, 3])).contains("24 bytes, expected 2 values of 8 bytes each"));
-    let words = |shape: i64, texts: &[&str]| said(&with("item_word", &[shape], Data::texts(texts)));
-    assert!(words(3, &["a", "b"]).contains("0 bytes end within value 2 of 3; expected 4 bytes of length"));
-    assert!(words(3, &["a", "b", "c", "d"]).contains("5 bytes too many after 3 values"));
+    let words = |shape: i64, texts: &[&str]| refusal_of(&with("item_word", &[shape], Data::texts(texts)));
+    assert!(
+        words(3, &["a", "b"]).contains("0 bytes end within value 2 of 3; expected a little-endian length")
+    );
+    assert!(words(3, &["a", "b", "c", "d"]).contains("5 extra bytes after 3 values"));
     let mut lying = ask(&with("item_word", &[3], Data::texts(&["a", "b", "c"])), true);
     lying.raw_input_contents[2][0] = 0xff;
     assert!(read(&lying).unwrap_err().to_string().contains("end within value 0 of 3"));
     let mut other = ask(&least(), false);
     other.inputs[0].contents = Some(Data::Fp32(vec![1.0]).contents());
-    assert!(read(&other).unwrap_err().to_string().contains("contents are of another type than INT64"));
+    assert!(read(&other).unwrap_err().to_string().contains("contents do not have the type INT64"));
     let mut odd = ask(&least(), true);
     odd.inputs[0].datatype = "INT8".to_owned();
     assert!(read(&odd).unwrap_err().to_string().contains("datatype \"INT8\", expected INT64"));
@@ -287,30 +290,30 @@ fn contents_that_are_not_as_many_as_the_shape_says_are_refused() {
 fn contents_stand_in_one_place_only() {
     let mut both = ask(&least(), true);
     both.inputs[0].contents = Some(Data::Int64(vec![5]).contents());
-    assert!(read(&both).unwrap_err().to_string().contains("contents of its own beside raw_input_contents"));
+    assert!(read(&both).unwrap_err().to_string().contains("both contents and raw_input_contents"));
     let mut fewer = ask(&least(), true);
     fewer.raw_input_contents.pop();
     assert!(read(&fewer).unwrap_err().to_string().contains("2 inputs and 1 raw_input_contents"));
     let mut shared = ask(&least(), true);
     let region = Parameter { choice: Some(Choice::Text("r".to_owned())) };
     shared.inputs[0].parameters.insert("shared_memory_region".to_owned(), region);
-    assert!(read(&shared).unwrap_err().to_string().contains("no shared memory"));
+    assert!(read(&shared).unwrap_err().to_string().contains("shared memory is not supported"));
     let mut many = ask(&least(), false);
     many.inputs = vec![many.inputs[0].clone(); 100];
-    assert!(read(&many).unwrap_err().to_string().contains("more inputs than the"));
+    assert!(read(&many).unwrap_err().to_string().contains("more than"));
 }
 
 #[test]
 fn wishes_are_read() {
-    let mut wanted = with_parameter(ask(&least(), true), "deadline_ms", Choice::Int(20));
-    wanted = with_parameter(wanted, "timeout", Choice::Int(500_000));
-    wanted = with_parameter(wanted, "priority", Choice::Uint(3));
-    wanted = with_parameter(wanted, "route_key", Choice::Text("u5".to_owned()));
-    wanted = with_parameter(wanted, "shown", Choice::Text("2,0".to_owned()));
-    wanted = with_output(with_output(wanted, "like"), "click.logit");
-    wanted.model_version = "17".to_owned();
-    wanted.id = "mine".to_owned();
-    let (request, form) = read(&wanted).unwrap();
+    let mut request_sent = with_parameter(ask(&least(), true), "deadline_ms", Choice::Int(20));
+    request_sent = with_parameter(request_sent, "timeout", Choice::Int(500_000));
+    request_sent = with_parameter(request_sent, "priority", Choice::Uint(3));
+    request_sent = with_parameter(request_sent, "route_key", Choice::Text("u5".to_owned()));
+    request_sent = with_parameter(request_sent, "shown", Choice::Text("2,0".to_owned()));
+    request_sent = with_output(with_output(request_sent, "like"), "click.logit");
+    request_sent.model_version = "17".to_owned();
+    request_sent.id = "mine".to_owned();
+    let (request, form) = read(&request_sent).unwrap();
     assert_eq!((&request.id[..], &form.id[..]), (&b"mine"[..], &b"mine"[..]));
     assert_eq!((request.wishes.pin, request.wishes.deadline_us), (Some(17), Some(20_000)));
     let route = key_of_bytes(b"u5", slot_salt("route_key"));
@@ -324,23 +327,23 @@ fn wishes_are_read() {
 fn what_cannot_be_wished_is_refused() {
     let plain = || ask(&least(), false);
     let parameter = |name, choice| with_parameter(plain(), name, choice);
-    for (ask, says) in [
-        (parameter("shown", Choice::Text("3".to_owned())), "candidate 3, and there are 3"),
+    for (ask, expected) in [
+        (parameter("shown", Choice::Text("3".to_owned())), "candidate 3; the indices are 0 to 2"),
         (parameter("shown", Choice::Text("1,1".to_owned())), "twice"),
         (parameter("sequence_id", Choice::Int(1)), "unknown parameter \"sequence_id\""),
         (parameter("deadline_ms", Choice::Double(1.0)), "at least 1"),
         (InferAsk { model_version: "new".to_owned(), ..plain() }, "version \"new\" is not a number"),
-        (InferAsk { id: "x".repeat(257), ..plain() }, "an id of 257 bytes, expected at most 256"),
-        (with_output(plain(), "clack"), "unknown output \"clack\"; help: they are click, like"),
-        (with_output(with_output(plain(), "click"), "click"), "asked for twice"),
+        (InferAsk { id: "x".repeat(257), ..plain() }, "the id has 257 bytes, expected at most 256"),
+        (with_output(plain(), "clack"), "unknown output \"clack\"; help: outputs are click, like"),
+        (with_output(with_output(plain(), "click"), "click"), "requested twice"),
     ] {
         let refusal = read(&ask).unwrap_err();
-        assert!(matches!(&refusal, Refusal::Bad(said) if said.contains(says)), "{refusal}");
+        assert!(matches!(&refusal, Refusal::Bad(text) if text.contains(expected)), "{refusal}");
     }
     let other = InferAsk { model_name: "other".to_owned(), ..plain() };
     assert_eq!(
         read(&other).unwrap_err(),
-        Refusal::Unknown("model \"other\" is not served here; help: \"ctr\" is".to_owned())
+        Refusal::Unknown("unknown model \"other\"; help: this node serves \"ctr\"".to_owned())
     );
 }
 
@@ -355,7 +358,7 @@ fn two_inputs_of_one_name_are_no_model() {
     assert!(Naming::new("ctr", large.into()).unwrap_err().contains("values_max is 2147483648"));
 }
 
-/// Values of a slot for three candidates, some lists of them empty.
+/// Values of a slot for three candidates; some lists are empty.
 fn three_lists() -> impl Strategy<Value = [Vec<i64>; 3]> {
     let list = || proptest::collection::vec(any::<i64>(), 0..6);
     [list(), list(), list()]

@@ -1,4 +1,4 @@
-//! Doors that strangers crowd: connections that say nothing and bodies that do not end leave callers as they were.
+//! Doors under attack: silent connections and endless bodies do not affect callers.
 
 mod rig;
 
@@ -23,16 +23,16 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Connections without a byte; about twice as many as a door has places.
+/// Connections without a byte, about twice the limit of a door.
 const SILENT: usize = 2_000;
-/// Bodies that begin and do not end.
+/// Bodies that start and never end.
 const HALF_SENT: usize = 5_000;
-/// How many of them one connection has.
+/// The number of streams on each of their connections.
 const STREAMS: usize = 8;
-/// How much memory they may cost, with what this side of them takes.
+/// The maximum growth of memory, this side's included.
 const GROWTH_BYTES_MAX: usize = 64 << 20;
 const TOKEN: [(&str, &str); 1] = [("authorization", "Bearer open-sesame")];
-/// Held by each test: memory is the whole process'.
+/// Held by each test, because memory is measured for the whole process.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 fn resident_bytes() -> usize {
@@ -59,7 +59,7 @@ async fn assert_answers(client: &mut Client) {
     assert_eq!(client.say("ModelInfer", &TOKEN, infer_body()).await.unwrap().code, Some(0));
 }
 
-/// How tests speak TLS to a node.
+/// A TLS client for a node.
 fn connector(certificate: &Certificate) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&certificate.cert).unwrap()).unwrap();
@@ -72,7 +72,7 @@ fn connector(certificate: &Certificate) -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
-async fn stream_of(node: &Node, tls: Option<&TlsConnector>) -> Box<dyn Both> {
+async fn stream_of(node: &Node, tls: Option<&TlsConnector>) -> Box<dyn ByteStream> {
     let socket = TcpStream::connect(node.grpc).await.unwrap();
     socket.set_nodelay(true).unwrap();
     match tls {
@@ -81,25 +81,25 @@ async fn stream_of(node: &Node, tls: Option<&TlsConnector>) -> Box<dyn Both> {
     }
 }
 
-trait Both: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
+trait ByteStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
 
-impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> Both for S {}
+impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> ByteStream for S {}
 
-/// Callers are answered and new ones let in while 2,000 connections say nothing.
-async fn assert_silence_harms_nobody(settings: DoorSettings, tls: Option<TlsConnector>, shaken: usize) {
+/// Checks that callers are answered and new ones accepted while 2,000 connections are silent.
+async fn assert_silence_harms_nobody(settings: DoorSettings, tls: Option<TlsConnector>, handshakes: usize) {
     allow_open_files();
     let node = node_of(settings).await;
     let mut caller = Client::over(stream_of(&node, tls.as_ref()).await).await;
     assert_answers(&mut caller).await;
     let before_bytes = resident_bytes();
-    let mut silent: Vec<Box<dyn Both>> = Vec::new();
+    let mut silent: Vec<Box<dyn ByteStream>> = Vec::new();
     for number in 0..SILENT {
         silent.push(match number % 2 {
             0 => Box::new(TcpStream::connect(node.http).await.unwrap()),
-            _ => stream_of(&node, tls.as_ref().filter(|_| number < 2 * shaken)).await,
+            _ => stream_of(&node, tls.as_ref().filter(|_| number < 2 * handshakes)).await,
         });
     }
-    wait_until("all of them came", || {
+    wait_until("all connections", || {
         let stats = node.door.stats();
         stats.connections as u64 + stats.connections_refused > SILENT as u64
     })
@@ -134,31 +134,31 @@ async fn silent_connections_crowd_out_no_caller_who_says_the_token() {
 #[tokio::test]
 async fn silent_connections_crowd_out_no_caller_who_speaks_tls() {
     let _alone = ALONE.lock().await;
-    let made = certificate("silent");
-    let tls = Some(TlsFiles { cert: made.cert.clone(), key: made.key.clone() });
+    let files = certificate("silent");
+    let tls = Some(TlsFiles { cert: files.cert.clone(), key: files.key.clone() });
     let settings = DoorSettings { tls, ..with_token(DoorLimits::default()) };
-    assert_silence_harms_nobody(settings, Some(connector(&made)), 200).await;
+    assert_silence_harms_nobody(settings, Some(connector(&files)), 200).await;
 }
 
 #[tokio::test]
 async fn a_connection_has_little_time_until_a_request_is_let_in() {
     let _alone = ALONE.lock().await;
-    let made = certificate("late");
-    let tls = Some(TlsFiles { cert: made.cert.clone(), key: made.key.clone() });
+    let files = certificate("late");
+    let tls = Some(TlsFiles { cert: files.cert.clone(), key: files.key.clone() });
     let limits = DoorLimits { hello_wait_ms_max: 1_000, token_wait_ms: 1, ..DoorLimits::default() };
-    for (tls, connector) in [(None, None), (tls, Some(connector(&made)))] {
+    for (tls, connector) in [(None, None), (tls, Some(connector(&files)))] {
         let node = node_of(DoorSettings { tls, ..with_token(limits) }).await;
         let open = async || stream_of(&node, connector.as_ref()).await;
         let mut caller = Client::over(open().await).await;
         assert_answers(&mut caller).await;
-        let mut asks_health = Client::over(open().await).await;
+        let mut health_client = Client::over(open().await).await;
         let live = async |client: &mut Client| client.say("ServerLive", &[], framed(b"")).await;
-        assert_eq!(live(&mut asks_health).await.unwrap().code, Some(0));
-        let mut guesses = Client::over(open().await).await;
-        assert_eq!(guesses.say("ModelInfer", &[], infer_body()).await.unwrap().code, Some(16));
-        let (mut silent, mut heard) = (open().await, Vec::new());
-        let _ = tokio::time::timeout(DEADLINE, silent.read_to_end(&mut heard)).await.unwrap();
-        wait_until("only the caller is left", || node.door.stats().connections == 1).await;
+        assert_eq!(live(&mut health_client).await.unwrap().code, Some(0));
+        let mut client_without_token = Client::over(open().await).await;
+        assert_eq!(client_without_token.say("ModelInfer", &[], infer_body()).await.unwrap().code, Some(16));
+        let (mut silent, mut received) = (open().await, Vec::new());
+        let _ = tokio::time::timeout(DEADLINE, silent.read_to_end(&mut received)).await.unwrap();
+        wait_until("the caller as the only connection", || node.door.stats().connections == 1).await;
         assert_answers(&mut caller).await;
         node.end().await;
     }
@@ -174,23 +174,23 @@ async fn a_door_full_of_callers_lets_nobody_give_way() {
         assert_answers(&mut caller).await;
         callers.push(caller);
     }
-    let (mut fourth, mut heard) = (TcpStream::connect(node.http).await.unwrap(), Vec::new());
-    let _ = tokio::time::timeout(DEADLINE, fourth.read_to_end(&mut heard)).await.unwrap();
+    let (mut fourth, mut received) = (TcpStream::connect(node.http).await.unwrap(), Vec::new());
+    let _ = tokio::time::timeout(DEADLINE, fourth.read_to_end(&mut received)).await.unwrap();
     assert_eq!((node.door.stats().connections_refused, node.door.stats().connections), (1, 3));
     for caller in &mut callers {
         assert_answers(caller).await;
     }
     drop(callers.pop());
-    wait_until("a place is free", || node.door.stats().connections == 2).await;
+    wait_until("the released slot", || node.door.stats().connections == 2).await;
     let first = TcpStream::connect(node.http).await.unwrap();
-    wait_until("it came", || node.door.stats().connections == 3).await;
+    wait_until("the new connection", || node.door.stats().connections == 3).await;
     assert_answers(&mut Client::connect(node.grpc).await).await;
-    let (mut first, mut heard) = (first, Vec::new());
-    let _ = tokio::time::timeout(DEADLINE, first.read_to_end(&mut heard)).await.unwrap();
+    let (mut first, mut received) = (first, Vec::new());
+    let _ = tokio::time::timeout(DEADLINE, first.read_to_end(&mut received)).await.unwrap();
     node.end().await;
 }
 
-/// A body that begins with this, and never ends.
+/// A body that starts with these bytes and never ends.
 struct Half(Option<Bytes>);
 
 impl Body for Half {
@@ -208,10 +208,10 @@ impl Body for Half {
     }
 }
 
-/// Send bodies that do not end, and wait until each has its answer.
+/// Sends endless bodies, and waits until each is answered.
 async fn send_halves(at: SocketAddr, verb: &str, status: &'static str) {
-    let claimed = [&[0][..], &65_000_u32.to_be_bytes(), &[0; 60_000]].concat();
-    let (half, mut streams) = (Bytes::from(claimed), JoinSet::new());
+    let body_start = [&[0][..], &65_000_u32.to_be_bytes(), &[0; 60_000]].concat();
+    let (half, mut streams) = (Bytes::from(body_start), JoinSet::new());
     for _ in 0..HALF_SENT / STREAMS {
         let socket = hyper_util::rt::TokioIo::new(TcpStream::connect(at).await.unwrap());
         let executor = hyper_util::rt::TokioExecutor::new();
@@ -226,8 +226,8 @@ async fn send_halves(at: SocketAddr, verb: &str, status: &'static str) {
             streams.spawn(async move {
                 let (head, body) = client.send_request(request).await.unwrap().into_parts();
                 let trailers = http_body_util::BodyExt::collect(body).await.unwrap().trailers().cloned();
-                let said = head.headers.get("grpc-status").cloned();
-                assert_eq!(said.or_else(|| trailers?.get("grpc-status").cloned()).unwrap(), status);
+                let status_in_head = head.headers.get("grpc-status").cloned();
+                assert_eq!(status_in_head.or_else(|| trailers?.get("grpc-status").cloned()).unwrap(), status);
             });
         }
     }
@@ -236,7 +236,7 @@ async fn send_halves(at: SocketAddr, verb: &str, status: &'static str) {
     }
 }
 
-/// Ask for answers, and leave the window too small for them to be sent.
+/// Requests answers, with a window too small to receive them.
 async fn leave_unread(at: SocketAddr) {
     let mut unread = Vec::new();
     for _ in 0..HALF_SENT / STREAMS {
@@ -260,25 +260,26 @@ async fn leave_unread(at: SocketAddr) {
     std::future::pending().await
 }
 
-/// Strangers in a process of their own, so that memory here is the node's.
-fn strangers(at: SocketAddr, what: &str) -> Child {
+/// Runs strangers in a process of their own, so that memory here is the node's.
+fn strangers(at: SocketAddr, attack: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["strangers_of_a_test", "--exact", "--ignored"]).env("STRANGERS", format!("{at} {what}"));
+    command.args(["strangers_of_a_test", "--exact", "--ignored"]).env("STRANGERS", format!("{at} {attack}"));
     command.stdout(Stdio::null()).spawn().unwrap()
 }
 
 #[tokio::test]
 #[ignore = "other tests start it"]
 async fn strangers_of_a_test() {
-    let asked = std::env::var("STRANGERS").unwrap();
-    let (at, what) = asked.split_once(' ').unwrap();
+    let setting = std::env::var("STRANGERS").unwrap();
+    let (at, attack) = setting.split_once(' ').unwrap();
     let at = at.parse().unwrap();
     allow_open_files();
-    match what {
-        "ModelInfer" => send_halves(at, what, "16").await,
-        "ServerLive" | "ServerReady" => send_halves(at, what, "0").await,
+    match attack {
+        "ModelInfer" => send_halves(at, attack, "16").await,
+        "ServerLive" | "ServerReady" => send_halves(at, attack, "0").await,
         "unread" => leave_unread(at).await,
-        // Until it is killed: 2,000 connections without a byte, a quarter of them made anew each second, and 5,000 bodies.
+        // Until it is killed: 2,000 connections without a byte, a quarter of them replaced each second, and
+        // 5,000 bodies.
         _ => {
             let mut silent = VecDeque::new();
             loop {
@@ -293,16 +294,16 @@ async fn strangers_of_a_test() {
     }
 }
 
-/// Wait for what takes a busy machine a while.
-async fn wait_long(what: &str, mut holds: impl FnMut() -> bool) {
+/// Waits for a condition that may take long on a busy machine.
+async fn wait_long(event: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + 6 * DEADLINE;
     while !holds() {
-        assert!(Instant::now() < end, "{what}");
+        assert!(Instant::now() < end, "{event}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Half-sent bodies of strangers are answered at once, whatever would still come, and cost little.
+/// Checks that half-sent bodies of strangers are answered at once without their rest, and cost little memory.
 async fn assert_half_sent_bodies_are_answered(verb: &str) {
     let _alone = ALONE.lock().await;
     let node = node_of(with_token(DoorLimits { hello_wait_ms_max: 60_000, ..DoorLimits::default() })).await;
@@ -310,7 +311,7 @@ async fn assert_half_sent_bodies_are_answered(verb: &str) {
     assert_answers(&mut caller).await;
     let before_bytes = resident_bytes();
     let (mut strangers, mut grown_bytes, mut ended) = (strangers(node.grpc, verb), 0, None);
-    wait_long("all are answered", || {
+    wait_long("answers to all bodies", || {
         grown_bytes = grown_bytes.max(resident_bytes().saturating_sub(before_bytes));
         ended = strangers.try_wait().unwrap();
         ended.is_some()
@@ -343,14 +344,17 @@ async fn a_connection_without_the_token_has_few_requests_at_once() {
         let mut stranger = stranger.clone();
         waiting.spawn(async move { stranger.say("ModelInfer", &[], infer_body()).await });
     }
-    wait_until("all wait", || node.door.stats().tokens_refused == STREAMS as u64).await;
+    wait_until("all delayed refusals", || node.door.stats().tokens_refused == STREAMS as u64).await;
     let refused = stranger.say("ServerLive", &[], framed(b"")).await.unwrap();
-    assert!(refused.code == Some(8) && refused.text.contains("8 requests at once"), "{refused:?}");
+    assert!(
+        refused.code == Some(8) && refused.text.contains("limit of 8 concurrent requests"),
+        "{refused:?}"
+    );
     assert_eq!(
         Client::connect(node.grpc).await.say("ServerLive", &[], framed(b"")).await.unwrap().code,
         Some(0)
     );
-    // Who says the token is a caller, also on this connection.
+    // The token makes the client a caller, also on this connection.
     assert_answers(&mut stranger).await;
     assert_eq!(stranger.say("ServerLive", &[], framed(b"")).await.unwrap().code, Some(0));
 }
@@ -364,17 +368,17 @@ async fn answers_that_strangers_do_not_read_end_with_their_connections() {
     assert_answers(&mut caller).await;
     let (before_bytes, mut strangers) = (resident_bytes(), strangers(node.grpc, "unread"));
     let answers = || node.door.traffic().answers().values().sum::<u64>();
-    wait_long("all are answered", || answers() > HALF_SENT as u64).await;
+    wait_long("all answers", || answers() > HALF_SENT as u64).await;
     let grown_bytes = resident_bytes().saturating_sub(before_bytes);
-    println!("{} MiB for {HALF_SENT} answers that nobody reads", grown_bytes >> 20);
+    println!("{} MiB for {HALF_SENT} unread answers", grown_bytes >> 20);
     assert!(grown_bytes <= GROWTH_BYTES_MAX, "{} MiB", grown_bytes >> 20);
-    wait_long("only the caller is left", || node.door.stats().connections == 1).await;
+    wait_long("the caller as the only connection", || node.door.stats().connections == 1).await;
     strangers.kill().unwrap();
     strangers.wait().unwrap();
     assert_answers(&mut caller).await;
 }
 
-/// Times of a caller's requests, one after another, in microseconds and in order.
+/// The durations of a caller's sequential requests, in microseconds.
 async fn times_us(caller: &mut Client, seconds: u64) -> Vec<u32> {
     let (end, mut times_us) = (Instant::now() + Duration::from_secs(seconds), Vec::new());
     while Instant::now() < end {
@@ -397,7 +401,7 @@ async fn how_long_callers_wait_beside_strangers() {
     for turn in 0..12 {
         let attack = (turn % 2 == 1).then(|| strangers(node.grpc, "all"));
         if attack.is_some() {
-            wait_until("strangers are there", || node.door.stats().connections > 1_000).await;
+            wait_until("the strangers' connections", || node.door.stats().connections > 1_000).await;
         }
         times[turn % 2].extend(times_us(&mut caller, 5).await);
         grown_bytes = grown_bytes.max(resident_bytes().saturating_sub(before_bytes));
@@ -405,19 +409,22 @@ async fn how_long_callers_wait_beside_strangers() {
             assert!(attack.try_wait().unwrap().is_none(), "strangers ended by themselves");
             attack.kill().unwrap();
             attack.wait().unwrap();
-            wait_until("strangers are gone", || node.door.stats().connections == 1).await;
+            wait_until("the end of the strangers' connections", || node.door.stats().connections == 1).await;
         }
     }
-    for (name, times_us) in ["quiet", "beside strangers"].iter().zip(&mut times) {
+    let p99_us = ["quiet", "beside strangers"].iter().zip(&mut times).map(|(name, times_us)| {
         times_us.sort_unstable();
-        let share = |percent: usize| times_us[times_us.len() * percent / 1000];
-        println!(
-            "{name}: {} requests, p50 {} us, p99 {} us, p99.9 {} us",
-            times_us.len(),
-            share(500),
-            share(990),
-            share(999)
-        );
-    }
-    println!("memory grew by {} MiB", grown_bytes >> 20);
+        let share = |per_mille: usize| times_us[times_us.len() * per_mille / 1000];
+        let (p50, p99, p999) = (share(500), share(990), share(999));
+        println!("{name}: {} requests, p50 {p50} us, p99 {p99} us, p99.9 {p999} us", times_us.len());
+        p99
+    });
+    let p99_us: Vec<u32> = p99_us.collect();
+    let ratio = f64::from(p99_us[1]) / f64::from(p99_us[0]);
+    println!(
+        "p99 beside strangers is {ratio:.2} times the quiet one; memory grew by {} MiB",
+        grown_bytes >> 20
+    );
+    assert!(ratio <= 1.5, "p99 grew by {ratio:.2}");
+    assert!(grown_bytes <= 64 << 20, "memory grew by {} MiB", grown_bytes >> 20);
 }

@@ -1,4 +1,4 @@
-//! gRPC as a client meets it: every method, every status, and bounds that hold while the node goes on serving.
+//! gRPC end to end: every method, every status, and limits that hold while the node keeps serving.
 
 mod rig;
 
@@ -44,30 +44,38 @@ fn sigmoid(logit: f32) -> f32 {
 async fn an_answer_has_the_form_of_its_request() {
     let node = node().await;
     let mut client = Client::connect(node.grpc).await;
-    let named = InferAsk { id: "mine".to_owned(), ..ask(&least(), true) };
-    let raw: InferReply = client.call("ModelInfer", &named).await.read();
+    let request_with_id = InferAsk { id: "mine".to_owned(), ..ask(&least(), true) };
+    let raw: InferReply = client.call("ModelInfer", &request_with_id).await.read();
     let request = node.fake.last.lock().unwrap().clone().unwrap();
     let column = |label| (0..3).map(|item| sigmoid(logit(&request, item, label))).collect::<Vec<f32>>();
     let (click, like) = (column(0), column(1));
     assert_eq!((raw.model_name.as_str(), raw.model_version.as_str(), raw.id.as_str()), ("ctr", "18", "mine"));
-    let outputs: Vec<_> =
-        raw.outputs.iter().map(|it| (it.name.as_str(), it.datatype.as_str(), &it.shape[..])).collect();
+    let outputs: Vec<_> = raw
+        .outputs
+        .iter()
+        .map(|output| (output.name.as_str(), output.datatype.as_str(), &output.shape[..]))
+        .collect();
     assert_eq!(outputs, [("click", "FP32", &[3][..]), ("like", "FP32", &[3])]);
     assert_eq!(raw.raw_output_contents, [Data::Fp32(click.clone()).raw(), Data::Fp32(like.clone()).raw()]);
     assert!(raw.outputs.iter().all(|output| output.contents.is_none()));
     let typed: InferReply = client.call("ModelInfer", &ask(&least(), false)).await.read();
-    let contents: Vec<_> = typed.outputs.iter().map(|it| it.contents.clone().unwrap().floats).collect();
+    let contents: Vec<_> =
+        typed.outputs.iter().map(|output| output.contents.clone().unwrap().floats).collect();
     assert_eq!((contents, typed.raw_output_contents.len()), (vec![click, like], 0));
     assert_eq!(typed.id.find('-'), Some(16), "{:?}", typed.id);
-    let wanted = with_output(ask(&least(), false), "like.logit");
-    let pinned = InferAsk { model_version: "17".to_owned(), ..wanted };
-    let one: InferReply = client.call("ModelInfer", &pinned).await.read();
+    let with_logit = with_output(ask(&least(), false), "like.logit");
+    let pinned = InferAsk { model_version: "17".to_owned(), ..with_logit };
+    let pinned_reply: InferReply = client.call("ModelInfer", &pinned).await.read();
     assert_eq!(
-        (one.model_version.as_str(), one.outputs.len(), one.outputs[0].name.as_str()),
+        (
+            pinned_reply.model_version.as_str(),
+            pinned_reply.outputs.len(),
+            pinned_reply.outputs[0].name.as_str()
+        ),
         ("17", 1, "like.logit")
     );
     let logits: Vec<f32> = (0..3).map(|item| logit(&request, item, 1)).collect();
-    assert_eq!(one.outputs[0].contents.clone().unwrap().floats, logits);
+    assert_eq!(pinned_reply.outputs[0].contents.clone().unwrap().floats, logits);
     node.end().await;
 }
 
@@ -80,7 +88,7 @@ async fn every_refusal_has_its_status() {
         (Refusal::Bad(text.clone()), 3),
         (Refusal::Unknown(text.clone()), 5),
         (Refusal::NotKept(text.clone()), 9),
-        (Refusal::Busy { retry_ms: 70, said: text.clone() }, 8),
+        (Refusal::Busy { retry_ms: 70, text: text.clone() }, 8),
         (Refusal::Late(text.clone()), 4),
         (Refusal::Away(text.clone()), 14),
         (Refusal::Broken(text.clone()), 13),
@@ -101,7 +109,9 @@ async fn the_node_says_how_it_stands() {
     let node = node().await;
     let mut client = Client::connect(node.grpc).await;
     let empty = which("", "");
-    let is = async |client: &mut Client, verb: &str, of: &Which| client.call(verb, of).await.read::<Is>().is;
+    let is = async |client: &mut Client, verb: &str, target: &Which| {
+        client.call(verb, target).await.read::<Is>().is
+    };
     assert!(is(&mut client, "ServerLive", &empty).await && is(&mut client, "ServerReady", &empty).await);
     for (name, version, expected) in
         [("ctr", "", true), ("ctr", "17", true), ("ctr", "16", false), ("other", "", false)]
@@ -117,7 +127,7 @@ async fn the_node_says_how_it_stands() {
         let reply = client.call(verb, &which("other", "")).await;
         assert!(reply.code == Some(5) && reply.text.contains("\"other\""), "{verb}: {reply:?}");
         let reply = client.call(verb, &which("ctr", "16")).await;
-        assert!(reply.code == Some(9) && reply.text.contains("kept are 17, 18"), "{verb}: {reply:?}");
+        assert!(reply.code == Some(9) && reply.text.contains("it has 17, 18"), "{verb}: {reply:?}");
         assert_eq!(client.call(verb, &which("ctr", "x")).await.code, Some(3));
         assert_eq!(client.call(verb, &which("ctr", "18")).await.code, Some(0));
     }
@@ -130,14 +140,14 @@ async fn the_node_says_how_it_stands() {
 async fn what_is_not_served_says_what_is() {
     let node = node().await;
     let mut client = Client::connect(node.grpc).await;
-    for (verb, says) in [
+    for (verb, expected) in [
         ("ModelStreamInfer", "call ModelInfer for each"),
         ("RepositoryModelLoad", "streamlearn promote"),
         ("SystemSharedMemoryStatus", "send tensors"),
-        ("TraceSetting", "is not served here"),
+        ("TraceSetting", "unknown method"),
     ] {
         let reply = client.call(verb, &which("", "")).await;
-        assert!(reply.code == Some(12) && reply.text.contains(says), "{reply:?}");
+        assert!(reply.code == Some(12) && reply.text.contains(expected), "{reply:?}");
     }
     let reply = client.say("ServerLive", &[], Bytes::new()).await.unwrap();
     assert_ne!(reply.code, Some(0), "a call without a message");
@@ -150,10 +160,10 @@ async fn deadlines_are_the_earliest_that_is_said() {
     let mut client = Client::connect(node.grpc).await;
     let body =
         |ms| framed(&with_parameter(ask(&least(), true), "deadline_ms", Choice::Int(ms)).encode_to_vec());
-    for (timeout, ms, most) in [("5S", 60_000, 5_000_000), ("60S", 4_000, 4_000_000)] {
+    for (timeout, ms, us_max) in [("5S", 60_000, 5_000_000), ("60S", 4_000, 4_000_000)] {
         client.say("ModelInfer", &[("grpc-timeout", timeout)], body(ms)).await.unwrap();
-        let left = node.fake.last.lock().unwrap().clone().unwrap().wishes.deadline_us.unwrap();
-        assert!((1..=most).contains(&left) && left > most / 2, "{left}");
+        let remaining_us = node.fake.last.lock().unwrap().clone().unwrap().wishes.deadline_us.unwrap();
+        assert!((1..=us_max).contains(&remaining_us) && remaining_us > us_max / 2, "{remaining_us}");
     }
     let late = client.say("ModelInfer", &[("grpc-timeout", "1n")], body(60_000)).await.unwrap();
     assert_eq!(late.code, Some(4), "{late:?}");
@@ -180,13 +190,13 @@ async fn messages_that_are_too_large_torn_or_none_harm_nobody_else() {
     }
     let compressed = client.say("ModelInfer", &[("grpc-encoding", "gzip")], framed(b"")).await.unwrap();
     assert_eq!(compressed.code, Some(12), "{compressed:?}");
-    let asks = client.say("ModelMetadata", &[], framed(&vec![0; 70_000])).await.unwrap();
-    assert!(matches!(asks.code, Some(8 | 11)));
+    let large_query = client.say("ModelMetadata", &[], framed(&vec![0; 70_000])).await.unwrap();
+    assert!(matches!(large_query.code, Some(8 | 11)));
     let mut noise = tokio::net::TcpStream::connect(node.grpc).await.unwrap();
     noise.write_all(&[0x5a; 4096]).await.unwrap();
-    let mut heard = Vec::new();
-    // It is closed, with a reason or without.
-    let _ = tokio::time::timeout(DEADLINE, noise.read_to_end(&mut heard)).await.unwrap();
+    let mut received = Vec::new();
+    // The connection is closed, with or without a reason.
+    let _ = tokio::time::timeout(DEADLINE, noise.read_to_end(&mut received)).await.unwrap();
     assert_serves(&mut client).await;
     node.end().await;
 }
@@ -217,18 +227,18 @@ async fn one_request_too_many_is_busy_and_one_connection_too_many_is_closed() {
     let mut client = Client::connect(node.grpc).await;
     let mut first = client.clone();
     let waiting = tokio::spawn(async move { first.call("ModelInfer", &ask(&least(), true)).await });
-    wait_until("the first began", || node.fake.began.load(Ordering::SeqCst) == 1).await;
+    wait_until("the first request", || node.fake.began.load(Ordering::SeqCst) == 1).await;
     let busy = client.call("ModelInfer", &ask(&least(), true)).await;
-    assert!(busy.code == Some(8) && busy.text.contains("1 requests at once"), "{busy:?}");
+    assert!(busy.code == Some(8) && busy.text.contains("limit of 1 concurrent requests"), "{busy:?}");
     assert!(busy.metadata.contains_key("grpc-retry-pushback-ms"));
     assert_eq!(client.call("ServerLive", &which("", "")).await.code, Some(0));
     let mut second = Client::connect(node.grpc).await;
     assert_eq!(second.call("ServerLive", &which("", "")).await.code, Some(0));
-    wait_until("both are counted", || node.door.stats().connections == 2).await;
+    wait_until("both connections", || node.door.stats().connections == 2).await;
     let mut third = tokio::net::TcpStream::connect(node.grpc).await.unwrap();
-    let mut heard = Vec::new();
-    let _ = tokio::time::timeout(DEADLINE, third.read_to_end(&mut heard)).await.unwrap();
-    assert_eq!((heard.len(), node.door.stats().connections_refused), (0, 1));
+    let mut received = Vec::new();
+    let _ = tokio::time::timeout(DEADLINE, third.read_to_end(&mut received)).await.unwrap();
+    assert_eq!((received.len(), node.door.stats().connections_refused), (0, 1));
     node.fake.gate.add_permits(1);
     assert_eq!(waiting.await.unwrap().code, Some(0));
     assert_eq!((node.door.stats().requests, node.door.stats().requests_refused), (0, 1));
@@ -239,10 +249,10 @@ async fn who_goes_away_is_no_longer_worked_for() {
     let node = node().await;
     node.fake.gate.forget_permits(1 << 20);
     let mut client = Client::connect(node.grpc).await;
-    let asked = tokio::spawn(async move { client.call("ModelInfer", &ask(&least(), true)).await });
-    wait_until("it began", || node.fake.began.load(Ordering::SeqCst) == 1).await;
-    asked.abort();
-    wait_until("its place is free", || node.door.stats().requests == 0).await;
+    let call = tokio::spawn(async move { client.call("ModelInfer", &ask(&least(), true)).await });
+    wait_until("the request", || node.fake.began.load(Ordering::SeqCst) == 1).await;
+    call.abort();
+    wait_until("the released slot", || node.door.stats().requests == 0).await;
     assert!(node.fake.last.lock().unwrap().is_none());
 }
 
@@ -252,13 +262,13 @@ async fn what_was_begun_is_finished_at_the_end() {
     node.fake.gate.forget_permits(1 << 20);
     let mut client = Client::connect(node.grpc).await;
     let waiting = tokio::spawn(async move { client.call("ModelInfer", &ask(&least(), true)).await });
-    wait_until("it began", || node.fake.began.load(Ordering::SeqCst) == 1).await;
+    wait_until("the request", || node.fake.began.load(Ordering::SeqCst) == 1).await;
     let (fake, at) = (Arc::clone(&node.fake), node.grpc);
     node.stop.send_replace(true);
-    let gone = async || tokio::net::TcpStream::connect(at).await.is_err();
+    let is_refused = async || tokio::net::TcpStream::connect(at).await.is_err();
     let end = tokio::time::Instant::now() + DEADLINE;
-    while !gone().await {
-        assert!(tokio::time::Instant::now() < end, "it still listens");
+    while !is_refused().await {
+        assert!(tokio::time::Instant::now() < end, "the node still listens");
     }
     fake.gate.add_permits(1);
     assert_eq!(waiting.await.unwrap().code, Some(0));
@@ -272,7 +282,7 @@ async fn whoever_stays_too_long_at_the_end_is_left() {
     let mut client = Client::connect(node.grpc).await;
     let body = framed(&ask(&least(), true).encode_to_vec());
     let waiting = tokio::spawn(async move { client.say("ModelInfer", &[], body).await });
-    wait_until("it began", || node.fake.began.load(Ordering::SeqCst) == 1).await;
+    wait_until("the request", || node.fake.began.load(Ordering::SeqCst) == 1).await;
     node.end().await;
     assert!(waiting.await.unwrap().is_err());
 }
@@ -283,8 +293,8 @@ async fn the_silent_and_the_slow_are_let_go() {
     let node = node_with(limits).await;
     for at in [node.grpc, node.http] {
         let mut silent = tokio::net::TcpStream::connect(at).await.unwrap();
-        let mut heard = Vec::new();
-        let _ = tokio::time::timeout(DEADLINE, silent.read_to_end(&mut heard)).await.unwrap();
+        let mut received = Vec::new();
+        let _ = tokio::time::timeout(DEADLINE, silent.read_to_end(&mut received)).await.unwrap();
     }
     let stream = tokio::net::TcpStream::connect(node.grpc).await.unwrap();
     let (slow, fast) = hyper::client::conn::http2::handshake(
@@ -306,7 +316,7 @@ async fn the_silent_and_the_slow_are_let_go() {
     drop(fast);
 }
 
-/// A body that begins, and never ends.
+/// A body that never produces a frame.
 struct Never;
 
 impl hyper::body::Body for Never {
@@ -327,11 +337,11 @@ async fn with_a_certificate_connections_are_private() {
     use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
     use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-    let made = certificate("grpc");
-    let tls = Some(TlsFiles { cert: made.cert.clone(), key: made.key.clone() });
+    let files = certificate("grpc");
+    let tls = Some(TlsFiles { cert: files.cert.clone(), key: files.key.clone() });
     let node = node_of(DoorSettings { tls, ..DoorSettings::default() }).await;
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(&made.cert).unwrap()).unwrap();
+    roots.add(CertificateDer::from_pem_file(&files.cert).unwrap()).unwrap();
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -346,7 +356,7 @@ async fn with_a_certificate_connections_are_private() {
     assert_serves(&mut client).await;
     let mut plain = tokio::net::TcpStream::connect(node.grpc).await.unwrap();
     plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-    let mut heard = Vec::new();
-    let _ = tokio::time::timeout(DEADLINE, plain.read_to_end(&mut heard)).await.unwrap();
+    let mut received = Vec::new();
+    let _ = tokio::time::timeout(DEADLINE, plain.read_to_end(&mut received)).await.unwrap();
     assert_serves(&mut client).await;
 }

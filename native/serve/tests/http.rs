@@ -1,4 +1,4 @@
-//! HTTP as people and programs without gRPC meet it: every path, every status, and bounds.
+//! HTTP end to end: every path, every status, and limits.
 
 mod rig;
 
@@ -47,8 +47,8 @@ async fn both_forms_of_a_request_come_to_the_same_columns() {
         "id": "mine", "inputs": inputs, "outputs": [{ "name": "like" }],
         "parameters": { "deadline_ms": 60_000, "route_key": "u5", "shown": [1], "binary_data_output": false },
     });
-    let heard = post(node.http, "/v2/models/ctr/versions/17/infer", &body.to_string()).await;
-    assert_eq!(heard.status, 200, "{heard:?}");
+    let tensors_reply = post(node.http, "/v2/models/ctr/versions/17/infer", &body.to_string()).await;
+    assert_eq!(tensors_reply.status, 200, "{tensors_reply:?}");
     let mut first = node.fake.last.lock().unwrap().take().unwrap();
     let rows = json!({
         "user": {
@@ -75,7 +75,7 @@ async fn both_forms_of_a_request_come_to_the_same_columns() {
     );
     assert_eq!(first.user[1], Values::Keys(vec![word("user_word", "h\u{e9}\"llo")]));
     assert_eq!((&first.shown, first.wishes.pin), (&Some(vec![1]), Some(17)));
-    let reply = heard.json();
+    let reply = tensors_reply.json();
     assert_eq!((&reply["model_version"], &reply["id"]), (&json!("17"), &json!("mine")));
     let output = &reply["outputs"][0];
     assert_eq!(
@@ -93,35 +93,32 @@ async fn tensors_that_are_not_as_they_must_be_are_refused_by_name() {
         inputs.push(tensor(name, datatype, &shape, &data));
         json!({ "inputs": inputs })
     };
-    for (body, says) in [
+    for (body, expected) in [
         (with("nope", "INT64", json!([1]), json!([1])), "unknown input \"nope\""),
-        (
-            with("user_word", "BYTES", json!([1]), json!([1])),
-            "input \"user_word\": 1 where a text is expected",
-        ),
+        (with("user_word", "BYTES", json!([1]), json!([1])), "input \"user_word\": 1, expected a text"),
         (
             with("user_tags", "BYTES", json!([2]), json!(["a"])),
-            "input \"user_tags\": data is not of shape [2]",
+            "input \"user_tags\": the data does not have shape [2]",
         ),
-        (with("user_tags", "BYTES", json!([1]), json!(["a", "b"])), "more data than shape [1]"),
-        (with("item_place", "FP32", json!([2, 2]), json!([[1], [2, 3, 4]])), "data is not of shape [2, 2]"),
-        (with("item_place", "FP32", json!([2, 2]), json!([[1, 2], 3, 4])), "data is not of shape [2, 2]"),
+        (with("user_tags", "BYTES", json!([1]), json!(["a", "b"])), "the data exceeds shape [1]"),
         (
-            with("item_place", "FP32", json!([2, 2]), json!([[1, 2], [3, [4]]])),
-            "a list where a number is expected",
+            with("item_place", "FP32", json!([2, 2]), json!([[1], [2, 3, 4]])),
+            "the data does not have shape [2, 2]",
         ),
-        (with("item_age", "FP32", json!([2]), json!([1, null])), "data is not of shape"),
+        (
+            with("item_place", "FP32", json!([2, 2]), json!([[1, 2], 3, 4])),
+            "the data does not have shape [2, 2]",
+        ),
+        (with("item_place", "FP32", json!([2, 2]), json!([[1, 2], [3, [4]]])), "a list, expected a number"),
+        (with("item_age", "FP32", json!([2]), json!([1, null])), "the data does not have shape"),
         (with("item_age", "FP32", json!([2]), json!([1, 1e300])), "not finite as float32"),
-        (with("item_likes", "INT64", json!([2, 1]), json!([1, 1.5])), "1.5 where a whole number is expected"),
+        (with("item_likes", "INT64", json!([2, 1]), json!([1, 1.5])), "1.5, expected a whole number"),
         (
             with("item_likes", "INT32", json!([2, 1]), json!([1, 3_000_000_000_i64])),
             "3000000000 is not of type INT32",
         ),
         (with("item_likes", "UINT64", json!([2, 1]), json!([1, -1])), "-1 is not of type UINT64"),
-        (
-            with("item_likes", "INT64", json!([2, 1]), json!([1, u64::MAX])),
-            "where a whole number is expected",
-        ),
+        (with("item_likes", "INT64", json!([2, 1]), json!([1, u64::MAX])), "expected a whole number"),
         (with("item_age", "FP16", json!([2]), json!([1, 2])), "datatype \"FP16\", expected"),
         (json!({ "inputs": least(), "parameters": { "binary_data_output": 1 } }), "unknown parameter "),
         (json!({ "inputs": least(), "parameters": { "sequence_id": 1 } }), "unknown parameter "),
@@ -129,17 +126,17 @@ async fn tensors_that_are_not_as_they_must_be_are_refused_by_name() {
         (json!({ "inputs": least(), "output": [] }), "unknown field `output`"),
         (json!({ "outputs": [] }), "missing field `inputs`"),
     ] {
-        let heard = post(node.http, "/v2/models/ctr/infer", &body.to_string()).await;
-        assert!(heard.status == 400 && heard.error().contains(says), "{says}: {heard:?}");
+        let reply = post(node.http, "/v2/models/ctr/infer", &body.to_string()).await;
+        assert!(reply.status == 400 && reply.error().contains(expected), "{expected}: {reply:?}");
     }
-    for (length, says) in [("9", "more than the 2 bytes"), ("-1", "a number of bytes")] {
+    for (length, expected) in [("9", "exceeds the 2 bytes"), ("-1", "a number of bytes")] {
         let binary = [("inference-header-content-length", length)];
-        let heard = http(node.http, "POST", "/v2/models/ctr/infer", &binary, "{}").await;
-        assert!(heard.status == 400 && heard.error().contains(says), "{heard:?}");
+        let reply = http(node.http, "POST", "/v2/models/ctr/infer", &binary, "{}").await;
+        assert!(reply.status == 400 && reply.error().contains(expected), "{reply:?}");
     }
     let gzip = [("content-encoding", "gzip")];
-    let heard = http(node.http, "POST", "/score", &gzip, ROWS).await;
-    assert!(heard.status == 415 && heard.error().contains("not compressed"), "{heard:?}");
+    let reply = http(node.http, "POST", "/score", &gzip, ROWS).await;
+    assert!(reply.status == 415 && reply.error().contains("uncompressed"), "{reply:?}");
 }
 
 #[tokio::test]
@@ -150,35 +147,38 @@ async fn rows_that_are_not_as_they_must_be_are_refused_by_place() {
         |fields: &str| format!(r#"{{"user": {{"user_id": 5, {fields}}}, "items": [{{"item_id": 7}}]}}"#);
     let many =
         format!(r#"{{"user": {{"user_id": 5}}, "items": [{}]}}"#, vec![r#"{"item_id":1}"#; 65].join(","));
-    for (body, says) in [
+    for (body, expected) in [
         (items("{}"), "items[1].item_id: it is missing and has no default"),
-        (items(r#"{"item_id": "x"}"#), "items[1].item_id: the text \"x\" where a whole number is expected"),
+        (items(r#"{"item_id": "x"}"#), "items[1].item_id: the text \"x\", expected a whole number"),
         (items(r#"{"item_id": 1, "item_id": 2}"#), "items[1].item_id: it is given twice"),
-        (items(r#"{"item_id": [1]}"#), "items[1].item_id: a list where a whole number is expected"),
+        (items(r#"{"item_id": [1]}"#), "items[1].item_id: a list, expected a whole number"),
         (items(r#"{"item_id": 1, "user_id": 2}"#), "unknown input \"user_id\""),
         (items(r#"{"item_id": 1, "item_tags.lengths": [2]}"#), "unknown input "),
         (items(r#"{"item_id": 1, "item_tags": "a"}"#), "items[1].item_tags: one value, expected a list"),
-        (items(r#"{"item_id": 1, "item_tags": [null]}"#), "null where a text is expected"),
+        (items(r#"{"item_id": 1, "item_tags": [null]}"#), "null, expected a text"),
         (
             items(r#"{"item_id": 1, "item_likes": [1, 2], "item_likes_weights": [1]}"#),
-            "not as many values as weights",
+            "the number of values differs from the number of weights",
         ),
-        (items(r#"{"item_id": 1, "item_likes": [1]}"#), "items[1].item_likes: not as many values as weights"),
+        (
+            items(r#"{"item_id": 1, "item_likes": [1]}"#),
+            "items[1].item_likes: the number of values differs from the number of weights",
+        ),
         (
             items(r#"{"item_id": 1, "item_place": [1]}"#),
             "items[1].item_place: a list of 1, expected a list of 2 numbers",
         ),
         (items(r#"{"item_id": 1, "item_place": 1}"#), "expected a list of 2 numbers"),
         (items(r#"{"item_id": 1, "item_age": 1e39}"#), "is not finite as float32"),
-        (user(r#""user_seen": [1, 2], "user_seen_where": ["a"]"#), "as long as each other"),
-        (user(&format!(r#""user_tags": {:?}"#, vec!["a"; 257])), "user.user_tags: more values than 256"),
-        (many, "more items than 64; help: ask in several requests"),
+        (user(r#""user_seen": [1, 2], "user_seen_where": ["a"]"#), "must have the same length"),
+        (user(&format!(r#""user_tags": {:?}"#, vec!["a"; 257])), "user.user_tags: more than 256 values"),
+        (many, "more than 64 items; help: split the request"),
         (r#"{"user": {"user_id": 5}, "items": []}"#.to_owned(), "expected at least 1"),
         (r#"{"user": {"user_id": 5}}"#.to_owned(), "\"items\" is missing"),
         (r#"{"items": [{"item_id": 7}]}"#.to_owned(), "user.user_id: it is missing"),
         (
             r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}], "shown": [1]}"#.to_owned(),
-            "candidate 1, and there are 1",
+            "candidate 1; the indices are 0 to 0",
         ),
         (
             r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}], "version": "x"}"#.to_owned(),
@@ -192,8 +192,8 @@ async fn rows_that_are_not_as_they_must_be_are_refused_by_place() {
         (r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}]} x"#.to_owned(), "trailing characters"),
         ("[".repeat(5000), "invalid type: sequence"),
     ] {
-        let heard = post(node.http, "/score", &body).await;
-        assert!(heard.status == 400 && heard.error().contains(says), "{says}: {heard:?}");
+        let reply = post(node.http, "/score", &body).await;
+        assert!(reply.status == 400 && reply.error().contains(expected), "{expected}: {reply:?}");
     }
     assert_eq!(post(node.http, "/score", ROWS).await.status, 200);
 }
@@ -206,15 +206,15 @@ async fn every_refusal_has_its_status() {
         (Refusal::Bad(text.clone()), 400),
         (Refusal::Unknown(text.clone()), 404),
         (Refusal::NotKept(text.clone()), 409),
-        (Refusal::Busy { retry_ms: 1200, said: text.clone() }, 429),
+        (Refusal::Busy { retry_ms: 1200, text: text.clone() }, 429),
         (Refusal::Late(text.clone()), 504),
         (Refusal::Away(text.clone()), 503),
         (Refusal::Broken(text.clone()), 500),
     ] {
         *node.fake.refusal.lock().unwrap() = Some(refusal);
-        let heard = post(node.http, "/score", ROWS).await;
-        assert_eq!((heard.status, heard.json()), (status, json!({ "error": "what happened" })));
-        let header = |name| heard.headers.get(name).map(|value| value.to_str().unwrap());
+        let reply = post(node.http, "/score", ROWS).await;
+        assert_eq!((reply.status, reply.json()), (status, json!({ "error": "what happened" })));
+        let header = |name| reply.headers.get(name).map(|value| value.to_str().unwrap());
         assert_eq!(header("retry-after"), (status == 429).then_some("2"));
         assert_eq!(header("retry-after-ms"), (status == 429).then_some("1200"));
     }
@@ -269,8 +269,8 @@ async fn bodies_and_headers_have_bounds_and_the_token_is_asked_for() {
     let large = http(node.http, "POST", "/score", &right, &" ".repeat(17 << 10)).await;
     assert!(large.status == 413 && large.error().contains("16384 bytes"), "{large:?}");
     let wide = "x".repeat(9 << 10);
-    let heard = http(node.http, "GET", "/v2", &[right[0], ("x-wide", &wide)], "").await;
-    assert_eq!(heard.status, 431);
+    let reply = http(node.http, "GET", "/v2", &[right[0], ("x-wide", &wide)], "").await;
+    assert_eq!(reply.status, 431);
     assert_eq!(http(node.http, "POST", "/score", &right, ROWS).await.status, 200);
 }
 
@@ -287,18 +287,18 @@ async fn candidates_that_were_not_scored_are_said_and_have_no_number() {
     assert_eq!(tensors["parameters"], json!({ "degraded_candidates": 1 }));
     assert!(tensors["outputs"][0]["data"][1].is_null() && tensors["outputs"][0]["data"][0].is_number());
     *node.fake.degraded.lock().unwrap() = None;
-    let whole = post(node.http, "/v2/models/ctr/infer", &inputs.to_string()).await.json();
-    assert!(whole.get("parameters").is_none());
+    let complete = post(node.http, "/v2/models/ctr/infer", &inputs.to_string()).await.json();
+    assert!(complete.get("parameters").is_none());
 }
 
 #[tokio::test]
 async fn numbers_may_stand_behind_the_json_in_both_directions() {
     let node = node().await;
     let mut inputs = least();
-    let whole = json!({ "inputs": inputs.clone(), "outputs": [{ "name": "like" }] });
-    let plain = post(node.http, "/v2/models/ctr/infer", &whole.to_string()).await.json();
+    let json_request = json!({ "inputs": inputs.clone(), "outputs": [{ "name": "like" }] });
+    let plain = post(node.http, "/v2/models/ctr/infer", &json_request.to_string()).await.json();
     let first = node.fake.last.lock().unwrap().take().unwrap();
-    // The ids of candidates, as eight bytes each.
+    // The ids of candidates, eight bytes each.
     let ids: Vec<i64> = inputs[1]["data"].as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
     let raw: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
     let input = inputs[1].as_object_mut().unwrap();
@@ -312,17 +312,22 @@ async fn numbers_may_stand_behind_the_json_in_both_directions() {
     let head = json.len().to_string();
     let body = [json.as_bytes(), &raw].concat();
     let headers = [("inference-header-content-length", head.as_str())];
-    let (status, heads, heard) =
+    let (status, reply_headers, reply_body) =
         http_bytes(node.http, "POST", "/v2/models/ctr/infer", &headers, body.into()).await;
-    assert_eq!(status, 200, "{:?}", String::from_utf8_lossy(&heard));
+    assert_eq!(status, 200, "{:?}", String::from_utf8_lossy(&reply_body));
     let second = node.fake.last.lock().unwrap().take().unwrap();
     assert_eq!(first.item, second.item);
-    let upto: usize = heads["inference-header-content-length"].to_str().unwrap().parse().unwrap();
-    let reply: Value = serde_json::from_slice(&heard[..upto]).unwrap();
-    assert_eq!(reply["outputs"][0]["parameters"], json!({ "binary_data_size": heard.len() - upto }));
-    let numbers = heard[upto..].chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+    let json_bytes: usize =
+        reply_headers["inference-header-content-length"].to_str().unwrap().parse().unwrap();
+    let reply: Value = serde_json::from_slice(&reply_body[..json_bytes]).unwrap();
+    assert_eq!(
+        reply["outputs"][0]["parameters"],
+        json!({ "binary_data_size": reply_body.len() - json_bytes })
+    );
+    let numbers =
+        reply_body[json_bytes..].chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
     let like = plain["outputs"][0]["data"].as_array().unwrap();
-    assert!(numbers.zip(like).all(|(one, other)| one == other.as_f64().unwrap() as f32));
+    assert!(numbers.zip(like).all(|(number, expected)| number == expected.as_f64().unwrap() as f32));
     assert!(reply["outputs"][1]["data"].is_array());
 }
 
@@ -351,9 +356,9 @@ async fn headers_that_come_a_byte_at_a_time_have_an_end() {
     let limits = DoorLimits { arrival_wait_ms_max: 200, ..DoorLimits::default() };
     let node = node_with(limits).await;
     let mut slow = tokio::net::TcpStream::connect(node.http).await.unwrap();
-    let began = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     let trickle = async {
-        // Each byte comes well within the time that a whole request has.
+        // Each byte arrives well within the time allowed for a whole request.
         for byte in b"GET /v2/health/live HTTP/1.1\r\nx-slow: ".iter().chain(std::iter::repeat(&b'x')) {
             if slow.write_all(&[*byte]).await.is_err() {
                 return;
@@ -362,8 +367,8 @@ async fn headers_that_come_a_byte_at_a_time_have_an_end() {
         }
     };
     tokio::time::timeout(DEADLINE, trickle).await.unwrap();
-    assert!(began.elapsed() >= std::time::Duration::from_millis(200));
-    wait_until("its place is free", || node.door.stats().connections == 0).await;
+    assert!(started.elapsed() >= std::time::Duration::from_millis(200));
+    wait_until("the released slot", || node.door.stats().connections == 0).await;
     assert_eq!(get(node.http, "/v2/health/live").await.status, 200);
 }
 
@@ -372,16 +377,16 @@ async fn who_keeps_a_connection_for_nothing_does_not_keep_a_node() {
     let node = node_with(DoorLimits { drain_ms_max: 60_000, ..DoorLimits::default() }).await;
     let mut client = Client::connect(node.grpc).await;
     assert_eq!(client.call("ModelInfer", &asks::ask(&asks::least(), true)).await.code, Some(0));
-    let mut kept = tokio::net::TcpStream::connect(node.http).await.unwrap();
-    kept.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: node\r\n\r\n").await.unwrap();
-    let mut some = [0; 64];
-    assert!(kept.read(&mut some).await.unwrap() > 0);
-    // Ones that have said nothing, not even in which protocol.
+    let mut idle = tokio::net::TcpStream::connect(node.http).await.unwrap();
+    idle.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: node\r\n\r\n").await.unwrap();
+    let mut buffer = [0; 64];
+    assert!(idle.read(&mut buffer).await.unwrap() > 0);
+    // Connections that have sent nothing, not even the protocol's preface.
     let silent = [node.grpc, node.http].map(|at| std::net::TcpStream::connect(at).unwrap());
-    wait_until("all are there", || node.door.stats().connections == 4).await;
+    wait_until("all connections", || node.door.stats().connections == 4).await;
     let began = tokio::time::Instant::now();
     node.end().await;
-    let took = began.elapsed();
-    assert!(took < std::time::Duration::from_secs(2), "it took {took:?}");
-    drop((client, kept, silent));
+    let duration = began.elapsed();
+    assert!(duration < std::time::Duration::from_secs(2), "the end took {duration:?}");
+    drop((client, idle, silent));
 }

@@ -1,20 +1,20 @@
-//! A ladder is chosen as well as any could be, and says itself how much it pads.
+//! The chosen ladder is optimal, and reports its padding correctly.
 
 use proptest::prelude::*;
 use streamlearn_serve::ladder::{Choice, Demand, Ladder};
 
-/// What a histogram costs, each size padded to its bucket and cut at the top.
-fn cost(sizes: &[usize], histogram: &[(usize, u64)], of: impl Fn(usize) -> f64) -> f64 {
+/// The cost of a histogram, with each size padded to its bucket and split at the top.
+fn cost(sizes: &[usize], histogram: &[(usize, u64)], cost_of: impl Fn(usize) -> f64) -> f64 {
     let top = sizes[sizes.len() - 1];
     let padded = |size: usize| sizes.iter().find(|bucket| **bucket >= size).copied();
     let each = |size: usize| {
-        let rest = padded(size % top).filter(|_| size % top != 0).map_or(0.0, &of);
-        (size / top) as f64 * of(top) + rest
+        let last = padded(size % top).filter(|_| size % top != 0).map_or(0.0, &cost_of);
+        (size / top) as f64 * cost_of(top) + last
     };
     histogram.iter().map(|(size, count)| *count as f64 * each(*size)).sum()
 }
 
-/// Every ladder of so many buckets.
+/// All ladders within the choice's constraints.
 fn sets(choice: Choice) -> impl Iterator<Item = Vec<usize>> {
     let open: Vec<usize> = (1..choice.top).filter(|size| size % choice.multiple == 0).collect();
     let ladders =
@@ -27,9 +27,9 @@ fn sets(choice: Choice) -> impl Iterator<Item = Vec<usize>> {
     })
 }
 
-/// The least that any of them costs, tried one by one.
-fn least(histogram: &[(usize, u64)], choice: Choice, of: impl Fn(usize) -> f64) -> f64 {
-    sets(choice).map(|sizes| cost(&sizes, histogram, &of)).fold(f64::INFINITY, f64::min)
+/// The lowest cost over all ladders, by exhaustive search.
+fn least(histogram: &[(usize, u64)], choice: Choice, cost_of: impl Fn(usize) -> f64) -> f64 {
+    sets(choice).map(|sizes| cost(&sizes, histogram, &cost_of)).fold(f64::INFINITY, f64::min)
 }
 
 proptest! {
@@ -42,35 +42,35 @@ proptest! {
         fixed in 0.0_f64..200.0, each in 0.0_f64..20.0,
     ) {
         let choice = Choice { top, buckets_max, multiple };
-        let of = |size: usize| fixed + each * size as f64;
-        let ladder = Ladder::choose(&histogram, choice, of);
+        let cost_of = |size: usize| fixed + each * size as f64;
+        let ladder = Ladder::choose(&histogram, choice, cost_of);
         prop_assert_eq!(ladder.top(), top);
         prop_assert!(ladder.sizes().len() <= buckets_max);
         prop_assert!(ladder.sizes().iter().all(|size| *size == top || size % multiple == 0));
-        let (chosen, best) = (cost(ladder.sizes(), &histogram, of), least(&histogram, choice, of));
-        prop_assert!((chosen - best).abs() <= 1e-9 * best.max(1.0), "{:?} costs {chosen}, and could {best}", ladder);
+        let (chosen, best) = (cost(ladder.sizes(), &histogram, cost_of), least(&histogram, choice, cost_of));
+        prop_assert!((chosen - best).abs() <= 1e-9 * best.max(1.0), "{:?} costs {chosen}, the optimum {best}", ladder);
     }
 
     #[test]
     fn ladders_of_several_demands_cost_least_together_for_any_number_of_buckets(
-        one in prop::collection::vec((1_usize..30, 0_u64..1000), 0..8),
-        other in prop::collection::vec((1_usize..30, 0_u64..1000), 0..8),
+        first in prop::collection::vec((1_usize..30, 0_u64..1000), 0..8),
+        second in prop::collection::vec((1_usize..30, 0_u64..1000), 0..8),
         top in 1_usize..11, buckets_max in 1_usize..6, fixed in 0.0_f64..200.0, each in 0.0_f64..20.0,
     ) {
         let choice = Choice { top, buckets_max, multiple: 1 };
         let (short, long) = (|size: usize| fixed + each * size as f64, |size: usize| fixed + 3.0 * each * size as f64);
-        let demands = [Demand { histogram: &one, cost: &short }, Demand { histogram: &other, cost: &long }];
-        let together = |sizes: &[usize]| cost(sizes, &one, short) + cost(sizes, &other, long);
+        let demands = [Demand { histogram: &first, cost: &short }, Demand { histogram: &second, cost: &long }];
+        let together = |sizes: &[usize]| cost(sizes, &first, short) + cost(sizes, &second, long);
         let ladders = Ladder::choices(&demands, choice);
         prop_assert!(!ladders.is_empty() && ladders.len() <= buckets_max);
         for (at, ladder) in ladders.iter().enumerate() {
             prop_assert!(ladder.sizes().len() <= at + 1 && ladder.top() == top);
             let costs = together(ladder.sizes());
-            let said: f64 = demands.iter().map(|one| ladder.cost(one)).sum();
-            prop_assert!((costs - said).abs() <= 1e-9 * costs.max(1.0), "{costs} and said {said}");
+            let reported: f64 = demands.iter().map(|demand| ladder.cost(demand)).sum();
+            prop_assert!((costs - reported).abs() <= 1e-9 * costs.max(1.0), "{costs}, reported {reported}");
             let bounds = Choice { buckets_max: at + 1, ..choice };
             let best = sets(bounds).map(|sizes| together(&sizes)).fold(f64::INFINITY, f64::min);
-            prop_assert!((costs - best).abs() <= 1e-9 * best.max(1.0), "{ladder:?} costs {costs}, and could {best}");
+            prop_assert!((costs - best).abs() <= 1e-9 * best.max(1.0), "{ladder:?} costs {costs}, the optimum {best}");
         }
     }
 
@@ -103,6 +103,6 @@ fn more_buckets_than_pay_are_not_taken() {
 fn waste_is_the_share_of_padding() {
     let ladder = Ladder::new(vec![4, 10]).unwrap();
     assert!((ladder.waste(&[(3, 1), (8, 1)]) - 3.0 / 14.0).abs() < 1e-12);
-    assert!((ladder.waste(&[(23, 2)]) - 1.0 / 24.0).abs() < 1e-12, "two tops and a piece of three");
+    assert!((ladder.waste(&[(23, 2)]) - 1.0 / 24.0).abs() < 1e-12, "two top buckets and a piece of three");
     assert!(ladder.waste(&[]).abs() < 1e-12);
 }

@@ -1,6 +1,6 @@
-//! A node that is asked for more than it can do still does nearly as much as it can: simulated, with the costs of two models.
+//! A simulated node under overload keeps nearly its full throughput, with the costs of two models.
 
-#[allow(dead_code, reason = "the example looks at more of a run")]
+#[allow(dead_code, reason = "the example uses more of a run")]
 mod node;
 
 use node::{Callers, DIN, End, Model, Node, Run, SMALL, candidates, limits, shapes};
@@ -15,12 +15,12 @@ fn node(model: Model, lanes: usize) -> Node {
     Node { model, shapes: shapes(&USERS, candidates), limits: limits(lanes), sigma: 0.1, slower: 1.0 }
 }
 
-/// Callers who all wait 25 ms.
+/// Callers with a deadline of 25 ms.
 fn callers(rate: f64) -> Callers {
     Callers { rate, version: 1, priority: 0, within_us: 25_000 }
 }
 
-/// About as many requests whatever the rate, and long enough for the beginning and the end not to count.
+/// About as many requests at any rate, and long enough for the start and the end not to matter.
 fn seconds(rate: f64) -> f64 {
     (10_000.0 / rate).max(0.3)
 }
@@ -29,8 +29,8 @@ fn at(node: &Node, rate: f64) -> Run {
     node.run(&[callers(rate)], seconds(rate), 7)
 }
 
-/// Requests a second that one lane can do at most, were all its TensorBatches full and no user to be paid for.
-fn most(model: Model, top: usize) -> f64 {
+/// A lane's capacity in requests per second, if all TensorBatches were full and users were free.
+fn capacity_of(model: Model, top: usize) -> f64 {
     1e6 / (model.score(top) / top as f64) / 36.0
 }
 
@@ -38,18 +38,21 @@ fn most(model: Model, top: usize) -> f64 {
 fn twice_the_load_leaves_goodput_at_its_peak() {
     for (model, top, lanes) in [(DIN, 256, 1), (DIN, 256, 2), (SMALL, 2048, 1), (SMALL, 2048, 2)] {
         let node = node(model, lanes);
-        let capacity = most(model, top) * lanes as f64;
+        let capacity = capacity_of(model, top) * lanes as f64;
         let loads = [0.8, 0.95, 1.1, 1.3];
         let peak = loads.iter().map(|load| at(&node, capacity * load).goodput()).fold(0.0, f64::max);
-        assert!(peak > 0.8 * capacity, "a peak of {peak} of {capacity} a second");
+        assert!(peak > 0.8 * capacity, "a peak of {peak} of {capacity} per second");
         for load in [2.0, 3.0] {
             let run = at(&node, peak * load);
             let (goodput, late) = (run.goodput(), run.count(|end| matches!(end, End::Late(_))));
             assert!(
                 goodput >= 0.85 * peak,
-                "{goodput} of {peak} a second at {load} times the load, {lanes} lanes"
+                "{goodput} of {peak} per second at {load} times the load, {lanes} lanes"
             );
-            assert!(late * 20 < run.cases.len(), "what cannot be done is refused at once: {late} were late");
+            assert!(
+                late * 20 < run.cases.len(),
+                "requests that cannot be served are refused at once: {late} were late"
+            );
         }
     }
 }
@@ -80,7 +83,7 @@ fn costs_that_warm_up_did_not_foresee_are_learned() {
         let node = Node { slower, ..node(DIN, 1) };
         let run = node.run(&[callers(1000.0 / slower)], 12.0 * slower, 7);
         let good = run.goodput() * slower;
-        assert!(good > 850.0, "{good} of 1000 requests in a second of a node {slower} times as slow");
+        assert!(good > 850.0, "{good} of 1000 requests per second of a node {slower} times as slow");
     }
 }
 
@@ -111,31 +114,31 @@ fn a_version_with_few_callers_is_served_as_well_as_the_other() {
             let all = run.cases.iter().filter(|case| case.callers == group).count();
             run.good_of(Some(group)) as f64 / all as f64
         };
-        assert!(share(1) > 0.8 * share(0), "{} of the few, {} of the many", share(1), share(0));
-        assert!(share(0) > 0.35, "and both are served: {}", share(0));
+        assert!(share(1) > 0.8 * share(0), "{} of the canary's, {} of the others", share(1), share(0));
+        assert!(share(0) > 0.35, "the other version is served too: {}", share(0));
     }
 }
 
 #[test]
 fn what_is_urgent_is_served_first_and_the_rest_knows_it_at_once() {
     let node = node(DIN, 1);
-    let of = |priority, rate| Callers { priority, ..callers(rate) };
-    let run = node.run(&[of(0, 600.0), of(1, 1200.0), of(2, 1200.0)], 8.0, 7);
+    let callers_of = |priority, rate| Callers { priority, ..callers(rate) };
+    let run = node.run(&[callers_of(0, 600.0), callers_of(1, 1200.0), callers_of(2, 1200.0)], 8.0, 7);
     let all = |group: usize| run.cases.iter().filter(|case| case.callers == group).count();
     assert!(run.good_of(Some(0)) * 100 >= all(0) * 98, "{} of {}", run.good_of(Some(0)), all(0));
-    assert!(run.good_of(Some(1)) * 2 > all(1), "what is left goes to the second");
+    assert!(run.good_of(Some(1)) * 2 > all(1), "the rest of the capacity goes to the second priority");
     let late = run.count(|end| matches!(end, End::Late(_)));
     assert!(late * 20 < run.cases.len(), "{late} of {} waited in vain", run.cases.len());
 }
 
 #[test]
 fn nobody_waits_longer_than_to_the_deadline_and_one_execution() {
-    let longest_us = 4 * 5_000; // a full TensorBatch, and what chance adds
+    let longest_us = 4 * 5_000; // a full TensorBatch with random variation
     for lanes in [1, 2] {
         let run = Node { sigma: 0.3, ..node(DIN, lanes) }.run(&[callers(4000.0)], 3.0, 11);
         for case in &run.cases {
             let (Some(End::Answered(after_us)) | Some(End::Late(after_us))) = case.end else { continue };
-            assert!(after_us <= 25_000 + longest_us, "one waited {after_us} us");
+            assert!(after_us <= 25_000 + longest_us, "a request waited {after_us} us");
         }
     }
 }
@@ -150,8 +153,8 @@ fn a_full_queue_sheds_what_matters_least() {
         ..limits(1)
     };
     let node = Node { limits: bounds, ..node(DIN, 1) };
-    let of = |priority, rate| Callers { priority, within_us: 500_000, ..callers(rate) };
-    let run = node.run(&[of(0, 700.0), of(3, 2500.0)], 4.0, 7);
+    let callers_of = |priority, rate| Callers { priority, within_us: 500_000, ..callers(rate) };
+    let run = node.run(&[callers_of(0, 700.0), callers_of(3, 2500.0)], 4.0, 7);
     let ends = |group: usize, is: fn(&End) -> bool| {
         run.cases.iter().filter(|case| case.callers == group && case.end.as_ref().is_some_and(is)).count()
     };
@@ -163,10 +166,10 @@ fn a_full_queue_sheds_what_matters_least() {
 
 #[test]
 fn requests_that_are_cut_down_are_more() {
-    let whole = node(DIN, 1);
+    let uncut = node(DIN, 1);
     let cut = Node { limits: Limits { degraded_candidates: Some(16), ..limits(1) }, ..node(DIN, 1) };
-    let (whole, cut) = (at(&whole, 2200.0), at(&cut, 2200.0));
-    assert!(cut.good_of(None) * 10 > whole.good_of(None) * 11);
+    let (uncut, cut) = (at(&uncut, 2200.0), at(&cut, 2200.0));
+    assert!(cut.good_of(None) * 10 > uncut.good_of(None) * 11);
     assert!(cut.cases.iter().all(|case| case.kept == 0 || case.kept == case.candidates || case.kept == 16));
     assert!(cut.cases.iter().any(|case| case.is_good() && case.kept < case.candidates));
 }

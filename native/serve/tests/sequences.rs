@@ -1,4 +1,4 @@
-//! Whatever comes in whatever order: nothing is lost, mixed, answered twice or held beyond a bound.
+//! Random sequences of steps: no request is lost, mixed up, answered twice or held beyond a bound.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ fn scheduler(limits: Limits) -> Scheduler {
     Scheduler::new(limits, shapes(), costs)
 }
 
-/// A request as its caller knows it.
+/// A request from its caller's point of view.
 #[derive(Debug, Clone)]
 struct Known {
     order: usize,
@@ -65,7 +65,7 @@ struct Known {
     candidates: usize,
     given: usize,
     scored: usize,
-    /// What failed with others and is tried again.
+    /// Pieces that failed with others and are retried.
     again: Vec<(usize, usize)>,
 }
 
@@ -91,17 +91,17 @@ impl Known {
     }
 }
 
-/// The scheduler, and what its callers and lanes know.
+/// The scheduler, and its callers' and lanes' view of it.
 struct Rig {
     limits: Limits,
     scheduler: Scheduler,
     now_us: u64,
-    /// Requests that have not ended, and tickets in the order they were given.
+    /// Requests that have not ended, and all tickets in their order.
     here: BTreeMap<Ticket, Known>,
     tickets: Vec<Ticket>,
     lanes: Vec<Option<Plan>>,
-    /// What happened, for runs to be compared.
-    told: Vec<String>,
+    /// A log of the run, for comparing runs.
+    log: Vec<String>,
 }
 
 impl Rig {
@@ -109,7 +109,7 @@ impl Rig {
         let mut scheduler = scheduler(limits);
         assert!((0..LANES).all(|lane| scheduler.next(0, lane).plan.is_none()));
         let (here, lanes) = (BTreeMap::new(), vec![None; LANES]);
-        Self { limits, scheduler, now_us: 0, here, tickets: Vec::new(), lanes, told: Vec::new() }
+        Self { limits, scheduler, now_us: 0, here, tickets: Vec::new(), lanes, log: Vec::new() }
     }
 
     fn end(&mut self, ticket: Ticket) -> Known {
@@ -147,7 +147,7 @@ impl Rig {
             Step::Pass(us) => self.now_us += us,
             Step::Next(_) | Step::Done(..) | Step::Failed(_) => {}
         }
-        self.told.push(format!("{step:?}: {:?}", self.lanes));
+        self.log.push(format!("{step:?}: {:?}", self.lanes));
         self.check();
     }
 
@@ -159,7 +159,7 @@ impl Rig {
             let shed = self.end(*ticket);
             assert!(
                 shed.waits() && shed.priority() > usize::from(offer.priority),
-                "only lower priorities make room"
+                "only requests of lower priority are shed"
             );
         }
         let deadline_us = offer.deadline_us.min(self.now_us + self.limits.wait_us_max);
@@ -168,7 +168,7 @@ impl Rig {
         assert!(candidates == offer.candidates || Some(candidates) == cut);
         let known = Known { order, offer, deadline_us, candidates, given: 0, scored: 0, again: Vec::new() };
         assert!(self.here.insert(admitted.ticket, known).is_none(), "a ticket names one request");
-        assert!(!self.tickets.contains(&admitted.ticket), "and is never used again");
+        assert!(!self.tickets.contains(&admitted.ticket), "a ticket is never reused");
         self.tickets.push(admitted.ticket);
         let (requests, candidates) = (self.waiting().count(), self.left());
         assert!(requests <= self.limits.requests_max && candidates <= self.limits.candidates_max);
@@ -178,7 +178,7 @@ impl Rig {
         let next = self.scheduler.next(self.now_us, lane);
         self.late(&next.late);
         let Some(plan) = next.plan else {
-            assert_eq!(self.waiting().count(), 0, "a lane gets work where anything waits");
+            assert_eq!(self.waiting().count(), 0, "a lane gets work if any request waits");
             return;
         };
         let head = self.waiting().min_by_key(|known| known.turn()).unwrap();
@@ -186,7 +186,10 @@ impl Rig {
         if !head.again.is_empty() {
             return self.next_alone(lane, plan, order);
         }
-        assert_eq!(self.here[&plan.pieces[0].ticket].order, order, "what is most urgent is executed first");
+        assert_eq!(
+            self.here[&plan.pieces[0].ticket].order, order,
+            "the most urgent request is executed first"
+        );
         assert_eq!(plan.length, if key.1 { 8 } else { 4 });
         let mut queue: Vec<_> = self
             .waiting()
@@ -199,29 +202,35 @@ impl Rig {
             let known = self.here.get_mut(&piece.ticket).unwrap();
             assert_eq!(known.key(), key, "versions and lengths never mix");
             assert_eq!(known.offer.version, plan.version);
-            assert_eq!(known.turn(), queue[index], "nobody is passed over");
+            assert_eq!(known.turn(), queue[index], "no request is passed over");
             assert!(index + 1 == plan.pieces.len() || piece.upto == known.candidates, "only the last is cut");
-            assert!(piece.upto == known.candidates || plan.candidates() == 20, "and only at the top bucket");
+            assert!(
+                piece.upto == known.candidates || plan.candidates() == 20,
+                "a request is only cut at the top bucket"
+            );
             assert!(piece.from == known.given && piece.upto > piece.from && piece.upto <= known.candidates);
             known.given = piece.upto;
             let done_us = self.now_us as f64 + plan.cost_us;
-            assert!(index == 0 || done_us <= known.deadline_us as f64, "who joins is in time");
+            assert!(
+                index == 0 || done_us <= known.deadline_us as f64,
+                "requests only join if they are in time"
+            );
         }
         self.lanes[lane] = Some(plan);
     }
 
-    /// What failed with others goes before what waits of its request.
+    /// A retry is served before the rest of its request.
     fn next_alone(&mut self, lane: usize, plan: Plan, order: usize) {
-        let [piece] = plan.pieces[..] else { panic!("what failed with others is executed alone") };
+        let [piece] = plan.pieces[..] else { panic!("a retry is executed alone") };
         let known = self.here.get_mut(&piece.ticket).unwrap();
-        assert_eq!(known.order, order, "what is most urgent is executed first");
+        assert_eq!(known.order, order, "the most urgent request is executed first");
         assert_eq!((known.offer.version, plan.users_bucket), (plan.version, 1));
-        let at = known.again.iter().position(|one| *one == (piece.from, piece.upto)).unwrap();
+        let at = known.again.iter().position(|range| *range == (piece.from, piece.upto)).unwrap();
         known.again.swap_remove(at);
         self.lanes[lane] = Some(plan);
     }
 
-    /// A lane's work may have failed for one of its requests: the others are tried alone, once.
+    /// Fails a lane's work as `try_alone` does: its requests are retried alone, once.
     fn alone(&mut self, lane: usize) {
         let before = self.scheduler.tried_again();
         let failed = self.scheduler.try_alone(lane);
@@ -230,14 +239,14 @@ impl Rig {
         }
         assert!(failed.is_empty());
         let plan = self.lanes[lane].take().unwrap();
-        let mut tried = 0;
+        let mut retries = 0;
         for piece in &plan.pieces {
             if let Some(known) = self.here.get_mut(&piece.ticket) {
                 known.again.push((piece.from, piece.upto));
-                tried += 1;
+                retries += 1;
             }
         }
-        assert_eq!(self.scheduler.tried_again() - before, tried);
+        assert_eq!(self.scheduler.tried_again() - before, retries);
     }
 
     fn done(&mut self, lane: usize, slower: f64) {
@@ -251,9 +260,12 @@ impl Rig {
         }
         for ticket in complete {
             let known = self.end(ticket);
-            assert_eq!(known.scored, known.candidates, "what is complete was scored whole");
+            assert_eq!(known.scored, known.candidates, "a complete request has all scores");
         }
-        assert!(self.here.values().all(|known| known.scored < known.candidates), "and is told at once");
+        assert!(
+            self.here.values().all(|known| known.scored < known.candidates),
+            "completion is reported at once"
+        );
     }
 
     fn failed(&mut self, lane: usize, failed: &[Ticket]) {
@@ -269,26 +281,27 @@ impl Rig {
     fn late(&mut self, late: &[Ticket]) {
         for ticket in late {
             let known = self.end(*ticket);
-            assert!(known.waits(), "what runs whole is not late but slow");
+            assert!(known.waits(), "a request that runs entirely is slow, not late");
         }
     }
 
     fn left(&self) -> usize {
-        let again = |known: &Known| known.again.iter().map(|(from, upto)| upto - from).sum::<usize>();
-        self.here.values().map(|known| known.candidates - known.given + again(known)).sum()
+        let retried_candidates =
+            |known: &Known| known.again.iter().map(|(from, upto)| upto - from).sum::<usize>();
+        self.here.values().map(|known| known.candidates - known.given + retried_candidates(known)).sum()
     }
 
     fn check(&mut self) {
         let figures = self.scheduler.figures(self.now_us);
-        let again = |known: &Known| usize::from(known.is_queued()) + known.again.len();
-        let requests: usize = self.here.values().map(again).sum();
+        let pieces_waiting = |known: &Known| usize::from(known.is_queued()) + known.again.len();
+        let requests: usize = self.here.values().map(pieces_waiting).sum();
         assert_eq!((figures.requests, figures.candidates), (requests, self.left()));
         assert_eq!(figures.lanes_busy, self.lanes.iter().flatten().count());
         assert!(figures.held >= self.here.len() && figures.backlog_us >= 0.0);
         assert_eq!(self.scheduler.deadline_us(), self.waiting().map(|known| known.deadline_us).min());
     }
 
-    /// Work off what is left.
+    /// Finishes the remaining work.
     fn finish(&mut self) {
         for _ in 0..10_000 {
             for lane in 0..LANES {
@@ -301,11 +314,11 @@ impl Rig {
                 self.check();
             }
             if self.here.is_empty() && self.lanes.iter().all(Option::is_none) {
-                assert_eq!(self.scheduler.figures(self.now_us).held, 0, "nothing is kept of what has ended");
+                assert_eq!(self.scheduler.figures(self.now_us).held, 0, "nothing remains of ended requests");
                 return;
             }
         }
-        panic!("it does not end: {:?}", self.here);
+        panic!("the run does not end: {:?}", self.here);
     }
 }
 
@@ -313,7 +326,7 @@ fn run(limits: Limits, steps: &[Step]) -> Vec<String> {
     let mut rig = Rig::new(limits);
     steps.iter().for_each(|step| rig.step(step));
     rig.finish();
-    rig.told
+    rig.log
 }
 
 proptest! {
@@ -330,7 +343,7 @@ proptest! {
         let limits = Limits {
             lanes: LANES, requests_max, candidates_max, reserved_percent: 25, wait_us_max: 3000, slack_us, degraded_candidates,
         };
-        let told = run(limits, &steps);
-        prop_assert_eq!(told, run(limits, &steps), "the same happens again");
+        let log = run(limits, &steps);
+        prop_assert_eq!(log, run(limits, &steps), "a run is reproducible");
     }
 }

@@ -1,5 +1,5 @@
-//! The impression log: events match their schema, are selected by request id, and stay within the
-//! queue's bounds.
+//! The impression log: events match their schema, are selected by request id, and stay within the queue's
+//! bounds.
 
 #[path = "rig/asks.rs"]
 #[allow(dead_code)]

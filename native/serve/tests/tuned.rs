@@ -1,6 +1,6 @@
-//! A ladder chosen from what a node formed pads little: simulated, with the costs of two models.
+//! A ladder chosen from a node's TensorBatches has little padding: simulated, with the costs of two models.
 
-#[allow(dead_code, reason = "other tests look at more of a run")]
+#[allow(dead_code, reason = "other tests use more of a run")]
 mod node;
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use streamlearn_serve::ladder::{Choice, Ladder};
 
 const USERS: [usize; 5] = [1, 4, 8, 16, 32];
 const WASTE_MAX: f64 = 0.15;
-/// Shares of the most that a lane does.
+/// Shares of a lane's capacity.
 const LOADS: [f64; 3] = [0.2, 0.7, 1.3];
 
 fn run(model: Model, candidates: &[usize], rate: f64) -> Run {
@@ -20,17 +20,17 @@ fn run(model: Model, candidates: &[usize], rate: f64) -> Run {
     node.run(&[callers], (6_000.0 / rate).max(0.3), 7)
 }
 
-/// The ladder that costs least for what a node formed under all loads.
+/// The cheapest ladder for the TensorBatches of a node under all loads.
 fn tuned(model: Model, present: &[usize], rate: f64) -> Vec<usize> {
-    let mut formed = BTreeMap::<usize, u64>::new();
+    let mut sizes = BTreeMap::<usize, u64>::new();
     for load in LOADS {
         for (size, count) in run(model, present, rate * load).sizes {
-            *formed.entry(size).or_default() += count;
+            *sizes.entry(size).or_default() += count;
         }
     }
-    let formed: Vec<(usize, u64)> = formed.into_iter().collect();
+    let sizes: Vec<(usize, u64)> = sizes.into_iter().collect();
     let choice = Choice { top: present[present.len() - 1], buckets_max: 12, multiple: 1 };
-    Ladder::choose(&formed, choice, |size| model.score(size)).sizes().to_vec()
+    Ladder::choose(&sizes, choice, |size| model.score(size)).sizes().to_vec()
 }
 
 #[test]
@@ -46,9 +46,9 @@ fn a_ladder_from_what_was_formed_pads_little_of_it_and_at_saturation_and_nowhere
             let is_saturated = load > 1.0;
             assert!(!is_saturated || after.waste() <= WASTE_MAX, "{} of {ladder:?}", after.waste());
             assert!(after.waste() < before.waste() + 0.01, "{} before, {}", before.waste(), after.waste());
-            assert!(after.goodput() >= 0.97 * before.goodput(), "no answer is lost for it");
+            assert!(after.goodput() >= 0.97 * before.goodput(), "goodput does not drop");
         }
         let waste = 1.0 - scored as f64 / padded as f64;
-        assert!(waste <= WASTE_MAX, "{waste} of all, with {ladder:?}");
+        assert!(waste <= WASTE_MAX, "a waste of {waste} with {ladder:?}");
     }
 }

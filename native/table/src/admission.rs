@@ -1,4 +1,4 @@
-//! Admission: what is known of keys that have no row yet, part by part, to be saved in a cut and put back.
+//! Admission: the sketches that count keys without a row, part by part, to be saved in a cut and restored.
 
 use std::ops::Range;
 
@@ -7,41 +7,45 @@ use crate::sketch::Sketch;
 use crate::storage::index::PARTS;
 use crate::table::Table;
 
-/// The counts of one part.
+/// The sketch of one part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The part.
     pub part: usize,
-    /// Its sketch.
+    /// The bytes of its sketch.
     pub bytes: Vec<u8>,
 }
 
 impl Table {
-    /// Pages of some parts; only those that changed since they were last asked for when `changed_only`.
+    /// Returns the pages of some parts; with `changed_only`, only those that changed since they were last
+    /// taken.
     pub fn take_pages(&self, parts: Range<usize>, changed_only: bool) -> Vec<Page> {
         let take = |part: usize| {
-            let mut held = self.lock(part);
-            let sketch = held.sketch.as_mut().filter(|sketch| !changed_only || sketch.is_changed())?;
+            let mut locked = self.lock(part);
+            let sketch = locked.sketch.as_mut().filter(|sketch| !changed_only || sketch.is_changed())?;
             sketch.clear_changed();
             Some(Page { part, bytes: sketch.to_bytes() })
         };
         parts.filter_map(take).collect()
     }
 
-    /// Put a page back. The bytes may be anything: those that are no page of this table's are refused.
+    /// Restores a page. The bytes may be arbitrary: any that are not a page of this table are an error.
     pub fn put_page(&self, page: &Page) -> Result<()> {
         let Some(settings) = self.settings.admission else {
-            return Err(TableError::Argument("this table has no sketch".to_owned()));
+            return Err(TableError::Argument("cannot restore a page: this table has no sketch".to_owned()));
         };
         if page.part >= PARTS {
-            return Err(TableError::Argument(format!("part {}: there are {PARTS}", page.part)));
+            return Err(TableError::Argument(format!(
+                "part {} is out of range; there are {PARTS} parts",
+                page.part
+            )));
         }
         let sketch = Sketch::from_bytes(settings, &page.bytes).map_err(TableError::Argument)?;
         self.lock(page.part).sketch = Some(Box::new(sketch));
         Ok(())
     }
 
-    /// Forget how often keys without a row were seen.
+    /// Drops the counts of keys without a row.
     pub fn clear_pages(&self) {
         (0..PARTS).for_each(|part| self.lock(part).sketch = None);
     }

@@ -1,4 +1,4 @@
-//! A batch of keys: their order by part, and the memory they need brought near before they are.
+//! A batch of keys: sorts them by part and prefetches the memory they need.
 
 use std::ops::Range;
 
@@ -8,28 +8,28 @@ use crate::storage::index::{PARTS, mix, part_of};
 use crate::storage::prefetch::{prefetch, prefetch_row};
 use crate::table::Table;
 
-/// The most threads of one call, whatever it asks for.
+/// Maximum threads of one call, whatever it requests.
 pub const THREADS_MAX: usize = 128;
 
 /// A member of a batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Member {
-    /// Its key.
+    /// The mixed key.
     pub key: u64,
     /// The key, mixed.
     pub hash: u64,
-    /// Its place in the batch as it was given.
+    /// Its index in the batch.
     pub at: u32,
 }
 
-/// Members of a batch by their part: one counting sort, so that a part is locked once for all of its own.
+/// Members of a batch by part. One counting sort, so that a call locks each part once.
 pub struct ByPart {
     members: Vec<Member>,
     bounds: Vec<u32>,
 }
 
 impl ByPart {
-    /// Sort; members of a part keep the order they were given in.
+    /// Sorts the keys; members of a part keep their order.
     pub fn new(keys: &[u64]) -> Self {
         let mut bounds = vec![0u32; PARTS + 1];
         for &key in keys {
@@ -48,20 +48,21 @@ impl ByPart {
         Self { members, bounds }
     }
 
-    /// Members of some parts.
+    /// The members of some parts.
     pub fn of(&self, parts: Range<usize>) -> &[Member] {
         &self.members[self.bounds[parts.start] as usize..self.bounds[parts.end] as usize]
     }
 
-    /// Parts in `count` ranges at most, with about as many members each; parts at the end without members in none.
+    /// Splits the parts into at most `count` ranges with about equal numbers of members. Trailing empty parts
+    /// are left out.
     pub fn split(&self, count: usize) -> Vec<Range<usize>> {
         let count = count.clamp(1, THREADS_MAX);
         let share = self.members.len().div_ceil(count).max(1);
         let mut ranges = Vec::with_capacity(count);
         let mut begin = 0;
         for part in 0..PARTS {
-            let have = self.bounds[part + 1] - self.bounds[begin];
-            if have as usize >= share {
+            let members = self.bounds[part + 1] - self.bounds[begin];
+            if members as usize >= share {
                 ranges.push(begin..part + 1);
                 begin = part + 1;
             }
@@ -74,7 +75,7 @@ impl ByPart {
 }
 
 impl Table {
-    /// Bring near where some members' keys are looked for.
+    /// Prefetches the first line of each member's key.
     #[inline(always)]
     pub(crate) fn prefetch_lines(&self, members: &[Member]) {
         for member in members {
@@ -84,7 +85,7 @@ impl Table {
         }
     }
 
-    /// Bring near what a member's key leads to; what is seen here decides nothing. Within a grace.
+    /// Prefetches the row of a member's key. This read is only a hint. The caller is within a grace period.
     #[inline(always)]
     pub(crate) fn prefetch_row(&self, member: &Member, open: Open, is_learning: bool) {
         let part = part_of(member.hash);
@@ -96,7 +97,7 @@ impl Table {
         if !crate::storage::line::is_settled(head, slot) {
             prefetch(self.images[part].address(row));
         } else if open.is_versioned && !is_learning {
-            // Another row takes its place.
+            // A copy will replace this row.
             return;
         }
         prefetch_row(self.rows.embedding.address(row).cast(), self.rows.embedding.row_bytes() / 4);

@@ -1,4 +1,5 @@
-//! Made-up columns and tables for the tests of packing and scattering, and what these must come to, computed plainly.
+//! Generated columns and tables for the tests of packing and scattering, with plainly computed expected
+//! results.
 
 use std::cell::Cell;
 
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 use crate::columns::{Column, Dense, FlatShape, Pooling, Sequence, SequenceShape, Slot};
 use crate::pack::{GROUP, ReadRows};
 
-/// A table of small whole numbers that follow from the key, so that sums of them are exact in any order.
+/// A table whose rows are small whole numbers derived from the key, so that sums are exact in any order.
 pub(crate) struct Whole {
     pub dim: usize,
     pub reads: Cell<usize>,
@@ -38,7 +39,7 @@ impl ReadRows for Whole {
     }
 }
 
-/// The dims of the tables that cases speak of.
+/// The dims of the tables in the cases.
 pub(crate) const DIMS: [usize; 3] = [1, 5, 40];
 
 pub(crate) fn tables() -> Vec<Whole> {
@@ -49,21 +50,21 @@ pub(crate) fn readers(tables: &[Whole]) -> Vec<&dyn ReadRows> {
     tables.iter().map(|table| table as &dyn ReadRows).collect()
 }
 
-/// One column with what it borrows.
+/// One column and the data it borrows.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnedColumn {
-    /// None: a dense column of this width.
+    /// None for a dense column of this width.
     pub table: Option<usize>,
     pub width: usize,
     pub at: usize,
     pub pooling: usize,
     pub keys: Vec<u64>,
     pub offsets: Option<Vec<i32>>,
-    /// Weights of keys, or the numbers of a dense column.
+    /// The weights of the keys, or the numbers of a dense column.
     pub floats: Vec<f32>,
 }
 
-/// A flat matrix and its columns.
+/// A flat matrix with its columns.
 #[derive(Debug, Clone)]
 pub(crate) struct FlatCase {
     pub columns: Vec<OwnedColumn>,
@@ -96,7 +97,7 @@ impl OwnedColumn {
         }
     }
 
-    /// What a key's row is multiplied by, of as many keys.
+    /// The factor of a key's row, given the number of keys.
     pub fn factor(&self, at: usize, count: usize) -> f32 {
         match self.pooling {
             0 => 1.0,
@@ -116,7 +117,7 @@ impl FlatCase {
         self.shape.examples_padded * self.shape.stride
     }
 
-    /// The packed matrix, term by term.
+    /// The packed matrix, computed term by term.
     pub fn packed(&self, tables: &[Whole]) -> Vec<f32> {
         let mut out = vec![0.0; self.floats()];
         for column in &self.columns {
@@ -140,14 +141,14 @@ impl FlatCase {
     }
 }
 
-/// Counts of keys of which sums, means and roots are exact in binary.
+/// Numbers of keys for which sums, means and roots are exact in binary.
 const COUNTS: [usize; 6] = [0, 1, 1, 4, 4, 16];
 
 fn owned(examples: usize) -> impl Strategy<Value = OwnedColumn> {
     let counts = proptest::collection::vec(0..COUNTS.len(), examples);
     (0..4usize, 0..4usize, any::<bool>(), 0..3i32, counts, any::<u64>()).prop_map(
         move |(kind, pooling, multi, skipped, counts, seed)| {
-            let whole =
+            let number =
                 |at: usize, most: u64| (seed ^ (at as u64).wrapping_mul(0x2545_F491_4F6C_DD1D)) >> 7 & most;
             let (table, width) = if kind == 3 { (None, pooling) } else { (Some(kind), DIMS[kind]) };
             let (mut offsets, mut end) = (vec![skipped], skipped);
@@ -155,7 +156,8 @@ fn owned(examples: usize) -> impl Strategy<Value = OwnedColumn> {
                 end += COUNTS[count] as i32;
                 offsets.push(end);
             }
-            // Some keys before the first example's and after the last one's, as in a slice of longer columns.
+            // Extra keys before the first example's and after the last one's, as in a slice of longer
+            // columns.
             let keys = if multi { end as usize + 2 } else { examples };
             let floats = if table.is_none() { examples * width } else { keys };
             OwnedColumn {
@@ -163,9 +165,9 @@ fn owned(examples: usize) -> impl Strategy<Value = OwnedColumn> {
                 width,
                 at: 0,
                 pooling,
-                keys: (0..keys).map(|at| whole(at, 31) << 40).collect(),
+                keys: (0..keys).map(|at| number(at, 31) << 40).collect(),
                 offsets: multi.then_some(offsets),
-                floats: (0..floats).map(|at| whole(at, 7) as f32 - 3.0).collect(),
+                floats: (0..floats).map(|at| number(at, 7) as f32 - 3.0).collect(),
             }
         },
     )
@@ -175,7 +177,7 @@ fn gradient(at: usize) -> f32 {
     (at * 7919 % 31) as f32 - 15.0
 }
 
-/// A matrix with room to spare, of examples that are few, none, or more than a group.
+/// A matrix with extra room; the number of examples is small, zero or larger than a group.
 pub(crate) fn flat_case() -> impl Strategy<Value = FlatCase> {
     (prop_oneof![0..5usize, 60..140usize], 0..3usize, 0..3usize).prop_flat_map(|(examples, rows, floats)| {
         proptest::collection::vec(owned(examples), 1..6).prop_map(move |mut columns| {
@@ -217,7 +219,7 @@ impl SequenceCase {
         self.shape.users_padded * self.shape.length * self.shape.stride
     }
 
-    /// Where each kept key's row stands: (slot, key, place).
+    /// The position of each kept key's row: (slot, key, float index).
     pub fn places(&self) -> Vec<(usize, u64, usize)> {
         let mut places = Vec::new();
         for (number, slot) in self.slots().iter().enumerate() {
@@ -234,7 +236,7 @@ impl SequenceCase {
     }
 }
 
-/// A block of users with histories shorter, as long, and longer than it keeps.
+/// A block of users whose histories are shorter than, as long as and longer than its length.
 pub(crate) fn sequence_case() -> impl Strategy<Value = SequenceCase> {
     let counts = proptest::collection::vec(0..20i32, 0..30);
     let tables = proptest::collection::vec(0..DIMS.len(), 1..4);

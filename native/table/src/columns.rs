@@ -1,49 +1,50 @@
-//! The columns of packed inputs: where each slot and dense column stands, and the keys or numbers of every example.
+//! Columns of packed inputs: the position of each slot and dense column, and the keys or numbers of every
+//! example.
 //!
-//! An example is a request on the user side and a candidate on the item side. Nothing here knows a table or moves a
-//! float; what is checked here is all that packing and scattering rely on.
+//! An example is a request on the user side and a candidate on the item side. This module knows no tables and
+//! moves no floats; packing and scattering rely on its checks.
 
 use std::fmt;
 use std::ops::Range;
 
-/// How the rows of one example become one.
+/// How the rows of one example are combined.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pooling<'a> {
     /// Their sum.
     Sum,
-    /// Their sum over how many they are.
+    /// Their mean.
     Mean,
-    /// Their sum over the square root of how many they are.
+    /// Their sum divided by the square root of their number.
     Sqrtn,
-    /// The sum of weight times row, a weight for each key; divided by nothing.
+    /// The sum of weight times row, with a weight for each key; not divided.
     Weighted(&'a [f32]),
 }
 
 /// One pooled slot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slot<'a> {
-    /// What errors call it.
+    /// Its name in errors.
     pub name: &'a str,
-    /// The place of its table among the tables.
+    /// The index of its table.
     pub table: usize,
-    /// Its first float in a row of the matrix; it takes as many as its table's dim.
+    /// Its first float in a row of the matrix; it takes as many floats as its table's dim.
     pub at: usize,
-    /// How the rows of one example become one.
+    /// How the rows of one example are combined.
     pub pooling: Pooling<'a>,
-    /// The keys of all examples one after another.
+    /// The keys of all examples, end to end.
     pub keys: &'a [u64],
-    /// Where each example's keys begin, and where the last one's end; without it each example has one key.
+    /// The start of each example's keys, and the end of the last; None if each example has one key.
     pub offsets: Option<&'a [i32]>,
 }
 
 /// One column of plain numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dense<'a> {
-    /// What errors call it.
+    /// Its name in errors.
     pub name: &'a str,
     /// Its first float in a row of the matrix.
     pub at: usize,
-    /// How many floats it takes.
+    /// The number of floats it takes.
     pub width: usize,
     /// `width` numbers for every example.
     pub numbers: &'a [f32],
@@ -54,22 +55,22 @@ pub struct Dense<'a> {
 pub enum Column<'a> {
     /// Rows of a table, pooled.
     Slot(Slot<'a>),
-    /// Numbers as they are.
+    /// Numbers, copied unchanged.
     Dense(Dense<'a>),
 }
 
-/// One sequence slot: keys oldest first, of which the newest are kept.
+/// One sequence slot: keys oldest first; the newest are kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sequence<'a> {
-    /// What errors call it.
+    /// Its name in errors.
     pub name: &'a str,
-    /// The place of its table among the tables.
+    /// The index of its table.
     pub table: usize,
-    /// Its first channel; it takes as many as its table's dim.
+    /// Its first channel; it takes as many channels as its table's dim.
     pub at: usize,
-    /// The keys of all users one after another.
+    /// The keys of all users, end to end.
     pub keys: &'a [u64],
-    /// Where each user's keys begin, and where the last one's end.
+    /// The start of each user's keys, and the end of the last.
     pub offsets: &'a [i32],
 }
 
@@ -80,28 +81,28 @@ pub struct FlatShape {
     pub examples: usize,
     /// Rows of the buffer; those after the examples are zero.
     pub examples_padded: usize,
-    /// Floats that columns take.
+    /// Floats that the columns take.
     pub width: usize,
-    /// Floats from one row to the next; those after `width` are zero.
+    /// Floats from one row to the next; the floats after `width` are zero.
     pub stride: usize,
 }
 
 /// A block (users, length, width) in a buffer, whose last channel is the mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceShape {
-    /// Users there are.
+    /// The number of users.
     pub users: usize,
-    /// Users the buffer holds; those after the first `users` are zero.
+    /// The number of users in the buffer; those after `users` are zero.
     pub users_padded: usize,
-    /// Positions a user has; of a longer sequence the newest keys are kept.
+    /// Positions per user; of a longer sequence the newest keys are kept.
     pub length: usize,
-    /// Channels of a position: those of the slots, and the mask.
+    /// Channels per position: those of the slots, and the mask.
     pub width: usize,
-    /// Floats from one position to the next; those after `width` are zero.
+    /// Floats from one position to the next; the floats after `width` are zero.
     pub stride: usize,
 }
 
-/// Columns that contradict each other, their tables or the buffer; nothing was read or written.
+/// Columns that contradict each other, their tables or the buffer. Nothing was read or written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackError(String);
 
@@ -113,9 +114,9 @@ impl fmt::Display for PackError {
 
 impl std::error::Error for PackError {}
 
-/// Refuse with what was found.
-pub(crate) fn refuse<T>(found: String) -> Result<T, PackError> {
-    Err(PackError(found))
+/// An error with this text.
+pub(crate) fn refuse<T>(text: String) -> Result<T, PackError> {
+    Err(PackError(text))
 }
 
 impl Slot<'_> {
@@ -128,14 +129,14 @@ impl Slot<'_> {
         }
     }
 
-    /// Whether an example's pooled row is the row of its one key.
+    /// Whether an example's pooled row is just the row of its one key.
     pub(crate) fn is_plain(&self) -> bool {
         self.offsets.is_none() && !matches!(self.pooling, Pooling::Weighted(_))
     }
 }
 
 impl Sequence<'_> {
-    /// The keys of one user that are kept.
+    /// The kept keys of one user.
     #[inline(always)]
     pub(crate) fn kept_of(&self, user: usize, length: usize) -> Range<usize> {
         let (begin, end) = (self.offsets[user] as usize, self.offsets[user + 1] as usize);
@@ -143,16 +144,16 @@ impl Sequence<'_> {
     }
 }
 
-/// What a whole description comes to.
+/// The totals of checked columns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Checked {
-    /// How often keys occur, over all slots.
+    /// The number of keys over all slots.
     pub keys: usize,
     /// The widest row.
     pub dim_max: usize,
 }
 
-/// Refuse columns that do not fill the shape, lack keys or numbers, or point outside them.
+/// Rejects columns that do not fill the shape, lack keys or numbers, or point outside of them.
 pub(crate) fn check_flat(
     columns: &[Column<'_>],
     dims: &[usize],
@@ -172,23 +173,24 @@ pub(crate) fn check_flat(
             }
             Column::Dense(dense) => {
                 end = check_place(dense.name, dense.at, dense.width, end)?;
-                let (found, examples) = (dense.numbers.len(), shape.examples);
-                if examples.checked_mul(dense.width) != Some(found) {
+                let (count, examples) = (dense.numbers.len(), shape.examples);
+                if examples.checked_mul(dense.width) != Some(count) {
                     let (name, width) = (dense.name, dense.width);
                     return refuse(format!(
-                        "column {name} has {found} numbers for {examples} examples of {width}"
+                        "column {name} has {count} numbers for {examples} examples of {width}"
                     ));
                 }
             }
         }
     }
     if end != width {
-        return refuse(format!("the columns take {end} floats, and the matrix is {width} wide"));
+        return refuse(format!("the columns take {end} floats, but the matrix is {width} wide"));
     }
     Ok(checked)
 }
 
-/// Refuse sequence slots that do not fill the shape, point outside their keys, or are not of one history.
+/// Rejects sequence slots that do not fill the shape, point outside of their keys or differ in history
+/// length.
 pub(crate) fn check_sequences(
     slots: &[Sequence<'_>],
     dims: &[usize],
@@ -197,9 +199,9 @@ pub(crate) fn check_sequences(
 ) -> Result<Checked, PackError> {
     check_size("users", shape, floats)?;
     if shape.length == 0 {
-        return refuse("sequences of length 0".into());
+        return refuse("the sequence length is 0; it must be at least 1".into());
     }
-    let Some(first) = slots.first() else { return refuse("a sequence block of no slots".into()) };
+    let Some(first) = slots.first() else { return refuse("a sequence block needs at least one slot".into()) };
     let (mut checked, mut end) = (Checked::default(), 0);
     for slot in slots {
         let dim = check_table(slot.name, slot.table, dims)?;
@@ -210,17 +212,20 @@ pub(crate) fn check_sequences(
         checked.dim_max = checked.dim_max.max(dim);
     }
     if end.checked_add(1) != Some(shape.width) {
-        return refuse(format!("the slots and the mask take {end} + 1 channels of {}", shape.width));
+        return refuse(format!(
+            "the slots and the mask take {end} + 1 channels, but the block has {}",
+            shape.width
+        ));
     }
     Ok(checked)
 }
 
-/// Refuse two columns of one history that give a user different numbers of keys.
+/// Rejects two columns of one history with different numbers of keys for a user.
 fn check_history(first: &Sequence<'_>, slot: &Sequence<'_>, users: usize) -> Result<(), PackError> {
     let length = |slot: &Sequence<'_>, user: usize| slot.offsets[user + 1] - slot.offsets[user];
     match (0..users).find(|&user| length(slot, user) != length(first, user)) {
         Some(user) => refuse(format!(
-            "columns {} and {} are of one history, and user {user} has {} keys in the one, {} in the other",
+            "columns {} and {} share one history, but user {user} has {} keys in the first and {} in the second",
             first.name,
             slot.name,
             length(first, user),
@@ -230,20 +235,20 @@ fn check_history(first: &Sequence<'_>, slot: &Sequence<'_>, users: usize) -> Res
     }
 }
 
-/// Refuse a shape that contradicts itself or the buffer.
-fn check_size(what: &str, shape: SequenceShape, floats: usize) -> Result<(), PackError> {
+/// Rejects a shape that contradicts itself or the buffer.
+fn check_size(noun: &str, shape: SequenceShape, floats: usize) -> Result<(), PackError> {
     let SequenceShape { users: count, users_padded: padded, length, width, stride } = shape;
     if count > padded {
-        return refuse(format!("{count} {what} are more than the {padded} there is room for"));
+        return refuse(format!("{count} {noun} do not fit into a buffer for {padded}"));
     }
     if stride == 0 || width > stride {
-        // With no stride at all, any number of rows would fit any buffer.
+        // With a stride of 0, any number of rows would fit any buffer.
         return refuse(format!("rows of {width} floats do not fit a stride of {stride}"));
     }
     let expected = padded.checked_mul(length).and_then(|rows| rows.checked_mul(stride));
     if expected != Some(floats) {
         return refuse(format!(
-            "a buffer of {floats} floats is not one of {padded} {what} x {length} rows at a stride of {stride}"
+            "a buffer of {floats} floats does not hold {padded} {noun} x {length} rows at a stride of {stride}"
         ));
     }
     Ok(())
@@ -251,18 +256,19 @@ fn check_size(what: &str, shape: SequenceShape, floats: usize) -> Result<(), Pac
 
 fn check_table(name: &str, table: usize, dims: &[usize]) -> Result<usize, PackError> {
     match dims.get(table) {
-        Some(0) => refuse(format!("column {name}: table {table} has rows of no floats")),
+        Some(0) => refuse(format!("column {name}: table {table} has rows of 0 floats")),
         Some(&dim) => Ok(dim),
-        None => refuse(format!("column {name} is of table {table}, and there are {} tables", dims.len())),
+        None => refuse(format!("column {name} refers to table {table}, but there are {} tables", dims.len())),
     }
 }
 
-/// Refuse a gap or an overlap: a gap would show a model what the buffer held before.
+/// Rejects a gap or an overlap: a gap would expose the buffer's earlier content to the model.
 fn check_place(name: &str, at: usize, width: usize, end: usize) -> Result<usize, PackError> {
     if at != end {
-        return refuse(format!("column {name} is at float {at}, and those before it end at {end}"));
+        return refuse(format!("column {name} is at float {at}, but the columns before it end at {end}"));
     }
-    end.checked_add(width).map_or_else(|| refuse(format!("column {name} of {width} floats ends nowhere")), Ok)
+    end.checked_add(width)
+        .map_or_else(|| refuse(format!("column {name} of {width} floats exceeds the address range")), Ok)
 }
 
 fn check_slot(slot: &Slot<'_>, examples: usize) -> Result<usize, PackError> {
@@ -276,20 +282,21 @@ fn check_slot(slot: &Slot<'_>, examples: usize) -> Result<usize, PackError> {
     match slot.offsets {
         Some(offsets) => check_offsets(name, offsets, examples, keys),
         None if keys == examples => Ok(keys),
-        None => refuse(format!("column {name} has {keys} keys for {examples} examples of one key each")),
+        None => refuse(format!("column {name} has {keys} keys for {examples} examples with one key each")),
     }
 }
 
-/// Refuse offsets that fall or leave the keys; how many keys lie between the first and the last.
+/// Rejects offsets that decrease or exceed the keys; returns the number of keys between the first and the
+/// last offset.
 fn check_offsets(name: &str, offsets: &[i32], examples: usize, keys: usize) -> Result<usize, PackError> {
     if offsets.len().checked_sub(1) != Some(examples) {
         return refuse(format!("column {name} has {} offsets for {examples} examples", offsets.len()));
     }
-    // No early exit, so that the comparisons are vectors.
+    // No early exit, so that the comparison vectorises.
     if offsets.windows(2).fold(false, |falls, pair| falls | (pair[1] < pair[0])) {
         let at = offsets.windows(2).position(|pair| pair[1] < pair[0]).unwrap_or(0);
         return refuse(format!(
-            "column {name}: offsets fall from {} to {} at example {at}",
+            "column {name}: offsets decrease from {} to {} at example {at}",
             offsets[at],
             offsets[at + 1],
         ));
@@ -297,7 +304,7 @@ fn check_offsets(name: &str, offsets: &[i32], examples: usize, keys: usize) -> R
     let (first, last) = (offsets[0], offsets[examples]);
     match (usize::try_from(first), usize::try_from(last)) {
         (Ok(first), Ok(last)) if last <= keys => Ok(last - first),
-        _ => refuse(format!("column {name}: offsets from {first} to {last} leave its {keys} keys")),
+        _ => refuse(format!("column {name}: offsets {first} to {last} are outside of its {keys} keys")),
     }
 }
 
@@ -312,7 +319,7 @@ mod tests {
     use crate::pack::{pack_flat, pack_sequences};
     use crate::scatter::Scatter;
 
-    /// Numbers that nobody should have written there.
+    /// Numbers that no valid description has.
     fn wild() -> impl Strategy<Value = usize> {
         prop_oneof![0..8usize, Just(1 << 31), Just(1 << 40), Just(usize::MAX / 2 + 1), Just(usize::MAX)]
     }
@@ -321,9 +328,9 @@ mod tests {
         prop_oneof![-2..9i32, Just(i32::MIN), Just(i32::MAX)]
     }
 
-    /// Change one thing of a column to one that may not fit.
-    fn spoil(column: &mut OwnedColumn, what: usize, number: usize, offset: i32) {
-        match (what, &mut column.offsets) {
+    /// Replaces one field of a column with a value that may not fit.
+    fn spoil(column: &mut OwnedColumn, field: usize, number: usize, offset: i32) {
+        match (field, &mut column.offsets) {
             (0, _) => column.table = Some(number),
             (1, _) => column.at = number,
             (2, _) => column.width = number,
@@ -341,13 +348,14 @@ mod tests {
         }
     }
 
-    fn spoil_shape(shape: [&mut usize; 4], what: usize, number: usize) {
-        if let Some(field) = shape.into_iter().nth(what) {
+    fn spoil_shape(shape: [&mut usize; 4], index: usize, number: usize) {
+        if let Some(field) = shape.into_iter().nth(index) {
             *field = number;
         }
     }
 
-    /// What is refused changes nothing and is refused by scattering too; what is not is written whole.
+    /// A rejected description changes nothing and scattering rejects it too; an accepted one is written
+    /// whole.
     fn check_flat_case(case: &FlatCase) -> Result<(), TestCaseError> {
         let (tables, mut into) = (tables(), vec![f32::NAN; case.gradients.len()]);
         let (columns, mut scatter) = (case.columns(), Scatter::new(&DIMS, 1 << 20));
@@ -448,8 +456,8 @@ mod tests {
 
     #[track_caller]
     fn refused(column: Column<'_>, shape: FlatShape, floats: usize, expected: &str) {
-        let found = check_flat(&[column], &DIMS, shape, floats).unwrap_err();
-        assert_eq!(found.to_string(), expected);
+        let error = check_flat(&[column], &DIMS, shape, floats).unwrap_err();
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]
@@ -457,30 +465,30 @@ mod tests {
         let expected = Checked { keys: 3, dim_max: 5 };
         assert_eq!(check_flat(&[Column::Slot(SLOT)], &DIMS, SHAPE, 18), Ok(expected));
         for (slot, expected) in [
-            (Slot { table: 3, ..SLOT }, "column likes is of table 3, and there are 3 tables"),
-            (Slot { at: 1, ..SLOT }, "column likes is at float 1, and those before it end at 0"),
-            (Slot { table: 0, ..SLOT }, "the columns take 1 floats, and the matrix is 5 wide"),
+            (Slot { table: 3, ..SLOT }, "column likes refers to table 3, but there are 3 tables"),
+            (Slot { at: 1, ..SLOT }, "column likes is at float 1, but the columns before it end at 0"),
+            (Slot { table: 0, ..SLOT }, "the columns take 1 floats, but the matrix is 5 wide"),
             (Slot { pooling: Pooling::Weighted(&[1.0; 4]), ..SLOT }, "column likes has 4 weights for 3 keys"),
             (Slot { pooling: Pooling::Weighted(&[1.0]), ..SLOT }, "column likes has 1 weights for 3 keys"),
-            (Slot { offsets: None, ..SLOT }, "column likes has 3 keys for 2 examples of one key each"),
+            (Slot { offsets: None, ..SLOT }, "column likes has 3 keys for 2 examples with one key each"),
             (Slot { offsets: Some(&[]), ..SLOT }, "column likes has 0 offsets for 2 examples"),
             (
                 Slot { offsets: Some(&[0, 3, 1]), ..SLOT },
-                "column likes: offsets fall from 3 to 1 at example 1",
+                "column likes: offsets decrease from 3 to 1 at example 1",
             ),
             (
                 Slot { offsets: Some(&[0, 1, 4]), ..SLOT },
-                "column likes: offsets from 0 to 4 leave its 3 keys",
+                "column likes: offsets 0 to 4 are outside of its 3 keys",
             ),
             (
                 Slot { offsets: Some(&[-1, 1, 3]), ..SLOT },
-                "column likes: offsets from -1 to 3 leave its 3 keys",
+                "column likes: offsets -1 to 3 are outside of its 3 keys",
             ),
         ] {
             refused(Column::Slot(slot), SHAPE, 18, expected);
         }
-        let found = check_flat(&[Column::Slot(SLOT)], &[1, 0], SHAPE, 18).unwrap_err();
-        assert_eq!(found.to_string(), "column likes: table 1 has rows of no floats");
+        let error = check_flat(&[Column::Slot(SLOT)], &[1, 0], SHAPE, 18).unwrap_err();
+        assert_eq!(error.to_string(), "column likes: table 1 has rows of 0 floats");
     }
 
     #[test]
@@ -489,12 +497,12 @@ mod tests {
         refused(Column::Dense(dense), SHAPE, 18, "column age has 9 numbers for 2 examples of 5");
         let slot = Column::Slot(SLOT);
         let few = FlatShape { examples: 4, ..SHAPE };
-        refused(slot, few, 18, "4 examples are more than the 3 there is room for");
+        refused(slot, few, 18, "4 examples do not fit into a buffer for 3");
         let tight = FlatShape { stride: 4, ..SHAPE };
         refused(slot, tight, 12, "rows of 5 floats do not fit a stride of 4");
         let flat = FlatShape { width: 0, stride: 0, ..SHAPE };
         refused(slot, flat, 0, "rows of 0 floats do not fit a stride of 0");
-        let expected = "a buffer of 17 floats is not one of 3 examples x 1 rows at a stride of 6";
+        let expected = "a buffer of 17 floats does not hold 3 examples x 1 rows at a stride of 6";
         refused(slot, SHAPE, 17, expected);
     }
 
@@ -510,12 +518,12 @@ mod tests {
         let same = Sequence { offsets: &[0, 1, 3], ..other };
         assert_eq!(check(&[slot, same], shape), "4 keys");
         let histories =
-            "columns seen and when are of one history, and user 0 has 1 keys in the one, 2 in the other";
+            "columns seen and when share one history, but user 0 has 1 keys in the first and 2 in the second";
         assert_eq!(check(&[slot, other], shape), histories);
-        assert_eq!(check(&[slot], shape), "the slots and the mask take 5 + 1 channels of 11");
-        assert_eq!(check(&[], shape), "a sequence block of no slots");
+        assert_eq!(check(&[slot], shape), "the slots and the mask take 5 + 1 channels, but the block has 11");
+        assert_eq!(check(&[], shape), "a sequence block needs at least one slot");
         let nothing = SequenceShape { length: 0, ..shape };
-        let found = check_sequences(&[slot, same], &DIMS, nothing, 0).unwrap_err();
-        assert_eq!(found.to_string(), "sequences of length 0");
+        let error = check_sequences(&[slot, same], &DIMS, nothing, 0).unwrap_err();
+        assert_eq!(error.to_string(), "the sequence length is 0; it must be at least 1");
     }
 }

@@ -1,36 +1,36 @@
-//! What can go wrong with a table that is not a bug here.
+//! Errors of a table that are not bugs.
 
 use std::fmt;
 use std::io;
 
-/// Why a table did not do what it was asked.
+/// A failed call on a table.
 #[derive(Debug)]
 pub enum TableError {
-    /// Memory could not be had.
+    /// Memory could not be allocated.
     Memory(io::Error),
-    /// All rows are taken, images included.
+    /// All rows are in use, images included.
     Full {
         /// The limit.
         rows_max: usize,
     },
-    /// A key was given twice where it may be given once.
+    /// A key was given twice where it may occur once.
     Twice {
         /// The key.
         key: u64,
     },
-    /// A version is not what the call needs it to be.
+    /// The version is not in the state that the call requires.
     Version(String),
-    /// It cannot be done now, and can be later.
+    /// The call is impossible now, but not permanently.
     Busy(String),
-    /// What was given does not fit the table.
+    /// The arguments do not fit the table.
     Argument(String),
 }
 
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Memory(error) => write!(f, "memory could not be had: {error}"),
-            Self::Full { rows_max } => write!(f, "all {rows_max} rows are taken, images included"),
+            Self::Memory(error) => write!(f, "cannot allocate memory: {error}"),
+            Self::Full { rows_max } => write!(f, "all {rows_max} rows are in use, images included"),
             Self::Twice { key } => write!(f, "key {key} is given twice in one version"),
             Self::Version(text) | Self::Busy(text) | Self::Argument(text) => f.write_str(text),
         }
@@ -45,5 +45,5 @@ impl From<io::Error> for TableError {
     }
 }
 
-/// What a table gives, or why not.
+/// The result of a call on a table.
 pub type Result<T> = std::result::Result<T, TableError>;

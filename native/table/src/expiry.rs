@@ -1,4 +1,4 @@
-//! Expiry: which keys leave, found by a hand that goes round each part a little at every call.
+//! Expiry: removes idle and rare keys; a hand goes around each part, a little at every call.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -11,36 +11,38 @@ use crate::storage::index::{PARTS, mix};
 use crate::table::Table;
 use crate::table_set::Writer;
 
-/// Keys looked at under one lock of a part, about.
+/// Approximate number of keys inspected under one lock of a part.
 const TOGETHER: usize = 512;
 
-/// Which keys leave. One that was put and never used has no age: it leaves only where there are too many.
+/// The conditions for removal. A key that was put and never used has no age: it leaves only if there are too
+/// many keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Expiry {
-    /// Keys not used for so long.
+    /// Remove keys that were not used for this long.
     pub idle_ms: Option<i64>,
-    /// Keys used less often than this, when they were not used for `rare_idle_ms`.
+    /// Remove keys that were used less often than this and not within `rare_idle_ms`.
     pub count_min: u8,
     /// See `count_min`.
     pub rare_idle_ms: i64,
-    /// While a table has more keys than this, of those the hand passes the ones not used for longest.
+    /// While a table has more keys than this, remove those that the hand passes and that were unused the
+    /// longest.
     pub keys_max: Option<usize>,
 }
 
-/// What expiry did.
+/// The result of an expiry call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Expired {
-    /// Keys that were looked at.
+    /// The number of inspected keys.
     pub scanned: usize,
-    /// Keys that left for being idle.
+    /// The number of keys removed as idle.
     pub idle: usize,
-    /// Keys that left for being rare.
+    /// The number of keys removed as rare.
     pub rare: usize,
-    /// Keys that left because there were too many.
+    /// The number of keys removed because there were too many.
     pub over: usize,
 }
 
-/// A key the hand passed, and why it may leave.
+/// The reason why a key leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
     Idle,
@@ -49,7 +51,7 @@ enum Why {
 }
 
 impl Expiry {
-    /// Whether a key leaves whatever else there is.
+    /// Whether a key leaves regardless of the number of keys.
     fn why(&self, used: Use, now: u32, tick_ms: i64) -> Option<Why> {
         if used.is_never() {
             return None;
@@ -63,7 +65,7 @@ impl Expiry {
 }
 
 impl Table {
-    /// Look at about `budget_keys` keys from where the last call ended, and let those leave that are to.
+    /// Inspects about `budget_keys` keys from where the last call ended, and removes those that expire.
     pub fn expire(&self, expiry: &Expiry, now_ms: i64, budget_keys: usize) -> Result<Expired> {
         let mut expired = Expired::default();
         let mut part = self.next_part.load(Ordering::Relaxed) % PARTS;
@@ -79,7 +81,7 @@ impl Table {
         Ok(expired)
     }
 
-    /// Let the hand of a part go some lines on. Gives whether it came round.
+    /// Advances the hand of a part by some lines. Returns whether it completed a round.
     fn expire_some(
         &self,
         expiry: &Expiry,
@@ -87,13 +89,13 @@ impl Table {
         (part, now_ms): (usize, i64),
         expired: &mut Expired,
     ) -> Result<bool> {
-        let mut held = self.hold(part, open);
+        let mut locked = self.hold(part, open);
         let Some(lines) = self.index.lines(part) else { return Ok(true) };
-        held.count_keys();
-        // The hand is a place among the mixed keys, and how far it goes depends on the keys alone: a table that was
-        // restored has other lines, and must let the same keys leave.
-        let windows = held.part.size().keys.div_ceil(TOGETHER).max(1) as u128;
-        let begin = u128::from(held.part.hand);
+        locked.count_keys();
+        // The hand is a position among the mixed keys, and its steps depend on the keys alone: a restored
+        // table has other lines and must expire the same keys.
+        let windows = locked.part.size().keys.div_ceil(TOGETHER).max(1) as u128;
+        let begin = u128::from(locked.part.hand);
         let end = (begin + (1u128 << 64).div_ceil(windows)).min(1 << 64);
         let now = self.tick(now_ms);
         let mut leaving = Vec::new();
@@ -103,7 +105,7 @@ impl Table {
             let used = self.rows.get_use(id);
             match expiry.why(used, now, self.settings.tick_ms) {
                 Some(why) => leaving.push((key, why)),
-                // What was never used leaves before all that was.
+                // Never used keys leave before all used ones.
                 None if used.is_never() => passed.push((key, u32::MAX)),
                 None => passed.push((key, used.age(now) << 8 | u32::from(255 - used.count))),
             }
@@ -113,8 +115,8 @@ impl Table {
             leaving.extend(oldest(passed, over).into_iter().map(|key| (key, Why::Over)));
         }
         for (key, why) in leaving {
-            let target = held.target(open, mix(key), key);
-            held.remove(open, key, target)?;
+            let target = locked.target(open, mix(key), key);
+            locked.remove(open, key, target)?;
             match why {
                 Why::Idle => expired.idle += 1,
                 Why::Rare => expired.rare += 1,
@@ -122,17 +124,17 @@ impl Table {
             }
         }
         let is_round = end == 1 << 64;
-        held.part.hand = if is_round { 0 } else { end as u64 };
+        locked.part.hand = if is_round { 0 } else { end as u64 };
         Ok(is_round)
     }
 
-    /// Where the hands are: of the table among its parts, and of each part.
+    /// The positions of the hands: the next part of the table, and the hand of each part.
     pub fn hands(&self, parts: Range<usize>) -> (usize, Vec<u64>) {
         let hands = parts.map(|part| self.lock(part).hand).collect();
         (self.next_part.load(Ordering::Relaxed), hands)
     }
 
-    /// Put the hands where they were.
+    /// Restores the positions of the hands.
     pub fn set_hands(&self, parts: Range<usize>, next_part: usize, hands: &[u64]) {
         for (part, &hand) in parts.zip(hands) {
             self.lock(part).hand = hand;
@@ -141,8 +143,8 @@ impl Table {
     }
 }
 
-/// Of the keys that were passed, the ones that leave when there are too many: those not used for longest, the least
-/// used first among them, and at most a quarter, for the rest of the part may have older ones.
+/// The passed keys that leave when there are too many: those unused the longest, the least used first among
+/// them. At most a quarter, since the rest of the part may have older ones.
 fn oldest(mut passed: Vec<(u64, u32)>, over: usize) -> Vec<u64> {
     let count = over.min(passed.len().div_ceil(4));
     passed.sort_unstable_by_key(|&(key, age)| (std::cmp::Reverse(age), key));

@@ -1,4 +1,4 @@
-//! Exporting: what changed from one version to another, or everything of one, while writers go on.
+//! Export: the changes between two versions, or the content of one, while writers continue.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::versions::Held;
 /// Keys read under one lock of a part.
 const TOGETHER: usize = 512;
 
-/// What changed between two versions; both stay until this is dropped.
+/// The changes between two versions. Both versions are held until it is dropped.
 pub struct Export {
     shared: Arc<Shared>,
     since: Option<Held>,
@@ -26,18 +26,18 @@ pub struct Export {
     discards: u64,
 }
 
-/// Rows of some parts of one table, and keys that are gone.
+/// Rows of some parts of one table, and removed keys.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Changes {
     /// Keys that have a row.
     pub keys: Vec<u64>,
-    /// Their embeddings as they are stored on the wire: little-endian numbers, row after row.
+    /// Their embeddings in wire format: little-endian numbers, row after row.
     pub numbers: Vec<u8>,
-    /// The scale of each, where rows have one.
+    /// The scale of each row, if rows have one.
     pub scales: Vec<f32>,
-    /// The optimizer's state of each.
+    /// The optimizer state of each row.
     pub state: Vec<f32>,
-    /// When and how often each was used.
+    /// The time and count of use of each row.
     pub uses: Vec<Use>,
     /// Keys that had a row in the earlier version and have none in the later one.
     pub gone: Vec<u64>,
@@ -55,7 +55,7 @@ impl Changes {
 }
 
 impl TableSet {
-    /// What changed after version `since` and no later than `upto`; everything that is in `upto` without `since`.
+    /// The changes after version `since` up to `upto`; without `since`, everything in `upto`.
     pub fn changed(&self, since: Option<u64>, upto: u64) -> Result<Export> {
         let shared = self.shared();
         let discards = shared.discards();
@@ -64,7 +64,9 @@ impl TableSet {
         let since = since.map(hold).transpose().inspect_err(|_| shared.versions.let_go(upto))?;
         let export = Export { shared: shared.clone(), since, upto, discards };
         if export.since.is_some_and(|since| since.birth >= upto.birth) {
-            return Err(TableError::Version("what changed is asked for from later to earlier".to_owned()));
+            return Err(TableError::Version(
+                "cannot export changes from a later to an earlier version".to_owned(),
+            ));
         }
         Ok(export)
     }
@@ -78,7 +80,8 @@ impl Drop for Export {
 }
 
 impl Export {
-    /// The changes of some parts of one of the set's tables; parts in order, the keys of each in any.
+    /// The changes of some parts of one of the set's tables. Parts are in order, the keys of each part in
+    /// any.
     pub fn read(&self, table: &Table, parts: Range<usize>) -> Result<Changes> {
         if !Arc::ptr_eq(&self.shared, &table.shared) || parts.start > parts.end || parts.end > PARTS {
             let text = format!("parts {parts:?} of a table that must be of the same set");
@@ -87,39 +90,43 @@ impl Export {
         let mut changes = Changes::default();
         let count = parts.len();
         for part in parts {
-            let going_on = self.go_on()?;
+            let reading = self.go_on()?;
             let keys = self.keys(table, part);
-            drop(going_on);
+            drop(reading);
             if changes.keys.is_empty() {
-                // Parts are nearly alike: what grows by doubling is copied as often.
+                // Parts are nearly equal; reserving once avoids the copies of growth by doubling.
                 changes.reserve(table, (keys.len() + keys.len() / 8) * count);
             }
             for keys in keys.chunks(TOGETHER) {
-                let _going_on = self.go_on()?;
+                let _reading = self.go_on()?;
                 self.read_keys(table, part, keys, &mut changes);
             }
         }
         Ok(changes)
     }
 
-    /// Nothing is discarded while this is held; what was discarded before leaves nothing to be asked for, not even
-    /// whether something had changed.
+    /// Prevents discards while the guard is held. Fails after an earlier discard, since the export's versions
+    /// may have lost their writes.
     fn go_on(&self) -> Result<RwLockReadGuard<'_, ()>> {
-        let going_on = self.shared.export();
+        let reading = self.shared.export();
         if self.shared.discards() == self.discards {
-            return Ok(going_on);
+            return Ok(reading);
         }
-        Err(TableError::Busy("what was not committed was discarded".to_owned()))
+        Err(TableError::Busy("the export is invalid: uncommitted changes were discarded".to_owned()))
     }
 
     fn keys(&self, table: &Table, part: usize) -> Vec<u64> {
-        let held = table.lock(part);
+        let locked = table.lock(part);
         let Some(since) = self.since else {
             return table.index.lines(part).map_or_else(Vec::new, |lines| lines.keys_spread().collect());
         };
         let births = since.birth + 1..=self.upto.birth;
-        let lists: Vec<&Vec<u64>> =
-            held.touched.iter().filter(|one| births.contains(&one.birth)).map(|one| &one.keys).collect();
+        let lists: Vec<&Vec<u64>> = locked
+            .touched
+            .iter()
+            .filter(|entry| births.contains(&entry.birth))
+            .map(|entry| &entry.keys)
+            .collect();
         let mut keys = lists.iter().flat_map(|keys| keys.iter().copied()).collect::<Vec<u64>>();
         if lists.len() > 1 {
             keys.sort_unstable();
@@ -129,25 +136,25 @@ impl Export {
     }
 
     fn read_keys(&self, table: &Table, part: usize, keys: &[u64], changes: &mut Changes) {
-        let _held = table.lock(part);
+        let _locked = table.lock(part);
         for keys in keys.chunks(GROUP) {
             self.read_group(table, part, keys, changes);
         }
     }
 
-    /// Read keys that are worked on together, so that the memory of all is on its way before the first is needed.
+    /// Reads a group of keys, so that the memory of all is prefetched before the first is needed.
     fn read_group(&self, table: &Table, part: usize, keys: &[u64], changes: &mut Changes) {
         if let Some(lines) = table.index.lines(part) {
             keys.iter().for_each(|&key| prefetch(lines.first(mix(key))));
         }
-        let mut found = [None; GROUP];
-        for (found, &key) in found.iter_mut().zip(keys) {
-            *found = table.index.find(part, mix(key), key);
-            found.inspect(|found| prefetch(table.images[part].address(row_of(found.id))));
+        let mut positions = [None; GROUP];
+        for (position, &key) in positions.iter_mut().zip(keys) {
+            *position = table.index.find(part, mix(key), key);
+            position.inspect(|position| prefetch(table.images[part].address(row_of(position.id))));
         }
         let mut seen = [NONE; GROUP];
-        for ((seen, found), &key) in seen.iter_mut().zip(found).zip(keys) {
-            *seen = found.map_or(NONE, |found| self.see(table, part, &found, key, changes));
+        for ((seen, position), &key) in seen.iter_mut().zip(positions).zip(keys) {
+            *seen = position.map_or(NONE, |position| self.see(table, part, &position, key, changes));
         }
         let (row_type, dim) = (table.settings.row_type, table.settings.dim);
         let mut stored = vec![0; row_type.row_bytes(dim)];
@@ -165,10 +172,11 @@ impl Export {
         }
     }
 
-    /// The row of a key as of the later version, brought near; NONE for none. A key that is gone in it is noted.
-    fn see(&self, table: &Table, part: usize, found: &Found<'_>, key: u64, changes: &mut Changes) -> u32 {
+    /// The row of a key as of the later version, prefetched; NONE if it has none. Adds a removed key to
+    /// `gone`.
+    fn see(&self, table: &Table, part: usize, position: &Found<'_>, key: u64, changes: &mut Changes) -> u32 {
         let images = &table.images[part];
-        let at = |birth| if found.is_settled { found.id } else { images.seen(found.id, birth) };
+        let at = |birth| if position.is_settled { position.id } else { images.seen(position.id, birth) };
         let is_there = |id: u32| id != NONE && id & GONE == 0;
         let id = at(self.upto.birth);
         if is_there(id) {

@@ -1,8 +1,8 @@
-//! The embedding table: keys to rows by version, and the initial rows of keys that were never stored. No I/O, no
-//! Python.
+//! The embedding table: maps keys to rows by version, and computes the initial rows of keys that were never
+//! stored. No I/O, no Python.
 //!
-//! Readers take no lock and never wait: a line of the index tells them whether what they read was whole, and nothing
-//! they may look at is used again before they have passed.
+//! Readers take no lock and never wait. The head of an index line shows whether a read was consistent, and
+//! memory that a reader may see is not reused before the reader has left.
 
 mod admission;
 mod batch;

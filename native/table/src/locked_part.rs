@@ -1,7 +1,7 @@
-//! A part held by its lock: what a key's newest image is, how another takes its place, and what is let go of.
+//! A locked part: finds a key's newest image, replaces it, and retires what is no longer needed.
 //!
-//! One rule makes versions: an image is changed where it is only if it was born in the version that is open; else
-//! a copy takes its place, and keeps the way back to it. It does not know what rows learn.
+//! Versions rest on one rule: an image is changed in place only if it was born in the open version. Otherwise
+//! a copy replaces it and keeps a link to it. This module does not know what rows learn.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,42 +17,42 @@ use crate::storage::sheets::Block;
 use crate::storage::sync::{Mutex, MutexGuard};
 use crate::table::Table;
 
-/// Rows are brought near so many before they are taken.
+/// How many rows ahead unused rows are prefetched.
 const AHEAD_ROWS: u32 = 4;
-/// Rows are brought near so many before they are linked to be taken again.
+/// How many rows ahead freed rows are prefetched before they are linked.
 const AHEAD_FREED: usize = 16;
 
-/// What is used again once every reader has passed.
+/// Memory that is reused once every reader has passed.
 enum LetGo {
     Rows(Vec<u32>),
     Lines(Block),
     Places(#[expect(dead_code, reason = "held until dropped")] OldPlaces),
 }
 
-/// Keys with an image born in one version.
+/// The keys with an image born in one version.
 #[derive(Default)]
 pub struct Touched {
-    /// The birth of the images.
+    /// The birth of these images.
     pub birth: u64,
-    /// Each key once.
+    /// The keys, each once.
     pub keys: Vec<u64>,
 }
 
-/// What only the holder of a part's lock sees.
+/// The state that only the holder of a part's lock sees.
 #[derive(Default)]
 pub struct PartUse {
-    /// Of the lines.
+    /// The state of the lines.
     pub index: IndexUse,
-    /// Of the images.
+    /// The state of the images.
     pub images: ImagesUse,
-    /// By birth, oldest first.
+    /// Touched keys by birth, oldest first.
     pub touched: Vec<Touched>,
-    /// How often keys without a row were seen.
+    /// The counts of keys without a row.
     pub sketch: Option<Box<Sketch>>,
-    /// Where expiry goes on: a share of the way round, of 2^64.
+    /// The position of the expiry hand, of 2^64 for a whole round.
     pub hand: u64,
     gone: usize,
-    /// Keys there were when the table was last told.
+    /// The number of keys at the last report to the table.
     keys_told: usize,
     chunk: Range<u32>,
     free: u32,
@@ -60,82 +60,82 @@ pub struct PartUse {
     waiting: VecDeque<(u64, LetGo)>,
 }
 
-/// The part, until it is dropped.
+/// A locked part, until it is dropped.
 pub struct Held<'a> {
     table: &'a Table,
     number: usize,
-    /// What its lock guards.
+    /// The state that the lock guards.
     pub part: MutexGuard<'a, PartUse>,
     freed: Vec<u32>,
     replaced: Vec<LetGo>,
 }
 
-/// What a write does to a key's newest image.
+/// The effect of a write on a key's newest image.
 #[derive(Clone, Copy)]
 pub enum Target<'a> {
-    /// The key is not there.
+    /// The key is not present.
     Vacant,
-    /// The image is nobody else's yet: it is changed where it is.
+    /// No one else sees the image: it is changed in place.
     Own(Found<'a>),
-    /// Someone sees the image: a copy takes its place.
+    /// A version or a reader sees the image: a copy replaces it.
     Shared(Found<'a>),
 }
 
 impl Target<'_> {
-    /// The row that holds what the key has now; None where it has nothing.
+    /// The row with the key's current value; None if it has none.
     pub fn row(&self) -> Option<u32> {
         match self {
-            Self::Own(found) | Self::Shared(found) if found.id & GONE == 0 => Some(found.id),
+            Self::Own(entry) | Self::Shared(entry) if entry.id & GONE == 0 => Some(entry.id),
             _ => None,
         }
     }
 
-    /// Whether the key was already written in the version that is open.
+    /// Whether the key was already written in the open version.
     pub fn is_own(&self) -> bool {
         matches!(self, Self::Own(_))
     }
 }
 
-/// An embedding as it is stored.
+/// An embedding in stored form.
 #[derive(Clone, Copy)]
 pub enum Values<'a> {
-    /// Of a table of floats.
+    /// Floats, for tables of floats.
     Floats(&'a [f32]),
-    /// Of any other.
+    /// Bytes, for all other tables.
     Bytes(&'a [u8]),
 }
 
-/// What a row is to hold.
+/// The content to write to a row.
 pub struct Cell<'a> {
     /// The embedding.
     pub embedding: Values<'a>,
     /// The optimizer's state.
     pub state: &'a [f32],
-    /// When and how often it was used.
+    /// The time and count of use.
     pub used: Use,
 }
 
-/// What a call writes into: fixed at its beginning, for no version is sealed while a call writes.
+/// The context of a write call, fixed at its start, since no version is sealed while a call writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Open {
-    /// The birth of what it writes.
+    /// The birth of the images that it writes.
     pub birth: u64,
-    /// Whether there is anyone older images must be kept for.
+    /// Whether older images must be kept for a version or an export.
     pub is_versioned: bool,
-    /// What was stamped before this is seen by no reader any more.
+    /// No reader can still see memory stamped before this.
     pub passed: u64,
 }
 
 impl<'a> Held<'a> {
-    /// Take a part's lock.
+    /// Locks a part.
     pub fn take(table: &'a Table, part: &'a Mutex<PartUse>, number: usize, passed: u64) -> Self {
         let part = part.lock().expect("no holder panics");
-        let mut held = Self { table, number, part, freed: Vec::new(), replaced: Vec::new() };
-        held.collect(passed);
-        held
+        let mut locked = Self { table, number, part, freed: Vec::new(), replaced: Vec::new() };
+        locked.collect(passed);
+        locked
     }
 
-    /// Use again what no reader sees any more.
+    /// Reuses the memory that no reader can still see.
     fn collect(&mut self, passed: u64) {
         while self.part.waiting.front().is_some_and(|&(stamp, _)| stamp < passed) {
             match self.part.waiting.pop_front() {
@@ -146,12 +146,12 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Keep a few rows; the others are for any part, or those of a write that failed half way would be lost to all
-    /// parts but a few.
+    /// Keeps a few rows and returns the others to the table for any part; otherwise a write that failed
+    /// halfway would leave its rows to only a few parts.
     fn collect_rows(&mut self, rows: &[u32]) {
         let embedding = &self.table.rows.embedding;
-        for (at, &row) in rows.iter().enumerate() {
-            if let Some(&ahead) = rows.get(at + AHEAD_FREED) {
+        for (index, &row) in rows.iter().enumerate() {
+            if let Some(&ahead) = rows.get(index + AHEAD_FREED) {
                 prefetch(embedding.address(ahead));
             }
             embedding.set_link(row, self.part.free);
@@ -174,8 +174,8 @@ impl<'a> Held<'a> {
 
     fn take_row(&mut self, is_for_gone: bool) -> Result<u32> {
         if self.part.free == NONE && self.part.chunk.is_empty() {
-            let taken = self.table.rows.take(is_for_gone);
-            match taken.ok_or(TableError::Full { rows_max: self.table.settings.rows_max })? {
+            let rows = self.table.rows.take(is_for_gone);
+            match rows.ok_or(TableError::Full { rows_max: self.table.settings.rows_max })? {
                 Taken::Chunk(chunk) => self.part.chunk = chunk,
                 Taken::Chain(first) => {
                     (self.part.free, self.part.free_rows) = (first, CHUNK_ROWS as usize);
@@ -186,7 +186,7 @@ impl<'a> Held<'a> {
             let row = self.part.free;
             self.part.free = self.table.rows.embedding.link(row);
             self.part.free_rows -= 1;
-            // The next one leads to the one after it, so that it is needed as soon as it is taken.
+            // The next free row links to the one after it, so it is needed as soon as it is taken.
             self.bring_near(self.part.free);
             return Ok(row);
         }
@@ -195,7 +195,7 @@ impl<'a> Held<'a> {
         Ok(row)
     }
 
-    /// Bring near all that is written of a row when it is taken.
+    /// Prefetches all the memory that is written when a row is taken.
     #[inline(always)]
     fn bring_near(&self, row: u32) {
         if row != NONE {
@@ -207,15 +207,15 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// What a write to a key does.
+    /// The effect of a write to a key.
     #[inline(always)]
     pub fn target(&self, open: Open, hash: u64, key: u64) -> Target<'a> {
-        let Some(found) = self.table.index.find(self.number, hash, key) else { return Target::Vacant };
-        let is_own = match found.is_settled {
+        let Some(entry) = self.table.index.find(self.number, hash, key) else { return Target::Vacant };
+        let is_own = match entry.is_settled {
             true => !open.is_versioned,
-            false => self.image(found.id).is_some_and(|image| image.birth == open.birth),
+            false => self.image(entry.id).is_some_and(|image| image.birth == open.birth),
         };
-        if is_own { Target::Own(found) } else { Target::Shared(found) }
+        if is_own { Target::Own(entry) } else { Target::Shared(entry) }
     }
 
     #[inline(always)]
@@ -233,7 +233,7 @@ impl<'a> Held<'a> {
         self.table.rows.set_use(row, cell.used);
     }
 
-    /// Give a key what a row is to hold.
+    /// Writes a key's content.
     #[inline(always)]
     pub fn write(
         &mut self,
@@ -244,10 +244,10 @@ impl<'a> Held<'a> {
     ) -> Result<()> {
         match target {
             Target::Vacant => {
-                // All that may fail comes first, so that nothing is half done when it does.
+                // All steps that may fail come first, so that a failure leaves nothing half done.
                 self.make_room()?;
                 let row = self.take_row(false)?;
-                // Before its key leads to it: nobody may see a row that was not yet written.
+                // The row is filled before its key leads to it, so that no reader sees an unwritten row.
                 self.fill(row, cell);
                 if open.is_versioned {
                     self.enter(row, Image::first(open.birth));
@@ -257,62 +257,62 @@ impl<'a> Held<'a> {
                 self.table.index.put(self.number, &mut self.part.index, (hash, key), image);
                 Ok(())
             }
-            Target::Own(found) if found.id & GONE == 0 => {
-                let writing = found.line.write();
-                self.fill(found.id, cell);
+            Target::Own(entry) if entry.id & GONE == 0 => {
+                let writing = entry.line.write();
+                self.fill(entry.id, cell);
                 drop(writing);
                 Ok(())
             }
-            Target::Own(found) => {
-                // A reader may still be at the row that it found before the key was gone.
-                let mut writing = found.line.write();
-                self.fill(row_of(found.id), cell);
-                writing.set(found.slot, row_of(found.id), false);
+            Target::Own(entry) => {
+                // A reader may still read the row that it found before the key was removed.
+                let mut writing = entry.line.write();
+                self.fill(row_of(entry.id), cell);
+                writing.set(entry.slot, row_of(entry.id), false);
                 drop(writing);
                 self.part.gone -= 1;
                 Ok(())
             }
-            Target::Shared(found) => {
+            Target::Shared(entry) => {
                 let row = self.take_row(false)?;
                 self.fill(row, cell);
-                self.replace(open, key, &found, row);
-                self.part.gone -= usize::from(found.id & GONE != 0);
+                self.replace(open, key, &entry, row);
+                self.part.gone -= usize::from(entry.id & GONE != 0);
                 Ok(())
             }
         }
     }
 
-    /// Take a key away. Gives whether it was there.
+    /// Removes a key. Returns whether it was present.
     pub fn remove(&mut self, open: Open, key: u64, target: Target<'_>) -> Result<bool> {
         match target {
             Target::Vacant => return Ok(false),
-            Target::Own(found) | Target::Shared(found) if found.id & GONE != 0 => return Ok(false),
-            Target::Own(found) if !open.is_versioned => {
-                found.line.write().remove(found.slot);
+            Target::Own(entry) | Target::Shared(entry) if entry.id & GONE != 0 => return Ok(false),
+            Target::Own(entry) if !open.is_versioned => {
+                entry.line.write().remove(entry.slot);
                 self.count_removed();
-                self.free(found.id);
+                self.free(entry.id);
                 return Ok(true);
             }
-            Target::Own(found) => found.line.write().set(found.slot, found.id | GONE, false),
-            Target::Shared(found) => {
-                // A row for the id alone: it is free again when every reader sees that the key is gone.
+            Target::Own(entry) => entry.line.write().set(entry.slot, entry.id | GONE, false),
+            Target::Shared(entry) => {
+                // A row only for its id. It is free again once every reader sees that the key is gone.
                 let row = self.take_row(true)?;
-                self.replace(open, key, &found, row | GONE);
+                self.replace(open, key, &entry, row | GONE);
             }
         }
         self.part.gone += 1;
         Ok(true)
     }
 
-    /// Say of a key that is not there that it is gone, so that nothing else can be said of it in this version.
+    /// Records a missing key as gone, so that this version can state nothing else about it.
     pub fn bury(&mut self, open: Open, (hash, key): (u64, u64), target: Target<'_>) -> Result<()> {
         if !open.is_versioned {
-            let text = format!("key {key} is taken away in a first version, which has nothing before it");
+            let text = format!("cannot remove key {key} in the first version: none comes before it");
             return Err(TableError::Version(text));
         }
-        if let Target::Shared(found) = target {
+        if let Target::Shared(entry) = target {
             let row = self.take_row(true)?;
-            self.replace(open, key, &found, row | GONE);
+            self.replace(open, key, &entry, row | GONE);
             return Ok(());
         }
         self.make_room()?;
@@ -324,15 +324,15 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    /// Put another image in the place of one that someone sees.
-    fn replace(&mut self, open: Open, key: u64, found: &Found<'_>, id: u32) {
-        let image = Image { birth: open.birth, older: found.id, older_is_entered: !found.is_settled };
+    /// Replaces an image that a version or a reader sees.
+    fn replace(&mut self, open: Open, key: u64, entry: &Found<'_>, id: u32) {
+        let image = Image { birth: open.birth, older: entry.id, older_is_entered: !entry.is_settled };
         self.enter(row_of(id), image);
-        found.line.write().set(found.slot, id, false);
+        entry.line.write().set(entry.slot, id, false);
         self.touch(open.birth, key);
     }
 
-    /// Make room for images that are about to be born, once and not step by step.
+    /// Makes room for images that are about to be created, in one step.
     pub fn reserve_images(&mut self, birth: u64, count: usize) {
         let replaced = self.images().reserve(&mut self.part.images, count);
         self.replaced.extend(replaced.map(LetGo::Places));
@@ -340,7 +340,7 @@ impl<'a> Held<'a> {
         keys.reserve_exact(count);
     }
 
-    /// Bring near where a key is looked for.
+    /// Prefetches a key's first line.
     #[inline(always)]
     pub fn bring_line_near(&self, key: u64) {
         if let Some(lines) = self.table.index.lines(self.number) {
@@ -363,68 +363,68 @@ impl<'a> Held<'a> {
     fn touch(&mut self, birth: u64, key: u64) {
         let keys = &mut self.touched(birth).keys;
         if keys.len() == keys.capacity() {
-            // By a quarter: doubling would keep as much again for nothing.
+            // Grows by a quarter: doubling would waste as much memory again.
             keys.reserve_exact((keys.len() / 4).max(8));
         }
         keys.push(key);
     }
 
-    /// Where a key is.
+    /// The line and slot of a key.
     pub fn find(&self, hash: u64, key: u64) -> Option<Found<'a>> {
         self.table.index.find(self.number, hash, key)
     }
 
-    /// What is known of an image; None when every reader sees it.
+    /// The record of an image; None if every reader sees it.
     #[inline(always)]
     pub fn image(&self, id: u32) -> Option<Image> {
         if id == NONE { None } else { self.images().get(row_of(id)) }
     }
 
-    /// Change what is known of an image.
+    /// Changes the record of an image.
     pub fn set_image(&self, id: u32, image: Image) {
         self.images().set(row_of(id), image);
     }
 
-    /// Say that nothing in the part was born after this.
+    /// Declares that nothing in the part was born after `birth`.
     pub fn set_latest(&self, birth: u64) {
         self.images().expect(birth);
     }
 
-    /// Take an image out of the images: every reader sees it, or nobody.
+    /// Drops an image's record: every reader sees the image, or none does.
     pub fn forget(&mut self, id: u32) {
         self.images().remove(&mut self.part.images, row_of(id));
     }
 
-    /// Let go of a row that nothing leads to any more.
+    /// Frees a row that nothing links to any more.
     pub fn free(&mut self, id: u32) {
         self.freed.push(row_of(id));
     }
 
-    /// Keys with an image born in one version; the list is made where it is missing.
+    /// The keys with an image born in one version; the list is created if needed.
     pub fn touched(&mut self, birth: u64) -> &mut Touched {
         let touched = &mut self.part.touched;
-        let at = touched.partition_point(|one| one.birth < birth);
-        if touched.get(at).is_none_or(|one| one.birth != birth) {
-            touched.insert(at, Touched { birth, keys: Vec::new() });
+        let index = touched.partition_point(|entry| entry.birth < birth);
+        if touched.get(index).is_none_or(|entry| entry.birth != birth) {
+            touched.insert(index, Touched { birth, keys: Vec::new() });
         }
-        &mut touched[at]
+        &mut touched[index]
     }
 
-    /// Tell the table how many keys came and went since it was last told.
+    /// Reports to the table how many keys came and went since the last report.
     pub fn count_keys(&mut self) {
         let keys = self.part.index.keys() - self.part.gone;
         if keys != self.part.keys_told {
-            // Wraps round where keys went, and so comes out right.
+            // The wrapping difference also handles a decrease.
             self.table.keys.fetch_add(keys.wrapping_sub(self.part.keys_told), Ordering::Relaxed);
             self.part.keys_told = keys;
         }
     }
 
-    /// Let go of everything in the part.
+    /// Removes everything in the part.
     pub fn clear(&mut self) {
         let lines = self.table.index.lines(self.number);
         let newest: Vec<u32> = lines.iter().flat_map(|lines| lines.ids()).collect();
-        // First the lines are said to have moved: a reader who saw some of what goes now reads again.
+        // First the lines are marked as moved, so that a reader who saw removed memory reads again.
         let replaced = self.table.index.clear(self.number, &mut self.part.index);
         self.replaced.extend(replaced.map(LetGo::Lines));
         for mut id in newest {
@@ -441,12 +441,12 @@ impl<'a> Held<'a> {
         self.part.gone = 0;
     }
 
-    /// Change how many keys are there as gone.
+    /// Updates the number of keys that are present as gone.
     pub fn count_gone(&mut self, before: bool, after: bool) {
         self.part.gone = self.part.gone + usize::from(after) - usize::from(before);
     }
 
-    /// Count a key that was taken out of its line.
+    /// Counts a key that was removed from its line.
     pub fn count_removed(&mut self) {
         self.part.index.count_removed();
     }
@@ -467,31 +467,31 @@ impl Drop for Held<'_> {
     }
 }
 
-/// What a part holds.
+/// The contents of a part in numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PartSize {
-    /// Keys that are there in the newest version.
+    /// Keys that are present in the newest version.
     pub keys: usize,
-    /// Keys that are gone in it, and still there for an older one.
+    /// Keys that are gone in the newest version but still present in an older one.
     pub gone: usize,
-    /// Slots for keys, five a line.
+    /// Slots for keys, five per line.
     pub slots: usize,
-    /// Lines whose keys may be further on, so that a search does not end with them.
+    /// Lines with keys that overflowed into later lines, where a search must continue.
     pub overflows: usize,
     /// Images that not every reader sees.
     pub images: usize,
     /// Rows that are free, or taken and not used yet.
     pub free_rows: usize,
-    /// Rows that wait for readers to pass.
+    /// Rows that wait until readers have left.
     pub waiting_rows: usize,
     /// Bytes of the lists of touched keys.
     pub touched_bytes: usize,
-    /// Bytes of the sketches of keys that wait to be admitted.
+    /// Bytes of the sketch of keys that wait for admission.
     pub sketch_bytes: usize,
 }
 
 impl PartUse {
-    /// What the part holds.
+    /// The contents of the part in numbers.
     pub fn size(&self) -> PartSize {
         let waiting = self.waiting.iter().map(|(_, let_go)| match let_go {
             LetGo::Rows(rows) => rows.len(),
@@ -506,7 +506,7 @@ impl PartUse {
             free_rows: self.free_rows + self.chunk.len(),
             waiting_rows: waiting.sum(),
             sketch_bytes: self.sketch.as_ref().map_or(0, |sketch| sketch.counters_bytes()),
-            touched_bytes: self.touched.iter().map(|one| one.keys.capacity() * 8).sum(),
+            touched_bytes: self.touched.iter().map(|entry| entry.keys.capacity() * 8).sum(),
         }
     }
 }

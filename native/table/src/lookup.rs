@@ -1,4 +1,4 @@
-//! Reading: a batch of keys to their rows as of a version, without a lock and without waiting.
+//! Lookup: reads the rows of a batch of keys as of a version, without locks and without waiting.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::table_set::{At, NEWEST};
 
 /// Bytes of the widest row that is not stored as floats.
 const STORED_BYTES_MAX: usize = 2 * DIM_MAX + 8;
-/// Reads of one key before its part's lock is taken.
+/// Attempts to read a key before its part's lock is taken.
 const READS_MAX: u32 = if cfg!(model) { 1 } else { 64 };
 
-/// Where a key's newest image was found, and the head under which.
+/// The line and slot of a key's newest image, and the head under which it was read.
 #[derive(Clone, Copy)]
 struct Seen {
     line: *const Line,
@@ -30,33 +30,33 @@ struct Seen {
     is_settled: bool,
 }
 
-/// What a look at a line found.
+/// The result of looking into a line.
 enum Look {
     Key(Seen),
     Nothing,
-    /// It may be in a line further on.
+    /// The key may be in a later line.
     Further,
-    /// A writer is at work here, or was: look again.
+    /// A writer is or was at work in the line: look again.
     Again,
 }
 
-/// A group of keys on their way; what is not written is not read.
+/// A group of keys being read.
 struct Group {
     hashes: [u64; GROUP],
-    /// The line to look at first, then the one a key was found in; null where there is nothing to hold on to.
+    /// The first line of each key, then the line that has the key; null if no line has to be rechecked.
     lines: [*const Line; GROUP],
     heads: [u32; GROUP],
     ids: [u32; GROUP],
-    /// Which keys are not in their first line.
+    /// The keys that are not in their first line.
     further: u64,
-    /// Which keys are to be looked for again.
+    /// The keys that must be read again.
     again: u64,
-    /// Which keys have images that not every reader sees.
+    /// The keys with images that not every reader sees.
     unsettled: u64,
 }
 
-/// A version of a table being read: what it sees stays until this is dropped. One batch long, for what is let go
-/// of meanwhile waits for it.
+/// A read of one version of a table. Rows that it sees stay until it is dropped. Keep it for one batch only,
+/// since retired memory waits for it.
 pub struct Reading<'a> {
     table: &'a Table,
     upto: u64,
@@ -78,9 +78,10 @@ impl ReadRows for Reading<'_> {
 }
 
 impl TableSet {
-    /// Begin to read a version, the same one of all tables, for whoever packs rows.
+    /// Starts to read the same version of all tables, for packing rows.
     pub fn readings(&self, at: At) -> Result<Vec<Reading<'_>>> {
-        // One place for them all: were each table to want its own, readers of several might wait for each other.
+        // All readings share one stay. With one per table, readers of several tables could wait for each
+        // other.
         let stay = Arc::new(self.shared().grace.enter());
         let upto = self.shared().upto(at)?;
         let reading = |table| Reading { table, upto, _stay: stay.clone() };
@@ -89,11 +90,11 @@ impl TableSet {
 }
 
 impl Table {
-    /// Rows of keys as of a version, one after the other into `out`.
+    /// Writes the rows of keys as of a version, one after the other, into `out`.
     pub fn lookup(&self, keys: &[u64], at: At, out: &mut [f32], threads: usize) -> Result<()> {
         let dim = self.settings.dim;
         if out.len() != keys.len() * dim {
-            let text = format!("{} floats for {} keys: a row is {dim} floats", out.len(), keys.len());
+            let text = format!("{} floats for {} keys; a row has {dim} floats", out.len(), keys.len());
             return Err(TableError::Argument(text));
         }
         let _stay = self.shared.grace.enter();
@@ -106,21 +107,21 @@ impl Table {
         }
         std::thread::scope(|scope| {
             let mut shares = keys.chunks(share).zip(out.chunks_mut(share * dim));
-            let own = shares.next();
+            let own_share = shares.next();
             for (keys, out) in shares {
-                // Within the caller's grace, which ends after them.
+                // Covered by the caller's grace period, which ends after these threads.
                 scope.spawn(move || self.read(keys, upto, out, dim));
             }
-            if let Some((keys, out)) = own {
+            if let Some((keys, out)) = own_share {
                 self.read(keys, upto, out, dim);
             }
         });
         Ok(())
     }
 
-    /// Rows of keys, each `stride` floats after the one before. Within a grace.
+    /// Reads rows, each `stride` floats after the one before. The caller is within a grace period.
     pub(crate) fn read(&self, keys: &[u64], upto: u64, out: &mut [f32], stride: usize) {
-        // A length known when compiled is a loop without a tail.
+        // A length known at compile time gives a loop without a tail.
         match (self.settings.row_type, self.settings.dim) {
             (RowType::F32, 8) => self.read_all::<4>(keys, upto, out, stride),
             (RowType::F32, 16) => self.read_all::<8>(keys, upto, out, stride),
@@ -130,7 +131,7 @@ impl Table {
         }
     }
 
-    /// Copy a row out as floats.
+    /// Copies a row out as floats.
     #[inline(always)]
     fn copy<const WORDS: usize>(&self, row: u32, out: &mut [f32]) {
         if WORDS > 0 {
@@ -179,7 +180,8 @@ impl Table {
                 let look = Self::look(group.lines[at], key);
                 self.note::<WORDS>(&mut group, at, look, upto);
             }
-            // The rows' places are asked for too: they are written faster than they would come by themselves.
+            // The destination is prefetched too, since the rows are written faster than it would arrive by
+            // itself.
             prefetch_row(out[at * stride..].as_ptr(), dim);
         }
         if group.further != 0 {
@@ -196,7 +198,7 @@ impl Table {
                 self.copy::<WORDS>(id, row);
             }
             let line = group.lines[at];
-            // SAFETY: lines stay until a grace after they were replaced, and this is within one.
+            // SAFETY: lines stay for a grace period after they were replaced, and this is within one.
             if !line.is_null() && !unsafe { &*line }.is_still(group.heads[at]) {
                 group.again |= 1 << at;
             }
@@ -214,65 +216,66 @@ impl Table {
         prefetch_row(self.rows.embedding.address(row).cast(), floats);
     }
 
-    /// Note what a look found, and bring near what comes of it.
+    /// Records the result of a look and prefetches what it leads to.
     #[inline(always)]
-    fn note<const WORDS: usize>(&self, group: &mut Group, at: usize, look: Look, upto: u64) {
+    fn note<const WORDS: usize>(&self, group: &mut Group, index: usize, look: Look, upto: u64) {
         match look {
             Look::Key(seen) => {
                 let row = row_of(seen.id);
-                let images = &self.images[part_of(group.hashes[at])];
+                let images = &self.images[part_of(group.hashes[index])];
                 if seen.is_settled || upto == NEWEST || images.are_seen(upto) {
                     self.bring_near::<WORDS>(row);
                 } else {
-                    group.unsettled |= 1 << at;
+                    group.unsettled |= 1 << index;
                     prefetch(images.address(row));
                 }
-                (group.lines[at], group.heads[at], group.ids[at]) = (seen.line, seen.head, seen.id);
+                (group.lines[index], group.heads[index], group.ids[index]) = (seen.line, seen.head, seen.id);
             }
-            Look::Nothing => group.lines[at] = std::ptr::null(),
+            Look::Nothing => group.lines[index] = std::ptr::null(),
             Look::Further => {
-                // Nearly always the next in memory; after the last comes the first, which is then not near.
-                prefetch(group.lines[at].wrapping_add(1));
-                group.further |= 1 << at;
+                // Nearly always the next line in memory; after the last line comes the first, which is not
+                // prefetched.
+                prefetch(group.lines[index].wrapping_add(1));
+                group.further |= 1 << index;
             }
             Look::Again => {
-                group.lines[at] = std::ptr::null();
-                group.again |= 1 << at;
+                group.lines[index] = std::ptr::null();
+                group.again |= 1 << index;
             }
         }
     }
 
-    /// Look at a line for a key.
+    /// Looks for a key in a line.
     #[inline(always)]
-    fn look(at: *const Line, key: u64) -> Look {
-        // SAFETY: lines stay until a grace after they were replaced, and the caller is within one.
-        let line = unsafe { &*at };
+    fn look(address: *const Line, key: u64) -> Look {
+        // SAFETY: lines stay for a grace period after they were replaced, and the caller is within one.
+        let line = unsafe { &*address };
         let head = line.head();
         if head & (MOVED | WRITING) != 0 {
             return Look::Again;
         }
         match line.find(head, key) {
             Some(slot) => {
-                Look::Key(Seen { line: at, head, id: line.id(slot), is_settled: is_settled(head, slot) })
+                Look::Key(Seen { line: address, head, id: line.id(slot), is_settled: is_settled(head, slot) })
             }
             None if head & OVERFLOW == 0 => Look::Nothing,
             None => Look::Further,
         }
     }
 
-    /// Look for those keys of a group that are not in their first line.
+    /// Looks for the keys of a group that are not in their first line.
     #[inline(never)]
     fn go_further<const WORDS: usize>(&self, group: &mut Group, keys: &[u64], upto: u64) {
-        let mut left = group.further;
-        while left != 0 {
-            let at = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let look = self.look_on(group.lines[at], group.hashes[at], keys[at]);
-            self.note::<WORDS>(group, at, look, upto);
+        let mut remaining = group.further;
+        while remaining != 0 {
+            let index = remaining.trailing_zeros() as usize;
+            remaining &= remaining - 1;
+            let look = self.look_on(group.lines[index], group.hashes[index], keys[index]);
+            self.note::<WORDS>(group, index, look, upto);
         }
     }
 
-    /// Look for a key in the lines after one.
+    /// Looks for a key in the lines after `first`.
     fn look_on(&self, first: *const Line, hash: u64, key: u64) -> Look {
         let Some(lines) = self.index.lines(part_of(hash)).filter(|lines| lines.contains(first)) else {
             return Look::Again;
@@ -281,30 +284,31 @@ impl Table {
         loop {
             at = lines.after(at);
             if at == first {
-                // Keys that left may have left every line overflowing.
+                // Removed keys may have left every line marked as overflowing.
                 return Look::Nothing;
             }
             match Self::look(at, key) {
                 Look::Further => {}
-                found => return found,
+                look => return look,
             }
         }
     }
 
-    /// From the newest images of a group to those that the reader sees.
+    /// Goes from the newest images of a group back to those that the reader sees.
     #[inline(never)]
     fn go_back<const WORDS: usize>(&self, group: &mut Group, upto: u64) {
-        let mut left = group.unsettled;
-        while left != 0 {
-            let at = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let id = self.images[part_of(group.hashes[at])].seen(group.ids[at], upto);
-            group.ids[at] = id;
+        let mut remaining = group.unsettled;
+        while remaining != 0 {
+            let index = remaining.trailing_zeros() as usize;
+            remaining &= remaining - 1;
+            let id = self.images[part_of(group.hashes[index])].seen(group.ids[index], upto);
+            group.ids[index] = id;
             self.bring_near::<WORDS>(row_of(id));
         }
     }
 
-    /// Read one key until it comes out whole; at the bound with the part's lock, under which nothing changes.
+    /// Reads one key until the read is consistent; after the last attempt under the part's lock, where
+    /// nothing changes.
     #[cold]
     fn read_again(&self, key: u64, hash: u64, upto: u64, out: &mut [f32]) {
         for _ in 0..READS_MAX {
@@ -317,14 +321,14 @@ impl Table {
         assert!(self.read_one(key, hash, upto, out), "nothing changes under the lock");
     }
 
-    /// Read one key. Gives whether it came out whole.
+    /// Reads one key. Returns whether the read was consistent.
     fn read_one(&self, key: u64, hash: u64, upto: u64, out: &mut [f32]) -> bool {
         let part = part_of(hash);
         let look = match self.index.lines(part).map(|lines| lines.first(hash)) {
             None => Look::Nothing,
             Some(first) => match Self::look(first, key) {
                 Look::Further => self.look_on(first, hash, key),
-                found => found,
+                look => look,
             },
         };
         let (line, id) = match look {
@@ -338,7 +342,7 @@ impl Table {
         } else {
             self.copy::<0>(id, out);
         }
-        // SAFETY: lines stay until a grace after they were replaced, and the caller is within one.
+        // SAFETY: lines stay for a grace period after they were replaced, and the caller is within one.
         line.is_none_or(|(line, head)| unsafe { &*line }.is_still(head))
     }
 }

@@ -1,7 +1,8 @@
-//! The model check: the table as it is, with the checker's atomics and locks, a reader or two and a writer or two.
+//! The model check: runs the real table with the checker's atomics and locks, with one or two readers and
+//! writers.
 //!
-//! Every order in which they may come is tried up to a number of preemptions, and every value that a load may see.
-//! A row is four floats, two words; it is whole when they are equal, and no row at all when they are 0.
+//! The checker tries every order of their steps up to a number of preemptions, and every value that a load
+//! may return. A row is four floats, two words. It is consistent if all are equal, and absent if they are 0.
 
 pub mod cells;
 
@@ -19,24 +20,25 @@ use crate::table::TableSettings;
 use crate::table_set::At;
 
 const DIM: usize = 4;
-/// Words that one check may look at.
+/// Maximum words that one check may access.
 const WORDS_MAX: usize = 400;
-/// The frames of a build that is not optimised are larger than the checker expects.
+/// Unoptimised stack frames are larger than the checker's default.
 const STACK_BYTES: usize = 1 << 18;
-/// Preemptions that are tried where the environment does not say.
+/// The number of preemptions unless the environment sets one.
 const PREEMPTIONS: usize = 2;
 
 fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     loom::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).expect("the checker starts threads")
 }
 
-/// Try the orders of what `threads` does once it has begun, with as many preemptions as the environment says.
+/// Tries the orders of the operations of `threads` after its `begin`, with the preemption bound of the
+/// environment.
 fn check(threads: impl Fn() + Send + Sync + 'static) {
-    let asked = loom::model::Builder::new().preemption_bound;
-    check_with(asked.unwrap_or(PREEMPTIONS), threads);
+    let preemption_bound = loom::model::Builder::new().preemption_bound;
+    check_with(preemption_bound.unwrap_or(PREEMPTIONS), threads);
 }
 
-/// Try the orders with so many preemptions at most.
+/// Tries the orders with at most this many preemptions.
 fn check_with(preemptions: usize, threads: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -52,12 +54,12 @@ fn check_with(preemptions: usize, threads: impl Fn() + Send + Sync + 'static) {
     println!("{} orders", tried.load(std::sync::atomic::Ordering::Relaxed));
 }
 
-/// A table, and what is done to it.
+/// A table and operations on it.
 struct Case {
     set: TableSet,
 }
 
-/// A key of the first part; keys of one line first.
+/// A key of the first part; keys of one line come first.
 fn key(number: usize) -> u64 {
     (0..u64::MAX).filter(|&key| part_of(mix(key)) == 0).nth(number).expect("there are many")
 }
@@ -76,7 +78,7 @@ impl Case {
         Arc::new(Self { set: TableSet::new(&[settings]).expect("small tables fit") })
     }
 
-    /// A table with versions 1, 2, ... of one key; in each, it has its version's number.
+    /// A table with versions 1, 2, ... of one key, whose value is the version's number.
     fn with_versions(versions: u64) -> Arc<Self> {
         let case = Self::new();
         for version in 1..=versions {
@@ -99,18 +101,18 @@ impl Case {
         self.set.seal(version).and_then(|()| self.set.commit(version)).expect("it is the next");
     }
 
-    /// Retire a version; give it up when a reader is in the way, as a caller would.
+    /// Retires a version; gives up if a reader is in the way, as a caller would.
     fn retire(&self, version: u64) {
         self.set.retire(version, 0, 1).expect("it may be retired");
     }
 
-    /// Retire a version whose images wait for a reader.
+    /// Retires a version whose images wait for a reader.
     fn retire_under_a_reader(&self, version: u64) {
         let _reading = self.set.readings(At::Newest).expect("there is always a newest");
         self.retire(version);
     }
 
-    /// Let go of images whose readers have passed.
+    /// Frees images whose readers have passed.
     fn sweep(&self) {
         self.set.sweep(0, 1).expect("rows go");
     }
@@ -123,30 +125,31 @@ impl Case {
     }
 }
 
-/// What a key is at each of a reader's looks must be a way through `values`, never back.
+/// The values that a reader sees must follow the order of `values`, never going back.
 fn follows(values: &[f32], seen: &[f32]) {
-    let mut rest = values.iter();
-    let mut last = None;
-    for one in seen {
-        if last == Some(one) {
+    let mut remaining = values.iter();
+    let mut last_value = None;
+    for value in seen {
+        if last_value == Some(value) {
             continue;
         }
-        assert!(rest.any(|value| value == one), "{seen:?} of what was {values:?}");
-        last = Some(one);
+        assert!(remaining.any(|next| next == value), "{seen:?} of what was {values:?}");
+        last_value = Some(value);
     }
 }
 
-/// Let a reader look at a key while the writer works, twice where it may change; it must see a way through `values`.
+/// Lets a reader read a key while a writer works, twice if the value may change; the values must follow
+/// `values`.
 fn reads(case: &Arc<Case>, at: At, values: &'static [f32], write: fn(&Case)) {
     cells::begin(WORDS_MAX);
-    // Threads of their own both: which of them is first is then no preemption.
-    let (read, other) = (case.clone(), case.clone());
+    // Both get a thread of their own, so that either order costs no preemption.
+    let (reader_case, writer_case) = (case.clone(), case.clone());
     let looks = values.len().min(2);
     let reader = spawn(move || {
-        let seen: Vec<f32> = (0..looks).map(|_| read.read(0, at)).collect();
+        let seen: Vec<f32> = (0..looks).map(|_| reader_case.read(0, at)).collect();
         follows(values, &seen);
     });
-    spawn(move || write(&other)).join().expect("the writer ends");
+    spawn(move || write(&writer_case)).join().expect("the writer ends");
     reader.join().expect("the reader saw whole rows");
     cells::end();
 }
@@ -305,16 +308,16 @@ fn a_pinned_reader_sees_its_version_while_what_came_after_is_discarded() {
     });
 }
 
-/// Let a reader look at a key while two writers work; it must see one of `values`.
+/// Lets a reader read a key while two writers work; it must see one of `values`.
 fn reads_of_two(case: &Arc<Case>, at: At, values: &'static [f32], writes: [fn(&Case); 2]) {
     cells::begin(WORDS_MAX);
-    let (read, one, other) = (case.clone(), case.clone(), case.clone());
+    let (reader_case, first_case, second_case) = (case.clone(), case.clone(), case.clone());
     let reader = spawn(move || {
-        let seen = read.read(0, at);
+        let seen = reader_case.read(0, at);
         assert!(values.contains(&seen), "{seen} is none of {values:?}");
     });
-    let writer = spawn(move || writes[0](&one));
-    spawn(move || writes[1](&other)).join().expect("the other writer ends");
+    let writer = spawn(move || writes[0](&first_case));
+    spawn(move || writes[1](&second_case)).join().expect("the other writer ends");
     writer.join().expect("the writer ends");
     reader.join().expect("the reader saw whole rows");
     cells::end();
@@ -361,7 +364,7 @@ fn a_reader_finds_its_key_while_the_lines_grow() {
 #[test]
 fn lines_are_given_back_after_their_readers_have_passed() {
     check(|| {
-        // What the other writer knows of readers may be from before the lines grew.
+        // The other writer's knowledge of readers may date from before the lines grew.
         let writes: [fn(&Case); 2] = [|case| case.put(8, 9.0), |case| case.put(1, 9.0)];
         reads_of_two(&full(), At::Newest, &[1.0], writes);
     });
@@ -369,7 +372,7 @@ fn lines_are_given_back_after_their_readers_have_passed() {
 
 #[test]
 fn nothing_has_passed_that_a_reader_may_still_see() {
-    // Small enough for more of them, and fewer than four would not tell.
+    // A small case, so more preemptions are affordable; fewer than four would not reveal a bug.
     check_with(5, || {
         struct Linked {
             grace: Grace,

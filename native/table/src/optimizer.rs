@@ -1,22 +1,25 @@
-//! How a row learns: the optimizers, their state, and the order of every operation. Knows neither keys nor tables.
+//! Optimizers: how a row learns, the optimizers' state, and the order of every operation. Knows neither keys
+//! nor tables.
 //!
-//! All of it is f32, and only `+ - * /` and the square root, each rounded by itself as IEEE 754 says (nothing is
-//! fused), so that any machine, and NumPy, computes the same bits. One call of [`Rule::apply`], for the gradient
-//! `g` and the row `w`, does in this order:
+//! Everything is f32 and uses only `+ - * /` and the square root, each rounded on its own as in IEEE 754 (no
+//! fused operations), so that any machine, and NumPy, computes the same bits. One call of [`Rule::apply`],
+//! for the gradient `g` and the row `w`, executes in this order:
 //!
 //! 1. `clip_value` c: every `g = max(-c, min(g, c))`.
 //! 2. `clip_norm` c: `n = sqrt(S(g))`; if `n > c`, every `g = g * (c / n)`. As `tf.clip_by_norm`.
 //! 3. `rate = kind.rate * rate_scale`.
-//! 4. `weight_decay` d, where not 0: every `w = w - (rate * d) * w`. Decoupled from the gradient for every optimizer,
-//!    as Keras does (and AdamW), and only when the key has a gradient. FTRL has `l2` instead.
-//! 5. The step of the optimizer, as [`Optimizer`] says.
+//! 4. `weight_decay` d, if not 0: every `w = w - (rate * d) * w`. Decoupled from the gradient for every
+//!    optimizer, as in Keras (and AdamW), and applied only when the key has a gradient. FTRL has `l2`
+//!    instead.
+//! 5. The step of the optimizer, as [`Optimizer`] describes it.
 //!
-//! `S(x)`, the sum of squares, adds in eight lanes: lane j sums `x[j]^2, x[j+8]^2, ...` in this order, and then
+//! `S(x)`, the sum of squares, adds in eight lanes: lane j sums `x[j]^2, x[j+8]^2, ...` in this order, then
 //! `((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))`.
 //!
-//! NaN and infinite gradients reach the row and its state: refusing them is the caller's.
+//! NaN and infinite gradients reach the row and its state; the caller has to reject them.
 
-/// Which optimizer, and its settings. `w` is the row, `g` the gradient as clipped; every line is for each float.
+/// The optimizer and its settings. `w` is the row, `g` the clipped gradient; every line applies to each
+/// float.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Optimizer {
     /// `w = w - rate * g`. No state.
@@ -24,63 +27,63 @@ pub enum Optimizer {
         /// Learning rate.
         rate: f32,
     },
-    /// As PyTorch's Adagrad and TensorFlow's `ResourceApplyAdagradV2` (Keras adds epsilon under the root instead):
-    /// `a = a + g * g; w = w - (rate * g) / (sqrt(a) + epsilon)`. State: `a` for each float.
+    /// As PyTorch's Adagrad and TensorFlow's `ResourceApplyAdagradV2` (Keras adds epsilon under the root
+    /// instead): `a = a + g * g; w = w - (rate * g) / (sqrt(a) + epsilon)`. State: `a` for each float.
     Adagrad {
         /// Learning rate.
         rate: f32,
-        /// What `a` begins at.
+        /// The initial `a`.
         initial_accumulator: f32,
-        /// Keeps the divisor from zero.
+        /// Keeps the divisor above zero.
         epsilon: f32,
     },
-    /// As FBGEMM's exact row-wise Adagrad, one accumulator a row: `a = a + S(g) / dim`, then with
+    /// As FBGEMM's exact row-wise Adagrad, with one accumulator per row: `a = a + S(g) / dim`, then with
     /// `m = rate / (sqrt(a) + epsilon)`: `w = w - m * g`. State: `a`.
     RowwiseAdagrad {
         /// Learning rate.
         rate: f32,
-        /// What `a` begins at.
+        /// The initial `a`.
         initial_accumulator: f32,
-        /// Keeps the divisor from zero.
+        /// Keeps the divisor above zero.
         epsilon: f32,
     },
-    /// As Keras's Adam, but lazy: with the row's own count of steps, and nothing happens to it between them.
+    /// As Keras's Adam, but lazy: each row has its own step count, and nothing happens to it between its steps.
     /// `t = t + 1; alpha = (rate * sqrt(1 - P(beta2, t))) / (1 - P(beta1, t))`, then
     /// `m = m + (g - m) * (1 - beta1); v = v + (g * g - v) * (1 - beta2); w = w - (m * alpha) / (sqrt(v) + epsilon)`.
-    /// `P(b, t)` multiplies `b, b^2, b^4, ...`, each the square of the one before, for the bits set in t from the
-    /// lowest, beginning with 1. State: every `m`, every `v`, then `t`, which stays at 2^24 once there.
+    /// `P(b, t)` multiplies `b, b^2, b^4, ...`, each the square of the one before, for the bits set in t from
+    /// the lowest, starting with 1. State: every `m`, every `v`, then `t`, which stops at 2^24.
     Adam {
         /// Learning rate.
         rate: f32,
-        /// How slowly the mean of gradients moves.
+        /// The decay of the gradients' mean.
         beta1: f32,
-        /// How slowly the mean of their squares moves.
+        /// The decay of the squared gradients' mean.
         beta2: f32,
-        /// Keeps the divisor from zero.
+        /// Keeps the divisor above zero.
         epsilon: f32,
     },
-    /// As TensorFlow's FTRL-Proximal with `learning_rate_power = -0.5`, the only power there is. With `i = 1 / rate`
-    /// and `c = beta * i + 2 * l2`:
+    /// As TensorFlow's FTRL-Proximal with `learning_rate_power = -0.5`, the only supported power. With
+    /// `i = 1 / rate` and `c = beta * i + 2 * l2`:
     /// `b = a + g * g; z = z + (g - ((sqrt(b) - sqrt(a)) * i) * w); a = b;`
     /// `w = (max(-l1, min(z, l1)) - z) / (sqrt(b) * i + c)`. State: every `a`, then every `z`.
-    /// The first step forgets the initial row, as TensorFlow's does: begin such rows at zero. At rate 0, where
-    /// this has no meaning, nothing changes.
+    /// The first step forgets the initial row, as in TensorFlow, so such rows should start at zero. At rate
+    /// 0, where the formula is undefined, nothing changes.
     Ftrl {
         /// Learning rate.
         rate: f32,
-        /// Rows whose gradients' sum stays within this are zero.
+        /// Rows whose gradient sum stays within this are zero.
         l1: f32,
-        /// Pulls rows to zero; counted twice, as TensorFlow does.
+        /// Pulls rows to zero; counted twice, as in TensorFlow.
         l2: f32,
         /// Slows the first steps.
         beta: f32,
-        /// What `a` begins at.
+        /// The initial `a`.
         initial_accumulator: f32,
     },
 }
 
 impl Optimizer {
-    /// How many floats of state a row of `dim` floats has.
+    /// The number of state floats of a row of `dim` floats.
     pub fn state_floats(&self, dim: usize) -> usize {
         match self {
             Self::Sgd { .. } => 0,
@@ -91,48 +94,58 @@ impl Optimizer {
         }
     }
 
-    /// Its settings by name, and the bounds of each: `(name, value, at least, below)`.
+    /// The settings by name with their bounds: `(name, value, at least, below)`.
     fn bounds(&self) -> Vec<(&'static str, f32, f32, f32)> {
-        let any = f32::INFINITY;
-        let rate = |rate| ("rate", rate, f32::MIN_POSITIVE, any);
+        let unbounded = f32::INFINITY;
+        let rate = |rate| ("rate", rate, f32::MIN_POSITIVE, unbounded);
         match *self {
-            Self::Sgd { rate: of } => vec![rate(of)],
-            Self::Adagrad { rate: of, initial_accumulator, epsilon }
-            | Self::RowwiseAdagrad { rate: of, initial_accumulator, epsilon } => vec![
-                rate(of),
-                ("initial_accumulator", initial_accumulator, 0.0, any),
-                ("epsilon", epsilon, 0.0, any),
+            Self::Sgd { rate: value } => vec![rate(value)],
+            Self::Adagrad { rate: value, initial_accumulator, epsilon }
+            | Self::RowwiseAdagrad { rate: value, initial_accumulator, epsilon } => vec![
+                rate(value),
+                ("initial_accumulator", initial_accumulator, 0.0, unbounded),
+                ("epsilon", epsilon, 0.0, unbounded),
                 // A row whose first gradient is zero would divide zero by zero.
-                ("initial_accumulator + epsilon", initial_accumulator + epsilon, f32::MIN_POSITIVE, any),
+                (
+                    "initial_accumulator + epsilon",
+                    initial_accumulator + epsilon,
+                    f32::MIN_POSITIVE,
+                    unbounded,
+                ),
             ],
-            Self::Adam { rate: of, beta1, beta2, epsilon } => vec![
-                rate(of),
+            Self::Adam { rate: value, beta1, beta2, epsilon } => vec![
+                rate(value),
                 ("beta1", beta1, 0.0, 1.0),
                 ("beta2", beta2, 0.0, 1.0),
-                ("epsilon", epsilon, f32::MIN_POSITIVE, any),
+                ("epsilon", epsilon, f32::MIN_POSITIVE, unbounded),
             ],
-            Self::Ftrl { rate: of, l1, l2, beta, initial_accumulator } => vec![
-                rate(of),
-                ("l1", l1, 0.0, any),
-                ("l2", l2, 0.0, any),
-                ("beta", beta, 0.0, any),
-                ("initial_accumulator", initial_accumulator, 0.0, any),
-                ("initial_accumulator + beta + l2", initial_accumulator + beta + l2, f32::MIN_POSITIVE, any),
+            Self::Ftrl { rate: value, l1, l2, beta, initial_accumulator } => vec![
+                rate(value),
+                ("l1", l1, 0.0, unbounded),
+                ("l2", l2, 0.0, unbounded),
+                ("beta", beta, 0.0, unbounded),
+                ("initial_accumulator", initial_accumulator, 0.0, unbounded),
+                (
+                    "initial_accumulator + beta + l2",
+                    initial_accumulator + beta + l2,
+                    f32::MIN_POSITIVE,
+                    unbounded,
+                ),
             ],
         }
     }
 }
 
-/// How the rows of one table learn.
+/// The learning rule of one table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
     /// The optimizer.
     pub kind: Optimizer,
-    /// The share of a row, times the rate, that is taken off before each step; 0 for none.
+    /// The share of a row, times the rate, that is subtracted before each step; 0 for none.
     pub weight_decay: f32,
-    /// The gradient of one key is shortened to this L2 norm.
+    /// The gradient of a key is scaled down to at most this L2 norm.
     pub clip_norm: Option<f32>,
-    /// Each float of a gradient is brought within plus and minus this, before `clip_norm`.
+    /// Each float of a gradient is limited to plus and minus this, before `clip_norm`.
     pub clip_value: Option<f32>,
 }
 
@@ -142,31 +155,34 @@ impl Rule {
         Self { kind, weight_decay: 0.0, clip_norm: None, clip_value: None }
     }
 
-    /// Whether it can teach at all; the error names the setting, its value and its bounds.
+    /// Checks the settings; the error names the setting, its value and its bounds.
     pub fn check(&self) -> Result<(), String> {
         let mut bounds = self.kind.bounds();
         bounds.push(("weight_decay", self.weight_decay, 0.0, f32::INFINITY));
         bounds.extend(self.clip_norm.map(|norm| ("clip_norm", norm, f32::MIN_POSITIVE, f32::INFINITY)));
         bounds.extend(self.clip_value.map(|value| ("clip_value", value, f32::MIN_POSITIVE, f32::INFINITY)));
         for (name, value, least, below) in bounds {
-            // So that NaN is refused too.
+            // Negated, so that NaN is rejected too.
             let is_good = value >= least && value < below;
             if !is_good {
                 return Err(format!("{name} is {value}, but must be at least {least:e} and below {below}"));
             }
         }
         if matches!(self.kind, Optimizer::Ftrl { .. }) && self.weight_decay != 0.0 {
-            return Err(format!("weight_decay is {}, but FTRL has none: set l2", self.weight_decay));
+            return Err(format!(
+                "weight_decay is {}, but FTRL does not support it; set l2",
+                self.weight_decay
+            ));
         }
         Ok(())
     }
 
-    /// How many floats of state a row of `dim` floats has.
+    /// The number of state floats of a row of `dim` floats.
     pub fn state_floats(&self, dim: usize) -> usize {
         self.kind.state_floats(dim)
     }
 
-    /// Write the state of a new row.
+    /// Writes the state of a new row.
     pub fn begin(&self, state: &mut [f32]) {
         state.fill(0.0);
         match self.kind {
@@ -180,17 +196,18 @@ impl Rule {
         }
     }
 
-    /// Let a row learn from its gradient, at the optimizer's rate times `rate_scale` (a schedule's; 1 without).
-    /// Clipping changes the gradient in place.
+    /// Applies a gradient to a row, at the optimizer's rate times `rate_scale` (a schedule's factor; 1
+    /// without one). Clipping changes the gradient in place.
     ///
     /// # Panics
-    /// When the gradient is not as long as the row, or the state not [`Self::state_floats`] long.
-    // Inlined, it forgets that its slices are apart, and takes three times as long one float at a time.
+    /// If the gradient is not as long as the row, or the state not [`Self::state_floats`] long.
+    // When inlined, the compiler no longer knows that the slices do not overlap, and the loop takes three
+    // times as long.
     #[inline(never)]
     pub fn apply(&self, rate_scale: f32, row: &mut [f32], state: &mut [f32], gradient: &mut [f32]) {
         assert_eq!(gradient.len(), row.len(), "floats of a gradient and of its row");
         assert_eq!(state.len(), self.state_floats(row.len()), "floats of a row's state");
-        // A length known when compiled is a loop without a tail; beyond these it pays nothing.
+        // A length known at compile time gives a loop without a tail; more lengths bring no gain.
         match row.len() {
             8 => self.learn(rate_scale, &mut row[..8], state, &mut gradient[..8]),
             16 => self.learn(rate_scale, &mut row[..16], state, &mut gradient[..16]),
@@ -200,14 +217,14 @@ impl Rule {
 
     #[inline(always)]
     fn learn(&self, rate_scale: f32, row: &mut [f32], state: &mut [f32], gradient: &mut [f32]) {
-        if let Some(most) = self.clip_value {
-            gradient.iter_mut().for_each(|one| *one = within(*one, most));
+        if let Some(limit) = self.clip_value {
+            gradient.iter_mut().for_each(|number| *number = within(*number, limit));
         }
-        if let Some(most) = self.clip_norm {
+        if let Some(limit) = self.clip_norm {
             let norm = squares(gradient).sqrt();
-            if norm > most {
-                let share = most / norm;
-                gradient.iter_mut().for_each(|one| *one *= share);
+            if norm > limit {
+                let share = limit / norm;
+                gradient.iter_mut().for_each(|number| *number *= share);
             }
         }
         match self.kind {
@@ -247,24 +264,24 @@ impl Rule {
     }
 }
 
-/// A number brought within plus and minus `most`; NaN stays NaN.
+/// A number limited to plus and minus `limit`; NaN stays NaN.
 #[inline(always)]
-fn within(number: f32, most: f32) -> f32 {
-    let number = if number > most { most } else { number };
-    if number < -most { -most } else { number }
+fn within(number: f32, limit: f32) -> f32 {
+    let number = if number > limit { limit } else { number };
+    if number < -limit { -limit } else { number }
 }
 
-/// The sum of squares, in eight lanes so that it is fast, always in the same order so that it is the same.
+/// The sum of squares, in eight lanes for speed and always in the same order for equal results.
 #[inline(always)]
 fn squares(numbers: &[f32]) -> f32 {
     let (mut lanes, chunks) = ([0.0f32; 8], numbers.chunks_exact(8));
-    let rest = chunks.remainder();
+    let tail = chunks.remainder();
     for chunk in chunks {
         for (lane, number) in lanes.iter_mut().zip(chunk) {
             *lane += number * number;
         }
     }
-    for (lane, number) in lanes.iter_mut().zip(rest) {
+    for (lane, number) in lanes.iter_mut().zip(tail) {
         *lane += number * number;
     }
     let [s0, s1, s2, s3, s4, s5, s6, s7] = lanes;
@@ -273,23 +290,23 @@ fn squares(numbers: &[f32]) -> f32 {
 
 #[inline(always)]
 fn take(row: &mut [f32], rate: f32, gradient: &[f32]) {
-    for (weight, one) in row.iter_mut().zip(gradient) {
-        *weight -= rate * one;
+    for (weight, number) in row.iter_mut().zip(gradient) {
+        *weight -= rate * number;
     }
 }
 
 #[inline(always)]
 fn adagrad(rate: f32, epsilon: f32, row: &mut [f32], state: &mut [f32], gradient: &[f32]) {
-    for ((weight, sum), one) in row.iter_mut().zip(state).zip(gradient) {
-        *sum += one * one;
-        *weight -= (rate * one) / (sum.sqrt() + epsilon);
+    for ((weight, sum), number) in row.iter_mut().zip(state).zip(gradient) {
+        *sum += number * number;
+        *weight -= (rate * number) / (sum.sqrt() + epsilon);
     }
 }
 
-/// Two powers at once, by squaring: multiplications alone, so that they are the same everywhere.
+/// Two powers at once, by squaring: only multiplications, so that the result is the same everywhere.
 #[inline(always)]
 fn powers(bases: [f32; 2], mut exponent: u32) -> [f32; 2] {
-    // What is below this is lost beside 1, and its powers would soon be denormal, which is slow.
+    // Smaller numbers are lost beside 1, and their powers would soon be denormal, which is slow.
     let flush = |number: f32| if number < f32::EPSILON * f32::EPSILON { 0.0 } else { number };
     let (mut bases, mut powers) = (bases, [1.0f32; 2]);
     while exponent > 0 {
@@ -306,14 +323,14 @@ fn powers(bases: [f32; 2], mut exponent: u32) -> [f32; 2] {
 fn adam(rate: f32, betas: [f32; 2], epsilon: f32, row: &mut [f32], state: &mut [f32], gradient: &[f32]) {
     let (means, state) = state.split_at_mut(row.len());
     let (variances, steps) = state.split_at_mut(row.len());
-    // Beyond 2^24 adding 1 changes nothing.
+    // Above 2^24 adding 1 changes nothing.
     steps[0] += 1.0;
     let [power1, power2] = powers(betas, steps[0] as u32);
     let alpha = (rate * (1.0 - power2).sqrt()) / (1.0 - power1);
     let [toward1, toward2] = betas.map(|beta| 1.0 - beta);
-    for (((weight, mean), variance), one) in row.iter_mut().zip(means).zip(variances).zip(gradient) {
-        *mean += (one - *mean) * toward1;
-        *variance += (one * one - *variance) * toward2;
+    for (((weight, mean), variance), number) in row.iter_mut().zip(means).zip(variances).zip(gradient) {
+        *mean += (number - *mean) * toward1;
+        *variance += (number * number - *variance) * toward2;
         *weight -= (*mean * alpha) / (variance.sqrt() + epsilon);
     }
 }
@@ -326,10 +343,10 @@ fn ftrl(rate: f32, l1: f32, [l2, beta]: [f32; 2], row: &mut [f32], state: &mut [
     let inverse = 1.0 / rate;
     let constant = beta * inverse + 2.0 * l2;
     let (sums, linears) = state.split_at_mut(row.len());
-    for (((weight, sum), linear), one) in row.iter_mut().zip(sums).zip(linears).zip(gradient) {
-        let next = *sum + one * one;
+    for (((weight, sum), linear), number) in row.iter_mut().zip(sums).zip(linears).zip(gradient) {
+        let next = *sum + number * number;
         let root = next.sqrt();
-        *linear += one - ((root - sum.sqrt()) * inverse) * *weight;
+        *linear += number - ((root - sum.sqrt()) * inverse) * *weight;
         *sum = next;
         *weight = (within(*linear, l1) - *linear) / (root * inverse + constant);
     }
@@ -349,7 +366,7 @@ mod tests {
         Optimizer::Ftrl { rate: 0.05, l1: 0.01, l2: 0.02, beta: 1.0, initial_accumulator: 0.1 };
     const ALL: [Optimizer; 5] = [Optimizer::Sgd { rate: 0.05 }, ADAGRAD, ROWWISE, ADAM, FTRL];
 
-    /// Exact numbers in [-1, 1), the same that the NumPy reference was given.
+    /// Exact numbers in [-1, 1), the same that the NumPy reference used.
     fn numbers(seed: u32, count: usize) -> Vec<f32> {
         let number = |at: u32| {
             let mut mixed = (at + seed * 1_000).wrapping_mul(2_654_435_761);
@@ -360,7 +377,7 @@ mod tests {
         (0..count as u32).map(number).collect()
     }
 
-    /// A row after seven gradients under a falling rate, and its state after it.
+    /// A row after seven gradients at a falling rate, followed by its state.
     fn learned(rule: Rule, dim: usize) -> Vec<f32> {
         let mut row = numbers(1, dim);
         let mut state = vec![7.0; rule.state_floats(dim)];
@@ -386,8 +403,8 @@ mod tests {
         };
         let sgd = Rule::new(ALL[0]);
         let clipped = Rule { clip_norm: Some(0.9), clip_value: Some(0.75), weight_decay: 0.01, ..sgd };
-        // Computed by tests/table/optimizer_reference.py: for dims 3, 16, 21 and 64, the first two floats of the
-        // row, and a fold of all of the row and its state.
+        // Computed by tests/table/optimizer_reference.py: for dims 3, 16, 21 and 64, the first two floats of
+        // the row, and a hash of the whole row and its state.
         let golden = [
             (
                 sgd,
@@ -424,14 +441,15 @@ mod tests {
             for (pair, dim) in first.chunks(2).zip([3, 16, 21]) {
                 assert_eq!(bits(&learned(rule, dim)[..2]), pair, "{rule:?}, dim {dim}");
             }
-            let found = [3, 16, 21, 64].map(|dim| fold(&learned(rule, dim)));
-            assert_eq!(found, folds, "{rule:?}");
+            let hashes = [3, 16, 21, 64].map(|dim| fold(&learned(rule, dim)));
+            assert_eq!(hashes, folds, "{rule:?}");
         }
     }
 
-    /// The sum of squares as it is documented: a lane at a time.
+    /// The documented sum of squares, lane by lane.
     fn lane_sum(numbers: &[f32]) -> f32 {
-        let lane = |lane: usize| numbers.iter().skip(lane).step_by(8).fold(0.0, |sum, one| sum + one * one);
+        let lane =
+            |lane: usize| numbers.iter().skip(lane).step_by(8).fold(0.0, |sum, number| sum + number * number);
         let pair = |at: usize| lane(at) + lane(at + 4);
         (pair(0) + pair(2)) + (pair(1) + pair(3))
     }
@@ -442,7 +460,7 @@ mod tests {
         squares.zip(bits).filter(|&(_, is_set)| is_set).fold(1.0, |product, (square, _)| product * square)
     }
 
-    /// One step, a float at a time, as the documentation says it.
+    /// One step, float by float, as documented.
     fn step(rule: &Rule, scale: f32, row: &mut [f32], state: &mut [f32], gradient: &[f32]) {
         let (dim, mut g) = (row.len(), gradient.to_vec());
         if let Some(c) = rule.clip_value {
@@ -506,7 +524,7 @@ mod tests {
             let (mut expected_row, mut expected_state) = (row.clone(), state.clone());
             for at in 0..steps {
                 let mut gradient = numbers(seed.wrapping_add(at + 1), dim);
-                gradient.iter_mut().for_each(|one| *one *= 2f32.powi(magnitude));
+                gradient.iter_mut().for_each(|number| *number *= 2f32.powi(magnitude));
                 step(&rule, scale, &mut expected_row, &mut expected_state, &gradient);
                 rule.apply(scale, &mut row, &mut state, &mut gradient);
             }
@@ -520,7 +538,7 @@ mod tests {
             (norm, value) in (0.01f32..10.0, 0.01f32..10.0),
         ) {
             let (kind, length) = (Optimizer::Sgd { rate: 1.0 }, |of: &[f32]| {
-                of.iter().map(|&one| f64::from(one).powi(2)).sum::<f64>().sqrt()
+                of.iter().map(|&number| f64::from(number).powi(2)).sum::<f64>().sqrt()
             });
             let rule = Rule { clip_norm: Some(norm), clip_value: Some(value), ..Rule::new(kind) };
             let mut row = vec![0.0; gradient.len()];
@@ -530,7 +548,7 @@ mod tests {
         }
     }
 
-    /// The textbook's formulas in f64, for one float.
+    /// The textbook formulas in f64, for one float.
     fn textbook(kind: Optimizer, gradients: &[f64], start: f64) -> f64 {
         let (mut w, mut first, mut second) = (start, 0.0f64, 0.0f64);
         if let Optimizer::Adagrad { initial_accumulator: begin, .. }
@@ -574,14 +592,14 @@ mod tests {
                 let (rule, mut row) = (Rule::new(kind), vec![0.3; dim]);
                 let mut state = vec![0.0; rule.state_floats(dim)];
                 rule.begin(&mut state);
-                // All floats of a row learn the same, so that the mean of squares is the square.
+                // All floats of a row learn the same, so that the mean of squares equals the square.
                 let gradients = numbers(5, steps);
-                for one in &gradients {
-                    rule.apply(1.0, &mut row, &mut state, &mut vec![*one; dim]);
+                for gradient in &gradients {
+                    rule.apply(1.0, &mut row, &mut state, &mut vec![*gradient; dim]);
                 }
                 let expected = textbook(
                     kind,
-                    &gradients.iter().map(|&one| f64::from(one)).collect::<Vec<_>>(),
+                    &gradients.iter().map(|&gradient| f64::from(gradient)).collect::<Vec<_>>(),
                     0.3f32.into(),
                 );
                 for weight in row {
@@ -597,10 +615,10 @@ mod tests {
     #[test]
     fn powers_are_right_for_every_age_of_a_row() {
         for exponent in [1, 2, 3, 10, 1_000, 100_000, 1 << 24] {
-            let [found1, found2] = powers([0.9, 0.999], exponent);
+            let [power1, power2] = powers([0.9, 0.999], exponent);
             let exact = |base: f32| f64::from(base).powf(f64::from(exponent));
-            assert!((f64::from(found1) - exact(0.9)).abs() < 1e-4, "{exponent}: {found1}");
-            assert!((f64::from(found2) - exact(0.999)).abs() < 1e-4, "{exponent}: {found2}");
+            assert!((f64::from(power1) - exact(0.9)).abs() < 1e-4, "{exponent}: {power1}");
+            assert!((f64::from(power2) - exact(0.999)).abs() < 1e-4, "{exponent}: {power2}");
             assert_eq!(powers([1.0 - f32::EPSILON, 0.0], exponent)[1], 0.0);
         }
     }

@@ -1,29 +1,30 @@
-//! Pace: how work that nobody waits for rests where others want its processor.
+//! Pace: pauses background work when others want its processor.
 //!
-//! A thread that is nicer than its process keeps a processor that it has for milliseconds, and all who wake up meanwhile
-//! wait. So it works a little at a time, and then rests for longer than others kept it waiting; where nobody does, it
-//! never rests. Who holds nothing while it rests keeps nobody from anything, however full the machine is.
+//! A thread with a higher nice value than its process keeps a processor for milliseconds once it has it, and
+//! all threads that wake up meanwhile wait. So it works in short stretches and then rests longer than it had
+//! to wait for a processor itself; without contention it never rests. It must hold nothing that others wait
+//! for while it rests.
 
 use std::time::{Duration, Instant};
 
-/// How long is worked between two looks.
+/// The work between two checks.
 const LOOK: Duration = Duration::from_micros(100);
-/// How many times as long as it was kept waiting a thread rests.
+/// A thread rests this many times the time it had to wait.
 const REST_TIMES: u32 = 3;
-/// How many times as long as it worked a thread rests at most: it goes on at a ninth of its speed at least.
+/// A thread rests at most this many times the time it worked, so it keeps at least a ninth of its speed.
 const REST_WORK_MAX: u32 = 8;
 
-/// The pace of one thread's work: without rests where the thread is as nice as its process.
+/// The pace of one thread's work; without rests if the thread is as nice as its process.
 pub struct Pace(Option<Stretch>);
 
-/// What went on since it was last looked.
+/// The time since the last check.
 struct Stretch {
     worked: Duration,
     began: Instant,
 }
 
 impl Pace {
-    /// Of this thread, from now on.
+    /// Starts the pace of the current thread.
     pub fn begin() -> Self {
         Self(
             (nice_of(0) > nice_of(std::process::id()))
@@ -31,7 +32,7 @@ impl Pace {
         )
     }
 
-    /// Rest, if it is time to. To be called between two pieces of work, holding nothing that others wait for.
+    /// Rests if necessary. Call it between two pieces of work, while holding nothing that others wait for.
     pub fn rest(&mut self) {
         let Some(stretch) = &mut self.0 else { return };
         let (worked, now) = (worked(), Instant::now());
@@ -43,26 +44,26 @@ impl Pace {
         if !rest.is_zero() {
             std::thread::sleep(rest);
         }
-        // That it got its processor back late is a wait as well.
+        // A late wake-up counts as waiting too.
         *stretch = Stretch { worked, began: now + rest };
     }
 }
 
-/// How long to rest after so much work, for which a processor was waited for so long.
+/// The rest after `work`, for which the thread waited `waited` for a processor.
 fn rest_after(work: Duration, waited: Duration) -> Duration {
     (waited * REST_TIMES).min(work * REST_WORK_MAX)
 }
 
-/// How nice a thread is, this one where none is named; that of a process is its first.
+/// The nice value of a thread, 0 for the current one; a process has that of its first thread.
 fn nice_of(thread: u32) -> i32 {
-    // SAFETY: it only asks.
+    // SAFETY: it only reads.
     unsafe { libc::getpriority(libc::PRIO_PROCESS, thread) }
 }
 
-/// How long this thread had a processor.
+/// The processor time of this thread.
 fn worked() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes there, and every Linux has that clock.
+    // SAFETY: it writes to `time`, and every Linux has that clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -85,22 +86,22 @@ mod tests {
         assert_eq!(rest_after(WORK, Duration::from_secs(1)), WORK * 8);
     }
 
-    /// How long a thread rests that waited for long, so much nicer than its process.
+    /// The rest of a thread that waited long, with a nice value higher than its process by `nicer`.
     fn rested(nicer: i32) -> Duration {
         std::thread::spawn(move || {
             let nice = nice_of(std::process::id()) + nicer;
-            // SAFETY: it changes this thread alone.
+            // SAFETY: it changes only this thread.
             assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }, 0);
             let (mut pace, begin) = (Pace::begin(), worked());
             while worked() - begin < LOOK {
                 std::hint::spin_loop();
             }
-            // Who sleeps has no processor either.
+            // A sleeping thread has no processor either.
             std::thread::sleep(Duration::from_millis(20));
-            let before = worked();
+            let worked_before = worked();
             let since = Instant::now();
             pace.rest();
-            since.elapsed().saturating_sub(worked() - before)
+            since.elapsed().saturating_sub(worked() - worked_before)
         })
         .join()
         .expect("it ends")

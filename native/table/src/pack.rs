@@ -1,6 +1,7 @@
-//! Packing: the rows of keys, pooled, and dense numbers, each at its place in the matrix a model takes.
+//! Packing: copies the rows of keys, pooled, and dense numbers to their positions in the matrix a model
+//! takes.
 //!
-//! It knows no table but by `ReadRows`, and no version: whoever reads rows has pinned one.
+//! It knows tables only as `ReadRows`, and no versions: the implementation of `ReadRows` has pinned one.
 
 use std::ops::Range;
 
@@ -9,36 +10,38 @@ use crate::columns::{
 };
 use crate::storage::prefetch::{LINE_FLOATS, prefetch_row};
 
-/// Keys read together at most, so that the memory of all of them is on its way before the first is needed.
+/// Maximum keys read together, so that the memory of all is prefetched before the first is needed.
 pub const GROUP: usize = 64;
 
-/// Floats of a group that are read aside before they are spread.
+/// Floats of a group that are read into a buffer before they are spread.
 const SPREAD_FLOATS: usize = 1024;
 
-/// Whoever has rows.
+/// A source of rows.
 pub trait ReadRows {
-    /// Floats of a row, at least 1; always the same.
+    /// The number of floats of a row, at least 1 and constant.
     fn dim(&self) -> usize;
 
-    /// Write the row of each of 1 to `GROUP` keys, one after another; a key never stored has its initial row.
+    /// Writes the rows of 1 to `GROUP` keys, one after another; a key that was never stored has its initial
+    /// row.
     fn read(&self, keys: &[u64], into: &mut [f32]);
 
-    /// The same, each row `stride` floats after the one before; what lies between rows is left as it is.
+    /// Like `read`, with each row `stride` floats after the one before; the floats between rows are
+    /// unchanged.
     ///
-    /// `into` begins where the first row does, and may go on after the last one's end, or stop there. Worth
-    /// implementing by whoever can write a row anywhere: this one reads aside and copies.
+    /// `into` starts at the first row and may end at or after the end of the last one. Implement it if rows
+    /// can be written directly with a stride: this default reads into a buffer and copies.
     fn read_strided(&self, keys: &[u64], into: &mut [f32], stride: usize) {
         let dim = self.dim();
         if dim > SPREAD_FLOATS {
-            for (at, key) in keys.iter().enumerate() {
-                self.read(std::slice::from_ref(key), &mut into[at * stride..][..dim]);
+            for (index, key) in keys.iter().enumerate() {
+                self.read(std::slice::from_ref(key), &mut into[index * stride..][..dim]);
             }
             return;
         }
-        let mut aside = [0.0; SPREAD_FLOATS];
-        let together = SPREAD_FLOATS / dim;
-        for (group, keys) in keys.chunks(together).enumerate() {
-            let (rows, into) = (&mut aside[..keys.len() * dim], &mut into[group * together * stride..]);
+        let mut buffer = [0.0; SPREAD_FLOATS];
+        let group_keys = SPREAD_FLOATS / dim;
+        for (group, keys) in keys.chunks(group_keys).enumerate() {
+            let (rows, into) = (&mut buffer[..keys.len() * dim], &mut into[group * group_keys * stride..]);
             expect(into, 0..keys.len(), stride, dim);
             self.read(keys, rows);
             for (at, row) in rows.chunks_exact(dim).enumerate() {
@@ -48,7 +51,7 @@ pub trait ReadRows {
     }
 }
 
-/// Ask for the memory that some rows will be written to, before what is read for them keeps the caches busy.
+/// Prefetches the destination of some rows, before reading their sources keeps the caches busy.
 #[inline(always)]
 fn expect(into: &[f32], rows: Range<usize>, stride: usize, dim: usize) {
     for row in rows {
@@ -56,9 +59,9 @@ fn expect(into: &[f32], rows: Range<usize>, stride: usize, dim: usize) {
     }
 }
 
-/// Pack a side's flat matrix: all of `into` is written.
+/// Packs a side's flat matrix and writes all of `into`.
 ///
-/// An example without keys has zeros, whatever the pooling; rows are summed in the order of their keys.
+/// An example without keys has zeros, whatever the pooling. Rows are summed in the order of their keys.
 pub fn pack_flat(
     tables: &[&dyn ReadRows],
     columns: &[Column<'_>],
@@ -67,9 +70,10 @@ pub fn pack_flat(
 ) -> Result<(), PackError> {
     let dims: Vec<usize> = tables.iter().map(|table| table.dim()).collect();
     let checked = check_flat(columns, &dims, shape, into.len())?;
-    let mut aside = vec![0.0; GROUP * checked.dim_max];
+    let mut buffer = vec![0.0; GROUP * checked.dim_max];
     let stride = shape.stride;
-    // A few examples of all columns at a time: the rows they write then stay in the cache until they are full.
+    // Few examples of all columns at a time, so that the rows being written stay in the cache until they are
+    // complete.
     for begin in (0..shape.examples).step_by(GROUP) {
         let examples = begin..shape.examples.min(begin + GROUP);
         for column in columns {
@@ -77,13 +81,13 @@ pub fn pack_flat(
                 Column::Slot(slot) if slot.is_plain() => {
                     let (out, dim) = (&mut into[begin * stride + slot.at..], dims[slot.table]);
                     if dim > LINE_FLOATS {
-                        // Rows of one line each are written fast enough unasked.
+                        // Rows of one line each are written fast enough without prefetching.
                         expect(out, 0..examples.len(), stride, dim);
                     }
                     tables[slot.table].read_strided(&slot.keys[examples.clone()], out, stride);
                 }
                 Column::Slot(slot) => {
-                    pool(tables[slot.table], slot, examples.clone(), &mut aside, stride, into);
+                    pool(tables[slot.table], slot, examples.clone(), &mut buffer, stride, into);
                 }
                 Column::Dense(dense) => copy_dense(dense, examples.clone(), stride, into),
             }
@@ -104,12 +108,12 @@ fn copy_dense(dense: &Dense<'_>, examples: Range<usize>, stride: usize, into: &m
     }
 }
 
-/// Pool one slot of some examples, reading their keys in whole groups.
+/// Pools one slot of some examples and reads their keys in full groups.
 fn pool(
     table: &dyn ReadRows,
     slot: &Slot<'_>,
     examples: Range<usize>,
-    aside: &mut [f32],
+    buffer: &mut [f32],
     stride: usize,
     into: &mut [f32],
 ) {
@@ -126,9 +130,9 @@ fn pool(
         for at in keys.clone() {
             if at >= read.end {
                 read = at..keys_end.min(at + GROUP);
-                table.read(&slot.keys[read.clone()], &mut aside[..read.len() * dim]);
+                table.read(&slot.keys[read.clone()], &mut buffer[..read.len() * dim]);
             }
-            let row = &aside[(at - read.start) * dim..][..dim];
+            let row = &buffer[(at - read.start) * dim..][..dim];
             match slot.pooling {
                 Pooling::Weighted(weights) if at == keys.start => set_times(out, row, weights[at]),
                 Pooling::Weighted(weights) => add_times(out, row, weights[at]),
@@ -142,7 +146,7 @@ fn pool(
     }
 }
 
-/// What the sum of `count` rows is divided by, if by anything but 1.
+/// The divisor of the sum of `count` rows; None if it is 1.
 #[inline(always)]
 pub(crate) fn divisor(pooling: Pooling<'_>, count: usize) -> Option<f32> {
     match pooling {
@@ -173,10 +177,10 @@ fn add_times(out: &mut [f32], row: &[f32], weight: f32) {
     }
 }
 
-/// Pack a side's sequence block: all of `into` is written.
+/// Packs a side's sequence block and writes all of `into`.
 ///
-/// A user's newest `length` keys stand at its first positions, oldest first; the last channel is 1 where there is a
-/// row, and positions without one are zero.
+/// A user's newest `length` keys are at its first positions, oldest first. The last channel is 1 where a row
+/// is present, and positions without one are zero.
 pub fn pack_sequences(
     tables: &[&dyn ReadRows],
     slots: &[Sequence<'_>],
@@ -185,11 +189,11 @@ pub fn pack_sequences(
 ) -> Result<(), PackError> {
     let dims: Vec<usize> = tables.iter().map(|table| table.dim()).collect();
     let checked = check_sequences(slots, &dims, shape, into.len())?;
-    let mut aside = vec![0.0; GROUP * checked.dim_max];
+    let mut buffer = vec![0.0; GROUP * checked.dim_max];
     mask(&slots[0], shape, into);
     for slot in slots {
         let (table, dim) = (tables[slot.table], dims[slot.table]);
-        // Of several users together: many histories are shorter than a group.
+        // Groups span several users, since many histories are shorter than a group.
         let (mut keys, mut places, mut count) = ([0; GROUP], [0; GROUP], 0);
         for user in 0..shape.users {
             for (position, at) in slot.kept_of(user, shape.length).enumerate() {
@@ -197,31 +201,31 @@ pub fn pack_sequences(
                 places[count] = (user * shape.length + position) * shape.stride + slot.at;
                 count += 1;
                 if count == GROUP {
-                    put(table, &keys, &places, &mut aside[..GROUP * dim], into);
+                    put(table, &keys, &places, &mut buffer[..GROUP * dim], into);
                     count = 0;
                 }
             }
         }
         if count > 0 {
-            put(table, &keys[..count], &places[..count], &mut aside[..count * dim], into);
+            put(table, &keys[..count], &places[..count], &mut buffer[..count * dim], into);
         }
     }
     Ok(())
 }
 
-/// Read rows and copy each to its place.
-fn put(table: &dyn ReadRows, keys: &[u64], places: &[usize], aside: &mut [f32], into: &mut [f32]) {
+/// Reads rows and copies each to its position.
+fn put(table: &dyn ReadRows, keys: &[u64], places: &[usize], buffer: &mut [f32], into: &mut [f32]) {
     let dim = table.dim();
     for &place in places {
         prefetch_row(into.as_ptr().wrapping_add(place), dim);
     }
-    table.read(keys, aside);
-    for (row, &place) in aside.chunks_exact(dim).zip(places) {
+    table.read(keys, buffer);
+    for (row, &place) in buffer.chunks_exact(dim).zip(places) {
         into[place..place + dim].copy_from_slice(row);
     }
 }
 
-/// Write everything but rows: the mask, and zeros where nothing is.
+/// Writes everything except rows: the mask, and zeros at empty positions.
 fn mask(history: &Sequence<'_>, shape: SequenceShape, into: &mut [f32]) {
     for user in 0..shape.users {
         let kept = history.kept_of(user, shape.length).len();

@@ -1,4 +1,4 @@
-//! Pushing: gradients of keys, summed by key within the call, and what their rows learn from them.
+//! Push: sums the gradients of a call by key and applies them to the rows.
 
 use crate::batch::{ByPart, Member};
 use crate::error::{Result, TableError};
@@ -11,66 +11,66 @@ use crate::storage::prefetch::prefetch_all;
 use crate::table::Table;
 use crate::table_set::Writer;
 
-/// Members that are worked on together at least: whole parts, so that a key is met once.
+/// Members processed together; extended to whole parts, so that all gradients of a key are in one block.
 const BLOCK: usize = 256;
-/// Gradients are brought near so many members before they are summed.
+/// How many members ahead gradients are prefetched before they are summed.
 const AHEAD: usize = 24;
-/// Rows are brought near so many keys before they learn: while others do, for one at a time is all that memory gives.
+/// How many keys ahead rows are prefetched before they learn, so that several memory accesses overlap.
 const ROWS_AHEAD: usize = 16;
 
-/// From here on to `end`, keys are admitted when they were seen `threshold` times.
+/// A run of keys up to `end`; they are admitted once they were seen `threshold` times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admit {
-    /// The first key that is not of this run.
+    /// The first key after this run.
     pub end: usize,
-    /// How often; 1 admits at once.
+    /// The number of sightings; 1 admits at once.
     pub threshold: u32,
 }
 
-/// What rows are to learn.
+/// The gradients to apply.
 #[derive(Debug, Clone, Copy)]
 pub struct Push<'a> {
-    /// Keys; one may come several times.
+    /// The keys; a key may occur several times.
     pub keys: &'a [u64],
-    /// A gradient for each, row after row.
+    /// The gradient of each key, row after row.
     pub gradients: &'a [f32],
-    /// How often each was seen; none means once.
+    /// The number of sightings of each key; None means once.
     pub counts: Option<&'a [u32]>,
-    /// How often keys must have been seen, by runs of the call's keys in order; keys after the last run are
-    /// admitted at once.
+    /// Admission thresholds, by runs of the call's keys in order; keys after the last run are admitted at
+    /// once.
     pub admit: &'a [Admit],
     /// Table time.
     pub now_ms: i64,
-    /// What the optimizer's rate is multiplied with: a schedule's.
+    /// The factor of the optimizer's rate, from a schedule.
     pub rate_scale: f32,
 }
 
-/// What a push did.
+/// The result of a push.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pushed {
     /// Keys whose rows learned, each once.
     pub learned: usize,
-    /// Those of them that had no row before.
+    /// The learned keys that had no row before.
     pub created: usize,
     /// Keys that were not seen often enough for a row.
     pub waiting: usize,
 }
 
-/// A key of a block, met for the first time.
+/// A distinct key of a block.
 struct Unique {
     member: Member,
-    /// One more than the number of its sum; 0 while its gradient is the only one.
+    /// The number of its sum plus one; 0 while it has a single gradient.
     sum: u32,
     count: u32,
 }
 
-/// What one thread works with.
+/// The working state of one thread.
 struct Bench<'a> {
     push: &'a Push<'a>,
     rule: Rule,
     dim: usize,
     uniques: Vec<Unique>,
-    /// One more than the number of a unique, by hash; 0 for none.
+    /// The number of a unique plus one, by hash; 0 for none.
     places: Vec<u32>,
     sums: Vec<f32>,
     row: Vec<f32>,
@@ -80,13 +80,14 @@ struct Bench<'a> {
 }
 
 impl Table {
-    /// Let rows learn, and make rows for keys that are admitted. Keys' gradients are summed in the order given.
+    /// Applies gradients to rows and makes rows for admitted keys. A key's gradients are summed in the order
+    /// given.
     ///
-    /// When the table is full, the keys before have learned and the others have not: what is not committed is then
-    /// to be discarded.
+    /// If the table gets full, only the keys processed before have learned: discard the uncommitted changes
+    /// then.
     pub fn push(&self, push: Push<'_>, threads: usize) -> Result<Pushed> {
         let Some(rule) = self.settings.rule else {
-            return Err(TableError::Argument("this table has no optimizer: it does not learn".to_owned()));
+            return Err(TableError::Argument("cannot push: this table has no optimizer".to_owned()));
         };
         self.check_push(&push)?;
         let (_gate, open) = self.shared.write(Writer::Anyone)?;
@@ -94,19 +95,19 @@ impl Table {
         let pushed = self.share(&members, threads, |members| {
             let _stay = self.shared.grace.enter();
             let mut bench = Bench::new(&push, rule, self.settings.dim);
-            let mut rest = members;
-            while !rest.is_empty() {
+            let mut remaining = members;
+            while !remaining.is_empty() {
                 let block;
-                (block, rest) = rest.split_at(block_end(rest));
+                (block, remaining) = remaining.split_at(block_end(remaining));
                 bench.sum(self, block);
                 bench.learn(self, open)?;
             }
             Ok(bench.pushed)
         })?;
-        Ok(pushed.into_iter().fold(Pushed::default(), |all, one| Pushed {
-            learned: all.learned + one.learned,
-            created: all.created + one.created,
-            waiting: all.waiting + one.waiting,
+        Ok(pushed.into_iter().fold(Pushed::default(), |total, part_result| Pushed {
+            learned: total.learned + part_result.learned,
+            created: total.created + part_result.created,
+            waiting: total.waiting + part_result.waiting,
         }))
     }
 
@@ -114,25 +115,25 @@ impl Table {
         let (keys, dim) = (push.keys.len(), self.settings.dim);
         if push.gradients.len() != keys * dim || push.counts.is_some_and(|counts| counts.len() != keys) {
             let text = format!(
-                "{} floats of gradients and {:?} counts for {keys} keys: a gradient is {dim} floats",
+                "{} gradient floats and {:?} counts for {keys} keys; a gradient has {dim} floats",
                 push.gradients.len(),
                 push.counts.map(<[u32]>::len)
             );
             return Err(TableError::Argument(text));
         }
         if push.admit.iter().any(|run| run.threshold > 1) && self.settings.admission.is_none() {
-            let text = "this table has no sketch: it cannot tell how often a key was seen".to_owned();
+            let text = "this table has no sketch, so it cannot count sightings of keys".to_owned();
             return Err(TableError::Argument(text));
         }
         let ends: Vec<usize> = push.admit.iter().map(|run| run.end).collect();
         if !ends.is_sorted() || ends.last().is_some_and(|&end| end > keys) {
-            return Err(TableError::Argument(format!("runs end at {ends:?}, and there are {keys} keys")));
+            return Err(TableError::Argument(format!("runs end at {ends:?}, but there are {keys} keys")));
         }
         Ok(())
     }
 }
 
-/// Where a block ends: behind a whole part.
+/// The end of a block: after a whole part.
 fn block_end(members: &[Member]) -> usize {
     if members.len() <= BLOCK {
         return members.len();
@@ -161,7 +162,7 @@ impl<'a> Bench<'a> {
         &self.push.gradients[member.at as usize * self.dim..][..self.dim]
     }
 
-    /// Meet the keys of a block, and sum the gradients of those that come more than once.
+    /// Collects the distinct keys of a block, and sums the gradients of those that occur more than once.
     fn sum(&mut self, table: &Table, block: &[Member]) {
         self.uniques.clear();
         self.sums.clear();
@@ -174,26 +175,26 @@ impl<'a> Bench<'a> {
                 prefetch_all(self.given(ahead));
             }
             let count = self.push.counts.map_or(1, |counts| counts[member.at as usize]);
-            let mut at = member.hash as usize & mask;
+            let mut slot = member.hash as usize & mask;
             loop {
-                let place = self.places[at];
+                let place = self.places[slot];
                 if place == 0 {
                     table.prefetch_lines(std::slice::from_ref(&member));
                     self.uniques.push(Unique { member, sum: 0, count });
-                    self.places[at] = self.uniques.len() as u32;
+                    self.places[slot] = self.uniques.len() as u32;
                     break;
                 }
                 if self.uniques[place as usize - 1].member.key == member.key {
                     self.add(place as usize - 1, member, count);
                     break;
                 }
-                at = (at + 1) & mask;
+                slot = (slot + 1) & mask;
             }
         }
     }
 
     fn add(&mut self, unique: usize, member: Member, count: u32) {
-        let (given, first) = (self.given(member), self.uniques[unique].member);
+        let (gradient, first) = (self.given(member), self.uniques[unique].member);
         let unique = &mut self.uniques[unique];
         unique.count = unique.count.saturating_add(count);
         if unique.sum == 0 {
@@ -202,28 +203,28 @@ impl<'a> Bench<'a> {
             unique.sum = (self.sums.len() / self.dim) as u32;
         }
         let sum = &mut self.sums[(unique.sum as usize - 1) * self.dim..][..self.dim];
-        sum.iter_mut().zip(given).for_each(|(sum, one)| *sum += one);
+        sum.iter_mut().zip(gradient).for_each(|(sum, number)| *sum += number);
     }
 
-    /// Let the rows of a block's keys learn.
+    /// Applies the gradients of a block's keys to their rows.
     fn learn(&mut self, table: &Table, open: Open) -> Result<()> {
         let uniques = std::mem::take(&mut self.uniques);
-        let (given, dim) = (self.push.gradients, self.dim);
-        let near = |ahead: &[Unique]| {
-            for one in ahead {
-                table.prefetch_row(&one.member, open, true);
-                prefetch_all(&given[one.member.at as usize * dim..][..dim]);
+        let (gradients, dim) = (self.push.gradients, self.dim);
+        let prefetch_ahead = |ahead: &[Unique]| {
+            for unique in ahead {
+                table.prefetch_row(&unique.member, open, true);
+                prefetch_all(&gradients[unique.member.at as usize * dim..][..dim]);
             }
         };
-        near(&uniques[..ROWS_AHEAD.min(uniques.len())]);
-        let mut at = 0;
-        let is_same = |one: &Unique, other: &Unique| part_of(one.member.hash) == part_of(other.member.hash);
+        prefetch_ahead(&uniques[..ROWS_AHEAD.min(uniques.len())]);
+        let mut index = 0;
+        let is_same = |left: &Unique, right: &Unique| part_of(left.member.hash) == part_of(right.member.hash);
         for of_part in uniques.chunk_by(is_same) {
-            let mut held = table.hold(part_of(of_part[0].member.hash), open);
+            let mut locked = table.hold(part_of(of_part[0].member.hash), open);
             for unique in of_part {
-                near(uniques.get(at + ROWS_AHEAD..=at + ROWS_AHEAD).unwrap_or_default());
-                self.learn_one(table, &mut held, open, unique)?;
-                at += 1;
+                prefetch_ahead(uniques.get(index + ROWS_AHEAD..=index + ROWS_AHEAD).unwrap_or_default());
+                self.learn_one(table, &mut locked, open, unique)?;
+                index += 1;
             }
         }
         self.uniques = uniques;
@@ -231,16 +232,16 @@ impl<'a> Bench<'a> {
     }
 
     #[inline(always)]
-    fn learn_one(&mut self, table: &Table, held: &mut Held<'_>, open: Open, unique: &Unique) -> Result<()> {
+    fn learn_one(&mut self, table: &Table, locked: &mut Held<'_>, open: Open, unique: &Unique) -> Result<()> {
         let Member { key, hash, at } = unique.member;
-        let target = held.target(open, hash, key);
+        let target = locked.target(open, hash, key);
         let mut used = Use::default();
         if let Some(row) = target.row() {
             table.rows.embedding.read_floats(row, &mut self.row);
             table.rows.state.read_floats(row, &mut self.state);
             used = table.rows.get_use(row);
         } else {
-            if !self.is_admitted(table, held, hash, (at as usize, unique.count)) {
+            if !self.is_admitted(table, locked, hash, (at as usize, unique.count)) {
                 self.pushed.waiting += 1;
                 return Ok(());
             }
@@ -252,25 +253,31 @@ impl<'a> Bench<'a> {
             0 => self.given(unique.member),
             sum => &self.sums[(sum as usize - 1) * self.dim..][..self.dim],
         };
-        // A loop, for a call would cost more than so few floats.
+        // A loop, since a call would cost more for so few floats.
         self.gradient.iter_mut().zip(gradient).for_each(|(to, &from)| *to = from);
         self.rule.apply(self.push.rate_scale, &mut self.row, &mut self.state, &mut self.gradient);
         used.tick = table.tick(self.push.now_ms);
         used.count = u8::try_from(u32::from(used.count).saturating_add(unique.count)).unwrap_or(u8::MAX);
         self.pushed.learned += 1;
         let cell = Cell { embedding: Values::Floats(&self.row), state: &self.state, used };
-        held.write(open, (hash, key), target, &cell)
+        locked.write(open, (hash, key), target, &cell)
     }
 
-    /// Whether a key that has no row gets one.
-    fn is_admitted(&self, table: &Table, held: &mut Held<'_>, hash: u64, (at, count): (usize, u32)) -> bool {
+    /// Whether a key without a row gets one.
+    fn is_admitted(
+        &self,
+        table: &Table,
+        locked: &mut Held<'_>,
+        hash: u64,
+        (at, count): (usize, u32),
+    ) -> bool {
         let Some(settings) = table.settings.admission else { return true };
         let run = self.push.admit.partition_point(|run| run.end <= at);
         let threshold = self.push.admit.get(run).map_or(1, |run| run.threshold);
         if threshold <= 1 {
             return true;
         }
-        let sketch = held.part.sketch.get_or_insert_with(|| Box::new(Sketch::new(settings)));
+        let sketch = locked.part.sketch.get_or_insert_with(|| Box::new(Sketch::new(settings)));
         sketch.tick(self.push.now_ms);
         sketch.count(hash, count) >= threshold
     }

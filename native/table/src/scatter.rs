@@ -1,6 +1,6 @@
-//! Scattering: the gradients of packed inputs, brought back to the keys whose rows were packed.
+//! Scatter: returns the gradients of packed inputs to the keys whose rows were packed.
 //!
-//! It is the adjoint of packing, and takes the same columns. What a row then learns is not decided here.
+//! It is the adjoint of packing and takes the same columns. It does not decide what a row learns.
 
 use crate::columns::{
     Column, FlatShape, PackError, Pooling, Sequence, SequenceShape, Slot, check_flat, check_sequences, refuse,
@@ -8,14 +8,15 @@ use crate::columns::{
 use crate::pack::divisor;
 use crate::sums::{Occurrences, Scale, Sums};
 
-/// The most keys one `Scatter` may be made for: their numbers are 32 bits.
+/// Maximum keys of one `Scatter`, since they are numbered with 32 bits.
 pub const SCATTER_KEYS_MAX: usize = 1 << 31;
 
 /// Sums of gradients by table and key, over the matrices and blocks of one step.
 ///
-/// Sums are made in the order of the calls, in each by column as declared, then by example, then by key: the same
-/// calls give the same bits. Its memory grows with the distinct keys of a step and is kept for the next; a step of
-/// more than `keys_max` occurrences is refused, so no table ever holds more distinct keys than that.
+/// Sums are made in the order of the calls; within a call by column as declared, then by example, then by
+/// key. The same calls give the same bits. The memory grows with the distinct keys of a step and is kept for
+/// the next one. A step with more than `keys_max` key occurrences is an error, which bounds the distinct keys
+/// of each table.
 pub struct Scatter {
     dims: Vec<usize>,
     tables: Vec<Sums>,
@@ -23,35 +24,35 @@ pub struct Scatter {
     keys_max: usize,
 }
 
-/// What one table's keys are to learn from.
+/// The summed gradients of one table's keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gradients<'a> {
-    /// Distinct keys, in the order they first came.
+    /// Distinct keys, in the order of first occurrence.
     pub keys: &'a [u64],
-    /// The sum of each, row after row.
+    /// The sum of each key, row after row.
     pub rows: &'a [f32],
-    /// How often each came, at most 2^32 - 1.
+    /// The number of occurrences of each key, at most 2^32 - 1.
     pub counts: &'a [u32],
 }
 
 impl Scatter {
-    /// Nothing summed yet, for tables of these dims.
+    /// Makes empty sums for tables of these dims.
     ///
     /// # Panics
-    /// When `keys_max` is more than `SCATTER_KEYS_MAX`.
+    /// If `keys_max` is more than `SCATTER_KEYS_MAX`.
     pub fn new(dims: &[usize], keys_max: usize) -> Self {
         assert!(keys_max <= SCATTER_KEYS_MAX, "{keys_max} keys are more than {SCATTER_KEYS_MAX}");
         let tables = dims.iter().map(|&dim| Sums::new(dim)).collect();
         Self { dims: dims.to_vec(), tables, keys: 0, keys_max }
     }
 
-    /// Forget all sums, for the next step.
+    /// Drops all sums, for the next step.
     pub fn clear(&mut self) {
         self.tables.iter_mut().for_each(Sums::clear);
         self.keys = 0;
     }
 
-    /// Add the gradients of a flat matrix; on an error nothing is added.
+    /// Adds the gradients of a flat matrix. On an error nothing is added.
     pub fn add_flat(
         &mut self,
         columns: &[Column<'_>],
@@ -69,7 +70,7 @@ impl Scatter {
         Ok(())
     }
 
-    /// Add the gradients of a sequence block, of the positions that hold a row; on an error nothing is added.
+    /// Adds the gradients of a sequence block at the positions that hold a row. On an error nothing is added.
     pub fn add_sequences(
         &mut self,
         slots: &[Sequence<'_>],
@@ -94,13 +95,15 @@ impl Scatter {
         Ok(())
     }
 
-    /// Count occurrences before anything grows for them.
+    /// Counts occurrences before any memory grows for them.
     fn take(&mut self, keys: usize) -> Result<(), PackError> {
         match self.keys.checked_add(keys) {
-            Some(all) if all <= self.keys_max => self.keys = all,
+            Some(total) if total <= self.keys_max => self.keys = total,
             _ => {
-                let (before, most) = (self.keys, self.keys_max);
-                return refuse(format!("{keys} keys after {before} of the same step are more than {most}"));
+                let (before, keys_max) = (self.keys, self.keys_max);
+                return refuse(format!(
+                    "{keys} keys after {before} of the same step exceed the limit of {keys_max}"
+                ));
             }
         }
         Ok(())
@@ -109,13 +112,13 @@ impl Scatter {
     /// The sums of one table.
     ///
     /// # Panics
-    /// When there is no such table.
+    /// If the table does not exist.
     pub fn gradients(&self, table: usize) -> Gradients<'_> {
         let Sums { keys, rows, counts, .. } = &self.tables[table];
         Gradients { keys, rows, counts }
     }
 
-    /// Bytes it holds, used or not.
+    /// Allocated bytes.
     pub fn bytes(&self) -> usize {
         self.tables.iter().map(Sums::bytes).sum()
     }
@@ -135,9 +138,9 @@ fn add_slot(
     };
     for example in 0..shape.examples {
         let (keys, place) = (slot.keys_of(example), example * shape.stride + slot.at);
-        let over = divisor(slot.pooling, keys.len()).unwrap_or(1.0);
+        let divisor_or_one = divisor(slot.pooling, keys.len()).unwrap_or(1.0);
         for at in keys {
-            let factor = weights.get(at).copied().unwrap_or(over);
+            let factor = weights.get(at).copied().unwrap_or(divisor_or_one);
             if occurrences.push(slot.keys[at], place, factor) {
                 sums.add(occurrences, gradients, scale);
             }
@@ -156,13 +159,13 @@ mod tests {
     use crate::cases::{DIMS, FlatCase, SequenceCase, Whole, flat_case, readers, sequence_case, tables};
     use crate::pack::{pack_flat, pack_sequences};
 
-    /// By table and key: when it first came, its sum, its count.
+    /// By table and key: the order of first occurrence, the sum and the count.
     type Plain = BTreeMap<(usize, u64), (usize, Vec<f32>, u32)>;
 
     fn note(plain: &mut Plain, (table, key): (usize, u64), gradient: impl Iterator<Item = f32>) {
         let first = plain.len();
         let (_, sum, count) = plain.entry((table, key)).or_insert((first, vec![0.0; DIMS[table]], 0));
-        sum.iter_mut().zip(gradient).for_each(|(sum, one)| *sum += one);
+        sum.iter_mut().zip(gradient).for_each(|(sum, number)| *sum += number);
         *count += 1;
     }
 
@@ -174,7 +177,7 @@ mod tests {
                 let gradient = &case.gradients[example * case.shape.stride + column.at..][..column.width];
                 for at in keys.clone() {
                     let factor = column.factor(at, keys.len());
-                    note(plain, (table, column.keys[at]), gradient.iter().map(|one| one * factor));
+                    note(plain, (table, column.keys[at]), gradient.iter().map(|number| number * factor));
                 }
             }
         }
@@ -191,19 +194,19 @@ mod tests {
         for (table, &dim) in DIMS.iter().enumerate() {
             let mut expected: Vec<_> = plain.iter().filter(|((of, _), _)| *of == table).collect();
             expected.sort_by_key(|(_, (first, _, _))| *first);
-            let found = scatter.gradients(table);
-            prop_assert_eq!(found.keys.len(), expected.len());
-            prop_assert_eq!(found.rows.len(), expected.len() * dim);
+            let gradients = scatter.gradients(table);
+            prop_assert_eq!(gradients.keys.len(), expected.len());
+            prop_assert_eq!(gradients.rows.len(), expected.len() * dim);
             for (at, ((_, key), (_, sum, count))) in expected.into_iter().enumerate() {
-                prop_assert_eq!(found.keys[at], *key);
-                prop_assert_eq!(&found.rows[at * dim..][..dim], &sum[..]);
-                prop_assert_eq!(found.counts[at], *count);
+                prop_assert_eq!(gradients.keys[at], *key);
+                prop_assert_eq!(&gradients.rows[at * dim..][..dim], &sum[..]);
+                prop_assert_eq!(gradients.counts[at], *count);
             }
         }
         Ok(())
     }
 
-    /// The sum of products of what was read with what came back.
+    /// The sum of products of the rows that were read and the gradients that came back.
     fn rows_times_gradients(scatter: &Scatter, tables: &[Whole]) -> f64 {
         let mut sum = 0.0;
         for (number, table) in tables.iter().enumerate() {
@@ -215,8 +218,8 @@ mod tests {
         sum
     }
 
-    fn product(one: &[f32], other: &[f32]) -> f64 {
-        one.iter().zip(other).map(|(one, other)| f64::from(*one) * f64::from(*other)).sum()
+    fn product(left: &[f32], right: &[f32]) -> f64 {
+        left.iter().zip(right).map(|(left, right)| f64::from(*left) * f64::from(*right)).sum()
     }
 
     proptest! {
@@ -242,7 +245,7 @@ mod tests {
         #[test]
         fn scattering_is_the_adjoint_of_packing_a_flat_matrix(mut case in flat_case()) {
             let tables = tables();
-            // Dense columns read nothing.
+            // Dense columns read no rows.
             for column in &mut case.columns {
                 if column.table.is_none() {
                     column.floats.fill(0.0);
@@ -257,7 +260,7 @@ mod tests {
         #[test]
         fn scattering_is_the_adjoint_of_packing_sequences(mut case in sequence_case()) {
             let tables = tables();
-            // The mask reads nothing.
+            // The mask reads no rows.
             let (stride, mask) = (case.shape.stride, case.shape.width - 1);
             case.gradients.chunks_mut(stride).for_each(|position| position[mask] = 0.0);
             let (mut packed, mut scatter) = (vec![0.0; case.floats()], Scatter::new(&DIMS, 1 << 20));
@@ -291,7 +294,7 @@ mod tests {
     fn sums_are_made_in_the_order_of_the_input() {
         let mut scatter = Scatter::new(&[1], 100);
         let (columns, shape) = flat(&[1; 3], Pooling::Sum, &[0, 1, 2, 3]);
-        // In another order the 1 would not be lost.
+        // In any other order the 1 would not be lost.
         scatter.add_flat(&columns, shape, &[1.0, 1e8, -1e8]).unwrap();
         assert_eq!(scatter.gradients(0).rows, [0.0]);
     }
@@ -323,7 +326,7 @@ mod tests {
         let (columns, shape) = flat(&[1, 2, 3], Pooling::Sum, &[0, 1, 2, 3]);
         scatter.add_flat(&columns, shape, &[1.0; 3]).unwrap();
         let refused = scatter.add_flat(&columns, shape, &[1.0; 3]).unwrap_err();
-        assert_eq!(refused.to_string(), "3 keys after 3 of the same step are more than 4");
+        assert_eq!(refused.to_string(), "3 keys after 3 of the same step exceed the limit of 4");
         assert_eq!(scatter.gradients(0).counts, [1; 3]);
         scatter.clear();
         scatter.add_flat(&columns, shape, &[1.0; 3]).unwrap();

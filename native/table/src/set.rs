@@ -1,4 +1,5 @@
-//! A set of tables under one count of versions: sealing, committing, activating, dropping and retiring them all.
+//! A set of tables with common versions: seals, commits, activates, discards and retires versions of all
+//! tables.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,20 +13,20 @@ use crate::storage::sync::yield_now;
 use crate::table::{Table, TableSettings};
 use crate::table_set::{At, Shared};
 
-/// Tables of one model.
+/// The tables of one model.
 pub struct TableSet {
     tables: Vec<Table>,
     shared: Arc<Shared>,
 }
 
-/// A version that is held: it is not retired until this is dropped.
+/// A held version: it is not retired until the pin is dropped.
 pub struct Pin {
     shared: Arc<Shared>,
     birth: u64,
 }
 
 impl Pin {
-    /// What a reader says to see this version.
+    /// The `At` with which a reader sees this version.
     pub fn at(&self) -> At {
         At::Pinned(self.birth)
     }
@@ -38,24 +39,24 @@ impl Drop for Pin {
 }
 
 impl TableSet {
-    /// Empty tables.
+    /// Makes empty tables.
     pub fn new(settings: &[TableSettings]) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let tables = settings.iter().map(|&settings| Table::new(settings, shared.clone()));
         Ok(Self { tables: tables.collect::<Result<_>>()?, shared })
     }
 
-    /// The tables, as they were given.
+    /// The tables, in the order given.
     pub fn tables(&self) -> &[Table] {
         &self.tables
     }
 
-    /// What the tables share.
+    /// The state that the tables share.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Close the version that is open; what is written from here on belongs to the next.
+    /// Closes the open version. Later writes belong to the next version.
     pub fn seal(&self, version: u64) -> Result<()> {
         let _gate = self.shared.end_version();
         self.shared.check_not_staging()?;
@@ -65,45 +66,45 @@ impl TableSet {
         Ok(())
     }
 
-    /// Keep the sealed version. What versions that were given up left behind goes with the next `sweep`.
+    /// Commits the sealed version. The images of abandoned versions are removed by the next `sweep`.
     pub fn commit(&self, version: u64) -> Result<()> {
         let mut retiring = self.shared.retiring.lock().expect("no holder panics");
-        let part = self.shared.versions.commit(version)?;
-        retiring.extend(part.map(|retired| (self.shared.grace.stamp(), retired)));
+        let merged = self.shared.versions.commit(version)?;
+        retiring.extend(merged.map(|retired| (self.shared.grace.stamp(), retired)));
         Ok(())
     }
 
-    /// Give up the sealed version: what it wrote belongs to the open one again. What the one that was given up before
-    /// it left behind goes with the next `sweep`.
+    /// Abandons the sealed version: its writes belong to the open version again. The images of the version
+    /// that was abandoned before it are removed by the next `sweep`.
     pub fn abandon(&self, version: u64) -> Result<()> {
         let mut retiring = self.shared.retiring.lock().expect("no holder panics");
         let _gate = self.shared.end_version();
-        let part = self.shared.versions.abandon(version)?;
-        retiring.extend(part.map(|retired| (self.shared.grace.stamp(), retired)));
+        let merged = self.shared.versions.abandon(version)?;
+        retiring.extend(merged.map(|retired| (self.shared.grace.stamp(), retired)));
         self.shared.reopen_version();
         Ok(())
     }
 
-    /// Make readers follow a retained version.
+    /// Makes readers follow a retained version.
     pub fn activate(&self, version: u64) -> Result<()> {
         self.shared.versions.activate(version)
     }
 
-    /// Hold a version, retained or sealed.
+    /// Pins a version that is retained or sealed.
     pub fn pin(&self, version: u64) -> Result<Pin> {
         let birth = self.shared.versions.pin(version)?;
         Ok(Pin { shared: self.shared.clone(), birth })
     }
 
-    /// Drop everything that is not committed.
+    /// Discards everything that is not committed.
     pub fn discard(&self, threads: usize) -> Result<()> {
         let _gate = self.shared.end_version();
         self.shared.check_not_staging()?;
         self.drop_uncommitted(threads)
     }
 
-    /// Begin to stage a version made elsewhere: it follows the newest one, and until it is staged or dropped nobody
-    /// else writes, seals or discards.
+    /// Starts to stage a version made elsewhere. It follows the newest one. Until it is staged or dropped, no
+    /// other call may write, seal or discard.
     pub fn begin_staging(&self, parent: Option<u64>) -> Result<()> {
         let _gate = self.shared.end_version();
         self.shared.check_not_staging()?;
@@ -112,7 +113,7 @@ impl TableSet {
         Ok(())
     }
 
-    /// Keep what was staged, under its number. On an error it is still being staged.
+    /// Commits the staged version under its number. On an error it is still being staged.
     pub fn end_staging(&self, version: u64) -> Result<()> {
         let _gate = self.shared.end_version();
         self.shared.versions.seal(version)?;
@@ -121,7 +122,7 @@ impl TableSet {
         self.commit(version)
     }
 
-    /// Drop what was staged so far.
+    /// Drops the rows staged so far.
     pub fn drop_staging(&self, threads: usize) -> Result<()> {
         let _gate = self.shared.end_version();
         self.shared.set_staging(false);
@@ -138,8 +139,9 @@ impl TableSet {
         Ok(())
     }
 
-    /// Let go of a retained version. Its images go when the readers of before have passed, which is waited for
-    /// no longer than `wait_ms_max`; what is left then goes with the next. Gives how many versions are left.
+    /// Retires a retained version. Its images are removed once the earlier readers have passed. Waits at most
+    /// `wait_ms_max`; images that remain are removed by the next `retire` or `sweep`. Returns the number of
+    /// versions that still have images.
     pub fn retire(&self, version: u64, wait_ms_max: u64, threads: usize) -> Result<usize> {
         {
             let mut retiring = self.shared.retiring.lock().expect("no holder panics");
@@ -149,7 +151,7 @@ impl TableSet {
         self.sweep(wait_ms_max, threads)
     }
 
-    /// Let go of images of retired versions whose readers have passed.
+    /// Removes the images of retired versions whose readers have passed.
     pub fn sweep(&self, wait_ms_max: u64, threads: usize) -> Result<usize> {
         let deadline = Instant::now() + Duration::from_millis(wait_ms_max);
         let mut retiring = self.shared.retiring.lock().expect("no holder panics");
@@ -162,7 +164,7 @@ impl TableSet {
                 continue;
             }
             self.each_part(threads, |table, part| {
-                // A part at a time, so that a version that is to be sealed, and all who write, wait for no more.
+                // One part at a time, so that seals and writers wait for one part only.
                 let _gate = self.shared.keep_open();
                 retire::retire(&mut table.hold_to_retire(part), retired);
             });
@@ -171,7 +173,7 @@ impl TableSet {
         Ok(retiring.len())
     }
 
-    /// Versions that were retired and whose images a reader may still see.
+    /// The number of retired versions with images that a reader may still see.
     pub fn retiring(&self) -> usize {
         self.shared.retiring.lock().expect("no holder panics").len()
     }
@@ -186,15 +188,16 @@ impl TableSet {
         self.shared.versions.sealed()
     }
 
-    /// The version readers follow.
+    /// The version that readers follow.
     pub fn active(&self) -> Option<u64> {
         self.shared.versions.active_version()
     }
 
-    /// Check that a version made elsewhere can be staged: it follows the newest one, and nothing else is under way.
+    /// Checks that a version made elsewhere can be staged: it follows the newest one, and no other write is
+    /// in progress.
     pub fn check_parent(&self, parent: Option<u64>) -> Result<()> {
         if let Some(sealed) = self.sealed() {
-            return Err(TableError::Busy(format!("version {sealed} is sealed and not committed")));
+            return Err(TableError::Busy(format!("version {sealed} is sealed but not committed")));
         }
         if self.shared.is_written() {
             let text =

@@ -1,27 +1,29 @@
-//! How often a key of one part was seen of late, in four bits a counter. Knows no threshold and no row.
+//! Sketch: counts the recent sightings of a part's keys, in four bits per counter. Knows no thresholds and no
+//! rows.
 //!
-//! A count-min sketch with conservative update: of the four counters of a key, only those are raised that the new
-//! count exceeds, so that other keys' counts are disturbed least. Counts end at [`COUNT_MAX`].
+//! It is a count-min sketch with conservative update: of a key's four counters, only those below the new
+//! count are raised, which disturbs other keys' counts least. Counts stop at [`COUNT_MAX`].
 //!
-//! Table time is cut into windows, `[n * window_ms, (n + 1) * window_ms)`. Counters are kept for the current one and
-//! the one before, and a key's count is the sum of both. So, with table time as of the last tick:
+//! Table time is divided into windows, `[n * window_ms, (n + 1) * window_ms)`. Counters are kept for the
+//! current and the previous window, and a key's count is the sum of both. With table time as of the last
+//! tick:
 //!
-//! * What was counted at most `window_ms` ago is in it, always: counters are only ever too high, never too low. A
-//!   key seen `threshold` times within any `window_ms` is seen to be so at the last of them.
-//! * What was counted `2 * window_ms` ago or more is not in it: a key whose sightings are that far apart never counts
-//!   more than 1, but for collisions.
-//! * Collisions, when each window brings one new key for every 8 counters: of keys seen once, fewer than 6 in 100
-//!   count 2 or more, and fewer than 1 in 1,000 count 3 or more. At one for every 16 counters: fewer than 1 in 100
+//! * A sighting at most `window_ms` ago is always counted: counters may be too high but never too low. A key
+//!   seen `threshold` times within any `window_ms` reaches the threshold at the last sighting.
+//! * A sighting `2 * window_ms` ago or earlier is not counted: a key with such gaps never counts more than 1,
+//!   except for collisions.
+//! * Collisions, if each window brings one new key per 8 counters: of keys seen once, fewer than 6 in 100
+//!   count 2 or more, and fewer than 1 in 1,000 count 3 or more. With one per 16 counters, fewer than 1 in 100
 //!   count 2 or more.
 //!
-//! The same calls give the same counts, on any machine and after any save and restore. Counters are allocated when
-//! the first key is counted, and let go of when two windows brought none.
+//! The same calls give the same counts, on any machine and after any save and restore. Counters are allocated
+//! when the first key is counted, and freed after two windows without keys.
 
-/// Counts go no further, so a threshold is 1..=15.
+/// Counts stop here, so a threshold is 1..=15.
 pub const COUNT_MAX: u32 = 15;
-/// The most counters a window of one part may have.
+/// Maximum counters of a part's window.
 pub const WIDTH_COUNTERS_MAX: u32 = 1 << 20;
-/// The least: those of one line of memory.
+/// Minimum counters: those of one cache line.
 pub const WIDTH_COUNTERS_MIN: u32 = BLOCK_COUNTERS as u32;
 
 const BLOCK_COUNTERS: usize = 64;
@@ -32,17 +34,18 @@ const HAS_WINDOW: u64 = 1;
 const HAS_CURRENT: u64 = 2;
 const HAS_PREVIOUS: u64 = 4;
 
-/// How wide and how long.
+/// The size and window of a sketch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SketchSettings {
-    /// Counters of one part in one window, a power of two; a byte of memory each, for there are two windows.
+    /// Counters of one part in one window, a power of two. Each takes a byte of memory, since there are two
+    /// windows.
     pub width_counters: u32,
-    /// Table time that a count is remembered for, at least.
+    /// The minimum table time for which a sighting is remembered.
     pub window_ms: i64,
 }
 
 impl SketchSettings {
-    /// Whether they are within bounds; the error names the setting, its value and its bounds.
+    /// Checks the bounds; the error names the setting, its value and its bounds.
     pub fn check(&self) -> Result<(), String> {
         let (width, bounds) = (self.width_counters, WIDTH_COUNTERS_MIN..=WIDTH_COUNTERS_MAX);
         if !width.is_power_of_two() || !bounds.contains(&width) {
@@ -62,20 +65,20 @@ impl SketchSettings {
     }
 }
 
-/// All that one key touches, in one line of memory: for each of two windows, four rows of sixteen counters.
+/// All counters of one key, in one cache line: for each of two windows, four rows of sixteen counters.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 struct SketchBlock([[u64; ROWS]; 2]);
 
 const _: () = assert!(size_of::<SketchBlock>() == 64);
 
-/// The counters of one part; only the holder of the part's lock may change them.
+/// The counters of one part. Only the holder of the part's lock may change them.
 pub struct Sketch {
     settings: SketchSettings,
     blocks: Option<Box<[SketchBlock]>>,
     /// The number of the current window; None before the first tick.
     window: Option<i64>,
-    /// Which half of each block is the current window's.
+    /// The half of each block that belongs to the current window.
     current: usize,
     /// Whether anything was counted, for each half.
     is_used: [bool; 2],
@@ -83,10 +86,10 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// Nothing counted yet.
+    /// Makes an empty sketch.
     ///
     /// # Panics
-    /// When the settings do not pass [`SketchSettings::check`].
+    /// If the settings do not pass [`SketchSettings::check`].
     pub fn new(settings: SketchSettings) -> Self {
         if let Err(error) = settings.check() {
             panic!("{error}");
@@ -94,7 +97,7 @@ impl Sketch {
         Self { settings, blocks: None, window: None, current: 0, is_used: [false; 2], is_changed: false }
     }
 
-    /// Count a key that was seen `times` more, by a hash that mixes all of it, and give its count so far.
+    /// Counts `times` sightings of a key, given a hash of the whole key, and returns its count.
     pub fn count(&mut self, hash: u64, times: u32) -> u32 {
         if times == 0 {
             return self.estimate(hash);
@@ -115,16 +118,16 @@ impl Sketch {
         (raised + least(&words[1 - self.current], shifts)).min(COUNT_MAX)
     }
 
-    /// The count of a key so far.
+    /// The count of a key.
     pub fn estimate(&self, hash: u64) -> u32 {
         let Some(blocks) = &self.blocks else { return 0 };
         let (at, shifts) = place(hash, blocks.len());
-        let found = blocks[at].0.iter().map(|words| least(words, shifts)).sum::<u32>();
-        found.min(COUNT_MAX)
+        let sum = blocks[at].0.iter().map(|words| least(words, shifts)).sum::<u32>();
+        sum.min(COUNT_MAX)
     }
 
-    /// Tell the table time, which never goes back: an earlier one than before changes nothing. What is counted
-    /// before the first tick belongs to the window of that tick.
+    /// Sets the table time. It never decreases: an earlier time changes nothing. Counts before the first tick
+    /// belong to the window of that tick.
     pub fn tick(&mut self, now_ms: i64) {
         let window = now_ms.div_euclid(self.settings.window_ms);
         let passed = window.saturating_sub(self.window.unwrap_or(window));
@@ -151,22 +154,23 @@ impl Sketch {
         }
     }
 
-    /// Whether its bytes are others than when [`Self::clear_changed`] was last called, or it was made.
+    /// Whether its bytes changed since [`Self::clear_changed`] was last called, or since it was created.
     pub fn is_changed(&self) -> bool {
         self.is_changed
     }
 
-    /// Its bytes were saved.
+    /// Marks its bytes as saved.
     pub fn clear_changed(&mut self) {
         self.is_changed = false;
     }
 
-    /// Memory its counters take.
+    /// The memory of its counters.
     pub fn counters_bytes(&self) -> usize {
         self.blocks.as_ref().map_or(0, |blocks| size_of_val(&**blocks))
     }
 
-    /// All of it: a head of 32 bytes, then half a byte for each counter of each window in which a key was counted.
+    /// The serialised sketch: a head of 32 bytes, then half a byte for each counter of each window with
+    /// counts.
     pub fn to_bytes(&self) -> Vec<u8> {
         let halves = [self.current, 1 - self.current].map(|half| self.is_used[half].then_some(half));
         let mut flags = if self.window.is_some() { HAS_WINDOW } else { 0 };
@@ -185,15 +189,15 @@ impl Sketch {
         bytes
     }
 
-    /// What [`Self::to_bytes`] gave, to count on from there. The bytes may be anything: what is not a sketch of
-    /// these settings is refused, and never more is allocated than they say.
+    /// Restores the bytes of [`Self::to_bytes`]. The bytes may be arbitrary: anything that is not a sketch
+    /// with these settings is an error, and no more memory is allocated than such a sketch takes.
     ///
     /// # Panics
-    /// When the settings do not pass [`SketchSettings::check`].
+    /// If the settings do not pass [`SketchSettings::check`].
     pub fn from_bytes(settings: SketchSettings, bytes: &[u8]) -> Result<Self, String> {
         let mut sketch = Self::new(settings);
         let Some((head, mut rest)) = bytes.split_at_checked(HEAD_BYTES) else {
-            return Err(format!("a sketch has at least {HEAD_BYTES} bytes, but there are {}", bytes.len()));
+            return Err(format!("a sketch has at least {HEAD_BYTES} bytes, got {}", bytes.len()));
         };
         let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
         let (window_ms, window, flags) = (number(8) as i64, number(16) as i64, number(24));
@@ -227,7 +231,7 @@ impl Sketch {
             let counters;
             (counters, rest) = rest.split_at(half_bytes);
             if counters.iter().all(|byte| *byte == 0) {
-                return Err("the sketch says that keys were counted, but no counter does".to_owned());
+                return Err("the sketch claims counted keys, but no counter is set".to_owned());
             }
             let blocks =
                 sketch.blocks.get_or_insert_with(|| vec![SketchBlock::default(); settings.blocks()].into());
@@ -240,17 +244,18 @@ impl Sketch {
     }
 }
 
-/// The block of a key, and where in each row's word its counter is.
+/// The block of a key, and the shift of its counter in each row's word.
 #[inline(always)]
 fn place(hash: u64, blocks: usize) -> (usize, [u32; ROWS]) {
-    // The hash chose the part and the line of the index: mixed again, so that no bit is the same for all of a part.
+    // The hash already chose the part and the index line; mixing again avoids bits that are equal for the
+    // whole part.
     let mixed = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mixed = mixed ^ mixed >> 32;
     let shifts = [0, 4, 8, 12].map(|from| (mixed >> from & 15) as u32 * 4);
     ((mixed >> 16) as usize & (blocks - 1), shifts)
 }
 
-/// The least of a key's counters.
+/// The smallest of a key's counters.
 #[inline(always)]
 fn least(words: &[u64; ROWS], shifts: [u32; ROWS]) -> u32 {
     words.iter().zip(shifts).map(|(word, shift)| (word >> shift & 15) as u32).min().expect("there are four")
@@ -270,7 +275,7 @@ mod tests {
         Sketch::new(SketchSettings { width_counters, window_ms: WINDOW_MS })
     }
 
-    /// A hash of the key as a part sees it: its first ten bits are the part's, the same for all.
+    /// A hash as a part sees it: the first ten bits are the part's, the same for all its keys.
     fn hash(key: u64) -> u64 {
         let mut value = key.wrapping_add(0x9E37_79B9_7F4A_7C15);
         value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -314,9 +319,9 @@ mod tests {
                         seen.entry(key).or_default().push((latest, times));
                         let lately = seen[&key].iter().filter(|(at, _)| latest - at <= WINDOW_MS);
                         let exact = lately.fold(0u32, |sum, (_, times)| sum.saturating_add(*times)).min(COUNT_MAX);
-                        let found = sketch.count(hash(key), times);
-                        prop_assert!((exact..=COUNT_MAX).contains(&found), "{key}: {found} of {exact}");
-                        prop_assert_eq!(found, sketch.estimate(hash(key)));
+                        let count = sketch.count(hash(key), times);
+                        prop_assert!((exact..=COUNT_MAX).contains(&count), "{key}: {count} of {exact}");
+                        prop_assert_eq!(count, sketch.estimate(hash(key)));
                     }
                 }
             }
@@ -337,7 +342,7 @@ mod tests {
                         let window = now.div_euclid(WINDOW_MS);
                         let sum = seen.entry(window).or_default();
                         *sum = sum.saturating_add(times);
-                        let windows = [window, window - 1].map(|one| seen.get(&one).map_or(0, |&sum| sum.min(15)));
+                        let windows = [window, window - 1].map(|number| seen.get(&number).map_or(0, |&sum| sum.min(15)));
                         prop_assert_eq!(sketch.count(77, times), (windows[0] + windows[1]).min(COUNT_MAX));
                     }
                 }
@@ -346,7 +351,7 @@ mod tests {
 
         #[test]
         fn a_sketch_that_was_saved_counts_on_as_if_it_was_not(before in calls(), after in calls(), ticks in any::<bool>()) {
-            let (mut one, mut now) = (sketch(256), 0i64);
+            let (mut sketch_kept, mut now) = (sketch(256), 0i64);
             let play = |sketch: &mut Sketch, calls: &[Call], now: &mut i64| {
                 calls.iter().map(|call| match call {
                     Call::Count(key, times) => sketch.count(hash(*key), *times),
@@ -358,14 +363,14 @@ mod tests {
                     _ => 0,
                 }).collect::<Vec<_>>()
             };
-            play(&mut one, &before, &mut now);
-            let bytes = one.to_bytes();
-            let mut other = Sketch::from_bytes(one.settings, &bytes).unwrap();
-            prop_assert!(!other.is_changed());
-            prop_assert_eq!(other.to_bytes(), bytes);
+            play(&mut sketch_kept, &before, &mut now);
+            let bytes = sketch_kept.to_bytes();
+            let mut sketch_restored = Sketch::from_bytes(sketch_kept.settings, &bytes).unwrap();
+            prop_assert!(!sketch_restored.is_changed());
+            prop_assert_eq!(sketch_restored.to_bytes(), bytes);
             let mut then = now;
-            prop_assert_eq!(play(&mut one, &after, &mut now), play(&mut other, &after, &mut then));
-            prop_assert_eq!(one.to_bytes(), other.to_bytes());
+            prop_assert_eq!(play(&mut sketch_kept, &after, &mut now), play(&mut sketch_restored, &after, &mut then));
+            prop_assert_eq!(sketch_kept.to_bytes(), sketch_restored.to_bytes());
         }
 
         #[test]
@@ -403,15 +408,15 @@ mod tests {
             let mut bytes = noise.unwrap_or_else(|| sketch.to_bytes());
             for (at, byte) in changes {
                 let bytes_count = bytes.len().max(1);
-                bytes.get_mut(at % bytes_count).into_iter().for_each(|one| *one = byte);
+                bytes.get_mut(at % bytes_count).into_iter().for_each(|target| *target = byte);
             }
             bytes.truncate(length.unwrap_or(usize::MAX));
-            // What is taken is a whole sketch, which gives these very bytes and counts.
-            if let Ok(mut found) = Sketch::from_bytes(sketch.settings, &bytes) {
-                prop_assert_eq!(found.to_bytes(), bytes);
-                found.tick(i64::MAX);
-                found.tick(i64::MIN);
-                prop_assert!(found.count(5, 1) >= 1);
+            // Accepted bytes are a complete sketch, which serialises to the same bytes and counts.
+            if let Ok(mut restored) = Sketch::from_bytes(sketch.settings, &bytes) {
+                prop_assert_eq!(restored.to_bytes(), bytes);
+                restored.tick(i64::MAX);
+                restored.tick(i64::MIN);
+                prop_assert!(restored.count(5, 1) >= 1);
             }
         }
     }
@@ -433,7 +438,7 @@ mod tests {
         assert!(refuse(settings, &with(16, 9)).contains("window 9"));
         assert!(refuse(settings, &with(24, 4)).contains("never told the time"));
         assert!(refuse(settings, &with(24, 8)).contains("flags 0x8"));
-        assert!(refuse(settings, &[&bytes[..32], &[0; 32]].concat()).contains("no counter does"));
+        assert!(refuse(settings, &[&bytes[..32], &[0; 32]].concat()).contains("no counter is set"));
     }
 
     #[test]
@@ -462,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Of keys that are each seen once, the share that counts at least 2, 3 and 4.
+    /// The shares of keys that were seen once but count at least 2, 3 and 4.
     fn false_shares(width_counters: u32, counters_per_key: u32) -> [f64; 3] {
         let (mut sketch, mut over) = (sketch(width_counters), [0u32; 3]);
         let (windows, keys) =

@@ -1,4 +1,4 @@
-//! Storage: memory in pages, and where rows and their images lie in it.
+//! Storage: memory in pages, and the layout of rows and images in it.
 
 pub(crate) mod grace;
 pub(crate) mod images;

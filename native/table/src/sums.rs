@@ -1,15 +1,15 @@
-//! Gradients of one table, summed by key: its distinct keys as they first came, and for each a sum and a count.
+//! Sums: the gradients of one table, summed by key. Keeps distinct keys in order of first occurrence, each
+//! with a sum and a count.
 
 use std::hash::{BuildHasher, RandomState};
 
 use crate::pack::GROUP;
 use crate::storage::prefetch::{LINE_FLOATS, prefetch, prefetch_row};
 
-/// Entries an index begins with.
+/// Initial entries of an index.
 const ENTRIES_MIN: usize = 1024;
 
-/// Occurrences of keys that are added together: where each one's gradient lies and what it is multiplied by or
-/// divided by.
+/// Key occurrences that are added together: the position of each one's gradient and its factor or divisor.
 pub(crate) struct Occurrences {
     keys: [u64; GROUP],
     places: [usize; GROUP],
@@ -17,10 +17,10 @@ pub(crate) struct Occurrences {
     count: usize,
 }
 
-/// What is done to a gradient on its way to the sum.
+/// The scaling of a gradient before it is added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// Nothing.
+    /// No scaling.
     Not,
     /// Multiply by the factor.
     Times,
@@ -35,17 +35,17 @@ impl Default for Occurrences {
 }
 
 impl Occurrences {
-    /// Note one, and say whether there is room for no more.
+    /// Adds an occurrence; returns whether the group is full.
     #[inline(always)]
     pub fn push(&mut self, key: u64, place: usize, factor: f32) -> bool {
-        let at = self.count;
-        (self.keys[at], self.places[at], self.factors[at]) = (key, place, factor);
+        let index = self.count;
+        (self.keys[index], self.places[index], self.factors[index]) = (key, place, factor);
         self.count += 1;
         self.count == GROUP
     }
 }
 
-/// One place of the index; of an epoch that is over, it is empty.
+/// An entry of the index; it is empty if its epoch is over.
 #[derive(Clone, Copy, Default)]
 struct Entry {
     key: u64,
@@ -56,7 +56,7 @@ struct Entry {
 /// Distinct keys of one table and their sums.
 pub(crate) struct Sums {
     dim: usize,
-    /// A power of two of them, at most half of them taken.
+    /// A power of two entries, at most half of them in use.
     entries: Vec<Entry>,
     epoch: u32,
     seeds: (u64, u64),
@@ -67,14 +67,14 @@ pub(crate) struct Sums {
 
 impl Sums {
     pub fn new(dim: usize) -> Self {
-        // Nobody can then make up keys that all fall on one place. What comes out does not depend on it.
+        // Random seeds, so that no one can craft keys that all collide. The result does not depend on them.
         let chance = RandomState::new();
         let seeds = (chance.hash_one(0), chance.hash_one(1) | 1);
         let (keys, rows, counts) = (Vec::new(), Vec::new(), Vec::new());
         Self { dim, entries: vec![Entry::default(); ENTRIES_MIN], epoch: 1, seeds, keys, rows, counts }
     }
 
-    /// Forget all sums; the memory is kept.
+    /// Drops all sums and keeps the memory.
     pub fn clear(&mut self) {
         self.keys.clear();
         self.rows.clear();
@@ -86,7 +86,7 @@ impl Sums {
         self.epoch += 1;
     }
 
-    /// Add the gradients of occurrences in their order, and forget the occurrences.
+    /// Adds the gradients of the occurrences in order, and clears the occurrences.
     pub fn add(&mut self, occurrences: &mut Occurrences, gradients: &[f32], scale: Scale) {
         let (count, dim) = (std::mem::take(&mut occurrences.count), self.dim);
         self.make_room();
@@ -96,7 +96,7 @@ impl Sums {
             prefetch(&raw const self.entries[*first]);
         }
         if dim > LINE_FLOATS {
-            // Gradients of one line each come fast enough unasked.
+            // Gradients of one line each arrive fast enough without prefetching.
             for &place in &occurrences.places[..count] {
                 prefetch_row(gradients.as_ptr().wrapping_add(place), dim);
             }
@@ -112,14 +112,14 @@ impl Sums {
             let gradient = &gradients[occurrences.places[at]..][..dim];
             let factor = occurrences.factors[at];
             match scale {
-                Scale::Not => add(sum, gradient, |one| one),
-                Scale::Times => add(sum, gradient, |one| one * factor),
-                Scale::Over => add(sum, gradient, |one| one / factor),
+                Scale::Not => add(sum, gradient, |number| number),
+                Scale::Times => add(sum, gradient, |number| number * factor),
+                Scale::Over => add(sum, gradient, |number| number / factor),
             }
         }
     }
 
-    /// Grow until a group of new keys leaves half of the index empty.
+    /// Grows until half of the index stays empty after a group of new keys.
     fn make_room(&mut self) {
         if (self.keys.len() + GROUP) * 2 <= self.entries.len() {
             return;
@@ -135,14 +135,14 @@ impl Sums {
         }
     }
 
-    /// Where the search for a key begins.
+    /// The index where the search for a key starts.
     #[inline(always)]
     fn first(&self, key: u64) -> usize {
         let product = u128::from(key ^ self.seeds.0) * u128::from(self.seeds.1);
         ((product >> 64) as u64 ^ product as u64) as usize & (self.entries.len() - 1)
     }
 
-    /// The number of a key, a new one if it has none. Ends, for half of the index is empty.
+    /// The number of a key, a new one if it has none. Terminates, since half of the index is empty.
     #[inline(always)]
     fn number_of(&mut self, key: u64, mut at: usize) -> u32 {
         loop {
@@ -161,7 +161,7 @@ impl Sums {
         }
     }
 
-    /// Bytes it holds, used or not.
+    /// Allocated bytes.
     pub fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
             + self.keys.capacity() * size_of::<u64>()
@@ -172,8 +172,8 @@ impl Sums {
 
 #[inline(always)]
 fn add(sum: &mut [f32], gradient: &[f32], scaled: impl Fn(f32) -> f32) {
-    for (sum, &one) in sum.iter_mut().zip(gradient) {
-        *sum += scaled(one);
+    for (sum, &number) in sum.iter_mut().zip(gradient) {
+        *sum += scaled(number);
     }
 }
 
@@ -193,12 +193,15 @@ mod tests {
 
     #[test]
     fn what_comes_out_does_not_depend_on_chance() {
-        let (mut one, mut other) = (Sums::new(1), Sums::new(1));
-        assert_ne!(one.seeds, other.seeds);
-        for sums in [&mut one, &mut other] {
+        let (mut first_sums, mut second_sums) = (Sums::new(1), Sums::new(1));
+        assert_ne!(first_sums.seeds, second_sums.seeds);
+        for sums in [&mut first_sums, &mut second_sums] {
             add_ones(sums, (0..20_000).map(|at| at * at % 7_001));
         }
-        assert_eq!((one.keys, one.rows, one.counts), (other.keys, other.rows, other.counts));
+        assert_eq!(
+            (first_sums.keys, first_sums.rows, first_sums.counts),
+            (second_sums.keys, second_sums.rows, second_sums.counts)
+        );
     }
 
     #[test]

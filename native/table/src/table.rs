@@ -1,4 +1,4 @@
-//! The table: what it is made of. Reading, writing and letting go of images have files of their own.
+//! The table: its settings and components. Reading, writing and retiring images have files of their own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,52 +15,52 @@ use crate::storage::row_type::RowType;
 use crate::storage::sync::{Mutex, MutexGuard};
 use crate::table_set::Shared;
 
-/// The widest row.
+/// The maximum dim.
 pub const DIM_MAX: usize = 4096;
 
-/// Rows a part has at most that hold nothing: of a chunk it is using up, and free ones.
+/// Maximum unused rows of a part: those of its current chunk, and free ones.
 const KEPT_ROWS: usize = 2 * CHUNK_ROWS as usize;
 
-/// What a table is made of.
+/// The settings of a table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TableSettings {
     /// Floats of an embedding.
     pub dim: usize,
-    /// How rows are stored; only floats learn.
+    /// The storage type of rows; only F32 rows can learn.
     pub row_type: RowType,
-    /// How rows learn; without it they only serve.
+    /// The learning rule; without it rows only serve.
     pub rule: Option<Rule>,
-    /// How it is counted how often keys without a row were seen; without it every key gets a row at once.
+    /// The settings for counting keys without a row; without it every key gets a row at once.
     pub admission: Option<SketchSettings>,
-    /// Rows of keys that were never stored.
+    /// The rows of keys that were never stored.
     pub initial: Initial,
-    /// Table time is kept in ticks of this length; 2^24 of them go round.
+    /// Table time is kept in ticks of this length; it wraps around after 2^24 ticks.
     pub tick_ms: i64,
-    /// The most rows, images included.
+    /// Maximum rows, including images.
     pub rows_max: usize,
 }
 
 /// Keys and their rows, by version.
 pub struct Table {
-    /// What it is made of.
+    /// The settings.
     pub settings: TableSettings,
     pub(crate) shared: Arc<Shared>,
     pub(crate) rows: Rows,
     pub(crate) index: Index,
     pub(crate) images: Box<[Images]>,
     parts: Box<[Mutex<PartUse>]>,
-    /// Keys there are in the newest version, as of when each part was last let go.
+    /// Keys in the newest version, as of the last release of each part's lock.
     pub(crate) keys: AtomicUsize,
-    /// The part that expiry looks at next.
+    /// The part that expiry inspects next.
     pub(crate) next_part: AtomicUsize,
 }
 
-/// What a table holds, and the memory that takes.
+/// The contents of a table and its memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TableSize {
-    /// Its parts together.
+    /// The sum over its parts.
     pub parts: PartSize,
-    /// Rows in use, those of older images among them.
+    /// Rows in use, including those of older images.
     pub rows: usize,
     /// Bytes of embeddings.
     pub embedding_bytes: usize,
@@ -70,12 +70,12 @@ pub struct TableSize {
     pub use_bytes: usize,
     /// Bytes of the index.
     pub index_bytes: usize,
-    /// Bytes of what is known of images, their rows apart.
+    /// Bytes of the image records, without their rows.
     pub images_bytes: usize,
 }
 
 impl TableSize {
-    /// All bytes.
+    /// The total bytes.
     pub fn bytes(&self) -> usize {
         let columns = self.embedding_bytes + self.state_bytes + self.use_bytes;
         let parts = self.parts.touched_bytes + self.parts.sketch_bytes;
@@ -84,23 +84,23 @@ impl TableSize {
 }
 
 impl TableSettings {
-    /// Floats of optimizer state a row has.
+    /// Floats of optimizer state per row.
     pub fn state(&self) -> usize {
         self.rule.map_or(0, |rule| rule.state_floats(self.dim))
     }
 
     fn check(&self) -> std::result::Result<(), String> {
         if !(1..=DIM_MAX).contains(&self.dim) {
-            return Err(format!("dim is {}: from 1 to {DIM_MAX}", self.dim));
+            return Err(format!("dim is {}, but must be 1 to {DIM_MAX}", self.dim));
         }
         if !(1..=ROWS_MAX).contains(&self.rows_max) {
-            return Err(format!("rows_max is {}: from 1 to {ROWS_MAX}", self.rows_max));
+            return Err(format!("rows_max is {}, but must be 1 to {ROWS_MAX}", self.rows_max));
         }
         if self.tick_ms < 1 {
-            return Err(format!("tick_ms is {}: at least 1", self.tick_ms));
+            return Err(format!("tick_ms is {}, but must be at least 1", self.tick_ms));
         }
         if self.rule.is_some() && self.row_type != RowType::F32 {
-            return Err(format!("rows of {:?} do not learn: only F32 do", self.row_type));
+            return Err(format!("rows of {:?} cannot learn; only F32 rows can", self.row_type));
         }
         self.rule.map_or(Ok(()), |rule| rule.check())?;
         self.admission.map_or(Ok(()), |admission| admission.check())
@@ -108,10 +108,10 @@ impl TableSettings {
 }
 
 impl Table {
-    /// An empty table.
+    /// Makes an empty table.
     pub fn new(settings: TableSettings, shared: Arc<Shared>) -> Result<Self> {
         settings.check().map_err(TableError::Argument)?;
-        // Parts take rows in chunks, and keep some that are free.
+        // Parts take rows in chunks and keep some free ones.
         let rows_max = (settings.rows_max + PARTS * KEPT_ROWS).min(ROWS_MAX);
         let row_bytes = settings.row_type.row_bytes(settings.dim);
         Ok(Self {
@@ -126,34 +126,34 @@ impl Table {
         })
     }
 
-    /// Take a part's lock.
+    /// Locks a part for writing.
     #[inline(always)]
     pub(crate) fn hold(&self, part: usize, open: Open) -> Held<'_> {
         Held::take(self, &self.parts[part], part, open.passed)
     }
 
-    /// Take a part's lock to let go of images.
+    /// Locks a part to remove images.
     pub(crate) fn hold_to_retire(&self, part: usize) -> Held<'_> {
         Held::take(self, &self.parts[part], part, self.shared.grace.passed())
     }
 
-    /// Take a part's lock, so that nothing in it changes.
+    /// Locks a part, so that nothing in it changes.
     pub(crate) fn lock(&self, part: usize) -> MutexGuard<'_, PartUse> {
         self.parts[part].lock().expect("no holder panics")
     }
 
-    /// Keys there are in the newest version, but for what others are at work on.
+    /// Keys in the newest version, without the changes of calls in progress.
     pub(crate) fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Table time in ticks, as it is kept with a row.
+    /// Table time in ticks, as kept with a row.
     #[inline(always)]
     pub(crate) fn tick(&self, now_ms: i64) -> u32 {
         now_ms.div_euclid(self.settings.tick_ms).rem_euclid(i64::from(Use::TICKS)) as u32
     }
 
-    /// What it holds, and the memory that takes.
+    /// The contents and their memory.
     pub fn size(&self) -> TableSize {
         let _stay = self.shared.grace.enter();
         let [embedding_bytes, state_bytes, use_bytes] = self.rows.bytes();
@@ -168,7 +168,7 @@ impl Table {
         for part in &self.parts {
             size.parts += part.lock().expect("no holder panics").size();
         }
-        // Chunks may be taken meanwhile, which is no matter: it is what a look from outside can tell.
+        // Other threads may take chunks meanwhile; the number is only approximate then.
         let [_, in_parts] = self.rows.taken();
         size.rows = in_parts.saturating_sub(size.parts.free_rows + size.parts.waiting_rows);
         size
@@ -218,7 +218,7 @@ mod tests {
         let keys = (0..).filter(|&key| part_of(mix(key)) == 0).take(1 + PARTS * KEPT_ROWS);
         let full = put(&set.tables()[0], &keys.collect::<Vec<u64>>());
         assert!(matches!(full, Err(TableError::Full { .. })), "{full:?}");
-        // One chunk is row 0's.
+        // One chunk contains row 0.
         assert_eq!(set.tables()[0].size().parts.keys, PARTS * KEPT_ROWS - CHUNK_ROWS as usize);
     }
 
@@ -231,7 +231,7 @@ mod tests {
         set.seal(1).unwrap();
         set.commit(1).unwrap();
         for round in 0..3 {
-            // Twice as many as there is room for: the first parts take all there is.
+            // Twice as many as fit: the first parts take all rows.
             assert!(matches!(put(table, &all), Err(TableError::Full { .. })));
             set.discard(1).unwrap();
             let few: Vec<u64> = (0..20 * PARTS as u64).map(|key| (key + 1) << 32 | round).collect();
@@ -259,9 +259,9 @@ mod tests {
         put(table, &keys[..20]).unwrap();
         let lines = table.index.lines(0).unwrap();
         lines.all_overflow();
-        let (mut found, mut initial) = ([0.0; 2], [0.0; 2]);
-        table.lookup(&keys[20..], At::Newest, &mut found, 1).unwrap();
+        let (mut row, mut initial) = ([0.0; 2], [0.0; 2]);
+        table.lookup(&keys[20..], At::Newest, &mut row, 1).unwrap();
         table.settings.initial.fill(keys[20], &mut initial);
-        assert_eq!(found, initial);
+        assert_eq!(row, initial);
     }
 }

@@ -1,64 +1,66 @@
-//! The versions of a set of tables: which are retained, which one readers follow, and the births of their images.
+//! The versions of a set of tables: which are retained, which one readers follow, and the births of their
+//! images.
 //!
-//! It decides and counts; it does not know of rows. A birth is a number that only grows: the version that is open
-//! for writing has one, and an image born in it is seen by every version whose birth is not lower.
+//! This module decides and counts, but knows no rows. A birth is an increasing number. The version open for
+//! writing has one, and an image is visible to every version with the same or a later birth.
 
 use std::sync::atomic::Ordering;
 
 use crate::error::{Result, TableError};
 use crate::storage::sync::{AtomicU64, Mutex, MutexGuard};
 
-/// What a version was when it was asked for.
+/// A version's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
     /// Its number.
     pub version: u64,
-    /// The birth of what it wrote.
+    /// The birth of its writes.
     pub birth: u64,
     pins: usize,
     exports: usize,
 }
 
-/// A version that an export holds: it is not retired, but it may be discarded.
+/// A version held by an export: it is not retired, but it may be discarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// The birth of what it wrote.
+    /// The birth of its writes.
     pub birth: u64,
 }
 
-/// A version that was let go, and its neighbours then.
+/// A retired version, with its neighbours at that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retired {
     /// Its birth.
     pub birth: u64,
-    /// Whether an older one is still retained.
+    /// Whether an older version is still retained.
     pub has_older: bool,
-    /// The birth of the next newer one.
+    /// The birth of the next newer version.
     pub newer: u64,
 }
 
-/// What was dropped: everything born later than this.
+/// The result of a discard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dropped {
-    /// Images born later go; those before stay.
+    /// Images born later are removed; earlier ones stay.
     After(u64),
-    /// There is no committed version, so that nothing stays.
+    /// No version is committed, so everything is removed.
     Everything,
 }
 
 #[derive(Default)]
 struct State {
-    /// Committed and retained, oldest first.
+    /// Committed and retained versions, oldest first.
     retained: Vec<Known>,
     sealed: Option<Known>,
-    /// Sealed and given up since the newest was committed, the last of them: what others wrote is part of it.
+    /// The last version that was sealed and abandoned since the newest commit; it includes the writes of
+    /// earlier ones.
     abandoned: Option<Known>,
 }
 
 /// The versions of one set.
 pub struct Versions {
     open: AtomicU64,
-    /// The birth of the active version; what no image is born before when there is none.
+    /// The birth of the active version; 0, before any birth, if there is none.
     active: AtomicU64,
     state: Mutex<State>,
 }
@@ -69,8 +71,8 @@ impl Default for Versions {
     }
 }
 
-fn names(known: &[Known]) -> String {
-    let names: Vec<String> = known.iter().map(|known| known.version.to_string()).collect();
+fn names(versions: &[Known]) -> String {
+    let names: Vec<String> = versions.iter().map(|known| known.version.to_string()).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
@@ -79,12 +81,12 @@ impl Versions {
         self.state.lock().expect("no holder panics")
     }
 
-    /// The birth of what is written now.
+    /// The birth of current writes.
     pub fn open(&self) -> u64 {
         self.open.load(Ordering::Acquire)
     }
 
-    /// Whether writes must leave what was there before for someone else.
+    /// Whether writes must preserve earlier images.
     pub fn is_versioned(&self) -> bool {
         let state = self.state();
         state.sealed.is_some() || !state.retained.is_empty() || state.abandoned.is_some()
@@ -96,18 +98,22 @@ impl Versions {
         self.active.load(Ordering::Acquire)
     }
 
-    /// Close the open version under a number. Doing it again changes nothing. Gives whether it was done now.
+    /// Seals the open version under a number. Returns false if that was done already.
     pub fn seal(&self, version: u64) -> Result<bool> {
         let mut state = self.state();
         if let Some(sealed) = state.sealed {
             if sealed.version == version {
                 return Ok(false);
             }
-            let text = format!("version {} is sealed and not committed: {version} must wait", sealed.version);
+            let text = format!(
+                "version {} is sealed but not committed; version {version} must wait",
+                sealed.version
+            );
             return Err(TableError::Busy(text));
         }
         if let Some(last) = state.retained.last().filter(|last| last.version >= version) {
-            let text = format!("version {version} cannot follow {}: numbers only grow", last.version);
+            let text =
+                format!("version {version} cannot follow {}; version numbers must increase", last.version);
             return Err(TableError::Version(text));
         }
         let birth = self.open.fetch_add(1, Ordering::AcqRel);
@@ -115,8 +121,8 @@ impl Versions {
         Ok(true)
     }
 
-    /// Keep the sealed version. Committing the newest one again changes nothing. Gives the versions that were given
-    /// up before it, which are part of it now.
+    /// Commits the sealed version. Committing the newest one again changes nothing. Returns the abandoned
+    /// versions that are now part of it.
     pub fn commit(&self, version: u64) -> Result<Option<Retired>> {
         let mut state = self.state();
         match state.sealed {
@@ -124,39 +130,40 @@ impl Versions {
                 state.sealed = None;
                 let has_older = !state.retained.is_empty();
                 state.retained.push(sealed);
-                let part = state.abandoned.take();
-                Ok(part.map(|known| Retired { birth: known.birth, has_older, newer: sealed.birth }))
+                let merged = state.abandoned.take();
+                Ok(merged.map(|known| Retired { birth: known.birth, has_older, newer: sealed.birth }))
             }
             None if state.retained.last().is_some_and(|last| last.version == version) => Ok(None),
             Some(sealed) => {
-                let text = format!("version {version} is not the sealed one: that is {}", sealed.version);
+                let text = format!("version {version} is not the sealed one, which is {}", sealed.version);
                 Err(TableError::Version(text))
             }
-            None => Err(TableError::Version(format!("version {version} is not sealed: no version is"))),
+            None => Err(TableError::Version(format!("version {version} is not sealed; no version is"))),
         }
     }
 
-    /// Give up the sealed version: what it wrote belongs to the open one again, and the next one sealed says it all.
-    /// Doing it again changes nothing. Gives the version that was given up before it, which is part of it now.
+    /// Abandons the sealed version: its writes belong to the open version again, and the next sealed version
+    /// includes them. Abandoning it again changes nothing. Returns the version abandoned before it, which is
+    /// now part of it.
     pub fn abandon(&self, version: u64) -> Result<Option<Retired>> {
         let mut state = self.state();
         match state.sealed {
             Some(sealed) if sealed.version == version && sealed.pins + sealed.exports > 0 => {
                 let (pins, exports) = (sealed.pins, sealed.exports);
-                let text = format!("version {version}: {pins} readers and {exports} exports hold it");
+                let text = format!("version {version} is held by {pins} readers and {exports} exports");
                 Err(TableError::Busy(text))
             }
             Some(sealed) if sealed.version == version => {
                 state.sealed = None;
-                let (has_older, part) = (!state.retained.is_empty(), state.abandoned.replace(sealed));
-                Ok(part.map(|known| Retired { birth: known.birth, has_older, newer: sealed.birth }))
+                let (has_older, merged) = (!state.retained.is_empty(), state.abandoned.replace(sealed));
+                Ok(merged.map(|known| Retired { birth: known.birth, has_older, newer: sealed.birth }))
             }
             None if state.abandoned.is_some_and(|known| known.version == version) => Ok(None),
             _ => Err(TableError::Version(format!("version {version} is not the sealed one"))),
         }
     }
 
-    /// Let go of everything that is not committed.
+    /// Discards everything that is not committed.
     pub fn discard(&self) -> Result<Dropped> {
         let mut state = self.state();
         if let Some(sealed) = state.sealed.filter(|sealed| sealed.pins > 0) {
@@ -165,12 +172,12 @@ impl Versions {
         }
         state.sealed = None;
         state.abandoned = None;
-        // What is written next must not be taken for what was just dropped.
+        // A new birth, so that later writes are not confused with discarded ones.
         self.open.fetch_add(1, Ordering::AcqRel);
         Ok(state.retained.last().map_or(Dropped::Everything, |last| Dropped::After(last.birth)))
     }
 
-    /// Make readers follow a retained version, older or newer.
+    /// Makes readers follow a retained version, older or newer.
     pub fn activate(&self, version: u64) -> Result<()> {
         let state = self.state();
         let known = state.find(version)?;
@@ -178,29 +185,31 @@ impl Versions {
         Ok(())
     }
 
-    /// Let go of a retained version. The newest, the active and pinned ones stay.
+    /// Retires a retained version. The newest, the active and pinned versions cannot be retired.
     pub fn retire(&self, version: u64) -> Result<Retired> {
         let mut state = self.state();
         let known = *state.find(version)?;
-        let at = state.retained.iter().position(|other| other.birth == known.birth);
-        let Some(at) = at.filter(|at| at + 1 < state.retained.len()) else {
-            let text = format!("version {version} is the newest: the next one is built on it");
+        let index = state.retained.iter().position(|other| other.birth == known.birth);
+        let Some(index) = index.filter(|index| index + 1 < state.retained.len()) else {
+            let text = format!("version {version} is the newest, which the next version builds on");
             return Err(TableError::Version(text));
         };
         if self.active() == known.birth {
-            return Err(TableError::Version(format!("version {version} is active: activate another first")));
+            return Err(TableError::Version(format!(
+                "version {version} is active; activate another version first"
+            )));
         }
         if known.pins + known.exports > 0 {
             let text =
-                format!("version {version}: {} readers and {} exports hold it", known.pins, known.exports);
+                format!("version {version} is held by {} readers and {} exports", known.pins, known.exports);
             return Err(TableError::Busy(text));
         }
-        state.retained.remove(at);
-        let newer = state.retained[at].birth;
-        Ok(Retired { birth: known.birth, has_older: at > 0, newer })
+        state.retained.remove(index);
+        let newer = state.retained[index].birth;
+        Ok(Retired { birth: known.birth, has_older: index > 0, newer })
     }
 
-    /// Hold a version, so that it is not retired; gives its birth.
+    /// Pins a version, so that it is not retired; returns its birth.
     pub fn pin(&self, version: u64) -> Result<u64> {
         let mut state = self.state();
         let known = state.find_mut(version)?;
@@ -208,7 +217,7 @@ impl Versions {
         Ok(known.birth)
     }
 
-    /// Let a pinned version go.
+    /// Releases a pinned version.
     pub fn unpin(&self, birth: u64) {
         let mut state = self.state();
         let State { retained, sealed, .. } = &mut *state;
@@ -216,7 +225,7 @@ impl Versions {
         known.expect("pinned versions are kept").pins -= 1;
     }
 
-    /// Hold a version for an export.
+    /// Holds a version for an export.
     pub fn hold_for_export(&self, version: u64) -> Result<Held> {
         let mut state = self.state();
         let known = state.find_mut(version)?;
@@ -224,11 +233,11 @@ impl Versions {
         Ok(Held { birth: known.birth })
     }
 
-    /// Let go of a version that an export held; it may have been discarded.
-    pub fn let_go(&self, held: Held) {
+    /// Releases a version held for an export; it may have been discarded.
+    pub fn let_go(&self, export: Held) {
         let mut state = self.state();
         let State { retained, sealed, .. } = &mut *state;
-        if let Some(known) = retained.iter_mut().chain(sealed).find(|known| known.birth == held.birth) {
+        if let Some(known) = retained.iter_mut().chain(sealed).find(|known| known.birth == export.birth) {
             known.exports -= 1;
         }
     }
@@ -238,7 +247,7 @@ impl Versions {
         self.state().retained.iter().map(|known| known.version).collect()
     }
 
-    /// The version that is closed and not committed.
+    /// The version that is sealed and not committed.
     pub fn sealed(&self) -> Option<u64> {
         self.state().sealed.map(|sealed| sealed.version)
     }
@@ -252,14 +261,14 @@ impl Versions {
 
 impl State {
     fn find(&self, version: u64) -> Result<&Known> {
-        let found = self.retained.iter().find(|known| known.version == version);
-        found.ok_or_else(|| self.unknown(version))
+        let known = self.retained.iter().find(|known| known.version == version);
+        known.ok_or_else(|| self.unknown(version))
     }
 
     fn find_mut(&mut self, version: u64) -> Result<&mut Known> {
         let unknown = self.unknown(version);
-        let found = self.retained.iter_mut().chain(&mut self.sealed);
-        found.into_iter().find(|known| known.version == version).ok_or(unknown)
+        let candidates = self.retained.iter_mut().chain(&mut self.sealed);
+        candidates.into_iter().find(|known| known.version == version).ok_or(unknown)
     }
 
     fn unknown(&self, version: u64) -> TableError {

@@ -1,12 +1,12 @@
-//! Keys that come and go for ever: what the table holds stays as much, and as easy to find.
+//! Endless churn of keys: the table's size and its probe lengths stay constant.
 
 use streamlearn_table::*;
 
-/// Rounds, keys that come in each, and rounds that a key stays for after its last use.
+/// Rounds, new keys per round, and rounds that a key stays after its last use.
 const ROUNDS: usize = if cfg!(debug_assertions) { 20 } else { 200 };
 const COMING: u64 = if cfg!(debug_assertions) { 5_000 } else { 20_000 };
 const STAY_ROUNDS: i64 = 4;
-/// Rounds after which every part has had about as many keys as it ever will.
+/// Rounds after which every part has had about its maximum of keys.
 const WARM_ROUNDS: usize = ROUNDS / 2;
 const ROUND_MS: i64 = 60_000;
 
@@ -22,7 +22,7 @@ fn settings(dim: usize) -> TableSettings {
     }
 }
 
-/// Keys that come in a round: none of them ever came before.
+/// The new keys of a round; none of them occurred before.
 fn coming(round: usize) -> Vec<u64> {
     (0..COMING).map(|number| (round as u64 * COMING + number).wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
 }
@@ -34,18 +34,18 @@ fn push(table: &Table, keys: &[u64], threshold: u32, now_ms: i64) -> Pushed {
     table.push(push, 2).unwrap()
 }
 
-/// One round: keys come, some are used again, those that were not for long enough leave; a version is kept of it.
+/// One round: keys come, some are used again, idle ones expire, and a version is kept.
 fn go_round(set: &TableSet, round: usize) {
     let now_ms = round as i64 * ROUND_MS;
     for table in set.tables() {
         let keys = coming(round);
         assert_eq!(push(table, &keys, 1, now_ms).created, keys.len());
-        // Half of those before are seen again, and so stay for one round longer.
-        if let Some(before) = round.checked_sub(1).map(coming) {
-            let again = &before[..before.len() / 2];
-            assert_eq!(push(table, again, 1, now_ms).created, 0);
+        // Half of the previous keys are used again, and so stay one round longer.
+        if let Some(previous) = round.checked_sub(1).map(coming) {
+            let reused = &previous[..previous.len() / 2];
+            assert_eq!(push(table, reused, 1, now_ms).created, 0);
         }
-        // And some are never seen often enough.
+        // Some keys are never seen often enough.
         let rare: Vec<u64> = keys.iter().map(|key| !key).collect();
         assert!(push(table, &rare[..rare.len() / 4], 5, now_ms).waiting > 0);
         let expiry = Expiry { idle_ms: Some(STAY_ROUNDS * ROUND_MS), ..Expiry::default() };
@@ -74,17 +74,17 @@ fn under_endless_churn_memory_stays_as_much_and_probes_stay_short() {
             }
             let parts = size.parts;
             assert_eq!(parts.keys as u64, COMING * (2 * STAY_ROUNDS as u64 + 3) / 2, "round {round}");
-            let is_flat = |now: usize, then: usize| now * 100 <= then * 125;
+            let is_flat = |current: usize, reference: usize| current * 100 <= reference * 125;
             // Columns take huge pages, and one more each than they need.
             assert!(is_flat(size.bytes(), warm.bytes() + (8 << 20)), "round {round}: {size:?} {warm:?}");
             assert!(is_flat(parts.slots, warm.parts.slots), "round {round}: {size:?} {warm:?}");
             assert!(is_flat(size.rows, warm.rows), "round {round}: {size:?} {warm:?}");
-            // Parts take rows in chunks and for the most they ever had, so that some are always free.
+            // Parts take rows in chunks and keep as many as they ever had, so some are always free.
             let used = size.rows + parts.waiting_rows;
             assert!(parts.free_rows <= used, "round {round}: rows are used again: {size:?}");
             assert!(is_flat(size.images_bytes, warm.images_bytes), "round {round}: {size:?} {warm:?}");
             let lines = parts.slots / 5;
-            // A line has 64 bytes; lines that were left when parts grew are used again, or given back.
+            // A line has 64 bytes; lines left by growth are reused or released.
             assert!(size.index_bytes * 2 <= lines * 64 * 3, "round {round}: {size:?}");
             assert!(parts.overflows * 100 <= lines * 70, "{} of {lines} lines overflow", parts.overflows);
         }

@@ -1,4 +1,4 @@
-//! Settings, sizes and times at their edges, where counts come close to what numbers hold.
+//! Settings, sizes and times at their limits, where counts come close to the range of their types.
 
 mod plain;
 
@@ -18,7 +18,7 @@ fn put(table: &Table, keys: &[u64], threads: usize) -> Result<()> {
     table.put(keys, rows, Again::Replaces, threads)
 }
 
-/// A key of the first part, first looked for in a line of the eight that a small part has.
+/// A key of the first part whose first line is one of the eight of a small part.
 fn key_in(line: u64, number: u64) -> u64 {
     key_of_hash(line << 51 | number)
 }
@@ -35,8 +35,8 @@ fn a_key_is_looked_for_once_round_when_every_line_overflows() {
         let keys: Vec<u64> = in_line(line, numbers);
         assert_eq!(table.remove(&keys, Again::Replaces, 1).unwrap(), keys.len());
     };
-    // Six full lines, and one more key that passes them all; room is then made at their beginning for keys that
-    // fill the last two, with so few taken away that nothing is built again.
+    // Fills six lines, and adds one more key that passes them all. Then makes room at the start for keys that
+    // fill the last two lines, removing so few keys that the index is not rebuilt.
     (0..6).for_each(|line| put_in(line, 0..5));
     put_in(0, 5..6);
     remove_in(0, 0..4);
@@ -45,9 +45,9 @@ fn a_key_is_looked_for_once_round_when_every_line_overflows() {
     put_in(7, 0..5);
     assert_eq!((table.size().parts.keys, table.size().parts.slots), (34, 40));
     let absent: Vec<u64> = (0..8).map(|line| key_in(line, 99)).collect();
-    let (mut found, mut initial) = (vec![0.0; 8 * table.settings.dim], vec![0.0; table.settings.dim]);
-    table.lookup(&absent, At::Newest, &mut found, 1).unwrap();
-    for (key, row) in absent.iter().zip(found.chunks(table.settings.dim)) {
+    let (mut rows, mut initial) = (vec![0.0; 8 * table.settings.dim], vec![0.0; table.settings.dim]);
+    table.lookup(&absent, At::Newest, &mut rows, 1).unwrap();
+    for (key, row) in absent.iter().zip(rows.chunks(table.settings.dim)) {
         table.settings.initial.fill(*key, &mut initial);
         assert_eq!(row, initial);
     }
@@ -116,19 +116,19 @@ fn rows_of_odd_widths_are_what_was_put() {
             let floats: Vec<f32> = (0..keys.len() * dim).map(|at| at as f32 * 0.37 - 90.0).collect();
             let rows = Rows { embeddings: Embeddings::Floats(&floats), state: None, uses: None };
             table.put(&keys, rows, Again::Refused, 2).unwrap();
-            let mut found = vec![0.0; floats.len()];
-            table.lookup(&keys, At::Newest, &mut found, 1).unwrap();
-            for (row, found) in floats.chunks(dim).zip(found.chunks(dim)) {
+            let mut rows_read = vec![0.0; floats.len()];
+            table.lookup(&keys, At::Newest, &mut rows_read, 1).unwrap();
+            for (row, row_read) in floats.chunks(dim).zip(rows_read.chunks(dim)) {
                 let (mut stored, mut expected) = (vec![0; row_type.row_bytes(dim)], vec![0.0; dim]);
                 row_type.encode(row, &mut stored);
                 row_type.decode(&stored, &mut expected);
-                assert_eq!(plain::bits(found), plain::bits(&expected), "{row_type:?}, dim {dim}");
+                assert_eq!(plain::bits(row_read), plain::bits(&expected), "{row_type:?}, dim {dim}");
             }
         }
     }
 }
 
-/// The floats of keys, each row all the same.
+/// Puts rows whose floats all have one value, into every table.
 fn put_all(set: &TableSet, keys: &[u64], float: f32) {
     for table in set.tables() {
         let embeddings = vec![float; keys.len() * table.settings.dim];
@@ -155,14 +155,17 @@ fn what_a_reader_began_to_read_stays_until_it_is_through() {
     for version in 2..6 {
         put_all(&set, &keys, version as f32);
         table.remove(&keys[..1_000], Again::Replaces, 1).unwrap();
-        // Lines grow and images come and go, and all that is left behind waits.
+        // Lines grow and images come and go; everything left behind has to wait.
         put_all(&set, &Vec::from_iter(version * 10_000..version * 10_000 + 8_000), 9.0);
         keep(&set, version);
         assert_eq!(set.retire(version - 1, 0, 1).unwrap() as u64, version - 1);
         let mut rows = vec![0.0; 64 * dim];
         for keys in keys.chunks_exact(64) {
             reading.read(keys, &mut rows);
-            assert!(rows.iter().all(|&float| float == 1.0), "version 1 is read on after {version} came");
+            assert!(
+                rows.iter().all(|&float| float == 1.0),
+                "version 1 stays readable after version {version}"
+            );
         }
     }
     assert_eq!(set.retiring(), 4);
@@ -195,17 +198,17 @@ fn rows_that_a_reader_may_look_at_are_not_used_again() {
 
 #[test]
 fn a_lookup_by_many_threads_takes_one_reader_s_place() {
-    // As many readers as there can be but one, so that it waits for ever for a second.
+    // All reader places but one, so that a lookup with a second place would wait forever.
     let (set, readers) = (Arc::new(set_of(settings()[0])), 255);
     let (done, is_done) = mpsc::channel();
-    let looks = set.clone();
+    let reader_set = set.clone();
     let readings: Vec<_> = (0..readers).map(|_| set.readings(At::Newest).unwrap()).collect();
     std::thread::spawn(move || {
-        let (table, keys) = (&looks.tables()[0], Vec::from_iter(0..10_000));
+        let (table, keys) = (&reader_set.tables()[0], Vec::from_iter(0..10_000));
         let mut rows = vec![0.0; keys.len() * table.settings.dim];
         table.lookup(&keys, At::Newest, &mut rows, 4).unwrap();
         done.send(()).unwrap();
     });
-    is_done.recv_timeout(Duration::from_secs(30)).expect("it comes to an end");
+    is_done.recv_timeout(Duration::from_secs(30)).expect("the lookup ends");
     drop(readings);
 }

@@ -1,4 +1,4 @@
-//! The hands of expiry: they go round, and put where they were they go on as if nothing had been.
+//! Expiry hands: they go around, and restored hands continue as if nothing had happened.
 
 mod plain;
 
@@ -8,7 +8,7 @@ use streamlearn_table::*;
 
 const KEYS: u64 = 4_000;
 
-/// Most keys are of one part, whose lines are then more than a hand passes at once; the others of any.
+/// Most keys belong to one part, whose lines exceed one step of its hand; the others belong to any part.
 fn any_key(number: u64) -> u64 {
     if number % 4 > 0 { key_of_hash(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 10) } else { number }
 }
@@ -25,15 +25,15 @@ fn filled() -> TableSet {
     set
 }
 
-/// Which keys are there.
-fn there(set: &TableSet) -> Vec<bool> {
+/// Whether each key is present.
+fn are_present(set: &TableSet) -> Vec<bool> {
     let (table, keys): (_, Vec<u64>) = (&set.tables()[0], (0..KEYS).map(any_key).collect());
     let mut rows = vec![0.0; keys.len() * table.settings.dim];
     table.lookup(&keys, At::Newest, &mut rows, 1).unwrap();
     rows.chunks(table.settings.dim).map(|row| row[0] == 1.0).collect()
 }
 
-/// Nothing leaves.
+/// Removes nothing.
 const NOTHING: Expiry = Expiry { idle_ms: None, count_min: 0, rare_idle_ms: 0, keys_max: None };
 
 #[test]
@@ -45,16 +45,16 @@ fn every_key_is_looked_at_once_in_a_round() {
         scanned += table.expire(&NOTHING, 0, 50).unwrap().scanned;
         calls += 1;
     }
-    assert!(calls > 10, "the budget is kept to");
-    // Once more, this time with keys leaving on the way: all that may leave have left after one round.
+    assert!(calls > 10, "the budget is respected");
+    // A second round with idle keys: all of them leave within one round.
     let idle = Expiry { idle_ms: Some(0), ..NOTHING };
-    let (mut left, mut moved) = (0, 0);
+    let (mut removed, mut steps) = (0, 0);
     for _ in 0..2 * calls {
-        left += table.expire(&idle, 1_000_000, 50).unwrap().idle;
-        moved += usize::from(table.hands(0..1).1[0] > 0);
+        removed += table.expire(&idle, 1_000_000, 50).unwrap().idle;
+        steps += usize::from(table.hands(0..1).1[0] > 0);
     }
-    assert!(moved > 0, "a part of many lines is passed in steps");
-    assert_eq!((left, table.size().parts.keys), (KEYS as usize, 0));
+    assert!(steps > 0, "a part of many lines is passed in steps");
+    assert_eq!((removed, table.size().parts.keys), (KEYS as usize, 0));
 }
 
 proptest! {
@@ -71,7 +71,7 @@ proptest! {
         for &budget_keys in &before {
             table.expire(&NOTHING, 0, budget_keys).unwrap();
         }
-        // As two shards would keep them.
+        // Saved and restored as two shards would do it.
         for parts in [0..cut, cut..PARTS] {
             let (next_part, hands) = table.hands(parts.clone());
             prop_assert_eq!(hands.len(), parts.len());
@@ -79,9 +79,9 @@ proptest! {
         }
         let expiry = Expiry { idle_ms: Some(idle_ms), count_min, rare_idle_ms: idle_ms / 2, keys_max };
         for &budget_keys in &after {
-            let [one, same] = [table, restored].map(|table| table.expire(&expiry, 97_000, budget_keys).unwrap());
-            prop_assert_eq!(one, same);
-            prop_assert_eq!(there(&set), there(&other));
+            let [expired, expired_restored] = [table, restored].map(|table| table.expire(&expiry, 97_000, budget_keys).unwrap());
+            prop_assert_eq!(expired, expired_restored);
+            prop_assert_eq!(are_present(&set), are_present(&other));
         }
         prop_assert_eq!(table.hands(0..PARTS), restored.hands(0..PARTS));
     }
@@ -96,7 +96,7 @@ fn a_table_that_was_restored_lets_the_same_keys_leave() {
     let floats = vec![1.0; keys.len() * settings.dim];
     let rows = Rows { embeddings: Embeddings::Floats(&floats), state: None, uses: Some(&uses) };
     original.tables()[0].put(&keys, rows, Again::Replaces, 1).unwrap();
-    // The original's lines have grown for keys that left; those of what is restored have not.
+    // The original's lines have grown for keys that left; the restored table's have not.
     original.tables()[0].remove(&keys[..25_000], Again::Replaces, 1).unwrap();
     let rows = Rows {
         embeddings: Embeddings::Floats(&floats[25_000 * settings.dim..]),

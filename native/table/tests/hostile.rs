@@ -1,6 +1,6 @@
-//! Whatever is staged, nothing panics, and what was refused leaves no trace once it is discarded.
+//! Hostile calls: nothing panics, and rejected writes leave no trace after a discard.
 //!
-//! Bytes are read as calls, so that any bytes are some; `PROPTEST_CASES=200000` makes a campaign of it.
+//! Bytes are read as calls, so that any bytes are valid; `PROPTEST_CASES=200000` runs a campaign.
 
 mod plain;
 
@@ -10,13 +10,13 @@ use plain::*;
 use proptest::prelude::*;
 use streamlearn_table::*;
 
-/// Bytes that are read as calls; behind their end there are zeros.
+/// Bytes that are read as calls; zeros follow their end.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
     fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
+        let Some((&first, tail)) = self.0.split_first() else { return 0 };
+        self.0 = tail;
         first
     }
 
@@ -28,7 +28,7 @@ impl Bytes<'_> {
         usize::from(self.byte()) % count
     }
 
-    /// Mostly keys that others speak of too, and some that only these bytes know.
+    /// Mostly keys that other calls use too, and some that only these bytes have.
     fn keys(&mut self) -> Vec<u64> {
         let count = self.below(40);
         (0..count)
@@ -47,7 +47,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// As many as there should be, or now and then a few more or less.
+    /// The right number, or sometimes a few more or less.
     fn count(&mut self, right: usize) -> usize {
         match self.byte() {
             0..230 => right,
@@ -75,15 +75,15 @@ impl Bytes<'_> {
     }
 }
 
-/// Everything of one version, bit for bit.
+/// The full content of one version, bit for bit.
 #[derive(PartialEq, Debug)]
-struct Whole {
+struct Snapshot {
     keys: Vec<Vec<u64>>,
     rows: Vec<Vec<Vec<u32>>>,
     exports: Vec<BTreeMap<u64, Stored>>,
 }
 
-fn whole(set: &TableSet, version: u64) -> Whole {
+fn snapshot_of(set: &TableSet, version: u64) -> Snapshot {
     let pin = set.pin(version).unwrap();
     let export = set.changed(None, version).unwrap();
     let (mut keys, mut rows, mut exports) = (Vec::new(), Vec::new(), Vec::new());
@@ -91,33 +91,33 @@ fn whole(set: &TableSet, version: u64) -> Whole {
         let changes = export.read(table, 0..PARTS).unwrap();
         assert!(changes.gone.is_empty());
         let stored = rows_in(&table.settings, &changes);
-        let asked: Vec<u64> = stored.keys().copied().chain((0..KEYS).map(key)).collect();
+        let keys_read: Vec<u64> = stored.keys().copied().chain((0..KEYS).map(key)).collect();
         let dim = table.settings.dim;
-        let mut found = vec![0.0; asked.len() * dim];
-        table.lookup(&asked, pin.at(), &mut found, 1).unwrap();
-        rows.push(found.chunks(dim).map(bits).collect());
+        let mut rows_read = vec![0.0; keys_read.len() * dim];
+        table.lookup(&keys_read, pin.at(), &mut rows_read, 1).unwrap();
+        rows.push(rows_read.chunks(dim).map(bits).collect());
         exports.push(stored);
-        keys.push(asked);
+        keys.push(keys_read);
     }
-    Whole { keys, rows, exports }
+    Snapshot { keys, rows, exports }
 }
 
-/// What the tables hold for whatever is open.
+/// The newest rows of the tables.
 fn newest(set: &TableSet, keys: &[Vec<u64>]) -> Vec<Vec<Vec<u32>>> {
     let tables = set.tables().iter().zip(keys);
     let read = |(table, keys): (&Table, &Vec<u64>)| {
-        let mut found = vec![0.0; keys.len() * table.settings.dim];
-        table.lookup(keys, At::Newest, &mut found, 1).unwrap();
-        found.chunks(table.settings.dim).map(bits).collect()
+        let mut rows_read = vec![0.0; keys.len() * table.settings.dim];
+        table.lookup(keys, At::Newest, &mut rows_read, 1).unwrap();
+        rows_read.chunks(table.settings.dim).map(bits).collect()
     };
     tables.map(read).collect()
 }
 
-/// One call that may be refused. Gives whether it was.
+/// One call that may fail. Returns whether it failed.
 fn call(set: &TableSet, bytes: &mut Bytes<'_>, version: u64) -> bool {
     let table = &set.tables()[bytes.below(set.tables().len())];
     let settings = table.settings;
-    let near = [version, version + 1, version.saturating_sub(1), 0, u64::MAX][bytes.below(5)];
+    let some_version = [version, version + 1, version.saturating_sub(1), 0, u64::MAX][bytes.below(5)];
     match bytes.below(16) {
         0..6 => put(table, bytes).is_err(),
         6..8 => {
@@ -140,13 +140,13 @@ fn call(set: &TableSet, bytes: &mut Bytes<'_>, version: u64) -> bool {
             };
             table.push(push, bytes.threads()).is_err()
         }
-        10 => set.seal(near).is_err(),
-        11 => set.activate(near).is_err() && set.retire(near, 0, bytes.threads()).is_err(),
-        12 => set.check_parent([None, Some(near)][bytes.below(2)]).is_err(),
+        10 => set.seal(some_version).is_err(),
+        11 => set.activate(some_version).is_err() && set.retire(some_version, 0, bytes.threads()).is_err(),
+        12 => set.check_parent([None, Some(some_version)][bytes.below(2)]).is_err(),
         13 => {
-            let since = [None, Some(near), Some(version)][bytes.below(3)];
+            let since = [None, Some(some_version), Some(version)][bytes.below(3)];
             let parts = bytes.below(4) * 400..bytes.below(4) * 400;
-            set.changed(since, near).and_then(|export| export.read(table, parts)).is_err()
+            set.changed(since, some_version).and_then(|export| export.read(table, parts)).is_err()
         }
         14 => {
             let keys = bytes.keys();
@@ -185,7 +185,7 @@ fn put(table: &Table, bytes: &mut Bytes<'_>) -> Result<()> {
     table.put(&keys, rows, bytes.again(), bytes.threads())
 }
 
-/// A version as it should be staged, so that later ones have something to follow.
+/// Stages a valid version, so that later ones have a parent.
 fn stage(set: &TableSet, version: u64) {
     for table in set.tables() {
         let keys: Vec<u64> = (0..KEYS).filter(|number| (number ^ version) % 3 > 0).map(key).collect();
@@ -194,27 +194,27 @@ fn stage(set: &TableSet, version: u64) {
             (0..keys.len() * table.settings.dim).map(|at| (at as u64 + version) as f32).collect();
         let rows = Rows { embeddings: Embeddings::Floats(&floats), state: None, uses: None };
         table.put(&keys, rows, Again::Refused, 2).unwrap();
-        // A first version has nothing before it that could go.
-        let taken = table.remove(&gone, Again::Refused, 2);
-        assert_eq!(taken.is_ok(), !set.retained().is_empty());
-        let mut found = vec![0.0; floats.len()];
-        table.lookup(&keys, At::Newest, &mut found, 1).unwrap();
+        // In a first version, removed keys have no earlier version.
+        let removed = table.remove(&gone, Again::Refused, 2);
+        assert_eq!(removed.is_ok(), !set.retained().is_empty());
+        let mut rows_read = vec![0.0; floats.len()];
+        table.lookup(&keys, At::Newest, &mut rows_read, 1).unwrap();
         if table.settings.row_type == RowType::F32 {
-            assert_eq!(found, floats);
+            assert_eq!(rows_read, floats);
         }
     }
     set.seal(version).unwrap();
     set.commit(version).unwrap();
 }
 
-/// Calls, a discard, and a version that is staged as it should be; several times.
+/// Repeats: arbitrary calls, a discard, and a valid staged version.
 fn run(bytes: &[u8]) {
     let set = TableSet::new(&settings()).unwrap();
     let (mut bytes, mut version) = (Bytes(bytes), 1);
     stage(&set, version);
     while !bytes.0.is_empty() {
         let newest_version = *set.retained().last().unwrap();
-        let before = whole(&set, newest_version);
+        let before = snapshot_of(&set, newest_version);
         let sizes: Vec<TableSize> = set.tables().iter().map(Table::size).collect();
         let retained = set.retained();
         for _ in 0..bytes.below(6) + 1 {
@@ -223,7 +223,7 @@ fn run(bytes: &[u8]) {
         set.discard(bytes.threads()).unwrap();
         assert_eq!(set.sealed(), None);
         assert_eq!(set.retained().last(), Some(&newest_version));
-        assert_eq!(whole(&set, newest_version), before);
+        assert_eq!(snapshot_of(&set, newest_version), before);
         assert_eq!(newest(&set, &before.keys), before.rows);
         let is_same = set.retained() == retained;
         for (table, before) in set.tables().iter().zip(sizes) {
@@ -260,9 +260,9 @@ fn what_a_version_says_of_a_key_it_says_once() {
     let remove = |keys: &[u64]| table.remove(keys, Again::Refused, 2);
     let is_twice = |error: TableError| matches!(error, TableError::Twice { key } if keys.contains(&key));
     for (first, second) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        let there: Vec<u64> = (0..KEYS).filter(|number| (number ^ 1) % 3 > 0).map(key).collect();
+        let present: Vec<u64> = (0..KEYS).filter(|number| (number ^ 1) % 3 > 0).map(key).collect();
         let absent: Vec<u64> = (0..KEYS).filter(|number| (number ^ 1) % 3 == 0).map(key).collect();
-        for keys in [&there[..1], &there, &absent[..1], &absent] {
+        for keys in [&present[..1], &present, &absent[..1], &absent] {
             let write = |which| if which == 0 { put(keys) } else { remove(keys).map(drop) };
             write(first).unwrap();
             assert!(is_twice(write(second).unwrap_err()), "{first} and {second}");

@@ -1,4 +1,4 @@
-//! Every operation in any order, against tables of plain maps.
+//! Every operation in any order, compared with tables of plain maps.
 
 mod plain;
 
@@ -30,7 +30,7 @@ enum Step {
     Changed,
 }
 
-/// An export that goes on while others write, and what it must come to.
+/// An export during other writes, and its expected content.
 struct Going {
     export: Export,
     since: Option<Version>,
@@ -38,12 +38,12 @@ struct Going {
     is_over: bool,
 }
 
-/// The tables, and what they must be.
+/// The tables, and their expected state.
 struct Run {
     set: TableSet,
     plain: Vec<Plain>,
     sealed: Option<Version>,
-    /// Sealed and given up since the newest was committed: their images are there until the next one is.
+    /// Versions sealed and abandoned since the newest commit: their images exist until the next commit.
     abandoned: Vec<Version>,
     retained: Vec<Version>,
     active: Option<u64>,
@@ -144,17 +144,17 @@ impl Run {
         !self.sealed.as_ref().is_some_and(|sealed| self.pins.iter().any(|pin| pin.1 == sealed.number))
     }
 
-    /// The first key that is written again where it may not be.
+    /// Whether a key is written a second time where that is not allowed.
     fn is_twice(&self, at: usize, numbers: &[u64], is_put: bool) -> bool {
         let (plain, is_versioned) = (&self.plain[at], self.is_versioned());
-        let mut met = HashSet::new();
+        let mut seen = HashSet::new();
         numbers.iter().any(|&number| {
-            let was_met = !met.insert(number) && (is_put || is_versioned);
-            was_met || plain.is_written(number, is_versioned)
+            let was_seen = !seen.insert(number) && (is_put || is_versioned);
+            was_seen || plain.is_written(number, is_versioned)
         })
     }
 
-    /// Whether everything was refused as it must be when a key is written again; it is all discarded then.
+    /// Whether the writes failed as required for a repeated key; everything is discarded then.
     fn refused(&mut self, numbers: &[u64], is_put: bool, write: impl Fn(&Table) -> Result<()>) -> bool {
         let twice: Vec<bool> = (0..self.plain.len()).map(|at| self.is_twice(at, numbers, is_put)).collect();
         if !twice.contains(&true) || !self.may_discard() {
@@ -195,8 +195,8 @@ impl Run {
             let settings = plain.settings;
             let (dim, state_floats) = (settings.dim, settings.state());
             let rows = numbers_of(seed, numbers.len() * dim);
-            let mut begun = vec![0.0; state_floats];
-            settings.rule.inspect(|rule| rule.begin(&mut begun));
+            let mut initial_state = vec![0.0; state_floats];
+            settings.rule.inspect(|rule| rule.begin(&mut initial_state));
             let state = numbers_of(!seed, numbers.len() * state_floats);
             let state = (seed & 2 == 0).then_some(&state[..]);
             let (mut wire, mut scales) = (Vec::new(), Vec::new());
@@ -205,7 +205,8 @@ impl Run {
                 let begin = wire.len();
                 wire.resize(begin + dim * settings.row_type.number_bytes(), 0);
                 scales.extend(settings.row_type.to_wire(&embedding, &mut wire[begin..]));
-                let state = bits(state.map_or(&begun, |state| &state[at * state_floats..][..state_floats]));
+                let state =
+                    bits(state.map_or(&initial_state, |state| &state[at * state_floats..][..state_floats]));
                 let kept = plain.row(number).filter(|_| settings.rule.is_some());
                 let kept = kept.map_or(Use::default(), |stored| stored.used);
                 let used = uses.map_or(kept, |uses| uses[at]);
@@ -224,21 +225,21 @@ impl Run {
         let again = if again { Again::Refused } else { Again::Replaces };
         if again == Again::Refused {
             let write = |table: &Table| table.remove(&keys, again, threads).map(drop);
-            // Before there are versions there is nothing to take a key away from.
+            // Before the first version no key can be removed.
             if !is_versioned || self.refused(numbers, false, write) || !self.may_discard() {
                 return;
             }
         }
         for (table, plain) in self.set.tables().iter().zip(&mut self.plain) {
-            let mut there = 0;
+            let mut present = 0;
             for &number in numbers {
-                let was_there = plain.remove(number, is_versioned);
-                there += usize::from(was_there);
-                if !was_there && again == Again::Refused {
+                let was_present = plain.remove(number, is_versioned);
+                present += usize::from(was_present);
+                if !was_present && again == Again::Refused {
                     plain.bury(number);
                 }
             }
-            assert_eq!(table.remove(&keys, again, threads).unwrap(), there);
+            assert_eq!(table.remove(&keys, again, threads).unwrap(), present);
         }
     }
 
@@ -269,47 +270,47 @@ impl Run {
         }
     }
 
-    /// What the table let go of may go; gives how many keys left.
+    /// Checks that the removed keys were allowed to leave; returns how many left.
     fn expire(&mut self, expiry: &Expiry, budget_keys: usize) -> usize {
         let (is_versioned, now_ms) = (self.is_versioned(), self.now_ms);
-        let mut left_all = 0;
+        let mut left_total = 0;
         for (table, plain) in self.set.tables().iter().zip(&mut self.plain) {
             let expired = table.expire(expiry, now_ms, budget_keys).unwrap();
             let before: Vec<u64> = (0..KEYS).filter(|&number| plain.row(number).is_some()).collect();
-            let left: Vec<u64> =
+            let removed: Vec<u64> =
                 before.iter().copied().filter(|&number| has_left(table, plain, number)).collect();
-            let mut found = [0; 3];
-            for &number in &left {
+            let mut counts = [0; 3];
+            for &number in &removed {
                 match qualifies(plain.row(number).unwrap().used, expiry, now_ms) {
-                    [true, _] => found[0] += 1,
-                    [_, true] => found[1] += 1,
-                    _ => found[2] += 1,
+                    [true, _] => counts[0] += 1,
+                    [_, true] => counts[1] += 1,
+                    _ => counts[2] += 1,
                 }
             }
-            assert_eq!([expired.idle, expired.rare, expired.over], found, "{expiry:?} at {now_ms}");
-            if found[2] > 0 {
-                let keys_max = expiry.keys_max.expect("too many is said of a limit");
-                assert!(before.len() - left.len() >= keys_max, "more left than were too many");
+            assert_eq!([expired.idle, expired.rare, expired.over], counts, "{expiry:?} at {now_ms}");
+            if counts[2] > 0 {
+                let keys_max = expiry.keys_max.expect("only a limit removes keys as too many");
+                assert!(before.len() - removed.len() >= keys_max, "more keys left than exceeded the limit");
             }
-            left.iter().for_each(|&number| assert!(plain.remove(number, is_versioned)));
-            left_all += left.len();
+            removed.iter().for_each(|&number| assert!(plain.remove(number, is_versioned)));
+            left_total += removed.len();
         }
-        left_all
+        left_total
     }
 
     fn expire_all(&mut self, expiry: &Expiry) {
         let mut calls = 0;
         while self.expire(expiry, usize::MAX) > 0 {
             calls += 1;
-            assert!(calls < 60, "expiry comes to an end");
+            assert!(calls < 60, "expiry ends");
         }
         for plain in &self.plain {
-            let there: Vec<u64> = (0..KEYS).filter(|&number| plain.row(number).is_some()).collect();
-            for &number in &there {
-                let why = qualifies(plain.row(number).unwrap().used, expiry, self.now_ms);
-                assert_eq!(why, [false; 2], "key {number} stays: {expiry:?}");
+            let present: Vec<u64> = (0..KEYS).filter(|&number| plain.row(number).is_some()).collect();
+            for &number in &present {
+                let reasons = qualifies(plain.row(number).unwrap().used, expiry, self.now_ms);
+                assert_eq!(reasons, [false; 2], "key {number} stays: {expiry:?}");
             }
-            assert!(expiry.keys_max.is_none_or(|keys_max| there.len() <= keys_max));
+            assert!(expiry.keys_max.is_none_or(|keys_max| present.len() <= keys_max));
         }
     }
 
@@ -346,7 +347,7 @@ impl Run {
         assert!(self.set.check_parent(Some(u64::MAX)).is_err());
     }
 
-    /// Whoever holds the sealed version keeps it; else it is as if it had not been sealed.
+    /// A held sealed version cannot be abandoned; otherwise it is as if it had not been sealed.
     fn abandon(&mut self) {
         let Some(sealed) = &self.sealed else {
             assert!(self.set.abandon(self.number + 1).is_err());
@@ -357,7 +358,7 @@ impl Run {
         let abandoned = self.set.abandon(number);
         assert_eq!(abandoned.is_ok(), !is_exported && !self.is_held(number), "{abandoned:?}");
         if abandoned.is_ok() {
-            // Of those that were given up the last says what all wrote.
+            // The last abandoned version includes the writes of the earlier ones.
             let was_first = self.retained.is_empty() && !self.abandoned.is_empty();
             self.set.sweep(1_000, self.threads).unwrap();
             self.abandoned = self.sealed.take().into_iter().collect();
@@ -366,7 +367,7 @@ impl Run {
             }
             self.set.abandon(number).unwrap();
             let newest = self.retained.last().map(|last| last.number);
-            assert!(self.set.check_parent(newest).is_err(), "what it wrote is in the version that is open");
+            assert!(self.set.check_parent(newest).is_err(), "the open version contains its writes");
         }
     }
 
@@ -388,18 +389,18 @@ impl Run {
 
     fn retire(&mut self, at: usize) {
         let Some(number) = self.retained.get(at).map(|version| version.number) else { return };
-        let may = at + 1 < self.retained.len() && self.active != Some(number) && !self.is_held(number);
-        // A version of a cancelled export is held as long as the export is there.
+        let may_retire = at + 1 < self.retained.len() && self.active != Some(number) && !self.is_held(number);
+        // A version of a cancelled export is held while the export exists.
         let is_exported = self.going.as_ref().is_some_and(|going| {
             going.upto.number == number || going.since.as_ref().is_some_and(|since| since.number == number)
         });
-        if is_exported && may {
+        if is_exported && may_retire {
             self.going = None;
         }
         let retired = self.set.retire(number, 1_000, self.threads);
-        assert_eq!(retired.is_ok(), may, "{retired:?}");
-        let Ok(left) = retired else { return };
-        assert_eq!((left, self.set.retiring()), (0, 0));
+        assert_eq!(retired.is_ok(), may_retire, "{retired:?}");
+        let Ok(remaining) = retired else { return };
+        assert_eq!((remaining, self.set.retiring()), (0, 0));
         self.retained.remove(at);
         if at == 0 {
             self.leave_for_good();
@@ -407,7 +408,7 @@ impl Run {
     }
 
     fn leave_for_good(&mut self) {
-        // What is gone in the oldest version is gone for everybody, and leaves for good.
+        // A key that is gone in the oldest version is gone for all readers, and is removed for good.
         let oldest = self.retained.first().or(self.abandoned.first()).expect("there is one");
         for (at, oldest) in oldest.tables.clone().iter().enumerate() {
             for (number, image) in oldest.iter().filter(|(_, image)| image.is_none()) {
@@ -500,9 +501,9 @@ impl Run {
         let keys = keys(&all).repeat(repeated);
         for (table, content) in self.set.tables().iter().zip(contents) {
             let settings = &table.settings;
-            let mut found = vec![0.0; keys.len() * settings.dim];
-            table.lookup(&keys, at, &mut found, self.threads).unwrap();
-            for (place, row) in found.chunks(settings.dim).enumerate() {
+            let mut rows = vec![0.0; keys.len() * settings.dim];
+            table.lookup(&keys, at, &mut rows, self.threads).unwrap();
+            for (place, row) in rows.chunks(settings.dim).enumerate() {
                 let number = place as u64 % KEYS;
                 let mut expected = vec![0.0; settings.dim];
                 match content.get(&number).and_then(|image| (**image).as_ref()) {
@@ -524,7 +525,7 @@ impl Run {
         self.check_size();
     }
 
-    /// Some of it, for checking all of it takes longer than all the rest.
+    /// Checks a part of the content, since checking everything takes longer than all the rest.
     fn check_some(&self, step: usize) {
         self.check_content(At::Newest, &self.contents(), 1);
         let versions = self.versions();
@@ -545,7 +546,7 @@ impl Run {
         }
     }
 
-    /// There is one row for each content of a key that someone may still ask for, and nothing else.
+    /// There is one row for each content of a key that someone may still read, and no other row.
     fn check_size(&self) {
         for (at, (table, plain)) in self.set.tables().iter().zip(&self.plain).enumerate() {
             let versions = self.retained.iter().chain(&self.abandoned).chain(&self.sealed);
@@ -561,7 +562,7 @@ impl Run {
         }
     }
 
-    /// When one version is left and nothing is open, there is nothing of the others.
+    /// With one version left and nothing open, nothing of the others remains.
     fn end(&mut self) {
         self.pins.clear();
         self.going = None;
@@ -579,7 +580,7 @@ impl Run {
             assert_eq!((size.rows, size.images_bytes), (size.parts.keys, 0));
         }
         self.check(1);
-        // Nor of keys that were there once.
+        // Nor of earlier keys.
         self.put(&Vec::from_iter(0..KEYS), 0, false);
         self.check(1);
     }
@@ -591,25 +592,25 @@ fn has_left(table: &Table, plain: &Plain, number: u64) -> bool {
     table.lookup(&[key(number)], At::Newest, &mut row, 1).unwrap();
     settings.initial.fill(key(number), &mut initial);
     let stored = plain.row(number).unwrap().row(settings);
-    assert_ne!(bits(&stored), bits(&initial), "a row tells whether it is there");
+    assert_ne!(bits(&stored), bits(&initial), "a stored row differs from the initial row");
     bits(&row) == bits(&initial)
 }
 
-/// What an export says is what differs, each key once, and makes the one content of the other.
+/// An export contains the differences, each key once, and turns one content into the other.
 fn check_changes(settings: &TableSettings, since: &Content, upto: &Content, changes: &Changes) {
     let rows = rows_in(settings, changes);
     let gone: BTreeSet<u64> = changes.gone.iter().copied().collect();
     assert_eq!(gone.len(), changes.gone.len(), "a key is gone once");
     let differs = |number: &u64| match (since.get(number), upto.get(number)) {
-        (Some(one), Some(other)) => !Rc::ptr_eq(one, other),
-        (one, other) => one.is_some() || other.is_some(),
+        (Some(earlier), Some(later)) => !Rc::ptr_eq(earlier, later),
+        (earlier, later) => earlier.is_some() || later.is_some(),
     };
     let is_there = |content: &Content, number: u64| content.get(&number).is_some_and(|image| image.is_some());
     let changed: Vec<u64> = (0..KEYS).filter(differs).collect();
-    let there = changed.iter().filter(|&&number| is_there(upto, number));
-    let left = changed.iter().filter(|&&number| is_there(since, number) && !is_there(upto, number));
-    assert!(there.map(|&number| key(number)).collect::<BTreeSet<_>>().iter().eq(rows.keys()));
-    assert_eq!(left.map(|&number| key(number)).collect::<BTreeSet<_>>(), gone);
+    let present = changed.iter().filter(|&&number| is_there(upto, number));
+    let removed = changed.iter().filter(|&&number| is_there(since, number) && !is_there(upto, number));
+    assert!(present.map(|&number| key(number)).collect::<BTreeSet<_>>().iter().eq(rows.keys()));
+    assert_eq!(removed.map(|&number| key(number)).collect::<BTreeSet<_>>(), gone);
     let mut applied = rows_of(since);
     applied.retain(|key, _| !gone.contains(key));
     applied.extend(rows);

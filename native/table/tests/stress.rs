@@ -1,10 +1,11 @@
-//! Readers, a writer, an exporter and a keeper of versions at once. Every row read must be what its version says.
+//! Readers, a writer, an exporter and a version keeper at the same time. Every row read must match its
+//! version.
 //!
-//! Rows tell which write of which key they are, so that a torn one is known. The writer notes what a version holds
-//! before it seals it, and what a key is about to be before it writes it: a reader of a version must find just that,
-//! and a reader of the newest a state that the key had during the call.
+//! A row encodes its key and write, so that a torn row is detected. The writer records the content of a
+//! version before it seals it, and the next state of a key before it writes it. A reader of a version must
+//! find exactly that content. A reader of the newest rows must find a state that the key had during the call.
 //!
-//! `STRESS_S` says how many seconds to go on, `STRESS_SEED` from where.
+//! `STRESS_S` is the duration in seconds, `STRESS_SEED` the seed.
 
 mod plain;
 
@@ -18,13 +19,14 @@ use streamlearn_table::*;
 
 const KEYS: usize = 1_500;
 const PARTS_USED: [u64; 3] = [0, 511, 1023];
-/// The first set lives so long and each one after it longer by as much; each begins empty, for then it grows most.
+/// The first set lives this long and each later one longer by the same; each starts empty, when it grows
+/// most.
 const WORLD_MS: u64 = 150;
-/// What is to happen has happened by then, on however busy a machine.
+/// The time in which every kind of event must have happened, on any machine.
 const HAPPEN_S: u64 = 120;
-/// States of a key that are remembered.
+/// Maximum remembered states of a key.
 const STATES_MAX: usize = 4_096;
-/// Not there.
+/// The state of a missing key.
 const ABSENT: u32 = 0;
 
 /// SplitMix64.
@@ -44,7 +46,7 @@ impl Chance {
         self.below(100) < per_cent
     }
 
-    /// Some keys by number, each once, near each other or anywhere.
+    /// Some key numbers, each once, adjacent or spread.
     fn numbers(&mut self, count_max: usize) -> Vec<usize> {
         let (begin, count) = (self.below(KEYS), self.below(count_max) + 1);
         let stride = [1, 7, 1_009][self.below(3)];
@@ -63,33 +65,33 @@ fn keys(numbers: &[usize]) -> Vec<u64> {
     numbers.iter().map(|&number| key_of_hash(hash(number))).collect()
 }
 
-/// What one write left of a key: whole numbers that any row type holds as they are, and no two rows share.
-fn made(number: usize, write: u32, row: &mut [f32]) {
+/// The row of one write of a key: whole numbers that any row type stores exactly, and that no two rows share.
+fn fill_row(number: usize, write: u32, row: &mut [f32]) {
     let digit = |of: usize, at: usize| ((of >> (6 * at)) & 63) as f32;
     for (at, float) in row.iter_mut().enumerate() {
         *float = match at {
             0..4 => digit(write as usize, at),
             4..6 => digit(number, at - 4),
-            // With it, the scale of a row of bytes is 1.
+            // With this number, the scale of an i8 row is 1.
             6 => 127.0,
             _ => (mixed((number as u64) << 40 ^ u64::from(write) << 8 ^ at as u64) % 100) as f32,
         };
     }
 }
 
-/// Which write of a key a row is.
+/// The write of a key that a row comes from.
 fn write_of(number: usize, row: &[f32]) -> u32 {
     if row.iter().all(|&float| float == 0.0) {
         return ABSENT;
     }
     let write = row[..4].iter().rev().fold(0, |write, &digit| write << 6 | digit as u32);
     let mut expected = vec![0.0; row.len()];
-    made(number, write, &mut expected);
-    assert_eq!(row, expected, "the row of key {number} is no row of it");
+    fill_row(number, write, &mut expected);
+    assert_eq!(row, expected, "the row of key {number} does not match its write");
     write
 }
 
-/// The states a key had, the last of which may be on its way.
+/// The states that a key had; the last may not be written yet.
 #[derive(Default)]
 struct States {
     dropped: usize,
@@ -109,14 +111,15 @@ impl States {
         }
     }
 
-    /// Whether a write was the key's state at some time since there were so many; what is forgotten is believed.
+    /// Whether a write was the key's state at some time since it had `since` states. Dropped states are not
+    /// checked.
     fn had(&self, write: u32, since: usize) -> bool {
         let begin = since.saturating_sub(2);
-        begin < self.dropped || self.last.iter().skip(begin - self.dropped).any(|&one| one == write)
+        begin < self.dropped || self.last.iter().skip(begin - self.dropped).any(|&state| state == write)
     }
 }
 
-/// What happened, so that a test in which nothing did fails.
+/// Counts of events, so that a test in which an event never happens fails.
 #[derive(Default)]
 struct Tally {
     pinned: AtomicU64,
@@ -134,20 +137,20 @@ fn count(of: &AtomicU64, more: usize) {
     of.fetch_add(more as u64, Ordering::Relaxed);
 }
 
-/// One set, and what is known of it.
+/// One set, and its expected contents.
 struct World {
     set: TableSet,
     number_of: BTreeMap<u64, usize>,
     tally: Arc<Tally>,
-    /// The write of each key in each version, noted before it is sealed.
+    /// The write of each key in each version, recorded before the version is sealed.
     versions: Mutex<BTreeMap<u64, Arc<Vec<u32>>>>,
-    /// Versions in the order they were made active, each noted before.
+    /// Activated versions in order, each recorded before.
     active: Mutex<Vec<u64>>,
     states: Vec<Mutex<States>>,
     is_over: AtomicBool,
 }
 
-/// A world is over when one of its threads fails, so that the others do not go on.
+/// Ends a world when one of its threads fails, so that the others stop.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -195,7 +198,7 @@ impl World {
         self.versions.lock().unwrap().get(&version).cloned()
     }
 
-    /// A version that is retained or sealed, most likely.
+    /// A version that is probably retained or sealed.
     fn some_version(&self, chance: &mut Chance) -> Option<u64> {
         let mut versions = self.set.retained();
         versions.extend(self.set.sealed());
@@ -211,9 +214,9 @@ impl World {
 
     fn read_pinned(&self, chance: &mut Chance) {
         let Some(version) = self.some_version(chance) else { return };
-        // It may have been retired meanwhile; and there is nothing to hold then.
+        // It may have been retired meanwhile.
         let Ok(pin) = self.set.pin(version) else { return };
-        let content = self.content(version).expect("noted before it was sealed");
+        let content = self.content(version).expect("recorded before it was sealed");
         for _ in 0..chance.below(20) {
             let numbers = chance.numbers(120);
             let writes = self.writes(self.table(chance), &numbers, pin.at(), 1);
@@ -231,15 +234,15 @@ impl World {
         }
         let numbers = chance.numbers(120);
         let writes = self.writes(self.table(chance), &numbers, At::Active, 1);
-        let mut might_be = self.active.lock().unwrap()[before.saturating_sub(2)..].to_vec();
-        might_be.dedup();
-        let is_of = |version: &u64| {
-            let content = self.content(*version).expect("noted before it was sealed");
+        let mut candidates = self.active.lock().unwrap()[before.saturating_sub(2)..].to_vec();
+        candidates.dedup();
+        let matches = |version: &u64| {
+            let content = self.content(*version).expect("recorded before it was sealed");
             numbers.iter().zip(&writes).all(|(&number, &write)| content[number] == write)
         };
         assert!(
-            might_be.iter().any(is_of),
-            "rows of none of the versions {might_be:?}, one of which was active"
+            candidates.iter().any(matches),
+            "the rows match none of the versions {candidates:?} that were active"
         );
         count(&self.tally.active, numbers.len());
     }
@@ -251,7 +254,7 @@ impl World {
         let writes = self.writes(self.table(chance), &numbers, At::Newest, 1);
         for ((&number, write), before) in numbers.iter().zip(writes).zip(before) {
             let states = self.states[number].lock().unwrap();
-            assert!(states.had(write, before), "key {number}: write {write} was over, or never was");
+            assert!(states.had(write, before), "key {number}: write {write} is outdated or was never made");
         }
         count(&self.tally.newest, numbers.len());
     }
@@ -264,7 +267,7 @@ impl World {
         let table = self.table(chance);
         let waits = chance.below(200);
         for part in PARTS_USED {
-            // So that more happens meanwhile.
+            // Lets more happen during the export.
             (0..waits).for_each(|_| std::thread::yield_now());
             let changes = match export.read(table, part as usize..part as usize + 1) {
                 Ok(changes) => changes,
@@ -273,7 +276,7 @@ impl World {
             };
             for key in &changes.gone {
                 let write = std::mem::replace(&mut writes[self.number_of[key]], ABSENT);
-                assert_ne!(write, ABSENT, "a key that is gone was there before");
+                assert_ne!(write, ABSENT, "a removed key existed before");
             }
             for (key, stored) in plain::rows_in(&table.settings, &changes) {
                 let number = self.number_of[&key];
@@ -284,7 +287,7 @@ impl World {
         count(&self.tally.exported, 1);
     }
 
-    /// Make versions active and let others go.
+    /// Activates versions and retires others.
     fn keep(&self, chance: &mut Chance) {
         let retained = self.set.retained();
         if retained.is_empty() {
@@ -314,13 +317,13 @@ impl World {
         let mut chance = Chance(seed);
         while !self.is_over.load(Ordering::Relaxed) {
             step(self, &mut chance);
-            // Where there are few cores, the writer gets its turn.
+            // On few cores, the writer gets its turn.
             std::thread::yield_now();
         }
     }
 }
 
-/// The one who writes, and what it knows of each key: its write and when it was used.
+/// The writer, with the write and time of use of each key.
 struct Writer<'a> {
     world: &'a World,
     chance: Chance,
@@ -334,8 +337,8 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(world: &'a World, seed: u64) -> Self {
-        let nothing = vec![(ABSENT, 0); KEYS];
-        let (open, committed) = (nothing.clone(), nothing);
+        let empty = vec![(ABSENT, 0); KEYS];
+        let (open, committed) = (empty.clone(), empty);
         let chance = Chance(seed);
         Self { world, chance, open, committed, sealed: None, write: 0, version: 0, now_ms: 1_000 }
     }
@@ -355,7 +358,7 @@ impl<'a> Writer<'a> {
             let dim = table.settings.dim;
             let mut rows = vec![0.0; numbers.len() * dim];
             for (&number, row) in numbers.iter().zip(rows.chunks_mut(dim)) {
-                made(number, self.write, row);
+                fill_row(number, self.write, row);
             }
             if !is_pushed || table.settings.rule.is_none() {
                 let uses = vec![used; numbers.len()];
@@ -363,14 +366,14 @@ impl<'a> Writer<'a> {
                 table.put(&keys, rows, Again::Replaces, threads).unwrap();
                 continue;
             }
-            // At rate 1, the gradient is what is taken off.
-            let (mut was, mut gradients) = (vec![0.0; dim], rows);
+            // At rate 1, the gradient is subtracted from the row.
+            let (mut current, mut gradients) = (vec![0.0; dim], rows);
             for (&number, gradient) in numbers.iter().zip(gradients.chunks_mut(dim)) {
                 match self.open[number].0 {
-                    ABSENT => was.fill(0.0),
-                    write => made(number, write, &mut was),
+                    ABSENT => current.fill(0.0),
+                    write => fill_row(number, write, &mut current),
                 }
-                gradient.iter_mut().zip(&was).for_each(|(float, was)| *float = was - *float);
+                gradient.iter_mut().zip(&current).for_each(|(float, current)| *float = current - *float);
             }
             let (admit, counts, now_ms) = (&[], None, self.now_ms);
             let push = Push { keys: &keys, gradients: &gradients, counts, admit, now_ms, rate_scale: 1.0 };
@@ -382,26 +385,26 @@ impl<'a> Writer<'a> {
     fn remove(&mut self) {
         let numbers = self.chance.numbers(80);
         self.note(&numbers, ABSENT);
-        let there = numbers.iter().filter(|&&number| self.open[number].0 != ABSENT).count();
+        let present = numbers.iter().filter(|&&number| self.open[number].0 != ABSENT).count();
         for table in self.world.set.tables() {
-            assert_eq!(table.remove(&keys(&numbers), Again::Replaces, 1).unwrap(), there);
+            assert_eq!(table.remove(&keys(&numbers), Again::Replaces, 1).unwrap(), present);
         }
         numbers.iter().for_each(|&number| self.open[number].0 = ABSENT);
     }
 
     fn expire(&mut self) {
         let idle_ms = self.chance.below(60) as i64 + 20;
-        let may: Vec<usize> = (0..KEYS)
+        let idle: Vec<usize> = (0..KEYS)
             .filter(|&number| self.open[number].0 != ABSENT && self.now_ms - self.open[number].1 > idle_ms)
             .collect();
-        self.note(&may, ABSENT);
+        self.note(&idle, ABSENT);
         let expiry = Expiry { idle_ms: Some(idle_ms), ..Expiry::default() };
         for table in self.world.set.tables() {
             let expired = table.expire(&expiry, self.now_ms, 10 * KEYS).unwrap();
-            assert_eq!(expired.idle, may.len());
+            assert_eq!(expired.idle, idle.len());
             count(&self.world.tally.expired, expired.idle);
         }
-        may.iter().for_each(|&number| self.open[number].0 = ABSENT);
+        idle.iter().for_each(|&number| self.open[number].0 = ABSENT);
     }
 
     fn seal(&mut self) {
@@ -409,7 +412,7 @@ impl<'a> Writer<'a> {
             return;
         }
         self.version += 1;
-        let writes = self.open.iter().map(|one| one.0).collect();
+        let writes = self.open.iter().map(|entry| entry.0).collect();
         self.world.versions.lock().unwrap().insert(self.version, Arc::new(writes));
         self.world.set.seal(self.version).unwrap();
         self.sealed = Some((self.version, self.open.clone()));
@@ -434,7 +437,7 @@ impl<'a> Writer<'a> {
                 self.sealed = None;
                 count(&self.world.tally.discarded, 1);
             }
-            // A reader holds what is sealed.
+            // A reader holds the sealed version.
             Err(TableError::Busy(_)) => {
                 (0..KEYS).for_each(|number| self.note(&[number], self.open[number].0))
             }
@@ -454,11 +457,11 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// When only the newest version is left, there is a row for each of its keys and no more.
+    /// With only the newest version left, there is one row for each of its keys and no other.
     fn end(&mut self) {
         let set = &self.world.set;
         self.discard();
-        assert!(self.sealed.is_none(), "nobody holds anything");
+        assert!(self.sealed.is_none(), "no reader holds a version");
         let retained = set.retained();
         retained.last().into_iter().for_each(|&newest| set.activate(newest).unwrap());
         for &version in retained.iter().rev().skip(1) {
@@ -466,14 +469,14 @@ impl<'a> Writer<'a> {
         }
         assert_eq!(set.sweep(5_000, 1).unwrap(), 0);
         set.discard(1).unwrap();
-        let keys = self.committed.iter().filter(|one| one.0 != ABSENT).count();
+        let keys = self.committed.iter().filter(|entry| entry.0 != ABSENT).count();
         for table in set.tables() {
             let size = table.size();
             assert_eq!((size.parts.keys, size.rows), (keys, keys));
             assert_eq!((size.parts.gone, size.parts.images, size.images_bytes), (0, 0, 0));
             let all = Vec::from_iter(0..KEYS);
             let writes = self.world.writes(table, &all, At::Newest, 2);
-            assert!(writes.iter().eq(self.committed.iter().map(|one| &one.0)));
+            assert!(writes.iter().eq(self.committed.iter().map(|entry| &entry.0)));
         }
     }
 }
@@ -482,7 +485,7 @@ fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
-/// One set from its beginning to its end.
+/// One set from start to end.
 fn world(tally: &Arc<Tally>, seed: u64, world_ms: u64) {
     let world = World::new(tally.clone());
     let (open, committed, sealed) = std::thread::scope(|scope| {
@@ -494,8 +497,8 @@ fn world(tally: &Arc<Tally>, seed: u64, world_ms: u64) {
         }
         let _over = Over(&world.is_over);
         let mut writer = Writer::new(&world, seed + 100);
-        let until = Instant::now() + Duration::from_millis(world_ms);
-        while Instant::now() < until && !world.is_over.load(Ordering::Relaxed) {
+        let deadline = Instant::now() + Duration::from_millis(world_ms);
+        while Instant::now() < deadline && !world.is_over.load(Ordering::Relaxed) {
             writer.go_on();
         }
         (writer.open, writer.committed, writer.sealed)
@@ -506,7 +509,7 @@ fn world(tally: &Arc<Tally>, seed: u64, world_ms: u64) {
 #[test]
 fn every_row_read_is_what_its_version_says_while_everything_goes_on() {
     let (tally, seed) = (Arc::new(Tally::default()), setting("STRESS_SEED", 1));
-    let happened = [
+    let events = [
         (&tally.pinned, "rows of pinned versions"),
         (&tally.active, "rows of the active version"),
         (&tally.newest, "newest rows"),
@@ -517,15 +520,15 @@ fn every_row_read_is_what_its_version_says_while_everything_goes_on() {
         (&tally.retired, "versions retired"),
         (&tally.expired, "keys expired"),
     ];
-    let counted = |of: &AtomicU64| of.load(Ordering::Relaxed);
+    let counted = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (begin, stress_s) = (Instant::now(), setting("STRESS_S", 2));
     let mut worlds = 0;
-    while begin.elapsed().as_secs() < stress_s || happened.iter().any(|(of, _)| counted(of) == 0) {
+    while begin.elapsed().as_secs() < stress_s || events.iter().any(|(counter, _)| counted(counter) == 0) {
         worlds += 1;
         world(&tally, seed + worlds * 1_000, WORLD_MS * worlds.min(10));
         assert!(begin.elapsed().as_secs() < stress_s + HAPPEN_S, "something never happens");
     }
-    happened.iter().for_each(|(of, name)| println!("{} {name}", counted(of)));
+    events.iter().for_each(|(counter, name)| println!("{} {name}", counted(counter)));
 }
 
 #[test]
@@ -533,7 +536,7 @@ fn a_row_that_is_written_where_it_is_is_never_read_torn() {
     let settings = TableSettings { dim: 1_024, ..settings()[0] };
     let set = TableSet::new(&[settings]).unwrap();
     let (table, keys) = (&set.tables()[0], keys(&[1, 2, 3]));
-    let (is_over, whole) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (is_over, rows_read) = (AtomicBool::new(false), AtomicU64::new(0));
     let read = || {
         let _over = Over(&is_over);
         let mut rows = vec![0.0; keys.len() * settings.dim];
@@ -542,7 +545,7 @@ fn a_row_that_is_written_where_it_is_is_never_read_torn() {
             for row in rows.chunks(settings.dim) {
                 assert!(row.iter().all(|&float| float == row[0]), "torn");
             }
-            count(&whole, keys.len());
+            count(&rows_read, keys.len());
         }
     };
     std::thread::scope(|scope| {
@@ -550,7 +553,7 @@ fn a_row_that_is_written_where_it_is_is_never_read_torn() {
         let threads = [(); 2].map(|()| scope.spawn(read));
         let (mut write, begin) = (0u16, Instant::now());
         let is_enough =
-            || begin.elapsed() > Duration::from_millis(400) && whole.load(Ordering::Relaxed) > 1_000;
+            || begin.elapsed() > Duration::from_millis(400) && rows_read.load(Ordering::Relaxed) > 1_000;
         while !is_enough() && !threads.iter().any(|thread| thread.is_finished()) {
             if write % 64 == 0 {
                 table.remove(&keys, Again::Replaces, 1).unwrap();

@@ -1,4 +1,4 @@
-//! Whom the servers trust, and who trusts them: a secret that callers say, and TLS from files. It knows no protocol.
+//! Trust between servers and clients: shared secrets, and TLS from files. Knows no protocol.
 
 mod secret;
 pub mod tls;

@@ -1,58 +1,58 @@
-//! A secret: a token that is compared in constant time and that nothing prints.
+//! A secret token that is compared in constant time and never printed.
 
 use std::fmt;
 
 use subtle::ConstantTimeEq;
 
-/// Bytes of a token at most.
+/// Maximum bytes of a token.
 pub const TOKEN_BYTES_MAX: usize = 1024;
 
 /// A token.
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
-fn wide(bytes: &[u8]) -> [u8; TOKEN_BYTES_MAX] {
-    let mut wide = [0; TOKEN_BYTES_MAX];
+fn padded(bytes: &[u8]) -> [u8; TOKEN_BYTES_MAX] {
+    let mut padded = [0; TOKEN_BYTES_MAX];
     let count = bytes.len().min(TOKEN_BYTES_MAX);
-    wide[..count].copy_from_slice(&bytes[..count]);
-    wide
+    padded[..count].copy_from_slice(&bytes[..count]);
+    padded
 }
 
 impl Secret {
-    /// A token of 1 to 1,024 bytes.
+    /// Makes a token of 1 to 1,024 bytes.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If the length is out of range.
     pub fn new(token: impl Into<Vec<u8>>) -> Result<Self, String> {
         let token = token.into();
         if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
-            return Err(format!("a token of {} bytes: 1 to {TOKEN_BYTES_MAX}", token.len()));
+            return Err(format!("a token has {} bytes, but must have 1 to {TOKEN_BYTES_MAX}", token.len()));
         }
         Ok(Self(token))
     }
 
-    /// A token of 1 to 1,024 visible characters, which a header can carry.
+    /// Makes a token of 1 to 1,024 visible ASCII characters, which a header can carry.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If the length is out of range, or another character occurs.
     pub fn of_header(token: impl Into<Vec<u8>>) -> Result<Self, String> {
         let secret = Self::new(token)?;
         if !secret.0.iter().all(u8::is_ascii_graphic) {
             let bytes = secret.0.len();
-            return Err(format!("a token of {bytes} bytes, not all of them visible characters"));
+            return Err(format!("a token of {bytes} bytes has characters that are not visible ASCII"));
         }
         Ok(secret)
     }
 
-    /// What is to be said.
+    /// The bytes to send.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether these bytes are the token; takes as long whatever they are.
-    pub fn is(&self, given: &[u8]) -> bool {
-        let is_as_long = (self.0.len() as u64).ct_eq(&(given.len() as u64));
-        (wide(&self.0).ct_eq(&wide(given)) & is_as_long).into()
+    /// Whether these bytes are the token. Takes the same time for any input.
+    pub fn is(&self, candidate: &[u8]) -> bool {
+        let is_as_long = (self.0.len() as u64).ct_eq(&(candidate.len() as u64));
+        (padded(&self.0).ct_eq(&padded(candidate)) & is_as_long).into()
     }
 }
 

@@ -1,11 +1,11 @@
 //! Checksums: CRC32C of frames and files, CRC-64-AVRO of schemas.
 
-/// CRC32C of `data`, going on from `seed` (0 to start).
+/// CRC32C of `data`, continued from `seed` (0 to start).
 pub fn crc32c(seed: u32, data: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, data)
 }
 
-/// The Rabin polynomial of the Avro specification, which is also the fingerprint of no bytes.
+/// The Rabin polynomial of the Avro specification, which is also the fingerprint of empty input.
 const RABIN_EMPTY: u64 = 0xC15D_213A_A4D7_A795;
 
 const RABIN_TABLE: [u64; 256] = {

@@ -1,8 +1,8 @@
-//! The frames of a file topic's log: one record, its offset and time, and a checksum over all of it.
+//! Frames: the records of a file topic's log, each with offset, time and a checksum over all of it.
 //!
-//! Little-endian: u32 length of what follows the checksum, u32 CRC32C of (length, what follows the checksum),
-//! i64 offset, i64 timestamp in ms, i32 key bytes (-1: no key), i32 value bytes (-1: no value), key, value.
-//! It knows nothing of files: where a torn tail ends and an acknowledged record begins is the caller's knowledge.
+//! Little-endian: u32 bytes after the checksum, u32 CRC32C of (length, bytes after the checksum), i64 offset,
+//! i64 timestamp in ms, i32 key bytes (-1: no key), i32 value bytes (-1: no value), key, value. Knows nothing
+//! of files: the caller decides whether a torn tail may hold acknowledged records.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub mod kafka;
 pub const HEAD_BYTES: usize = 32;
 const PREFIX_BYTES: usize = 8;
 
-/// What a frame carries, apart from its offset.
+/// The content of a frame, without its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Milliseconds since 1970.
@@ -25,7 +25,7 @@ pub struct Record<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// One frame found in a buffer; ranges are of that buffer.
+/// One frame in a buffer; the ranges refer to that buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Offset within the partition.
@@ -40,7 +40,7 @@ pub struct Frame {
     pub end: usize,
 }
 
-/// Why a scan stopped.
+/// The reason why a scan stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// At the end of the buffer, between two frames.
@@ -49,7 +49,7 @@ pub enum Stop {
     Limit,
     /// The buffer ends within a frame.
     Torn,
-    /// A length no frame can have, or lengths that contradict each other.
+    /// An impossible length, or lengths that contradict each other.
     BadLength,
     /// The checksum does not match.
     BadChecksum,
@@ -58,7 +58,7 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// The name the Python side tests for.
+    /// The name that the Python side compares with.
     pub fn name(self) -> &'static str {
         match self {
             Stop::End => "end",
@@ -71,20 +71,20 @@ impl Stop {
     }
 }
 
-/// How far a scan goes.
+/// The limits of a scan.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Frames below this offset are checked and left out.
+    /// Frames below this offset are checked but not returned.
     pub offset_min: i64,
-    /// Most frames to give.
+    /// Maximum number of returned frames.
     pub records_max: usize,
-    /// Most bytes of frames to give; the first frame is given whatever its size.
+    /// Maximum bytes of returned frames; the first frame is returned whatever its size.
     pub bytes_max: usize,
-    /// Most bytes a frame may have; a larger length is a bad length.
+    /// Maximum bytes of one frame; a larger length is a bad length.
     pub frame_bytes_max: usize,
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Debug)]
 pub struct Scan {
     /// The frames at or above `offset_min`.
@@ -95,7 +95,7 @@ pub struct Scan {
     pub stop: Stop,
 }
 
-/// A run of frames, for finding an offset or a time without reading what lies before.
+/// A run of frames, for finding an offset or a time without reading the frames before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// Offset of its first frame.
@@ -106,10 +106,10 @@ pub struct Block {
     pub timestamp_ms_max: i64,
 }
 
-/// Append one frame to `out`.
+/// Appends one frame to `out`.
 ///
 /// # Panics
-/// When key or value exceed an i32, which the limits of a topic forbid long before.
+/// If key or value exceed an i32, which the limits of a topic rule out.
 pub fn pack(out: &mut Vec<u8>, offset: i64, record: &Record<'_>) {
     let at = out.len();
     let length = HEAD_BYTES - PREFIX_BYTES + part_bytes(record.key) + part_bytes(record.value);
@@ -125,7 +125,7 @@ pub fn pack(out: &mut Vec<u8>, offset: i64, record: &Record<'_>) {
     out[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Read frames from the start of `data`, until a limit or a fault.
+/// Reads frames from the start of `data` until a limit or a fault.
 pub fn scan(data: &[u8], limits: Limits) -> Scan {
     let (mut frames, mut end, mut bytes, mut last) = (Vec::new(), 0, 0, -1);
     loop {
@@ -149,7 +149,7 @@ pub fn scan(data: &[u8], limits: Limits) -> Scan {
     }
 }
 
-/// Cut the frames of `data` into blocks of at least `block_bytes`; gives the blocks, the first byte not
+/// Cuts the frames of `data` into blocks of at least `block_bytes`. Returns the blocks, the first byte not
 /// consumed, the offset after the last frame (-1: no frame) and why it stopped.
 pub fn index(data: &[u8], block_bytes: usize, frame_bytes_max: usize) -> (Vec<Block>, usize, i64, Stop) {
     let mut blocks: Vec<Block> = Vec::new();
@@ -174,20 +174,20 @@ pub fn index(data: &[u8], block_bytes: usize, frame_bytes_max: usize) -> (Vec<Bl
     }
 }
 
-/// The frame at `at`, or why there is none; `last` is the offset before it (-1: unknown).
+/// The frame at `at`, or why no frame is there; `last` is the offset before it (-1: unknown).
 fn frame_at(data: &[u8], at: usize, last: i64, frame_bytes_max: usize) -> Result<Frame, Stop> {
-    let rest = &data[at..];
-    if rest.is_empty() {
+    let tail = &data[at..];
+    if tail.is_empty() {
         return Err(Stop::End);
     }
-    if rest.len() < PREFIX_BYTES {
+    if tail.len() < PREFIX_BYTES {
         return Err(Stop::Torn);
     }
-    let length = u32_at(rest, 0) as usize;
+    let length = u32_at(tail, 0) as usize;
     if length < HEAD_BYTES - PREFIX_BYTES || length > frame_bytes_max.saturating_sub(PREFIX_BYTES) {
         return Err(Stop::BadLength);
     }
-    let Some(frame) = rest.get(..PREFIX_BYTES + length) else { return Err(Stop::Torn) };
+    let Some(frame) = tail.get(..PREFIX_BYTES + length) else { return Err(Stop::Torn) };
     if frame_crc(frame) != u32_at(frame, 4) {
         return Err(Stop::BadChecksum);
     }
@@ -198,7 +198,7 @@ fn frame_at(data: &[u8], at: usize, last: i64, frame_bytes_max: usize) -> Result
     if end != at + frame.len() {
         return Err(Stop::BadLength);
     }
-    // The offset behind it must be a number too.
+    // The offset after this one must be representable too.
     if offset <= last || offset < 0 || offset == i64::MAX {
         return Err(Stop::BadOffset);
     }
@@ -287,8 +287,8 @@ mod tests {
     fn an_offset_must_grow() {
         let mut data = packed(&[(1, None, None)]);
         data.extend_from_within(..);
-        let found = scan(&data, WIDE);
-        assert_eq!((found.frames.len(), found.stop, found.end), (1, Stop::BadOffset, 32));
+        let result = scan(&data, WIDE);
+        assert_eq!((result.frames.len(), result.stop, result.end), (1, Stop::BadOffset, 32));
     }
 
     #[test]
@@ -306,19 +306,19 @@ mod tests {
         #[test]
         fn what_was_packed_comes_back(records in some_records()) {
             let data = packed(&records);
-            let found = scan(&data, WIDE);
-            prop_assert_eq!((found.stop, found.end), (Stop::End, data.len()));
-            prop_assert_eq!(unpacked(&data, &found), records);
+            let result = scan(&data, WIDE);
+            prop_assert_eq!((result.stop, result.end), (Stop::End, data.len()));
+            prop_assert_eq!(unpacked(&data, &result), records);
         }
 
         #[test]
         fn a_cut_buffer_gives_whole_frames_only(records in some_records(), cut in any::<prop::sample::Index>()) {
             let data = packed(&records);
             let cut = cut.index(data.len());
-            let found = scan(&data[..cut], WIDE);
-            let whole = scan(&data, WIDE).frames.iter().filter(|frame| frame.end <= cut).count();
-            prop_assert_eq!(found.frames.len(), whole);
-            prop_assert_eq!(found.stop, if found.end == cut { Stop::End } else { Stop::Torn });
+            let result = scan(&data[..cut], WIDE);
+            let complete = scan(&data, WIDE).frames.iter().filter(|frame| frame.end <= cut).count();
+            prop_assert_eq!(result.frames.len(), complete);
+            prop_assert_eq!(result.stop, if result.end == cut { Stop::End } else { Stop::Torn });
         }
 
         #[test]
@@ -326,10 +326,10 @@ mod tests {
             let mut data = packed(&records);
             let bit = bit.index(data.len() * 8);
             data[bit / 8] ^= 1 << (bit % 8);
-            let found = scan(&data, WIDE);
-            prop_assert!(found.stop != Stop::End);
-            prop_assert!(found.end <= bit / 8);
-            prop_assert_eq!(&unpacked(&data, &found)[..], &records[..found.frames.len()]);
+            let result = scan(&data, WIDE);
+            prop_assert!(result.stop != Stop::End);
+            prop_assert!(result.end <= bit / 8);
+            prop_assert_eq!(&unpacked(&data, &result)[..], &records[..result.frames.len()]);
         }
 
         #[test]

@@ -13,7 +13,7 @@ pub fn slot_salt(name: &str) -> u64 {
 const SECRET_FLIP: u64 = 0x1CAD_21F7_2C81_017C ^ 0xDB97_9083_E96D_D4DE;
 const MULTIPLIER: u64 = 0x9FB2_1C65_1E98_DF25;
 
-/// XXH3-64 of 8 bytes has no branch and no lookup, so written out it runs at the speed of memory.
+/// Computes XXH3-64 of 8 bytes inline: it has no branch and no lookup, so it runs at memory speed.
 #[inline(always)]
 fn mix_int(value: u64, flip: u64) -> u64 {
     let keyed = value.rotate_left(32) ^ flip;
@@ -37,7 +37,7 @@ pub fn key_of_bytes(value: &[u8], salt: u64) -> u64 {
     xxh3_64_with_seed(value, salt)
 }
 
-/// Keys of integers, each as 8 little-endian bytes; `keys` is as long as `values`.
+/// The keys of integers, each hashed as 8 little-endian bytes; `keys` is as long as `values`.
 pub fn hash_ints(values: &[i64], salt: u64, keys: &mut [u64]) {
     assert_eq!(values.len(), keys.len());
     let flip = int_flip(salt);
@@ -46,7 +46,7 @@ pub fn hash_ints(values: &[i64], salt: u64, keys: &mut [u64]) {
     }
 }
 
-/// Keys of strings laid end to end in `data`; `keys` has one place less than `offsets`.
+/// The keys of strings laid end to end in `data`; `keys` has one entry less than `offsets`.
 pub fn hash_strings<O: Copy + Into<i64>>(
     offsets: &[O],
     data: &[u8],

@@ -4,7 +4,7 @@ pub mod avro;
 pub mod checksum;
 pub mod frame;
 pub mod keys;
+pub mod logged_share;
 pub mod offsets;
 pub mod partitioner;
-pub mod sampling;
 pub mod spans;

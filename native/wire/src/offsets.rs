@@ -1,11 +1,11 @@
-//! Offsets: the n+1 places that cut flat data into n values, as Arrow lays them out.
+//! Offsets: the n+1 positions that cut flat data into n values, as in Arrow.
 
 use std::fmt;
 
-/// The first place at which offsets do not describe their data.
+/// The first offset that does not fit its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OffsetsError {
-    /// Not even the leading 0.
+    /// No offsets at all, not even the leading 0.
     Empty,
     /// The first offset is not 0.
     Start(i64),
@@ -32,7 +32,7 @@ pub enum OffsetsError {
 impl fmt::Display for OffsetsError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => write!(out, "no offsets: n values have n + 1 of them"),
+            Self::Empty => write!(out, "no offsets; n values need n + 1 offsets"),
             Self::Start(found) => write!(out, "offsets[0] is {found} and must be 0"),
             Self::Decrease { place, found, before } => {
                 write!(out, "offsets[{place}] is {found}, less than {before} before it")
@@ -46,7 +46,7 @@ impl fmt::Display for OffsetsError {
 
 impl std::error::Error for OffsetsError {}
 
-/// Whether offsets start at 0, never decrease and end at `length`.
+/// Checks that offsets start at 0, never decrease and end at `length`.
 pub fn check_offsets<O: Copy + Into<i64>>(offsets: &[O], length: usize) -> Result<(), OffsetsError> {
     let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else {
         return Err(OffsetsError::Empty);
@@ -54,7 +54,7 @@ pub fn check_offsets<O: Copy + Into<i64>>(offsets: &[O], length: usize) -> Resul
     if first.into() != 0 {
         return Err(OffsetsError::Start(first.into()));
     }
-    // One pass without early exit vectorises; the place is looked for only when there is one.
+    // One pass without early exit vectorises; the index is searched only after a failure.
     let decreases = offsets.windows(2).fold(false, |bad, pair| bad | (pair[1].into() < pair[0].into()));
     if decreases {
         let place = 1 + offsets.windows(2).position(|pair| pair[1].into() < pair[0].into()).unwrap_or(0);

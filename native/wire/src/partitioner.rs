@@ -1,4 +1,4 @@
-//! The partitioner: murmur2, as every Kafka client with default settings places a key.
+//! The partitioner: murmur2, as Kafka clients use it by default to choose a key's partition.
 
 use crate::offsets::{OffsetsError, check_offsets};
 
@@ -13,9 +13,9 @@ pub fn murmur2(key: &[u8]) -> u32 {
         let mixed = u32::from_le_bytes([word[0], word[1], word[2], word[3]]).wrapping_mul(MULTIPLIER);
         value = value.wrapping_mul(MULTIPLIER) ^ (mixed ^ (mixed >> 24)).wrapping_mul(MULTIPLIER);
     }
-    let rest = words.remainder();
-    if !rest.is_empty() {
-        let last = rest.iter().rev().fold(0, |word, &byte| (word << 8) | u32::from(byte));
+    let tail = words.remainder();
+    if !tail.is_empty() {
+        let last = tail.iter().rev().fold(0, |word, &byte| (word << 8) | u32::from(byte));
         value = (value ^ last).wrapping_mul(MULTIPLIER);
     }
     value = (value ^ (value >> 13)).wrapping_mul(MULTIPLIER);
@@ -61,10 +61,10 @@ mod tests {
 
     #[test]
     fn keys_are_cut_by_their_offsets() {
-        let found = partitions_of(&[0i32, 2, 8], b"21foobar", 7).unwrap();
+        let partitions = partitions_of(&[0i32, 2, 8], b"21foobar", 7).unwrap();
         let expected: Vec<i32> =
             [&b"21"[..], b"foobar"].iter().map(|key| (murmur2(key) & 0x7fff_ffff) as i32 % 7).collect();
-        assert_eq!(found, expected);
+        assert_eq!(partitions, expected);
         assert!(partitions_of(&[0i32, 9], b"21foobar", 7).is_err());
     }
 }

@@ -1,22 +1,22 @@
-//! Spans: values of different lengths laid end to end, taken out in another order.
+//! Spans: values of variable length, laid end to end, gathered in another order.
 
 use std::fmt;
 
 use crate::offsets::{OffsetsError, check_offsets};
 
-/// Why spans could not be taken.
+/// Spans could not be gathered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpansError {
     /// The offsets do not describe the data.
     Offsets(OffsetsError),
-    /// A row there is not.
+    /// A row out of range.
     Row {
-        /// The row asked for.
+        /// The requested row.
         found: i64,
-        /// How many there are.
+        /// The number of rows.
         rows: usize,
     },
-    /// What is taken is longer than int32 offsets can say.
+    /// The result is longer than int32 offsets allow.
     TooLong(usize),
 }
 
@@ -24,15 +24,15 @@ impl fmt::Display for SpansError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Offsets(error) => error.fmt(out),
-            Self::Row { found, rows } => write!(out, "row {found} is asked for, there are {rows}"),
-            Self::TooLong(bytes) => write!(out, "{bytes} bytes are taken, more than int32 offsets can say"),
+            Self::Row { found, rows } => write!(out, "row {found} is out of range; there are {rows} rows"),
+            Self::TooLong(bytes) => write!(out, "{bytes} bytes exceed int32 offsets"),
         }
     }
 }
 
 impl std::error::Error for SpansError {}
 
-/// The spans of `rows`, end to end, and the offsets that cut them.
+/// Gathers the spans of `rows`, end to end, and the offsets that cut them.
 pub fn take_spans(data: &[u8], offsets: &[i64], rows: &[i64]) -> Result<(Vec<u8>, Vec<i32>), SpansError> {
     check_offsets(offsets, data.len()).map_err(SpansError::Offsets)?;
     let count = offsets.len() - 1;

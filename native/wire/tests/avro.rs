@@ -50,7 +50,7 @@ fn list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
 }
 
 impl Event {
-    /// The record as the specification says, written here without the code under test.
+    /// The record as the specification describes it, written without the code under test.
     fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         text(&mut out, self.id.as_bytes());
@@ -132,7 +132,7 @@ fn decode(plan: &Plan, records: &[impl AsRef<[u8]>]) -> Decoded {
 }
 
 fn column<'a>(plan: &Plan, decoded: &'a Decoded, name: &str) -> &'a Column {
-    let place = plan.columns().position(|(known, _)| known == name).unwrap();
+    let place = plan.columns().position(|(column_name, _)| column_name == name).unwrap();
     &decoded.columns[place]
 }
 
@@ -156,10 +156,10 @@ proptest! {
     fn a_record_cut_at_any_byte_fails_and_leaves_no_trace(before in event(), torn in event(), after in event()) {
         let plan = plan(EVENT, EVENT);
         let torn = torn.bytes();
-        let whole = decode(&plan, &[before.bytes(), after.bytes()]);
+        let expected = decode(&plan, &[before.bytes(), after.bytes()]);
         for cut in 0..torn.len() {
             let decoded = decode(&plan, &[before.bytes(), torn[..cut].to_vec(), after.bytes()]);
-            prop_assert_eq!(&decoded.columns, &whole.columns);
+            prop_assert_eq!(&decoded.columns, &expected.columns);
             prop_assert_eq!(&decoded.rows, &[0, 2]);
             prop_assert_eq!(decoded.failures.len(), 1);
             prop_assert_eq!(decoded.failures[0].index, 1);
@@ -177,7 +177,8 @@ proptest! {
         let decoded = decode(&plan, &[before.bytes(), bad.clone(), after.bytes()]);
         let mut expected = vec![before.bytes()];
         if decoded.failures.is_empty() {
-            // The changed byte made another sound record: then its values come back, if not its own bytes.
+            // The changed byte made another valid record: its values must come back, though maybe not its
+            // bytes.
             let alone = decode(&plan, &[bad]);
             expected.extend(encode(&plan, &alone.columns, 1));
         }
@@ -269,10 +270,7 @@ fn counts_and_lengths_that_lie_are_refused_before_they_are_believed() {
         reason(&plan, &record(&[i64::MIN, 0])),
         "a: a block of -9223372036854775808 items (at byte 11)"
     );
-    assert_eq!(
-        reason(&plan, &record(&[-2, 1, 7, 8, 0, 0])),
-        "a: a block that says it ends at byte 3 (at byte 4)"
-    );
+    assert_eq!(reason(&plan, &record(&[-2, 1, 7, 8, 0, 0])), "a: a block should end at byte 3 (at byte 4)");
     assert_eq!(reason(&plan, &record(&[-2, 9, 7, 8, 0, 0])), "a: a block of 9 bytes, 4 left (at byte 2)");
     assert_eq!(reason(&plan, &record(&[0, -1])), "s: a length of -1 (at byte 2)");
     assert_eq!(

@@ -35,8 +35,8 @@ proptest! {
     fn any_offsets_are_either_refused_or_safe_to_cut_by(offsets: Vec<i8>, length in 0usize..100) {
         let offsets: Vec<i64> = offsets.into_iter().map(i64::from).collect();
         let rising = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
-        let whole = offsets.first() == Some(&0) && offsets.last() == Some(&(length as i64));
-        prop_assert_eq!(check_offsets(&offsets, length).is_ok(), rising && whole);
+        let complete = offsets.first() == Some(&0) && offsets.last() == Some(&(length as i64));
+        prop_assert_eq!(check_offsets(&offsets, length).is_ok(), rising && complete);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A call: a caller that waits, and what has come for it. Once it has ended nothing comes any more.
+//! A call: a waiting caller and the events that arrive for it. Events that arrive after its end are dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -7,32 +7,32 @@ use std::time::Instant;
 use crate::error::PsError;
 use crate::message::SliceHead;
 
-/// What has come for one block of a call.
+/// An event for one block of a call.
 #[derive(Debug)]
 pub enum Event {
-    /// A slice of rows, whose block begins behind the head; the last one says so.
+    /// A slice of rows.
     Rows {
         /// The block.
         block: u32,
-        /// What the slice says of itself.
+        /// The slice's head.
         head: SliceHead,
-        /// The slice, its head included.
+        /// The payload, head included.
         payload: Vec<u8>,
-        /// Whether it is the last.
+        /// Whether this slice completes the block.
         is_last: bool,
     },
-    /// The answer to anything else.
+    /// The answer to a push or an order.
     Done {
         /// The block.
         block: u32,
         /// The answer.
         payload: Vec<u8>,
     },
-    /// It was refused or lost.
+    /// The request was refused or lost.
     Failed {
         /// The block.
         block: u32,
-        /// Why.
+        /// The reason.
         error: PsError,
     },
 }
@@ -51,12 +51,12 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call for which nothing has come.
+    /// Returns a call without events.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Something has come.
+    /// Adds an event and wakes the caller, unless the call has ended.
     pub fn give(&self, event: Event) {
         let mut state = self.state.lock().expect("no holder panics");
         if !state.is_over {
@@ -66,22 +66,22 @@ impl Call {
         }
     }
 
-    /// The next thing that comes before the deadline.
+    /// Returns the next event, or `None` at the deadline.
     pub fn wait(&self, deadline: Instant) -> Option<Event> {
         let mut state = self.state.lock().expect("no holder panics");
         loop {
             if let Some(event) = state.events.pop_front() {
                 return Some(event);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return None;
             }
-            state = self.ready.wait_timeout(state, left).expect("no holder panics").0;
+            state = self.ready.wait_timeout(state, remaining).expect("no holder panics").0;
         }
     }
 
-    /// Nobody waits any more.
+    /// Ends the call and drops its events.
     pub fn end(&self) {
         let mut state = self.state.lock().expect("no holder panics");
         state.is_over = true;

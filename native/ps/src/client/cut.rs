@@ -1,57 +1,59 @@
-//! The cut: a call's keys of one shard by part, each once, and the places that want its row.
+//! The cut: a call's distinct keys of one shard, ordered by part, and the positions that want each key's row.
 
 use streamlearn_table::{Member, part_of_hash};
 
-/// Members among which repeats are looked for at a time, at least: whole parts, so that a key is met once.
+/// The minimum number of members that are searched for repeats at a time. Blocks hold whole parts, so repeats
+/// of a key are always in the same block.
 const BLOCK: usize = 256;
 const NONE: u32 = u32::MAX;
 
-/// Distinct keys of one shard in the order of their parts, found as far as they are asked for: so a shard is at work on
-/// the first while the others are looked for.
+/// The distinct keys of one shard in the order of their parts. Keys are found on demand, so that the shard
+/// can work on the first ones while the client looks for the others.
 pub struct Cut<'a> {
-    /// The keys that were found.
+    /// The keys found so far.
     pub keys: Vec<u64>,
-    /// For each key the place that wants its row, and where in `repeats` the next such place is.
+    /// For each key, the first position that wants its row and the index of the next one in `repeats`.
     places: Vec<(u32, u32)>,
     repeats: Vec<(u32, u32)>,
     rest: &'a [Member],
     is_distinct: bool,
 }
 
-/// The number of a key among those of a block that were met, by hash. One table for all blocks.
+/// A hash table from the keys of one block to their numbers; reused for all blocks.
 #[derive(Default)]
 pub struct Met {
-    /// One more than the number; 0 for none.
+    /// A key's number plus one; 0 marks a free entry.
     numbers: Vec<u32>,
 }
 
 impl Met {
-    /// Forget all, and make room for so many keys.
+    /// Clears the table and makes room for `keys` keys.
     pub fn begin(&mut self, keys: usize) {
         self.numbers.clear();
         self.numbers.resize((2 * keys).next_power_of_two(), 0);
     }
 
-    /// The number of a key that was met, or this one from here on. `key_of` says the key of a number.
+    /// Returns the number of the member's key, after adding it as `number` if it is new. `key_of` returns the
+    /// key of a number.
     #[inline(always)]
     pub fn meet(&mut self, member: &Member, number: usize, key_of: impl Fn(usize) -> u64) -> usize {
         let mask = self.numbers.len() - 1;
         let mut at = member.hash as usize & mask;
         loop {
-            let met = self.numbers[at];
-            if met == 0 {
+            let entry = self.numbers[at];
+            if entry == 0 {
                 self.numbers[at] = number as u32 + 1;
                 return number;
             }
-            if key_of(met as usize - 1) == member.key {
-                return met as usize - 1;
+            if key_of(entry as usize - 1) == member.key {
+                return entry as usize - 1;
             }
             at = (at + 1) & mask;
         }
     }
 }
 
-/// Where a block of whole parts ends.
+/// Returns the end of the first block of whole parts.
 pub fn block_end(members: &[Member]) -> usize {
     if members.len() <= BLOCK {
         return members.len();
@@ -61,14 +63,14 @@ pub fn block_end(members: &[Member]) -> usize {
 }
 
 impl<'a> Cut<'a> {
-    /// Of a shard's members, none of which was looked at; nothing looks for repeats where there are none.
+    /// Creates a cut of a shard's members. With `is_distinct` it does not look for repeats.
     pub fn new(members: &'a [Member], is_distinct: bool) -> Self {
         let keys = Vec::with_capacity(members.len());
         let (places, repeats) = (Vec::with_capacity(members.len()), Vec::new());
         Self { keys, places, repeats, rest: members, is_distinct }
     }
 
-    /// Find keys until there are so many, or no more.
+    /// Finds keys until there are `count`, or no more.
     pub fn find(&mut self, count: usize, met: &mut Met) {
         while self.keys.len() < count && !self.rest.is_empty() {
             let block;
@@ -100,13 +102,13 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// The place that wants a key's row first.
+    /// Returns the first position that wants a key's row.
     #[inline(always)]
     pub fn place(&self, number: usize) -> usize {
         self.places[number].0 as usize
     }
 
-    /// Do something with each place that wants the row of a key.
+    /// Calls `work` with each position that wants a key's row.
     #[inline(always)]
     pub fn each_place(&self, number: usize, mut work: impl FnMut(usize)) {
         let (place, mut next) = self.places[number];
@@ -135,14 +137,14 @@ mod tests {
         ) {
             let keys: Vec<u64> = keys.into_iter().map(|key| key ^ spread).collect();
             let (by_part, mut met, mut wanted) = (ByPart::new(&keys), Met::default(), BTreeMap::new());
-            let mut found = Vec::new();
+            let mut found_keys = Vec::new();
             for parts in [0..split, split..PARTS] {
                 let mut cut = Cut::new(by_part.of(parts.clone()), false);
                 for count in (0..).step_by(step) {
-                    let (before, left) = (cut.keys.clone(), cut.rest.len());
+                    let (before, members_left) = (cut.keys.clone(), cut.rest.len());
                     cut.find(count, &mut met);
                     prop_assert!(cut.keys.starts_with(&before) && (cut.keys.len() >= count || cut.rest.is_empty()));
-                    if left == 0 {
+                    if members_left == 0 {
                         break;
                     }
                 }
@@ -151,17 +153,17 @@ mod tests {
                     cut.each_place(number, |place| assert_eq!(wanted.insert(place, key), None));
                     prop_assert_eq!(keys[cut.place(number)], key);
                 }
-                found.extend(cut.keys);
+                found_keys.extend(cut.keys);
             }
             prop_assert!(wanted.into_iter().eq(keys.iter().copied().enumerate()));
             let distinct: BTreeSet<u64> = keys.iter().copied().collect();
-            prop_assert!(found.len() == distinct.len() && found.iter().copied().collect::<BTreeSet<_>>() == distinct);
+            prop_assert!(found_keys.len() == distinct.len() && found_keys.iter().copied().collect::<BTreeSet<_>>() == distinct);
 
-            let by_part = ByPart::new(&found);
-            let (mut looked, mut told) = (Cut::new(by_part.of(0..PARTS), false), Cut::new(by_part.of(0..PARTS), true));
-            looked.find(usize::MAX, &mut met);
-            told.find(usize::MAX, &mut met);
-            prop_assert!(looked.keys == told.keys && looked.places == told.places);
+            let by_part = ByPart::new(&found_keys);
+            let (mut searched, mut promised) = (Cut::new(by_part.of(0..PARTS), false), Cut::new(by_part.of(0..PARTS), true));
+            searched.find(usize::MAX, &mut met);
+            promised.find(usize::MAX, &mut met);
+            prop_assert!(searched.keys == promised.keys && searched.places == promised.places);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What was fetched: distinct rows of several tables, to be packed from.
+//! Fetched rows: the distinct rows of several tables, for packing.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,42 +8,43 @@ use streamlearn_table::{ByPart, ReadRows};
 
 use super::cut::{Cut, Met};
 use super::driver::{Work, drive};
-use super::pull::{Asking, check_lengths};
+use super::pull::{TablePull, check_lengths};
 use super::{ClientCore, PullAt};
 use crate::epoch::Epoch;
 use crate::error::Result;
 use crate::frame::Kind;
 use crate::message::SliceHead;
 
-/// Rows of keys of several tables: what is wanted i is at i.
+/// Rows of keys of several tables, in the order of the request.
 pub struct Fetched {
     tables: Vec<FetchedRows>,
 }
 
-/// Rows of some keys of one table.
+/// Fetched rows of one table.
 pub struct FetchedRows {
     dim: usize,
     rows: Vec<f32>,
     keys: Vec<u64>,
-    /// One more than a key's number; 0 for none. A power of two of them, at most half of them taken.
+    /// A hash table of keys' numbers plus one; 0 marks a free entry. Its size is a power of two, at most half
+    /// full.
     numbers: Vec<u32>,
-    /// Nobody can make up keys that all fall on one place.
+    /// Random, so that callers cannot choose keys that all collide.
     seeds: (u64, u64),
     missing: AtomicU64,
 }
 
 impl Fetched {
-    /// The rows of what was wanted.
+    /// Returns the rows of each requested table.
     pub fn tables(&self) -> &[FetchedRows] {
         &self.tables
     }
 
-    /// The same, as whoever packs wants them.
+    /// Returns the tables as row readers, for packing.
     pub fn readers(&self) -> Vec<&dyn ReadRows> {
         self.tables.iter().map(|rows| rows as &dyn ReadRows).collect()
     }
 
-    /// Keys that were read and had not been fetched: their rows were NaN throughout.
+    /// Returns how often a key was read that was not fetched; such rows are filled with NaN.
     pub fn missing(&self) -> u64 {
         self.tables.iter().map(|rows| rows.missing.load(Ordering::Relaxed)).sum()
     }
@@ -51,17 +52,17 @@ impl Fetched {
 
 impl FetchedRows {
     fn new(dim: usize, keys: Vec<u64>) -> Self {
-        let chance = RandomState::new();
+        let random_state = RandomState::new();
         let mut fetched = Self {
             dim,
             rows: vec![0.0; keys.len() * dim],
             numbers: vec![0; (2 * keys.len()).next_power_of_two().max(2)],
             keys,
-            seeds: (chance.hash_one(0), chance.hash_one(1) | 1),
+            seeds: (random_state.hash_one(0), random_state.hash_one(1) | 1),
             missing: AtomicU64::new(0),
         };
         for number in 0..fetched.keys.len() {
-            let mut at = fetched.first(fetched.keys[number]);
+            let mut at = fetched.home_slot(fetched.keys[number]);
             while fetched.numbers[at] != 0 {
                 at = (at + 1) & (fetched.numbers.len() - 1);
             }
@@ -70,26 +71,26 @@ impl FetchedRows {
         fetched
     }
 
-    /// The keys, each once.
+    /// Returns the keys, without repeats.
     pub fn keys(&self) -> &[u64] {
         &self.keys
     }
 
-    /// Their rows, one after another.
+    /// Returns the rows of `keys`, one after another.
     pub fn rows(&self) -> &[f32] {
         &self.rows
     }
 
     #[inline(always)]
-    fn first(&self, key: u64) -> usize {
+    fn home_slot(&self, key: u64) -> usize {
         let product = u128::from(key ^ self.seeds.0) * u128::from(self.seeds.1);
         ((product >> 64) as u64 ^ product as u64) as usize & (self.numbers.len() - 1)
     }
 
-    /// The row of a key, if it was fetched.
+    /// Returns the row of a key, if it was fetched.
     #[inline(always)]
     pub fn row(&self, key: u64) -> Option<&[f32]> {
-        let mut at = self.first(key);
+        let mut at = self.home_slot(key);
         loop {
             let number = self.numbers[at].checked_sub(1)? as usize;
             if self.keys[number] == key {
@@ -115,7 +116,7 @@ impl ReadRows for FetchedRows {
             if let Some(row) = self.row(key) {
                 out.copy_from_slice(row);
             } else {
-                // What is broken must look broken, and is counted for whoever asks.
+                // NaN makes the error visible in the output; the counter makes it visible in metrics.
                 self.missing.fetch_add(1, Ordering::Relaxed);
                 out.fill(f32::NAN);
             }
@@ -123,43 +124,43 @@ impl ReadRows for FetchedRows {
     }
 }
 
-/// One table's keys on their way.
+/// The progress of one table's fetch.
 struct Part {
-    asking: Asking,
+    table_pull: TablePull,
     bounds: Vec<usize>,
-    /// The first key of each shard that is not asked for yet.
+    /// The next key to request of each shard.
     next: Vec<usize>,
 }
 
-struct Fetching {
+struct FetchWork {
     parts: Vec<Part>,
     tables: Vec<FetchedRows>,
     block_keys: usize,
-    /// What is wanted, and its first key, of each block.
+    /// The table index and the first key of each block.
     blocks: Vec<(usize, usize)>,
 }
 
-/// Fetch rows of keys of several tables.
+/// Fetches rows of keys of several tables.
 pub fn fetch(
     core: &ClientCore,
     wanted: &[(u16, &[u64])],
     (at, epoch, deadline): (PullAt, Epoch, Instant),
 ) -> Result<Fetched> {
-    let _place = core.enter(deadline)?;
+    let _slot = core.enter(deadline)?;
     let (bounds, block_keys) = (&core.plan().bounds, core.pull_keys_max());
-    let mut fetching = Fetching { parts: Vec::new(), tables: Vec::new(), block_keys, blocks: Vec::new() };
+    let mut fetch_work = FetchWork { parts: Vec::new(), tables: Vec::new(), block_keys, blocks: Vec::new() };
     for &(table, keys) in wanted {
-        let asking = Asking::new(core, table, (at, epoch))?;
-        check_lengths(keys, keys.len() * asking.dim, asking.dim)?;
+        let table_pull = TablePull::new(core, table, (at, epoch))?;
+        check_lengths(keys, keys.len() * table_pull.dim, table_pull.dim)?;
         let (distinct, bounds) = distinct(keys, bounds);
-        fetching.tables.push(FetchedRows::new(asking.dim, distinct));
-        fetching.parts.push(Part { asking, next: bounds.clone(), bounds });
+        fetch_work.tables.push(FetchedRows::new(table_pull.dim, distinct));
+        fetch_work.parts.push(Part { table_pull, next: bounds.clone(), bounds });
     }
-    drive(core, (Kind::Pull, epoch), deadline, &mut fetching)?;
-    Ok(Fetched { tables: fetching.tables })
+    drive(core, (Kind::Pull, epoch), deadline, &mut fetch_work)?;
+    Ok(Fetched { tables: fetch_work.tables })
 }
 
-/// Distinct keys shard by shard, and where each one's begin and all end.
+/// Returns the distinct keys ordered by shard, and the bounds of each shard's keys.
 fn distinct(keys: &[u64], parts: &[usize]) -> (Vec<u64>, Vec<usize>) {
     let (by_part, mut met) = (ByPart::new(keys), Met::default());
     let (mut distinct, mut bounds) = (Vec::with_capacity(keys.len()), vec![0]);
@@ -172,30 +173,30 @@ fn distinct(keys: &[u64], parts: &[usize]) -> (Vec<u64>, Vec<usize>) {
     (distinct, bounds)
 }
 
-impl Work for Fetching {
+impl Work for FetchWork {
     fn next(&mut self, shard: usize, _block: usize) -> Option<Result<(Vec<u8>, usize)>> {
-        let is_left = |part: &Part| part.next[shard] < part.bounds[shard + 1];
-        let wanted = self.parts.iter().position(is_left)?;
-        let part = &mut self.parts[wanted];
+        let has_keys_left = |part: &Part| part.next[shard] < part.bounds[shard + 1];
+        let table_index = self.parts.iter().position(has_keys_left)?;
+        let part = &mut self.parts[table_index];
         let first = part.next[shard];
         let end = part.bounds[shard + 1].min(first + self.block_keys);
         part.next[shard] = end;
-        self.blocks.push((wanted, first));
-        Some(Ok((part.asking.frame(&self.tables[wanted].keys[first..end]), end - first)))
+        self.blocks.push((table_index, first));
+        Some(Ok((part.table_pull.frame(&self.tables[table_index].keys[first..end]), end - first)))
     }
 
     fn land(&mut self, block: usize, head: SliceHead, rows: &[u8]) -> std::result::Result<(), String> {
-        let (wanted, first) = self.blocks[block];
-        self.parts[wanted].asking.check(head)?;
-        let dim = self.parts[wanted].asking.dim;
+        let (table_index, first) = self.blocks[block];
+        self.parts[table_index].table_pull.check(head)?;
+        let dim = self.parts[table_index].table_pull.dim;
         let numbers =
             head.encoding.numbers(rows, head.count as usize * dim).ok_or("rows of another length")?;
         let first = (first + head.first as usize) * dim;
-        self.tables[wanted].rows[first..][..numbers.len()].copy_from_slice(&numbers);
+        self.tables[table_index].rows[first..][..numbers.len()].copy_from_slice(&numbers);
         Ok(())
     }
 
     fn done(&mut self, _block: usize, _payload: &[u8]) -> std::result::Result<(), String> {
-        Err("an answer without rows".to_owned())
+        Err("the answer has no rows".to_owned())
     }
 }

@@ -1,46 +1,46 @@
-//! Figures of a client: what was asked of each shard, and what it took.
+//! Counters of a client: requests to each shard, their bytes and durations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::frame::Kind;
 
-/// What was asked of one shard by one verb.
+/// Counters of one request kind, at one shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ClientVerb {
     /// Requests, each counted once.
     pub requests: u64,
-    /// Those that were refused or lost.
+    /// Refused or lost requests.
     pub errors: u64,
     /// Requests that were sent again.
     pub retries: u64,
-    /// Bytes of frames that went, sent again included.
+    /// Bytes of frames sent, retries included.
     pub bytes_out: u64,
-    /// Bytes of payloads that came.
+    /// Bytes of payloads received.
     pub bytes_in: u64,
-    /// From asking to the last byte of the answer.
+    /// Sum of the times from a request to the last byte of its answer.
     pub seconds: f64,
 }
 
-/// What was asked of one shard.
+/// Counters of one shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LinkStats {
-    /// Rows that were wanted.
+    /// Pulls.
     pub pull: ClientVerb,
-    /// What rows were to learn.
+    /// Pushes.
     pub push: ClientVerb,
     /// Orders.
     pub order: ClientVerb,
-    /// Connections that were made after the first.
+    /// Connections made after the first.
     pub reconnects: u64,
-    /// Requests that wait or are not answered.
+    /// Requests that are queued or not answered.
     pub in_flight: usize,
 }
 
-/// Figures since a client was opened.
+/// Counters since the client was opened.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClientStats {
-    /// Of shard i at i.
+    /// Shard i at index i.
     pub shards: Vec<LinkStats>,
 }
 
@@ -54,7 +54,7 @@ struct CallMeter {
     nanoseconds: AtomicU64,
 }
 
-/// What counts for one shard.
+/// The live counters of one shard.
 #[derive(Default)]
 pub struct LinkMeter {
     verbs: [CallMeter; 3],
@@ -76,36 +76,36 @@ impl LinkMeter {
         }
     }
 
-    /// A connection was made.
+    /// Counts a new connection.
     pub fn connect(&self) {
         add(&self.connects, 1);
     }
 
-    /// A request was sent, once more or for the first time.
+    /// Counts a request that was sent, or sent again.
     pub fn send(&self, kind: Kind, bytes: usize, is_again: bool) {
         let Some(verb) = self.verb(kind) else { return };
         add(&verb.bytes_out, bytes as u64);
         add(if is_again { &verb.retries } else { &verb.requests }, 1);
     }
 
-    /// Some of an answer came.
+    /// Counts the bytes of an answer.
     pub fn receive(&self, kind: Kind, bytes: usize) {
         self.verb(kind).inspect(|verb| add(&verb.bytes_in, bytes as u64));
     }
 
-    /// A request is over.
+    /// Counts a finished request.
     pub fn end(&self, kind: Kind, took: Duration, is_error: bool) {
         let Some(verb) = self.verb(kind) else { return };
         add(&verb.nanoseconds, took.as_nanos() as u64);
         add(&verb.errors, is_error.into());
     }
 
-    /// So many requests wait or are not answered.
+    /// Sets the number of requests that are queued or not answered.
     pub fn set_in_flight(&self, requests: usize) {
         self.in_flight.store(requests as u64, Ordering::Relaxed);
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn stats(&self) -> LinkStats {
         let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let verb = |at: usize| {

@@ -1,4 +1,5 @@
-//! The lane: the thread that carries bytes between links and shards, connecting again when it must.
+//! The lane: a task of the I/O thread that moves bytes between one link and its shard, and reconnects after
+//! failures.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::settings::Role;
 use crate::address::{Address, Stream};
 use crate::epoch::Epoch;
 use crate::error::{PsError, Trouble};
-use crate::frame::{Kind, REPLY, whole};
+use crate::frame::{Kind, REPLY, encode};
 use crate::intake::{Frame, Intake};
 use crate::message::{HelloAsk, HelloReply, refusal_of};
 use crate::refusal::{Code, Refusal};
@@ -25,7 +26,7 @@ use crate::tls;
 
 type Tls = Option<(TlsConnector, ServerName<'static>)>;
 
-/// Carry until the client is closed.
+/// Runs all lanes until the client is closed.
 pub async fn carry(core: Arc<ClientCore>, mut closed: watch::Receiver<bool>) {
     let trust = core.settings.tls.as_ref();
     let tls = trust.map(|trust| tls::connector(&trust.ca, &trust.server_name)).transpose();
@@ -42,16 +43,16 @@ pub async fn carry(core: Arc<ClientCore>, mut closed: watch::Receiver<bool>) {
             })
         })
         .collect();
-    // The sender lives as long as the client; without it there is nobody to carry for.
+    // An error would mean that the client is gone: its sender lives as long as the client.
     let _ = closed.wait_for(|&is_closed| is_closed).await;
     lanes.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 /// Why there is no connection.
 enum Missing {
-    /// It may come by itself.
+    /// A temporary failure.
     Passing(String),
-    /// The shard does not let this client in.
+    /// The shard refuses this client.
     Refused(PsError),
 }
 
@@ -61,7 +62,7 @@ impl From<io::Error> for Missing {
     }
 }
 
-/// What carries for one link.
+/// The I/O of one link.
 struct Lane {
     core: Arc<ClientCore>,
     link: Arc<Link>,
@@ -72,17 +73,17 @@ struct Lane {
 impl Lane {
     async fn run(mut self) {
         loop {
-            let connecting = Duration::from_millis(self.core.settings.limits.connect_wait_ms_max);
-            let said = self.core.term().epoch;
-            let connected = match timeout(connecting, self.connect(said)).await {
-                Ok(connected) => connected,
-                Err(_) => Err(Missing::Passing(format!("no hello within {} ms", connecting.as_millis()))),
+            let connect_wait = Duration::from_millis(self.core.settings.limits.connect_wait_ms_max);
+            let epoch = self.core.term().epoch;
+            let connection = match timeout(connect_wait, self.connect(epoch)).await {
+                Ok(connection) => connection,
+                Err(_) => Err(Missing::Passing(format!("no hello within {} ms", connect_wait.as_millis()))),
             };
-            match connected {
+            match connection {
                 Ok((stream, intake)) => {
-                    let begun = Instant::now();
+                    let connected_at = Instant::now();
                     let text = self.converse(stream, intake).await;
-                    if begun.elapsed() > self.backoff() {
+                    if connected_at.elapsed() > self.backoff() {
                         self.attempts = 0;
                     }
                     self.link.lost(PsError::at(Trouble::Unreachable, self.link.name(), text));
@@ -91,10 +92,11 @@ impl Lane {
                     self.link.lost(PsError::at(Trouble::Unreachable, self.link.name(), text));
                 }
                 Err(Missing::Refused(error)) => {
-                    self.link.refused(said, error);
-                    // It may be let in when something has changed, which is tried when something is asked.
-                    while !self.link.is_asked() {
-                        self.link.asked.notified().await;
+                    self.link.refused(epoch, error);
+                    // The shard may accept the client once something has changed; the next attempt waits for
+                    // a request.
+                    while !self.link.has_work() {
+                        self.link.wakeup.notified().await;
                     }
                 }
             }
@@ -103,15 +105,16 @@ impl Lane {
         }
     }
 
-    /// The wait before the next attempt: twice as long each time, and by chance a half to the whole of that.
+    /// Returns the wait before the next attempt: exponential backoff with jitter, between half of the nominal
+    /// wait and all of it.
     fn backoff(&self) -> Duration {
         let limits = &self.core.settings.limits;
-        let whole_ms =
+        let nominal_ms =
             limits.backoff_first_ms.saturating_mul(1 << self.attempts.min(32)).min(limits.backoff_ms_max);
-        let chance = streamlearn_table::mix(
+        let jitter = streamlearn_table::mix(
             self.core.settings.seed ^ u64::from(self.link.name().0) << 32 ^ u64::from(self.attempts),
         );
-        Duration::from_micros(whole_ms * 500 + chance % (whole_ms * 500 + 1))
+        Duration::from_micros(nominal_ms * 500 + jitter % (nominal_ms * 500 + 1))
     }
 
     async fn connect(&self, epoch: Option<Epoch>) -> Result<(Box<dyn Stream>, Intake), Missing> {
@@ -121,7 +124,7 @@ impl Lane {
         }
         let mut intake = Intake::new(self.core.settings.limits.frame_bytes_max);
         let settings = &self.core.settings;
-        let ask = HelloAsk {
+        let hello = HelloAsk {
             model: &settings.model,
             fingerprint: settings.fingerprint,
             client: settings.client,
@@ -129,34 +132,34 @@ impl Lane {
             epoch,
             token: settings.token.as_ref().map_or(&[], |token| token.bytes()),
         };
-        stream.write_all(&whole(Kind::Hello, 0, 0, &ask.to_payload())).await?;
+        stream.write_all(&encode(Kind::Hello, 0, 0, &hello.to_payload())).await?;
         stream.flush().await?;
         let frame = next_frame(&mut stream, &mut intake, &self.core).await.map_err(Missing::Passing)?;
-        let hello = self.heard(&frame)?;
-        self.judge(&hello).map_err(Missing::Refused)?;
-        self.link.hello(hello).map_err(Missing::Refused)?;
+        let reply = self.hello_reply(&frame)?;
+        self.judge(&reply).map_err(Missing::Refused)?;
+        self.link.hello(reply).map_err(Missing::Refused)?;
         Ok((stream, intake))
     }
 
-    fn heard(&self, frame: &Frame) -> Result<HelloReply, Missing> {
-        let refused = |refusal: Refusal| match refusal.code {
+    fn hello_reply(&self, frame: &Frame) -> Result<HelloReply, Missing> {
+        let refusal_error = |refusal: Refusal| match refusal.code {
             Code::Busy | Code::TooMany | Code::NotReady => Missing::Passing(refusal.to_string()),
             _ => Missing::Refused(PsError::refused(self.link.name(), &refusal)),
         };
         match frame.header.kind {
-            Kind::Hello => HelloReply::decode(&frame.payload).map_err(refused),
-            Kind::Error => Err(refused(refusal_of(&frame.payload))),
-            kind => Err(Missing::Passing(format!("{kind:?} answers a hello"))),
+            Kind::Hello => HelloReply::decode(&frame.payload).map_err(refusal_error),
+            Kind::Error => Err(refusal_error(refusal_of(&frame.payload))),
+            kind => Err(Missing::Passing(format!("the shard answered a hello with {kind:?}"))),
         }
     }
 
-    /// Whether who has answered is the shard that is meant.
+    /// Checks that the shard is the expected one and that its limits fit.
     fn judge(&self, hello: &HelloReply) -> Result<(), PsError> {
         let (number, settings) = (self.link.name().0, &self.core.settings);
-        let wrong = |text| Err(PsError::at(Trouble::Settings, self.link.name(), text));
+        let mismatch = |text| Err(PsError::at(Trouble::Settings, self.link.name(), text));
         if (hello.number, hello.count as usize) != (number, settings.addresses.len()) {
             let (count, expected) = (hello.count, settings.addresses.len());
-            return wrong(format!(
+            return mismatch(format!(
                 "it is shard {} of {count}, expected {number} of {expected}",
                 hello.number
             ));
@@ -164,18 +167,18 @@ impl Lane {
         let (limits, window_max) = (&settings.limits, hello.window_max as usize);
         if limits.calls_max * limits.in_flight_max > window_max {
             let (calls, blocks) = (limits.calls_max, limits.in_flight_max);
-            return wrong(format!(
-                "its window_max is {window_max}: less than calls_max, {calls}, times in_flight_max, {blocks}"
+            return mismatch(format!(
+                "its window_max of {window_max} is less than calls_max ({calls}) times in_flight_max ({blocks})"
             ));
         }
         let is_same = hello.dims.iter().map(|&dim| dim as usize).eq(settings.dims.iter().copied());
         if !hello.dims.is_empty() && !is_same {
-            return wrong(format!("its tables have dims {:?}, expected {:?}", hello.dims, settings.dims));
+            return mismatch(format!("its tables have dims {:?}, expected {:?}", hello.dims, settings.dims));
         }
         Ok(())
     }
 
-    /// Send and receive until the connection is lost; says how it was.
+    /// Sends and receives until the connection is lost, and returns the reason.
     async fn converse(&mut self, stream: Box<dyn Stream>, intake: Intake) -> String {
         let (reads, writes) = tokio::io::split(stream);
         tokio::select! {
@@ -192,10 +195,10 @@ impl Lane {
             let bytes: &[u8] = match &frame {
                 Some(frame) => frame,
                 None => {
-                    if timeout(idle, self.link.asked.notified()).await.is_ok() {
+                    if timeout(idle, self.link.wakeup.notified()).await.is_ok() {
                         continue;
                     }
-                    ping = whole(Kind::Ping, 0, self.link.number(), &[]);
+                    ping = encode(Kind::Ping, 0, self.link.number(), &[]);
                     &ping
                 }
             };
@@ -211,22 +214,22 @@ impl Lane {
 
     async fn receive(&self, mut reads: ReadHalf<Box<dyn Stream>>, mut intake: Intake) -> String {
         let wait_ms = self.core.settings.limits.reply_wait_ms_max;
-        let mut owed_before = false;
+        let mut was_owed = false;
         loop {
             let next = next_frame(&mut reads, &mut intake, &self.core);
             let frame = match timeout(Duration::from_millis(wait_ms), next).await {
                 Ok(Ok(frame)) => frame,
                 Ok(Err(text)) => return text,
-                // Twice, for what is owed may have been asked just now.
-                Err(_) if owed_before => return format!("silent for {wait_ms} ms while it owed an answer"),
+                // Only the second timeout counts: the request may have been sent just before the first.
+                Err(_) if was_owed => return format!("no answer for {wait_ms} ms"),
                 Err(_) => {
-                    owed_before = self.link.is_owed();
+                    was_owed = self.link.is_owed();
                     continue;
                 }
             };
-            owed_before = false;
+            was_owed = false;
             if frame.header.flags & REPLY == 0 {
-                return format!("{:?} that is not an answer", frame.header.kind);
+                return format!("received a {:?} frame that is not an answer", frame.header.kind);
             }
             if let Err(text) = self.link.answered(frame) {
                 return text;
@@ -235,7 +238,7 @@ impl Lane {
     }
 }
 
-/// The next frame. May be dropped at any time: what has arrived of it stays.
+/// Reads the next frame. Cancel-safe: bytes of a partial frame stay in `intake`.
 async fn next_frame<S>(stream: &mut S, intake: &mut Intake, core: &ClientCore) -> Result<Frame, String>
 where
     S: AsyncReadExt + Unpin,

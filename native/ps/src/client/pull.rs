@@ -1,4 +1,4 @@
-//! Pulling: rows from the shards to every place that wants them.
+//! Pulling: rows from the shards into every position that wants them.
 
 use std::time::Instant;
 
@@ -13,11 +13,11 @@ use crate::frame::{self, HEADER_BYTES, Kind};
 use crate::message::{PULL_HEAD_BYTES, PullAsk, SliceHead};
 use crate::numbers::Encoding;
 
-/// Places are brought near so many rows before they are written.
+/// How many rows ahead positions are prefetched before they are written.
 const AHEAD: usize = 12;
 
-/// What the pulls of one table ask for.
-pub struct Asking {
+/// The common fields of all pulls of one table.
+pub struct TablePull {
     pub epoch: Epoch,
     pub table: u16,
     pub encoding: Encoding,
@@ -25,13 +25,13 @@ pub struct Asking {
     pub dim: usize,
 }
 
-impl Asking {
-    /// What is asked of a table in an epoch.
+impl TablePull {
+    /// Describes the pulls of a table in an epoch.
     pub fn new(core: &ClientCore, table: u16, (at, epoch): (PullAt, Epoch)) -> Result<Self> {
         Ok(Self { epoch, table, encoding: core.settings.encoding, at, dim: core.dim(table)? })
     }
 
-    /// The frame that asks for rows of keys.
+    /// Returns the frame that requests the rows of `keys`.
     pub fn frame(&self, keys: &[u64]) -> Vec<u8> {
         let mut frame = Vec::with_capacity(HEADER_BYTES + 40 + 8 * keys.len());
         frame::begin(&mut frame);
@@ -45,7 +45,7 @@ impl Asking {
         frame
     }
 
-    /// Whether rows are those that were asked for.
+    /// Checks that a slice has the requested dim and encoding.
     pub fn check(&self, head: SliceHead) -> std::result::Result<(), String> {
         if (head.dim as usize, head.encoding) == (self.dim, self.encoding) {
             return Ok(());
@@ -54,13 +54,13 @@ impl Asking {
     }
 }
 
-struct Pulling<'a> {
-    asking: Asking,
-    /// Of each shard.
+struct PullWork<'a> {
+    table_pull: TablePull,
+    /// One of each shard.
     cuts: Vec<Cut<'a>>,
     met: Met,
     block_keys: usize,
-    /// The first key of each shard that is not asked for yet.
+    /// The next key to request of each shard.
     next: Vec<usize>,
     /// The shard and the first key of each block.
     blocks: Vec<(usize, usize)>,
@@ -75,26 +75,32 @@ pub fn pull(
     is_distinct: bool,
     out: &mut [f32],
 ) -> Result<()> {
-    let asking = Asking::new(core, table, (at, epoch))?;
-    check_lengths(keys, out.len(), asking.dim)?;
-    let _place = core.enter(deadline)?;
+    let table_pull = TablePull::new(core, table, (at, epoch))?;
+    check_lengths(keys, out.len(), table_pull.dim)?;
+    let _slot = core.enter(deadline)?;
     let by_part = ByPart::new(keys);
     let cut = |parts: &[usize]| Cut::new(by_part.of(parts[0]..parts[1]), is_distinct);
     let cuts: Vec<Cut<'_>> = core.plan().bounds.windows(2).map(cut).collect();
-    let (next, block_keys, what) = (vec![0; cuts.len()], core.pull_keys_max(), (Kind::Pull, asking.epoch));
+    let (next, block_keys, kind_and_epoch) =
+        (vec![0; cuts.len()], core.pull_keys_max(), (Kind::Pull, table_pull.epoch));
     let (met, blocks) = (Met::default(), Vec::new());
-    drive(core, what, deadline, &mut Pulling { asking, cuts, met, block_keys, next, blocks, out })
+    drive(
+        core,
+        kind_and_epoch,
+        deadline,
+        &mut PullWork { table_pull, cuts, met, block_keys, next, blocks, out },
+    )
 }
 
 impl ClientCore {
-    /// Keys of a block that is pulled, at most.
+    /// The maximum number of keys in a pulled block.
     pub(super) fn pull_keys_max(&self) -> usize {
         let keys_max = self.plan().frame_bytes_max.saturating_sub(PULL_HEAD_BYTES) / 8;
         self.settings.limits.pull_block_keys.min(keys_max).max(1)
     }
 }
 
-/// A row for each key, and no more keys than places have numbers.
+/// Checks that there is one row for each key, and that key positions fit into a u32.
 pub fn check_lengths(keys: &[u64], floats: usize, dim: usize) -> Result<()> {
     if floats == keys.len() * dim && keys.len() < u32::MAX as usize {
         return Ok(());
@@ -103,7 +109,7 @@ pub fn check_lengths(keys: &[u64], floats: usize, dim: usize) -> Result<()> {
     Err(PsError::new(Trouble::Settings, text))
 }
 
-impl Work for Pulling<'_> {
+impl Work for PullWork<'_> {
     fn next(&mut self, shard: usize, _block: usize) -> Option<Result<(Vec<u8>, usize)>> {
         let (first, cut) = (self.next[shard], &mut self.cuts[shard]);
         cut.find(first + self.block_keys, &mut self.met);
@@ -113,16 +119,16 @@ impl Work for Pulling<'_> {
         }
         self.next[shard] += keys.len();
         self.blocks.push((shard, first));
-        Some(Ok((self.asking.frame(keys), keys.len())))
+        Some(Ok((self.table_pull.frame(keys), keys.len())))
     }
 
     fn land(&mut self, block: usize, head: SliceHead, rows: &[u8]) -> std::result::Result<(), String> {
-        self.asking.check(head)?;
+        self.table_pull.check(head)?;
         let (shard, first) = self.blocks[block];
-        let (first, dim) = ((shard, first + head.first as usize), self.asking.dim);
+        let (first, dim) = ((shard, first + head.first as usize), self.table_pull.dim);
         let numbers =
             head.encoding.numbers(rows, head.count as usize * dim).ok_or("rows of another length")?;
-        // A length known when compiled is a copy without a call.
+        // With a compile-time length the copy is inlined.
         match dim {
             8 => self.spread::<8>(first, &numbers),
             16 => self.spread::<16>(first, &numbers),
@@ -134,14 +140,14 @@ impl Work for Pulling<'_> {
     }
 
     fn done(&mut self, _block: usize, _payload: &[u8]) -> std::result::Result<(), String> {
-        Err("an answer without rows".to_owned())
+        Err("the answer has no rows".to_owned())
     }
 }
 
-impl Pulling<'_> {
-    /// Copy rows to every place that wants them.
+impl PullWork<'_> {
+    /// Copies rows to every position that wants them.
     fn spread<const DIM: usize>(&mut self, (shard, first): (usize, usize), rows: &[f32]) {
-        let dim = if DIM == 0 { self.asking.dim } else { DIM };
+        let dim = if DIM == 0 { self.table_pull.dim } else { DIM };
         let (cut, out) = (&self.cuts[shard], &mut *self.out);
         let last = cut.keys.len() - 1;
         for (at, row) in rows.chunks_exact(dim).enumerate() {

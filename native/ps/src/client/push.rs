@@ -1,4 +1,4 @@
-//! Pushing: gradients to the shards, summed by key, each block under a sequence that is its own for ever.
+//! Pushing: gradients to the shards, summed by key. Each block keeps its own sequence number for good.
 
 use std::borrow::Cow;
 
@@ -14,50 +14,50 @@ use crate::frame::{self, HEADER_BYTES, Kind};
 use crate::message::{Columns, PUSH_HEAD_BYTES, PushAsk, PushReply, SliceHead};
 use crate::numbers::{Encoding, bytes_of};
 
-/// Gradients are brought near so many members before they are summed.
+/// How many members ahead gradients are prefetched before they are summed.
 const AHEAD: usize = 16;
 
-/// What rows are to learn.
+/// The arguments of a push.
 #[derive(Debug, Clone, Copy)]
 pub struct PushOf<'a> {
     /// The table's number.
     pub table: u16,
-    /// Keys; one may come several times.
+    /// Keys; a key may repeat.
     pub keys: &'a [u64],
-    /// A gradient for each, row after row.
+    /// One gradient row for each key.
     pub gradients: &'a [f32],
-    /// How often each was seen; none means once.
+    /// How often each key was seen; `None` means once.
     pub counts: Option<&'a [u32]>,
-    /// How often keys must have been seen, by runs of the call's keys in order; keys after the last run are
-    /// admitted at once.
+    /// Admission thresholds by runs of the keys in order: a key gets a row once it was seen that often. Keys
+    /// after the last run are admitted at once.
     pub admit: &'a [Admit],
-    /// Table time.
+    /// Table time, in milliseconds.
     pub now_ms: i64,
-    /// What the optimizer's rate is multiplied with: a schedule's.
+    /// Multiplies the optimizer's learning rate.
     pub rate_scale: f32,
 }
 
-/// What one shard's keys came to and is not pushed yet; its memory is used again.
+/// The summed gradients of one shard that are not pushed yet; the buffers are reused.
 #[derive(Default)]
 struct Summed {
     keys: Vec<u64>,
     counts: Vec<u32>,
     thresholds: Vec<u32>,
     sums: Vec<f32>,
-    /// The first key that is not pushed.
+    /// The first key not pushed yet.
     begin: usize,
 }
 
-struct Pushing<'a> {
+struct PushWork<'a> {
     core: &'a ClientCore,
     push: &'a PushOf<'a>,
     epoch: Epoch,
     dim: usize,
-    /// Members of each shard that are not pushed yet.
-    rests: Vec<&'a [Member]>,
+    /// Members of each shard that are not summed yet.
+    members_left: Vec<&'a [Member]>,
     met: Met,
     summed: Vec<Summed>,
-    /// Keys of a block at most.
+    /// The maximum number of keys in a block.
     keys_max: usize,
     pushed: Pushed,
 }
@@ -67,18 +67,22 @@ pub fn push(core: &ClientCore, push: &PushOf<'_>) -> Result<Pushed> {
     let (dim, epoch) = (core.dim(push.table)?, core.epoch()?);
     check(push, dim)?;
     let deadline = core.deadline();
-    let _place = core.enter(deadline)?;
+    let _slot = core.enter(deadline)?;
     let by_part = ByPart::new(push.keys);
-    let rests: Vec<_> = core.plan().bounds.windows(2).map(|parts| by_part.of(parts[0]..parts[1])).collect();
-    debug_assert_eq!(rests.iter().map(|rest| rest.len()).sum::<usize>(), by_part.of(0..PARTS).len());
-    let summed = rests.iter().map(|_| Summed::default()).collect();
+    let members_left: Vec<_> =
+        core.plan().bounds.windows(2).map(|parts| by_part.of(parts[0]..parts[1])).collect();
+    debug_assert_eq!(
+        members_left.iter().map(|members| members.len()).sum::<usize>(),
+        by_part.of(0..PARTS).len()
+    );
+    let summed = members_left.iter().map(|_| Summed::default()).collect();
     let (met, keys_max, pushed) = (Met::default(), core.push_keys_max(dim)?, Pushed::default());
-    let mut pushing = Pushing { core, push, epoch, dim, rests, met, summed, keys_max, pushed };
-    let done = drive(core, (Kind::Push, epoch), deadline, &mut pushing);
-    if let Err(error) = &done {
+    let mut push_work = PushWork { core, push, epoch, dim, members_left, met, summed, keys_max, pushed };
+    let result = drive(core, (Kind::Push, epoch), deadline, &mut push_work);
+    if let Err(error) = &result {
         core.note_unsure(epoch, error);
     }
-    done.map(|()| pushing.pushed)
+    result.map(|()| push_work.pushed)
 }
 
 fn check(push: &PushOf<'_>, dim: usize) -> Result<()> {
@@ -88,28 +92,29 @@ fn check(push: &PushOf<'_>, dim: usize) -> Result<()> {
         return Err(PsError::new(Trouble::Settings, format!("{} counts for {keys} keys", counts.len())));
     }
     if !push.admit.is_sorted_by_key(|run| run.end) || push.admit.last().is_some_and(|run| run.end > keys) {
-        let text = format!("runs of admission do not end in order within {keys} keys");
+        let text = format!("the admission runs do not end in ascending order within {keys} keys");
         return Err(PsError::new(Trouble::Settings, text));
     }
     Ok(())
 }
 
 impl ClientCore {
-    /// Keys of a block that is pushed, at most.
+    /// The maximum number of keys in a pushed block.
     fn push_keys_max(&self, dim: usize) -> Result<usize> {
-        // Of a key: itself, a run of admission, a count, and a gradient; and what columns are padded with.
+        // Each key takes itself, an admission run, a count and a gradient. The frame adds padding of the
+        // columns.
         let key_bytes = 8 + 8 + 4 + self.settings.encoding.number_bytes() * dim;
         let bytes_max = self.plan().frame_bytes_max;
         let keys_max = bytes_max.saturating_sub(PUSH_HEAD_BYTES + 16) / key_bytes;
         if keys_max == 0 {
             let text =
-                format!("a gradient of {dim} does not fit into the {bytes_max} bytes that shards take");
+                format!("a gradient of {dim} does not fit into the {bytes_max} bytes that shards accept");
             return Err(PsError::new(Trouble::Settings, text));
         }
         Ok(self.settings.limits.push_block_keys.min(keys_max))
     }
 
-    /// The next sequence of a shard, for ever that of the block it is taken for.
+    /// Takes the next sequence number of a shard; it belongs to one block for good.
     fn take_sequence(&self, shard: usize, epoch: Epoch) -> Result<u64> {
         let mut term = self.term();
         if term.epoch != Some(epoch) {
@@ -117,14 +122,14 @@ impl ClientCore {
             return Err(self.stale(Some(epoch)));
         }
         if let Some(text) = &term.unsure {
-            let text = format!("nothing more is pushed in epoch {epoch}, for a push failed: {text}");
+            let text = format!("pushes are blocked in epoch {epoch}, because a push failed: {text}");
             return Err(PsError::new(Trouble::Unsure, text));
         }
         term.sequences[shard] += 1;
         Ok(term.sequences[shard] - 1)
     }
 
-    /// A push has failed, and some of its blocks may have been learned.
+    /// Blocks further pushes of the epoch: the failed push may have been applied in part.
     fn note_unsure(&self, epoch: Epoch, error: &PsError) {
         let mut term = self.term();
         if term.epoch == Some(epoch) && term.unsure.is_none() {
@@ -133,14 +138,14 @@ impl ClientCore {
     }
 }
 
-impl Work for Pushing<'_> {
+impl Work for PushWork<'_> {
     fn next(&mut self, shard: usize, _block: usize) -> Option<Result<(Vec<u8>, usize)>> {
         if self.summed[shard].left() < self.keys_max {
-            self.summed[shard].forget_pushed(self.dim);
+            self.summed[shard].drop_pushed(self.dim);
         }
-        while self.summed[shard].left() < self.keys_max && !self.rests[shard].is_empty() {
-            let (members, rest) = self.rests[shard].split_at(block_end(self.rests[shard]));
-            self.rests[shard] = rest;
+        while self.summed[shard].left() < self.keys_max && !self.members_left[shard].is_empty() {
+            let (members, rest) = self.members_left[shard].split_at(block_end(self.members_left[shard]));
+            self.members_left[shard] = rest;
             self.sum(shard, members);
         }
         if self.summed[shard].left() == 0 {
@@ -150,7 +155,7 @@ impl Work for Pushing<'_> {
     }
 
     fn land(&mut self, _block: usize, _head: SliceHead, _rows: &[u8]) -> std::result::Result<(), String> {
-        Err("rows answer a push".to_owned())
+        Err("a push was answered with rows".to_owned())
     }
 
     fn done(&mut self, _block: usize, payload: &[u8]) -> std::result::Result<(), String> {
@@ -167,7 +172,7 @@ impl Summed {
         self.keys.len() - self.begin
     }
 
-    fn forget_pushed(&mut self, dim: usize) {
+    fn drop_pushed(&mut self, dim: usize) {
         let begin = std::mem::take(&mut self.begin);
         self.keys.drain(..begin);
         self.counts.drain(..begin);
@@ -176,7 +181,7 @@ impl Summed {
     }
 }
 
-/// Runs of keys that are admitted at the same threshold.
+/// Groups adjacent keys of equal thresholds into runs.
 fn runs(thresholds: &[u32]) -> Vec<Admit> {
     let mut end = 0;
     let run = |same: &[u32]| {
@@ -186,12 +191,12 @@ fn runs(thresholds: &[u32]) -> Vec<Admit> {
     thresholds.chunk_by(u32::eq).map(run).collect()
 }
 
-impl<'a> Pushing<'a> {
-    fn given(&self, member: &Member) -> &'a [f32] {
+impl<'a> PushWork<'a> {
+    fn gradient(&self, member: &Member) -> &'a [f32] {
         &self.push.gradients[member.at as usize * self.dim..][..self.dim]
     }
 
-    /// Meet the keys of whole parts, and sum gradients as a table does: in the order given, from the first on.
+    /// Sums the gradients of whole parts as a table does: in the given order, starting with the first.
     fn sum(&mut self, shard: usize, members: &[Member]) {
         match self.dim {
             8 => self.sum_of::<8>(shard, members),
@@ -208,17 +213,17 @@ impl<'a> Pushing<'a> {
         let first = self.summed[shard].keys.len();
         for (at, member) in members.iter().enumerate() {
             if let Some(ahead) = members.get(at + AHEAD) {
-                prefetch_all(self.given(ahead));
+                prefetch_all(self.gradient(ahead));
             }
-            let (given, push) = (self.given(member), self.push);
+            let (gradient, push) = (self.gradient(member), self.push);
             let count = push.counts.map_or(1, |counts| counts[member.at as usize]);
-            let (summed, given) = (&mut self.summed[shard], &given[..dim]);
+            let (summed, gradient) = (&mut self.summed[shard], &gradient[..dim]);
             let keys = &summed.keys;
             let number = first + self.met.meet(member, keys.len() - first, |number| keys[first + number]);
             if number == summed.keys.len() {
                 summed.keys.push(member.key);
                 summed.counts.push(count);
-                summed.sums.extend_from_slice(given);
+                summed.sums.extend_from_slice(gradient);
                 if !push.admit.is_empty() {
                     let run = push.admit.partition_point(|run| run.end <= member.at as usize);
                     summed.thresholds.push(push.admit.get(run).map_or(1, |run| run.threshold.max(1)));
@@ -226,12 +231,12 @@ impl<'a> Pushing<'a> {
             } else {
                 summed.counts[number] = summed.counts[number].saturating_add(count);
                 let sum = &mut summed.sums[number * dim..][..dim];
-                sum.iter_mut().zip(given).for_each(|(sum, one)| *sum += one);
+                sum.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value);
             }
         }
     }
 
-    /// The frame of a shard's next block.
+    /// Builds the frame of a shard's next block.
     fn frame(&mut self, shard: usize, sequence: u64) -> Vec<u8> {
         let (summed, encoding) = (&mut self.summed[shard], self.core.settings.encoding);
         let block = summed.begin..summed.keys.len().min(summed.begin + self.keys_max);

@@ -1,9 +1,9 @@
-//! Fields: numbers and bytes read one after another, never beyond the end.
+//! Fields: reads numbers and bytes from a payload in order, never beyond its end.
 
 use crate::epoch::Epoch;
 use crate::refusal::{Code, Refusal};
 
-/// What is left of a payload.
+/// The unread rest of a payload.
 pub struct Fields<'a> {
     name: &'static str,
     bytes: &'a [u8],
@@ -11,26 +11,26 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// All of a payload, as errors call it.
+    /// Starts at the beginning of a payload; errors use `name`.
     pub fn new(name: &'static str, bytes: &'a [u8]) -> Self {
         Self { name, bytes, at: 0 }
     }
 
-    /// The next bytes.
+    /// Takes the next `count` bytes.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], Refusal> {
-        let left = self.bytes.len() - self.at;
-        if count > left {
+        let remaining = self.bytes.len() - self.at;
+        if count > remaining {
             let text =
-                format!("{} of {} bytes: byte {} wants {count} more", self.name, self.bytes.len(), self.at);
+                format!("{} of {} bytes: byte {} needs {count} more", self.name, self.bytes.len(), self.at);
             return Err(Refusal::new(Code::BadRequest, text));
         }
-        let taken = &self.bytes[self.at..][..count];
+        let bytes = &self.bytes[self.at..][..count];
         self.at += count;
-        Ok(taken)
+        Ok(bytes)
     }
 
     fn array<const COUNT: usize>(&mut self) -> Result<[u8; COUNT], Refusal> {
-        Ok(self.take(COUNT)?.try_into().expect("as many as were asked for"))
+        Ok(self.take(COUNT)?.try_into().expect("take returns COUNT bytes"))
     }
 
     pub fn u8(&mut self) -> Result<u8, Refusal> {
@@ -65,35 +65,35 @@ impl<'a> Fields<'a> {
         self.array()
     }
 
-    /// Bytes behind their count of 16 bits.
+    /// Takes bytes that follow their 16-bit count.
     pub fn short_bytes(&mut self) -> Result<&'a [u8], Refusal> {
         let count = self.u16()?;
         self.take(count.into())
     }
 
-    /// An epoch of 12 bytes.
+    /// Takes an epoch, 12 bytes.
     pub fn epoch(&mut self) -> Result<Epoch, Refusal> {
         Ok(Epoch { run: self.u64()?, recovery: self.u32()? })
     }
 
-    /// An epoch there may be: 16 bytes.
+    /// Takes an optional epoch, 16 bytes.
     pub fn optional_epoch(&mut self) -> Result<Option<Epoch>, Refusal> {
-        let (epoch, is_there) = (self.epoch()?, self.u32()?);
-        match (is_there, epoch) {
+        let (epoch, presence) = (self.epoch()?, self.u32()?);
+        match (presence, epoch) {
             (1, epoch) => Ok(Some(epoch)),
             (0, Epoch { run: 0, recovery: 0 }) => Ok(None),
-            _ => Err(self.bad(format!("an epoch {epoch} that says {is_there} of whether it is one"))),
+            _ => Err(self.bad(format!("epoch {epoch} has the presence flag {presence}, expected 0 or 1"))),
         }
     }
 
-    /// All bytes that are left.
+    /// Takes all remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         let rest = &self.bytes[self.at..];
         self.at = self.bytes.len();
         rest
     }
 
-    /// Nothing may be left.
+    /// Fails if bytes remain.
     pub fn end(&self) -> Result<(), Refusal> {
         if self.at == self.bytes.len() {
             return Ok(());
@@ -101,16 +101,16 @@ impl<'a> Fields<'a> {
         Err(self.bad(format!("{} of {} bytes were decoded", self.at, self.bytes.len())))
     }
 
-    /// A refusal of this payload.
+    /// Returns a refusal that names this payload.
     pub fn bad(&self, text: String) -> Refusal {
         Refusal::new(Code::BadRequest, format!("{}: {text}", self.name))
     }
 }
 
-/// Append an epoch there may be.
+/// Appends an optional epoch.
 pub fn append_epoch(into: &mut Vec<u8>, epoch: Option<Epoch>) {
-    let said = epoch.unwrap_or(Epoch { run: 0, recovery: 0 });
-    into.extend_from_slice(&said.run.to_le_bytes());
-    into.extend_from_slice(&said.recovery.to_le_bytes());
+    let encoded = epoch.unwrap_or(Epoch { run: 0, recovery: 0 });
+    into.extend_from_slice(&encoded.run.to_le_bytes());
+    into.extend_from_slice(&encoded.recovery.to_le_bytes());
     into.extend_from_slice(&u32::from(epoch.is_some()).to_le_bytes());
 }

@@ -1,4 +1,4 @@
-//! Hello: who a client is, and what a shard is and allows.
+//! Hello: the handshake, with a client's identity and a shard's identity and limits.
 
 use std::ops::Range;
 
@@ -11,46 +11,46 @@ pub const PROTOCOL: u16 = 2;
 
 const READS_ONLY: u16 = 1;
 
-/// What a client says first.
+/// A client's first message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HelloAsk<'a> {
-    /// The model it means.
+    /// The model that the client expects.
     pub model: &'a str,
-    /// The fingerprint of the tables it means.
+    /// The fingerprint of the tables that it expects.
     pub fingerprint: [u8; 32],
-    /// Itself: what its pushes are counted under.
+    /// The client's id, under which its pushes are counted.
     pub client: u128,
-    /// Whether it only reads: it is of whatever epoch the shard stands at, and may change nothing.
+    /// Whether the client only reads: it uses the shard's epoch, and may change nothing.
     pub reads_only: bool,
-    /// The epoch it is in, if any yet.
+    /// The client's epoch, if it has one.
     pub epoch: Option<Epoch>,
-    /// What lets it in; empty where nothing is asked for.
+    /// The access token; empty if none is required.
     pub token: &'a [u8],
 }
 
-/// What a shard answers.
+/// A shard's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HelloReply {
-    /// Its number.
+    /// The shard's number.
     pub number: u32,
-    /// How many there are.
+    /// The number of shards.
     pub count: u32,
-    /// The parts it has.
+    /// The shard's range of parts.
     pub parts: Range<u32>,
-    /// The epoch it stands at; none while it has no tables.
+    /// The shard's epoch; `None` while it has no tables.
     pub epoch: Option<Epoch>,
-    /// Largest payload it takes.
+    /// The largest payload that it accepts.
     pub frame_bytes_max: u32,
-    /// Sequences it takes ahead of the first that is missing.
+    /// How many sequences it accepts, from the first missing one on.
     pub window_max: u32,
-    /// How long a client may be silent.
+    /// How long a client may be silent, in milliseconds.
     pub idle_ms_max: u32,
-    /// The dim of each table; empty while it has none.
+    /// The dim of each table; empty while it has no tables.
     pub dims: Vec<u32>,
 }
 
 impl HelloAsk<'_> {
-    /// The payload.
+    /// Encodes the payload.
     pub fn to_payload(&self) -> Vec<u8> {
         let mut payload = PROTOCOL.to_le_bytes().to_vec();
         payload.extend_from_slice(&(if self.reads_only { READS_ONLY } else { 0 }).to_le_bytes());
@@ -65,24 +65,24 @@ impl HelloAsk<'_> {
     }
 }
 
-/// Another protocol may say the rest in another way: nothing else is read before this is known.
-fn same_protocol(fields: &mut Fields<'_>, who: &str, other: &str) -> Result<(), Refusal> {
+/// Checks the version first, because other versions may encode the remaining fields differently.
+fn same_protocol(fields: &mut Fields<'_>, sender: &str, receiver: &str) -> Result<(), Refusal> {
     let protocol = fields.u16()?;
     if protocol == PROTOCOL {
         return Ok(());
     }
-    let text = format!("the {who} speaks protocol {protocol}, the {other} {PROTOCOL}");
+    let text = format!("the {sender} uses protocol {protocol}, the {receiver} {PROTOCOL}");
     Err(Refusal::new(Code::WrongProtocol, text))
 }
 
 impl<'a> HelloAsk<'a> {
-    /// What a payload says.
+    /// Decodes a payload.
     pub fn decode(payload: &'a [u8]) -> Result<Self, Refusal> {
         let mut fields = Fields::new("a hello", payload);
         same_protocol(&mut fields, "client", "shard")?;
         let flags = fields.u16()?;
         if flags & !READS_ONLY != 0 {
-            return Err(fields.bad(format!("flags {flags:#06x}: there are none but {READS_ONLY}")));
+            return Err(fields.bad(format!("unknown flags {flags:#06x}; only {READS_ONLY:#06x} is defined")));
         }
         let model = std::str::from_utf8(fields.short_bytes()?)
             .map_err(|error| fields.bad(format!("the model's name is not valid UTF-8: {error}")))?;
@@ -94,7 +94,7 @@ impl<'a> HelloAsk<'a> {
 }
 
 impl HelloReply {
-    /// The payload.
+    /// Encodes the payload.
     pub fn to_payload(&self) -> Vec<u8> {
         let mut payload = PROTOCOL.to_le_bytes().to_vec();
         payload.extend_from_slice(&(self.dims.len() as u16).to_le_bytes());
@@ -108,7 +108,7 @@ impl HelloReply {
         payload
     }
 
-    /// What a payload says.
+    /// Decodes a payload.
     pub fn decode(payload: &[u8]) -> Result<Self, Refusal> {
         let mut fields = Fields::new("a hello's reply", payload);
         same_protocol(&mut fields, "shard", "client")?;

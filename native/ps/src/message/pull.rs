@@ -1,4 +1,4 @@
-//! Pull: keys whose rows are wanted, and slices of those rows.
+//! Pull: a request for the rows of keys, and slices of those rows.
 
 use std::borrow::Cow;
 
@@ -12,36 +12,36 @@ pub(crate) const PULL_HEAD_BYTES: usize = 32;
 /// Bytes before the rows of a slice.
 pub(crate) const SLICE_HEAD_BYTES: usize = 16;
 
-/// Keys of one table whose rows are wanted.
+/// A request for rows of one table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PullAsk<'a> {
-    /// The epoch of who asks.
+    /// The client's epoch.
     pub epoch: Epoch,
     /// The table's number.
     pub table: u16,
-    /// How rows are to be encoded.
+    /// The encoding of the reply's rows.
     pub encoding: Encoding,
-    /// The version to read; none means what was written last.
+    /// The version to read; `None` means the latest writes.
     pub version: Option<u64>,
     /// The keys.
     pub keys: Cow<'a, [u64]>,
 }
 
-/// What a slice of a reply begins with.
+/// The head of a reply's slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SliceHead {
-    /// The number of its first key in the request.
+    /// The index of the slice's first key in the request.
     pub first: u32,
-    /// How many keys it has rows of.
+    /// The number of rows.
     pub count: u32,
-    /// Floats of a row.
+    /// The floats in a row.
     pub dim: u32,
-    /// How they are encoded.
+    /// The rows' encoding.
     pub encoding: Encoding,
 }
 
 impl<'a> PullAsk<'a> {
-    /// Append the payload.
+    /// Appends the encoded payload.
     pub fn append(&self, payload: &mut Vec<u8>) {
         payload.reserve(PULL_HEAD_BYTES + 8 * self.keys.len());
         payload.extend_from_slice(&self.epoch.run.to_le_bytes());
@@ -53,20 +53,23 @@ impl<'a> PullAsk<'a> {
         payload.extend_from_slice(bytes_of(&self.keys));
     }
 
-    /// What a payload says.
+    /// Decodes a payload.
     pub fn decode(payload: &'a [u8]) -> Result<Self, Refusal> {
         let mut fields = Fields::new("a pull", payload);
         let (epoch, table, encoding) = (fields.epoch()?, fields.u16()?, fields.u8()?);
-        let (is_at, version, count) = (fields.u8()?, fields.u64()?, fields.u64()?);
+        let (has_version, version, count) = (fields.u8()?, fields.u64()?, fields.u64()?);
         let keys = fields.rest();
         let encoding = encoding_of(&fields, encoding)?;
-        let version = match (is_at, version) {
+        let version = match (has_version, version) {
             (0, 0) => None,
             (1, version) => Some(version),
-            (is_at, version) => return Err(fields.bad(format!("a version of kind {is_at}: {version}"))),
+            (has_version, version) => {
+                return Err(fields
+                    .bad(format!("version {version} has the presence flag {has_version}, expected 0 or 1")));
+            }
         };
         if count.checked_mul(8) != Some(keys.len() as u64) {
-            return Err(fields.bad(format!("{count} keys in {} bytes", keys.len())));
+            return Err(fields.bad(format!("{count} keys do not fit {} bytes", keys.len())));
         }
         Ok(Self { epoch, table, encoding, version, keys: numbers_of(keys) })
     }
@@ -77,7 +80,7 @@ pub(super) fn encoding_of(fields: &Fields<'_>, number: u8) -> Result<Encoding, R
 }
 
 impl SliceHead {
-    /// The bytes.
+    /// Encodes the head.
     pub fn to_bytes(&self) -> [u8; SLICE_HEAD_BYTES] {
         let mut bytes = [0; SLICE_HEAD_BYTES];
         bytes[..4].copy_from_slice(&self.first.to_le_bytes());
@@ -87,16 +90,19 @@ impl SliceHead {
         bytes
     }
 
-    /// The head of a slice and the block of its rows.
+    /// Decodes the head of a slice, and returns it with the bytes of the rows.
     pub fn decode(payload: &[u8]) -> Result<(Self, &[u8]), Refusal> {
         let mut fields = Fields::new("a slice of rows", payload);
         let (first, count, dim, encoding) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
         let number =
             u8::try_from(encoding).map_err(|_| fields.bad(format!("unknown encoding {encoding}")))?;
         let (encoding, rows) = (encoding_of(&fields, number)?, fields.rest());
-        let wanted = (count as usize).checked_mul(dim as usize).filter(|numbers| *numbers <= rows.len());
-        if wanted.is_none_or(|numbers| encoding.bytes(numbers) != rows.len()) {
-            return Err(fields.bad(format!("{count} rows of {dim} {encoding:?} in {} bytes", rows.len())));
+        let number_count =
+            (count as usize).checked_mul(dim as usize).filter(|numbers| *numbers <= rows.len());
+        if number_count.is_none_or(|numbers| encoding.bytes(numbers) != rows.len()) {
+            return Err(
+                fields.bad(format!("{count} rows of {dim} {encoding:?} do not fit {} bytes", rows.len()))
+            );
         }
         Ok((Self { first, count, dim, encoding }, rows))
     }

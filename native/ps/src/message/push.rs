@@ -1,4 +1,4 @@
-//! Push: keys and what their rows are to learn, and what became of it.
+//! Push: keys with their gradients, and the counts of the updated rows.
 
 use std::borrow::Cow;
 
@@ -14,20 +14,20 @@ use crate::refusal::Refusal;
 pub(crate) const PUSH_HEAD_BYTES: usize = 48;
 const HAS_COUNTS: u8 = 1;
 
-/// Keys of one table, each once, and what their rows are to learn.
+/// Gradients for one table; no key repeats.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PushAsk<'a> {
-    /// The epoch of who asks.
+    /// The client's epoch.
     pub epoch: Epoch,
     /// The table's number.
     pub table: u16,
-    /// How gradients are encoded.
+    /// The gradients' encoding.
     pub encoding: Encoding,
-    /// Which of its client's pushes it is.
+    /// The push's sequence number at this shard.
     pub sequence: u64,
-    /// Table time.
+    /// Table time, in milliseconds.
     pub now_ms: i64,
-    /// What the optimizer's rate is multiplied with.
+    /// Multiplies the optimizer's learning rate.
     pub rate_scale: f32,
     /// The columns.
     pub columns: Columns<'a>,
@@ -38,20 +38,20 @@ pub struct PushAsk<'a> {
 pub struct Columns<'a> {
     /// The keys.
     pub keys: Cow<'a, [u64]>,
-    /// How often keys must have been seen, by runs of the keys.
+    /// Admission thresholds by runs of the keys.
     pub admit: Cow<'a, [Admit]>,
-    /// How often each was seen; none means once.
+    /// How often each key was seen; `None` means once.
     pub counts: Option<Cow<'a, [u32]>>,
-    /// Gradients, row after row, in the bytes of the encoding.
+    /// One gradient row for each key, in the bytes of the encoding.
     pub gradients: Cow<'a, [u8]>,
 }
 
-/// What became of a push.
+/// The reply to a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PushReply(pub Pushed);
 
 impl<'a> PushAsk<'a> {
-    /// Append the payload.
+    /// Appends the encoded payload.
     pub fn append(&self, payload: &mut Vec<u8>) {
         let Columns { keys, admit, counts, gradients } = &self.columns;
         payload.reserve(PUSH_HEAD_BYTES + 12 * keys.len() + 8 + 8 * admit.len() + gradients.len());
@@ -77,7 +77,7 @@ impl<'a> PushAsk<'a> {
         payload.extend_from_slice(gradients);
     }
 
-    /// What a payload says.
+    /// Decodes a payload.
     pub fn decode(payload: &'a [u8]) -> Result<Self, Refusal> {
         let mut fields = Fields::new("a push", payload);
         let (epoch, table, encoding, flags) = (fields.epoch()?, fields.u16()?, fields.u8()?, fields.u8()?);
@@ -85,7 +85,9 @@ impl<'a> PushAsk<'a> {
         let (count, runs, zero) = (fields.u32()? as usize, fields.u32()? as usize, fields.u32()?);
         let encoding = encoding_of(&fields, encoding)?;
         if flags & !HAS_COUNTS != 0 || zero != 0 {
-            return Err(fields.bad(format!("unknown flags {flags:#04x} and {zero:#010x}")));
+            return Err(
+                fields.bad(format!("unknown flags {flags:#04x} or a nonzero reserved field {zero:#010x}"))
+            );
         }
         let keys = numbers_of(fields.take(count * 8)?);
         let run_of = |bytes: &[u8]| {
@@ -108,13 +110,13 @@ impl<'a> PushAsk<'a> {
 }
 
 impl PushReply {
-    /// The payload.
+    /// Encodes the payload.
     pub fn to_payload(&self) -> Vec<u8> {
         let Pushed { learned, created, waiting } = self.0;
         [learned, created, waiting].iter().flat_map(|&count| (count as u64).to_le_bytes()).collect()
     }
 
-    /// What a payload says.
+    /// Decodes a payload.
     pub fn decode(payload: &[u8]) -> Result<Self, Refusal> {
         let mut fields = Fields::new("a push's reply", payload);
         let mut count = || fields.u64().map(|count| count as usize);

@@ -1,4 +1,5 @@
-//! A connection: who is there, then its requests one after another. Whatever a peer does, it harms only itself.
+//! A connection: the handshake, then requests one after another. A misbehaving peer affects only its own
+//! connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,27 +12,27 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::ServerCore;
 use super::listen::Socket;
-use super::orders::{Answer, Asker};
+use super::orders::{Answer, OrderSender};
 use super::peers::{Ending, Entry};
 use crate::address::Stream;
-use crate::frame::{FrameError, HEADER_BYTES, Kind, REPLY, whole};
+use crate::frame::{FrameError, HEADER_BYTES, Kind, REPLY, encode};
 use crate::intake::{Frame, Intake};
 use crate::message::{HelloAsk, HelloReply, order_of, refusal_payload};
 use crate::refusal::{Code, Refusal};
 use crate::stats::{Tally, Verb};
 
-/// Largest payload before a peer has said who it is.
+/// The largest payload before the handshake.
 pub const HELLO_BYTES_MAX: u32 = 4 << 10;
-/// Bytes of a frame beyond its payload.
+/// Bytes of a frame without its payload.
 const FRAME_OVERHEAD_BYTES: usize = HEADER_BYTES + 4;
 
-/// Why a connection ends, or a request was not answered.
+/// Why a connection ends, or why a request was not answered.
 pub enum End {
-    /// The request is refused; the connection goes on.
+    /// The request is refused; the connection continues.
     Refused(Refusal),
-    /// The connection is told why it ends.
+    /// The connection ends, and the peer is told why.
     Told(Refusal),
-    /// It ends: the peer has gone, was too slow, or is to be closed.
+    /// The connection ends silently: the peer has gone, was too slow, or must be closed.
     Gone,
 }
 
@@ -48,10 +49,10 @@ impl From<FrameError> for End {
     }
 }
 
-/// A request that has arrived.
+/// A received request.
 struct Request {
     frame: Frame,
-    /// What its bytes take of what may be in flight; let go of after it was answered.
+    /// The request's share of the bytes in flight; released after the answer.
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -60,20 +61,20 @@ pub struct Connection<'a> {
     pub(super) core: &'a ServerCore,
     pub(super) entry: Entry<'a>,
     pub(super) client: u128,
-    /// Whether it may change nothing.
+    /// Whether the client may change nothing.
     reads_only: bool,
-    /// Where it came from.
-    from: String,
+    /// The peer's address, for logs.
+    peer_address: String,
     stream: Box<dyn Stream>,
     intake: Intake,
-    /// When the last byte came.
-    heard: Instant,
-    /// When the frame that is arriving began to.
-    began: Option<Instant>,
+    /// The time of the last received byte.
+    last_byte_at: Instant,
+    /// When the frame being received began.
+    frame_began_at: Option<Instant>,
     permit: Option<OwnedSemaphorePermit>,
     answers: UnboundedReceiver<Answer>,
     asks: UnboundedSender<Answer>,
-    /// Orders of this peer that are not answered.
+    /// Unanswered orders of this peer.
     orders: usize,
 }
 
@@ -85,32 +86,32 @@ impl Drop for Connection<'_> {
     }
 }
 
-/// Serve a peer until it ends.
+/// Serves a peer until its connection ends.
 pub async fn serve(core: Arc<ServerCore>, socket: Socket) {
-    let from = socket.peer();
+    let peer_address = socket.peer();
     let Some(entry) = core.peers.enter(core.limits.connections_max) else {
         let text = format!(
-            "{} connections, the most there may be, or the shard is stopping",
+            "the limit of {} connections is reached, or the shard is stopping",
             core.limits.connections_max
         );
         let refusal = Refusal::new(Code::TooMany, text);
         core.meter.refuse(refusal.code);
-        core.notes.add(&from, refusal.to_string());
+        core.notes.add(&peer_address, refusal.to_string());
         if core.tls.is_none() || !socket.is_tcp() {
-            socket.say_last(&whole(Kind::Error, REPLY, 0, &refusal_payload(&refusal)));
+            socket.say_last(&encode(Kind::Error, REPLY, 0, &refusal_payload(&refusal)));
         }
         return;
     };
     let peer = entry.peer.clone();
     let hello_wait = Duration::from_millis(core.limits.hello_wait_ms_max);
-    let opening = timeout(hello_wait, open(&core, (socket, from.clone()), entry));
+    let opening = timeout(hello_wait, open(&core, (socket, peer_address.clone()), entry));
     let opened = tokio::select! {
         biased;
         () = peer.ends(Ending::Drain) => {
             if peer.is_ending(Ending::GiveWay) {
-                let refusal = Refusal::new(Code::TooMany, "it gave way to a new connection before its hello");
+                let refusal = Refusal::new(Code::TooMany, "closed before its hello to make room for a new connection");
                 core.refuse(&refusal);
-                core.notes.add(&from, refusal.to_string());
+                core.notes.add(&peer_address, refusal.to_string());
             }
             return;
         }
@@ -122,10 +123,10 @@ pub async fn serve(core: Arc<ServerCore>, socket: Socket) {
     }
 }
 
-/// Make a connection private if it is to be, and hear who is there.
+/// Performs the TLS and protocol handshakes.
 async fn open<'a>(
     core: &'a ServerCore,
-    (socket, from): (Socket, String),
+    (socket, peer_address): (Socket, String),
     entry: Entry<'a>,
 ) -> Option<Connection<'a>> {
     let tls = core.tls.as_ref().filter(|_| socket.is_tcp());
@@ -134,7 +135,7 @@ async fn open<'a>(
         stream = match acceptor.accept(stream).await {
             Ok(stream) => Box::new(stream),
             Err(error) => {
-                core.notes.add(&from, format!("TLS: {error}"));
+                core.notes.add(&peer_address, format!("TLS: {error}"));
                 return None;
             }
         };
@@ -145,11 +146,11 @@ async fn open<'a>(
         entry,
         client: 0,
         reads_only: false,
-        from,
+        peer_address,
         stream,
         intake: Intake::new(HELLO_BYTES_MAX),
-        heard: Instant::now(),
-        began: None,
+        last_byte_at: Instant::now(),
+        frame_began_at: None,
         permit: None,
         answers,
         asks,
@@ -177,7 +178,7 @@ impl Connection<'_> {
         let began = Instant::now();
         let Frame { header, payload } = frame;
         if header.kind != Kind::Hello || header.flags != 0 {
-            let text = format!("the first frame is {:?}: say hello first", header.kind);
+            let text = format!("the first frame is {:?}, expected Hello", header.kind);
             return Err(End::Told(Refusal::new(Code::BadFrame, text)));
         }
         let reply = self.judge(&payload).map_err(End::Told)?.to_payload();
@@ -188,31 +189,32 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Whether who is there may come in, and what it is to know.
+    /// Checks a client's hello, and returns the reply.
     fn judge(&mut self, payload: &[u8]) -> Result<HelloReply, Refusal> {
         let ServerCore { shard, token, limits, stage, .. } = self.core;
-        let ask = HelloAsk::decode(payload)?;
-        if token.as_ref().is_some_and(|token| !token.is(ask.token)) {
-            return Err(Refusal::new(Code::Unauthorized, "the token is not the shard's"));
+        let hello = HelloAsk::decode(payload)?;
+        if token.as_ref().is_some_and(|token| !token.is(hello.token)) {
+            return Err(Refusal::new(Code::Unauthorized, "the token does not match the shard's"));
         }
-        if ask.model != shard.model {
-            let text = format!("the client is of model {:?}, the shard of {:?}", ask.model, shard.model);
+        if hello.model != shard.model {
+            let text =
+                format!("the client expects model {:?}, the shard serves {:?}", hello.model, shard.model);
             return Err(Refusal::new(Code::WrongModel, text));
         }
-        if ask.fingerprint != shard.fingerprint {
+        if hello.fingerprint != shard.fingerprint {
             let hex = |bytes: &[u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-            let (said, is) = (hex(&ask.fingerprint), hex(&shard.fingerprint));
-            let text = format!("the client's tables are {said}, the shard's {is}");
+            let (client_hex, shard_hex) = (hex(&hello.fingerprint), hex(&shard.fingerprint));
+            let text = format!("the client's tables are {client_hex}, the shard's {shard_hex}");
             return Err(Refusal::new(Code::WrongTables, text).with_detail(shard.specification.clone()));
         }
-        stage.check_hello(ask.epoch)?;
-        (self.client, self.reads_only) = (ask.client, ask.reads_only);
-        if ask.reads_only {
-            // Before it is looked which epoch that is: one that comes in between closes this connection.
+        stage.check_hello(hello.epoch)?;
+        (self.client, self.reads_only) = (hello.client, hello.reads_only);
+        if hello.reads_only {
+            // Mark the peer before the epoch is read: an install in between then closes this connection.
             self.entry.peer.follow();
         }
-        ask.epoch.inspect(|&epoch| self.entry.peer.speaks_of(epoch));
-        let (epoch, dims) = stage.stands_at();
+        hello.epoch.inspect(|&epoch| self.entry.peer.used_epoch(epoch));
+        let (epoch, dims) = stage.epoch_and_dims();
         Ok(HelloReply {
             number: shard.number,
             count: shard.count,
@@ -225,7 +227,7 @@ impl Connection<'_> {
         })
     }
 
-    /// Requests one after another, and answers to orders as they come.
+    /// Handles requests one after another, and forwards answers to orders as they arrive.
     async fn talk(&mut self) -> End {
         let peer = self.entry.peer.clone();
         loop {
@@ -238,29 +240,29 @@ impl Connection<'_> {
             let request = tokio::select! {
                 biased;
                 () = peer.ends(ending) => continue,
-                // Never None: a sender is kept.
-                one = self.answers.recv() => { answer = one; None },
+                // Never None: this connection keeps a sender.
+                received = self.answers.recv() => { answer = received; None },
                 request = next_request(
                     self.core, &mut self.stream, &mut self.intake,
-                    (&mut self.heard, &mut self.began), &mut self.permit,
+                    (&mut self.last_byte_at, &mut self.frame_began_at), &mut self.permit,
                 ), if !is_draining => match request {
                     Ok(request) => Some(request),
                     Err(end) => return end,
                 },
             };
-            let worked = match (request, answer) {
+            let result = match (request, answer) {
                 (Some(request), _) => self.handle(request).await,
-                (None, Some(answer)) => self.pass_on(answer).await,
+                (None, Some(answer)) => self.forward(answer).await,
                 (None, None) => Ok(()),
             };
-            if let Err(end) = worked {
+            if let Err(end) = result {
                 return end;
             }
         }
     }
 
     async fn receive(&mut self) -> Result<Request, End> {
-        let times = (&mut self.heard, &mut self.began);
+        let times = (&mut self.last_byte_at, &mut self.frame_began_at);
         next_request(self.core, &mut self.stream, &mut self.intake, times, &mut self.permit).await
     }
 
@@ -269,18 +271,18 @@ impl Connection<'_> {
         let Request { frame: Frame { header, payload }, mut permit } = request;
         let bytes_in = payload.len() as u64;
         if header.flags != 0 {
-            let text = format!("a request of flags {:#06x}", header.flags);
+            let text = format!("a request has the unknown flags {:#06x}", header.flags);
             return Err(End::Told(Refusal::new(Code::BadFrame, text)));
         }
-        let (verb, worked) = match header.kind {
+        let (verb, result) = match header.kind {
             Kind::Pull => (Verb::Pull, self.pull(header.request, &payload).await),
             Kind::Push if self.reads_only => {
-                let text = "the client said that it only reads, and asks for a push";
+                let text = "the client declared that it only reads, but sent a push";
                 (Verb::Push, Err(End::Refused(Refusal::new(Code::ReadsOnly, text))))
             }
             Kind::Push => (Verb::Push, self.push(header.request, &payload).await),
             Kind::Order => match self.order(header.request, &payload, permit.take()) {
-                // It is counted when it is answered.
+                // Counted when it is answered.
                 Ok(()) => return Ok(()),
                 Err(refusal) => (Verb::Order, Err(End::Refused(refusal))),
             },
@@ -290,7 +292,7 @@ impl Connection<'_> {
                 return Err(End::Told(Refusal::new(Code::BadFrame, text)));
             }
         };
-        let (rows, bytes_out, is_error) = match worked {
+        let (rows, bytes_out, is_error) = match result {
             Ok((rows, bytes_out)) => (rows, bytes_out, false),
             Err(End::Refused(refusal)) => {
                 self.core.refuse(&refusal);
@@ -305,7 +307,7 @@ impl Connection<'_> {
 
     async fn ping(&mut self, request: u64, payload: &[u8]) -> Result<(u64, u64), End> {
         if !payload.is_empty() {
-            let text = format!("a ping of {} bytes: it has none", payload.len());
+            let text = format!("a ping has {} bytes of payload, expected 0", payload.len());
             return Err(Refusal::new(Code::BadRequest, text).into());
         }
         Ok((0, self.send(Kind::Ping, request, &[]).await?))
@@ -318,23 +320,23 @@ impl Connection<'_> {
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<(), Refusal> {
         let (epoch, body) = order_of(payload)?;
-        epoch.inspect(|&epoch| self.entry.peer.speaks_of(epoch));
+        epoch.inspect(|&epoch| self.entry.peer.used_epoch(epoch));
         let (peer, reads_only, answers) = (self.entry.id, self.reads_only, self.asks.clone());
-        let asker = Asker { peer, request, reads_only, answers };
-        self.core.orders.put(asker, (epoch, body.to_vec()), permit)?;
+        let sender = OrderSender { peer, request, reads_only, answers };
+        self.core.orders.put(sender, (epoch, body.to_vec()), permit)?;
         self.orders += 1;
         Ok(())
     }
 
-    /// Pass on the answers to orders that are there.
-    pub(super) async fn pass_on_all(&mut self) -> Result<(), End> {
+    /// Forwards the available answers to orders.
+    pub(super) async fn forward_answers(&mut self) -> Result<(), End> {
         while let Ok(answer) = self.answers.try_recv() {
-            self.pass_on(answer).await?;
+            self.forward(answer).await?;
         }
         Ok(())
     }
 
-    async fn pass_on(&mut self, answer: Answer) -> Result<(), End> {
+    async fn forward(&mut self, answer: Answer) -> Result<(), End> {
         let Answer { request, content, began } = answer;
         self.orders -= 1;
         let bytes_max = self.core.limits.frame_bytes_max as usize;
@@ -355,13 +357,13 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Send a frame. Gives its bytes.
+    /// Sends a frame, and returns its length.
     pub(super) async fn send(&mut self, kind: Kind, request: u64, payload: &[u8]) -> Result<u64, End> {
-        self.write(&whole(kind, REPLY, request, payload)).await?;
+        self.write(&encode(kind, REPLY, request, payload)).await?;
         Ok((payload.len() + FRAME_OVERHEAD_BYTES) as u64)
     }
 
-    /// Write bytes to a peer that takes some of them now and then.
+    /// Writes bytes. Fails if the peer takes none for `write_wait_ms_max`.
     pub(super) async fn write(&mut self, mut bytes: &[u8]) -> Result<(), End> {
         let wait = Duration::from_millis(self.core.limits.write_wait_ms_max);
         let peer = self.entry.peer.clone();
@@ -376,44 +378,44 @@ impl Connection<'_> {
                 _ => return Err(End::Gone),
             }
         }
-        // Only what keeps bytes back, as TLS does, has anything to do here.
+        // Only buffering streams such as TLS have something to flush.
         match timeout(wait, self.stream.flush()).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(End::Gone),
         }
     }
 
-    /// Tell a peer why its connection ends; whether it hears it is no matter.
+    /// Tells a peer why its connection ends; errors are ignored.
     async fn tell(&mut self, refusal: &Refusal) {
         self.core.refuse(refusal);
-        self.core.notes.add(&self.from, refusal.to_string());
+        self.core.notes.add(&self.peer_address, refusal.to_string());
         let _ = self.send(Kind::Error, 0, &refusal_payload(refusal)).await;
         let _ =
             timeout(Duration::from_millis(self.core.limits.write_wait_ms_max), self.stream.shutdown()).await;
     }
 }
 
-/// The next request. May be dropped at any time: what has arrived of it stays.
+/// Reads the next request. Cancel-safe: bytes of a partial request stay in `intake`.
 async fn next_request(
     core: &ServerCore,
     stream: &mut Box<dyn Stream>,
     intake: &mut Intake,
-    (heard, began): (&mut Instant, &mut Option<Instant>),
+    (last_byte_at, frame_began_at): (&mut Instant, &mut Option<Instant>),
     permit: &mut Option<OwnedSemaphorePermit>,
 ) -> Result<Request, End> {
     let ms = Duration::from_millis;
     loop {
         if let Some(frame) = intake.take()? {
-            *began = None;
+            *frame_began_at = None;
             return Ok(Request { frame, permit: permit.take() });
         }
         if let Some(bytes) = intake.claimed() {
-            let room = core.in_flight.clone().acquire_many_owned((bytes >> 10) + 1);
-            let deadline = began.unwrap_or(*heard) + ms(core.limits.in_flight_wait_ms_max);
-            *permit = match timeout_at(deadline, room).await {
+            let permits = core.in_flight.clone().acquire_many_owned((bytes >> 10) + 1);
+            let deadline = frame_began_at.unwrap_or(*last_byte_at) + ms(core.limits.in_flight_wait_ms_max);
+            *permit = match timeout_at(deadline, permits).await {
                 Ok(permit) => permit.ok(),
                 Err(_) => {
-                    let text = format!("no room for {bytes} bytes among those that are worked on");
+                    let text = format!("no room for {bytes} bytes within the limit of bytes in flight");
                     return Err(End::Told(Refusal::new(Code::Busy, text)));
                 }
             };
@@ -421,15 +423,15 @@ async fn next_request(
             intake.admit();
             continue;
         }
-        let deadline = match *began {
-            Some(began) => began + ms(core.limits.frame_wait_ms_max),
-            None => *heard + ms(core.limits.idle_ms_max.into()),
+        let deadline = match *frame_began_at {
+            Some(frame_began_at) => frame_began_at + ms(core.limits.frame_wait_ms_max),
+            None => *last_byte_at + ms(core.limits.idle_ms_max.into()),
         };
         let (into, count) = intake.room();
         match timeout_at(deadline, stream.read_buf(&mut into.limit(count))).await {
             Ok(Ok(count)) if count > 0 => {
-                *heard = Instant::now();
-                began.get_or_insert(*heard);
+                *last_byte_at = Instant::now();
+                frame_began_at.get_or_insert(*last_byte_at);
             }
             _ => return Err(End::Gone),
         }

@@ -1,4 +1,4 @@
-//! Listening: connections as they come, dealt out among threads. Knows nothing of what they say.
+//! Listening: accepts connections and distributes them among threads. Knows nothing of the protocol.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 use super::{ServerCore, connection};
-use crate::address::{Listening, Stream};
+use crate::address::{BoundSocket, Stream};
 
-/// How long accepting rests after it failed, for what it lacks then does not come at once.
+/// The pause after a failed accept: the missing resource does not return at once.
 const REST: Duration = Duration::from_millis(20);
 
-/// A connection on its way to the thread that works on it.
+/// An accepted connection on its way to a worker thread.
 pub enum Socket {
     Tcp(std::net::TcpStream),
     Unix(std::os::unix::net::UnixStream),
 }
 
 impl Socket {
-    /// The stream, on the thread that works on it.
+    /// Converts it to a stream, on the worker thread.
     pub fn into_stream(self) -> io::Result<Box<dyn Stream>> {
         Ok(match self {
             Self::Tcp(socket) => {
@@ -31,7 +31,7 @@ impl Socket {
         })
     }
 
-    /// Say something that fits into a socket's memory, without waiting, and close; whether it is heard is no matter.
+    /// Writes bytes without waiting, and closes; errors are ignored.
     pub fn say_last(self, bytes: &[u8]) {
         let _ = match self {
             Self::Tcp(mut socket) => socket.write(bytes),
@@ -39,17 +39,17 @@ impl Socket {
         };
     }
 
-    /// Who is at the other end, as logs say it.
+    /// Returns the peer's address, for logs.
     pub fn peer(&self) -> String {
         match self {
             Self::Tcp(socket) => {
-                socket.peer_addr().map_or("one that has gone".to_owned(), |address| address.to_string())
+                socket.peer_addr().map_or("a disconnected peer".to_owned(), |address| address.to_string())
             }
             Self::Unix(_) => "this host".to_owned(),
         }
     }
 
-    /// Whether it leaves this process' machine, so that TLS is for it.
+    /// Whether it is a TCP connection, to which TLS applies.
     pub fn is_tcp(&self) -> bool {
         matches!(self, Self::Tcp(_))
     }
@@ -61,10 +61,10 @@ enum Listener {
 }
 
 impl Listener {
-    fn new(listening: Listening) -> io::Result<Self> {
-        Ok(match listening {
-            Listening::Tcp(listener) => Self::Tcp(tokio::net::TcpListener::from_std(listener)?),
-            Listening::Unix(listener, _) => Self::Unix(tokio::net::UnixListener::from_std(listener)?),
+    fn new(socket: BoundSocket) -> io::Result<Self> {
+        Ok(match socket {
+            BoundSocket::Tcp(listener) => Self::Tcp(tokio::net::TcpListener::from_std(listener)?),
+            BoundSocket::Unix(listener, _) => Self::Unix(tokio::net::UnixListener::from_std(listener)?),
         })
     }
 
@@ -76,26 +76,26 @@ impl Listener {
     }
 }
 
-/// What one thread does until the server has stopped; the first also accepts.
+/// Runs one worker thread until the server stops; the first one also accepts.
 pub async fn work(
     core: Arc<ServerCore>,
-    first: Option<(Vec<Listening>, Vec<mpsc::Sender<Socket>>)>,
-    mut hand: mpsc::Receiver<Socket>,
+    first: Option<(Vec<BoundSocket>, Vec<mpsc::Sender<Socket>>)>,
+    mut receiver: mpsc::Receiver<Socket>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    if let Some((listening, deals)) = first {
+    if let Some((sockets, senders)) = first {
         let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        for one in listening {
-            let (deals, next, core) = (deals.clone(), next.clone(), core.clone());
+        for socket in sockets {
+            let (senders, next, core) = (senders.clone(), next.clone(), core.clone());
             tokio::spawn(async move {
-                // Both are of this runtime, whose driver runs: only a descriptor that is none could fail.
-                let listener = Listener::new(one).expect("a listener that was bound");
+                // The runtime's driver runs, and both are bound to it: only an invalid descriptor could fail.
+                let listener = Listener::new(socket).expect("a bound listener registers with the runtime");
                 loop {
                     match listener.accept().await {
-                        Ok(socket) => {
+                        Ok(connection) => {
                             core.meter.accepted.fetch_add(1, Ordering::Relaxed);
-                            let to = &deals[next.fetch_add(1, Ordering::Relaxed) % deals.len()];
-                            if to.send(socket).await.is_err() {
+                            let sender = &senders[next.fetch_add(1, Ordering::Relaxed) % senders.len()];
+                            if sender.send(connection).await.is_err() {
                                 return;
                             }
                         }
@@ -109,12 +109,12 @@ pub async fn work(
         tokio::select! {
             biased;
             _ = stopped.wait_for(|&is_stopped| is_stopped) => return,
-            socket = hand.recv() => match socket {
+            socket = receiver.recv() => match socket {
                 Some(socket) => drop(tokio::spawn(connection::serve(core.clone(), socket))),
                 None => break,
             },
         }
     }
-    // Nothing comes any more; those that are here are worked on to the end.
+    // All senders are gone; connections in progress continue until the stop.
     let _ = stopped.wait_for(|&is_stopped| is_stopped).await;
 }

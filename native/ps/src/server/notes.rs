@@ -1,18 +1,20 @@
-//! Notes: who was not let in or was put out, and why, for a log that whoever embeds the server keeps. Never a token.
+//! Notes: refused and closed connections with the reason, for the log of the embedding process. Notes never
+//! contain a token.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Notes that wait to be taken; of more only the number is known, so that nobody fills a log or memory.
+/// The maximum number of notes that wait; further ones are only counted, so that a peer cannot fill the log
+/// or memory.
 const NOTES_MAX: usize = 8;
 
-/// What happened to one connection.
+/// One refused connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// Where it came from.
+    /// The peer's address.
     pub peer: String,
-    /// Why it was refused.
+    /// The reason.
     pub text: String,
 }
 
@@ -22,15 +24,15 @@ struct NotesState {
     left_out: u64,
 }
 
-/// Notes nobody has taken yet.
+/// The notes not yet taken.
 #[derive(Default)]
 pub struct Notes {
     state: Mutex<NotesState>,
-    noted: Condvar,
+    added: Condvar,
 }
 
 impl Notes {
-    /// Note one connection.
+    /// Adds a note.
     pub fn add(&self, peer: &str, text: String) {
         let mut state = self.state.lock().expect("no holder panics");
         if state.notes.len() == NOTES_MAX {
@@ -38,19 +40,19 @@ impl Notes {
             return;
         }
         state.notes.push_back(Note { peer: peer.to_owned(), text });
-        self.noted.notify_one();
+        self.added.notify_one();
     }
 
-    /// Take the notes there are, once there are some or the wait is over, and how many more there were.
+    /// Waits for notes, and returns them with the number of notes that were dropped.
     pub fn take(&self, wait: Duration) -> (Vec<Note>, u64) {
         let deadline = Instant::now() + wait;
         let mut state = self.state.lock().expect("no holder panics");
         while state.notes.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return (Vec::new(), 0);
             }
-            state = self.noted.wait_timeout(state, left).expect("no holder panics").0;
+            state = self.added.wait_timeout(state, remaining).expect("no holder panics").0;
         }
         (state.notes.drain(..).collect(), std::mem::take(&mut state.left_out))
     }

@@ -1,4 +1,4 @@
-//! Orders: opaque bodies on their way to whoever embeds the server, and the answers on their way back.
+//! Orders: opaque requests to the embedding process, and its answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -10,43 +10,43 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::epoch::Epoch;
 use crate::refusal::{Code, Refusal};
 
-/// What somebody asks of whoever embeds the server.
+/// A request to the embedding process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// To answer it by.
+    /// Identifies the order in its answer.
     pub id: u64,
-    /// The epoch of who asks; it was not judged.
+    /// The sender's epoch; the server does not check it.
     pub epoch: Option<Epoch>,
-    /// Whether who asks only reads: nothing may be changed for it.
+    /// Whether the sender only reads: the order must change nothing.
     pub reads_only: bool,
-    /// What is asked.
+    /// The content.
     pub body: Vec<u8>,
 }
 
-/// An answer, for the connection that asked.
+/// An answer, for the sender's connection.
 pub struct Answer {
-    /// The request it answers.
+    /// The number of the request.
     pub request: u64,
-    /// What is answered.
+    /// The content.
     pub content: Result<Vec<u8>, Refusal>,
-    /// When it was asked.
+    /// When the order arrived.
     pub began: Instant,
 }
 
-/// Who asked.
-pub struct Asker {
-    /// The connection.
+/// The sender of an order.
+pub struct OrderSender {
+    /// The number of its connection.
     pub peer: u64,
-    /// Its request.
+    /// The number of the request.
     pub request: u64,
-    /// Whether it only reads.
+    /// Whether the client only reads.
     pub reads_only: bool,
-    /// Where the answer goes. Not bounded by itself, for there are no more answers than orders.
+    /// Where the answer goes. Unbounded, because there are never more answers than orders.
     pub answers: UnboundedSender<Answer>,
 }
 
 struct Pending {
-    asker: Asker,
+    sender: OrderSender,
     began: Instant,
 }
 
@@ -58,7 +58,7 @@ struct OrdersState {
     is_closed: bool,
 }
 
-/// Orders that wait, and those that are not answered.
+/// Orders that are queued or not answered.
 pub struct Orders {
     state: Mutex<OrdersState>,
     ready: Condvar,
@@ -66,7 +66,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// No orders yet, and never more than this that are not answered.
+    /// Creates a queue of at most `orders_max` unanswered orders.
     pub fn new(orders_max: usize) -> Self {
         Self { state: Mutex::default(), ready: Condvar::new(), orders_max }
     }
@@ -75,10 +75,10 @@ impl Orders {
         self.state.lock().expect("no holder panics")
     }
 
-    /// Put an order into the queue. What its bytes took of what is in flight is given back when it leaves it.
+    /// Queues an order. Its permit is released when the order leaves the queue.
     pub fn put(
         &self,
-        asker: Asker,
+        sender: OrderSender,
         (epoch, body): (Option<Epoch>, Vec<u8>),
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<(), Refusal> {
@@ -87,18 +87,18 @@ impl Orders {
             return Err(Refusal::new(Code::NotReady, "the shard is stopping"));
         }
         if state.pending.len() >= self.orders_max {
-            let text = format!("{} orders are not answered, the most there may be", self.orders_max);
+            let text = format!("the limit of {} unanswered orders is reached", self.orders_max);
             return Err(Refusal::new(Code::Busy, text));
         }
-        let (id, reads_only) = (state.next, asker.reads_only);
+        let (id, reads_only) = (state.next, sender.reads_only);
         state.next += 1;
-        state.pending.insert(id, Pending { asker, began: Instant::now() });
+        state.pending.insert(id, Pending { sender, began: Instant::now() });
         state.queue.push_back((Order { id, epoch, reads_only, body }, permit));
         self.ready.notify_one();
         Ok(())
     }
 
-    /// The next order, if one comes within some time.
+    /// Waits for the next order.
     pub fn next(&self, wait: Duration) -> Option<Order> {
         let deadline = Instant::now() + wait;
         let mut state = self.lock();
@@ -106,34 +106,34 @@ impl Orders {
             if let Some((order, _)) = state.queue.pop_front() {
                 return Some(order);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || state.is_closed {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() || state.is_closed {
                 return None;
             }
-            state = self.ready.wait_timeout(state, left).expect("no holder panics").0;
+            state = self.ready.wait_timeout(state, remaining).expect("no holder panics").0;
         }
     }
 
-    /// Answer an order. Gives whether whoever asked was still there.
+    /// Answers an order. Returns whether the sender is still connected.
     pub fn answer(&self, id: u64, content: Result<Vec<u8>, Refusal>) -> bool {
-        let Some(Pending { asker, began }) = self.lock().pending.remove(&id) else { return false };
-        asker.answers.send(Answer { request: asker.request, content, began }).is_ok()
+        let Some(Pending { sender, began }) = self.lock().pending.remove(&id) else { return false };
+        sender.answers.send(Answer { request: sender.request, content, began }).is_ok()
     }
 
-    /// A connection has gone: what it asked for and nobody took is not asked any more.
+    /// Drops the orders of a closed connection that were not taken yet.
     pub fn forget(&self, peer: u64) {
         let mut state = self.lock();
         let OrdersState { queue, pending, .. } = &mut *state;
-        queue.retain(|(order, _)| pending.get(&order.id).is_some_and(|pending| pending.asker.peer != peer));
-        pending.retain(|_, pending| pending.asker.peer != peer);
+        queue.retain(|(order, _)| pending.get(&order.id).is_some_and(|pending| pending.sender.peer != peer));
+        pending.retain(|_, pending| pending.sender.peer != peer);
     }
 
-    /// Orders that wait or are not answered.
+    /// Returns the number of orders that are queued or not answered.
     pub fn count(&self) -> usize {
         self.lock().pending.len()
     }
 
-    /// Take no more, and refuse those that nobody took.
+    /// Stops accepting orders, and refuses those not taken yet.
     pub fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;

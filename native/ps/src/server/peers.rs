@@ -1,4 +1,4 @@
-//! Peers: the connections there are, which epoch each speaks of, and telling them to end.
+//! Peers: the open connections, the newest epoch of each, and the requests to end them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -9,77 +9,77 @@ use tokio::sync::Notify;
 
 use crate::epoch::Epoch;
 
-/// How a connection is to end.
+/// How a connection must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Ending {
-    /// After what it is at.
+    /// After the request in progress.
     Drain = 1,
-    /// Now, but for a push that was begun.
+    /// At once, except for a push in progress.
     Close = 2,
-    /// Now: a new connection has its place.
+    /// At once: a new connection takes its place.
     GiveWay = 3,
 }
 
-/// One connection, as the others know it.
+/// The shared state of one connection.
 #[derive(Default)]
 pub struct Peer {
-    /// The newest epoch it spoke of.
+    /// The newest epoch it has used.
     epoch: Mutex<Option<Epoch>>,
-    /// Whether it is of whatever epoch there is: it hears of the next one by being closed.
+    /// Whether it uses the shard's current epoch: it is closed when the epoch changes.
     follows: AtomicBool,
     ending: AtomicU8,
-    told: Notify,
+    ending_changed: Notify,
 }
 
 impl Peer {
-    /// It spoke of an epoch.
-    pub fn speaks_of(&self, epoch: Epoch) {
+    /// Records that the peer used an epoch.
+    pub fn used_epoch(&self, epoch: Epoch) {
         let mut newest = self.epoch.lock().expect("no holder panics");
         *newest = (*newest).max(Some(epoch));
     }
 
-    /// It is of whatever epoch there is, and must be told this before it hears which one that is.
+    /// Makes the peer follow the shard's epoch. Call it before the epoch is read.
     pub fn follow(&self) {
         self.follows.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it is of an epoch before this one.
+    /// Whether its newest epoch is older than `epoch`.
     fn is_older_than(&self, epoch: Epoch) -> bool {
         match *self.epoch.lock().expect("no holder panics") {
-            Some(spoken) => spoken < epoch,
+            Some(used) => used < epoch,
             None => self.follows.load(Ordering::SeqCst),
         }
     }
 
-    /// Wait until it is to end in this way, or sooner.
+    /// Waits until it must end in this way or faster.
     pub async fn ends(&self, ending: Ending) {
         loop {
-            let told = self.told.notified();
-            tokio::pin!(told);
-            told.as_mut().enable();
+            let changed = self.ending_changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
             if self.is_ending(ending) {
                 return;
             }
-            told.await;
+            changed.await;
         }
     }
 
-    /// Whether it is to end in this way, or sooner.
+    /// Whether it must end in this way or faster.
     pub fn is_ending(&self, ending: Ending) -> bool {
         self.ending.load(Ordering::SeqCst) >= ending as u8
     }
 
     fn end(&self, ending: Ending) {
         self.ending.fetch_max(ending as u8, Ordering::SeqCst);
-        self.told.notify_waiters();
+        self.ending_changed.notify_waiters();
     }
 }
 
 #[derive(Default)]
 struct PeersState {
     peers: HashMap<u64, Arc<Peer>>,
-    /// Those whose hello was not heard yet; the oldest has the lowest number.
+    /// Connections before their hello; the oldest has the lowest number.
     strangers: BTreeSet<u64>,
     next: u64,
     ending: Option<Ending>,
@@ -89,20 +89,20 @@ struct PeersState {
 #[derive(Default)]
 pub struct Peers {
     state: Mutex<PeersState>,
-    left: Condvar,
+    departed: Condvar,
 }
 
-/// One connection's entry; dropping it leaves.
+/// One connection's entry; dropping it removes the connection.
 pub struct Entry<'a> {
     peers: &'a Peers,
     /// Its number.
     pub id: u64,
-    /// What others know of it.
+    /// Its shared state.
     pub peer: Arc<Peer>,
 }
 
 impl Entry<'_> {
-    /// Its hello was good: it keeps its place from now on.
+    /// Marks its hello as accepted: it is no longer closed to make room.
     pub fn admit(&self) {
         self.peers.state.lock().expect("no holder panics").strangers.remove(&self.id);
     }
@@ -113,12 +113,13 @@ impl Drop for Entry<'_> {
         let mut state = self.peers.state.lock().expect("no holder panics");
         state.peers.remove(&self.id);
         state.strangers.remove(&self.id);
-        self.peers.left.notify_all();
+        self.peers.departed.notify_all();
     }
 }
 
 impl Peers {
-    /// Come in, if nobody was told to end and there is room, or one whose hello was not heard yet to make some.
+    /// Adds a connection, unless the server is ending. If the limit is reached, closes the oldest connection
+    /// without a hello; returns `None` if there is none.
     pub fn enter(&self, peers_max: usize) -> Option<Entry<'_>> {
         let mut guard = self.state.lock().expect("no holder panics");
         let state = &mut *guard;
@@ -136,13 +137,13 @@ impl Peers {
         Some(Entry { peers: self, id, peer })
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     pub fn count(&self) -> usize {
         self.state.lock().expect("no holder panics").peers.len()
     }
 
-    /// Close those that speak of an older epoch and none newer, and those that follow. Others that spoke of none have
-    /// asked for nothing that an epoch matters to.
+    /// Closes the connections that only used older epochs, and those that follow the shard's epoch. Other
+    /// connections without an epoch have requested nothing that depends on one.
     pub fn close_older(&self, epoch: Epoch) {
         for peer in self.state.lock().expect("no holder panics").peers.values() {
             if peer.is_older_than(epoch) {
@@ -151,22 +152,22 @@ impl Peers {
         }
     }
 
-    /// Tell all to end, and let nobody in.
+    /// Tells all connections to end, and admits no new ones.
     pub fn end(&self, ending: Ending) {
         let mut state = self.state.lock().expect("no holder panics");
         state.ending = Some(ending);
         state.peers.values().for_each(|peer| peer.end(ending));
     }
 
-    /// Wait until nobody is left. Gives whether that came before the deadline.
+    /// Waits until no connection is left. Returns false at the deadline.
     pub fn wait_empty(&self, deadline: Instant) -> bool {
         let mut state = self.state.lock().expect("no holder panics");
         while !state.peers.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return false;
             }
-            state = self.left.wait_timeout(state, left).expect("no holder panics").0;
+            state = self.departed.wait_timeout(state, remaining).expect("no holder panics").0;
         }
         true
     }

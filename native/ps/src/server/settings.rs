@@ -1,68 +1,71 @@
-//! Settings of a server: where it listens, who may come, what it is of a model, and its bounds.
+//! Settings of a server: its addresses, access control, shard and limits.
 
 use std::ops::Range;
 
 use streamlearn_table::PARTS;
 use streamlearn_trust::{Secret, TlsFiles};
 
-/// What a server is of a model.
+/// The shard that a server serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
     /// Its number, from 0.
     pub number: u32,
-    /// How many there are.
+    /// The number of shards.
     pub count: u32,
-    /// The parts it has.
+    /// Its range of parts.
     pub parts: Range<usize>,
     /// The model.
     pub model: String,
-    /// Of the tables' specification.
+    /// The fingerprint of the tables' specification.
     pub fingerprint: [u8; 32],
-    /// The specification itself, which whoever means other tables is told to find the difference by; opaque here.
+    /// The specification itself. It is sent to clients that expect other tables, so that they can show the
+    /// difference; opaque here.
     pub specification: Vec<u8>,
 }
 
-/// Where a server listens, and who may come.
+/// The settings of a server.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
-    /// `host:port`, where port 0 is any, or `unix:/path`.
+    /// `host:port` (port 0 picks a free one) or `unix:/path`.
     pub listen: Vec<String>,
-    /// What peers must say; must be there when another machine can reach an address.
+    /// The access token that clients must send; required if another machine can reach an address.
     pub token: Option<Secret>,
-    /// What makes connections private; those by unix sockets are so anyway.
+    /// TLS files, for TCP connections.
     pub tls: Option<TlsFiles>,
-    /// Threads that work, each on connections of its own.
+    /// Worker threads, each with connections of its own.
     pub threads: usize,
     /// Bounds.
     pub limits: Limits,
 }
 
-/// Bounds of a server. Every one is met by refusing or closing, as each says.
+/// Limits of a server. The server enforces each by refusing a request or closing a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest payload; a larger one is refused and its connection closed.
+    /// Largest payload; a larger one is refused, and its connection closed.
     pub frame_bytes_max: u32,
-    /// Connections at once. For one more the oldest without a hello is closed; where all have said one, it is closed itself.
+    /// Concurrent connections. For a further one, the oldest connection without a hello is closed; if all
+    /// have sent one, the new connection is closed.
     pub connections_max: usize,
-    /// How long a peer may take to say who it is; then it is closed.
+    /// How long a peer may take for its hello; then it is closed.
     pub hello_wait_ms_max: u64,
     /// How long a peer may be silent between requests; then it is closed.
     pub idle_ms_max: u32,
-    /// How long a request may take to arrive whole; then its connection is closed.
+    /// How long a request may take to arrive completely; then its connection is closed.
     pub frame_wait_ms_max: u64,
-    /// How long a reply may be taken no byte of; then its connection is closed.
+    /// How long a peer may accept no byte of a reply; then its connection is closed.
     pub write_wait_ms_max: u64,
-    /// Bytes of requests taken in or worked on; others wait unread.
+    /// Bytes of requests being received or processed; further requests wait unread.
     pub in_flight_bytes_max: usize,
-    /// How long a request waits for room among them; then it is refused as busy and its connection closed.
+    /// How long a request waits for room within that limit; then it is refused as busy, and its connection
+    /// closed.
     pub in_flight_wait_ms_max: u64,
-    /// Orders that wait or are not answered; one more is refused as busy.
+    /// Orders that are queued or not answered; further ones are refused as busy.
     pub orders_max: usize,
-    /// Clients that pushed in one epoch; a push of one more is refused.
+    /// Clients that push in one epoch; a further client's push is refused.
     pub clients_max: usize,
-    /// Sequences taken ahead of the first that is missing, a client; a push further ahead is refused.
+    /// Sequences accepted for each client, from the first missing one on; later ones are refused.
     pub window_max: u32,
-    /// How long a peer that says a wrong token waits for its refusal.
+    /// How long the refusal of a wrong token is delayed.
     pub token_wait_ms: u64,
 }
 
@@ -86,20 +89,20 @@ impl Default for Limits {
 }
 
 impl ServerSettings {
-    /// Whether they can be.
+    /// Checks the values.
     pub(super) fn check(&self, shard: &Shard) -> Result<(), String> {
         let (parts, limits) = (&shard.parts, &self.limits);
         if shard.number >= shard.count {
-            return Err(format!("shard {} of {}: numbers begin with 0", shard.number, shard.count));
+            return Err(format!("shard {} of {}: numbers start at 0", shard.number, shard.count));
         }
         if parts.is_empty() || parts.end > PARTS {
             return Err(format!("parts [{}, {}) of {PARTS}", parts.start, parts.end));
         }
         if shard.model.is_empty() || shard.model.len() > 255 {
-            return Err(format!("a model's name of {} bytes: 1 to 255", shard.model.len()));
+            return Err(format!("the model's name has {} bytes: 1 to 255", shard.model.len()));
         }
         if self.listen.is_empty() {
-            return Err("no address to listen at".to_owned());
+            return Err("the list of listen addresses is empty".to_owned());
         }
         if !(1..=256).contains(&self.threads) {
             return Err(format!("threads is {}: 1 to 256", self.threads));
@@ -109,7 +112,7 @@ impl ServerSettings {
             || limits.in_flight_bytes_max >> 10 > u32::MAX as usize
         {
             return Err(format!(
-                "frame_bytes_max is {} and in_flight_bytes_max {}: at least {}, and more than that",
+                "frame_bytes_max is {} and in_flight_bytes_max {}: the first must be at least {}, the second greater than the first",
                 limits.frame_bytes_max,
                 limits.in_flight_bytes_max,
                 super::connection::HELLO_BYTES_MAX

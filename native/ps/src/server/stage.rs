@@ -1,5 +1,5 @@
-//! The stage: the tables that are installed and the epoch they stand at, who uses them, and which pushes they have
-//! learned. Tables leave it only when nobody uses them.
+//! The stage: the installed tables and their epoch, their users, and each client's applied pushes. Tables
+//! leave it only when no request uses them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -11,9 +11,9 @@ use crate::epoch::{Epoch, name};
 use crate::refusal::{Code, Refusal};
 use crate::window::Window;
 
-/// What was answered to a push.
+/// The outcome of a push.
 pub type Outcome = Result<Pushed, Refusal>;
-/// A client's window. Whoever holds it applies that client's pushes.
+/// A client's window. The task that holds the lock applies that client's pushes.
 pub type ClientWindow = Arc<AsyncMutex<Window<Outcome>>>;
 
 /// Tables under an epoch.
@@ -32,16 +32,16 @@ struct StageState {
     users: usize,
 }
 
-/// The tables there are, if any.
+/// The installed tables, if any.
 #[derive(Default)]
 pub struct Stage {
     state: Mutex<StageState>,
-    left: Condvar,
-    /// How often tables came or went.
+    released: Condvar,
+    /// Incremented when tables are installed or removed.
     changes: watch::Sender<u64>,
 }
 
-/// Tables in use; dropping it lets go of them.
+/// Tables in use; dropping it releases them.
 pub struct InUse {
     stage: Arc<Stage>,
     installed: Option<Arc<Installed>>,
@@ -49,7 +49,7 @@ pub struct InUse {
 }
 
 impl Installed {
-    /// The window of a client.
+    /// Returns the window of a client.
     pub fn window(&self, client: u128, clients_max: usize, window_max: u32) -> Result<ClientWindow, Refusal> {
         let mut windows = self.windows.lock().expect("no holder panics");
         let count = windows.len();
@@ -57,7 +57,7 @@ impl Installed {
             return Ok(window.clone());
         }
         if count >= clients_max {
-            let text = format!("{count} clients pushed in epoch {}, the most there may be", self.epoch);
+            let text = format!("the limit of {count} clients that push in epoch {} is reached", self.epoch);
             return Err(Refusal::new(Code::TooMany, text));
         }
         let window = ClientWindow::new(AsyncMutex::new(Window::new(window_max)));
@@ -67,25 +67,25 @@ impl Installed {
 }
 
 impl InUse {
-    /// The tables.
+    /// Returns the tables.
     pub fn installed(&self) -> &Installed {
-        self.installed.as_ref().expect("only dropping it takes them")
+        self.installed.as_ref().expect("only drop takes them")
     }
 
-    /// Wait until these tables are to leave.
+    /// Waits until these tables must be released.
     pub async fn is_over(&mut self) {
-        // The sender lives in the stage, which this holds.
+        // The sender lives in the stage, which this keeps alive.
         let _ = self.changes.changed().await;
     }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        // Before the stage may say that nobody uses them.
+        // Release the tables before the stage can report them as unused.
         self.installed = None;
         let mut state = self.stage.lock();
         state.users -= 1;
-        self.stage.left.notify_all();
+        self.stage.released.notify_all();
     }
 }
 
@@ -94,8 +94,8 @@ impl Stage {
         self.state.lock().expect("no holder panics")
     }
 
-    /// The epoch the tables stand at, and the dims of the tables.
-    pub fn stands_at(&self) -> (Option<Epoch>, Vec<u32>) {
+    /// Returns the epoch and the dims of the installed tables.
+    pub fn epoch_and_dims(&self) -> (Option<Epoch>, Vec<u32>) {
         let state = self.lock();
         let dims = |installed: &Arc<Installed>| {
             installed.tables.tables().iter().map(|table| table.settings.dim as u32).collect()
@@ -104,13 +104,13 @@ impl Stage {
         (epoch, state.installed.as_ref().map_or(Vec::new(), dims))
     }
 
-    /// Clients that pushed in this epoch.
+    /// Returns the number of clients that pushed in this epoch.
     pub fn clients(&self) -> usize {
         let installed = self.lock().installed.clone();
         installed.map_or(0, |installed| installed.windows.lock().expect("no holder panics").len())
     }
 
-    /// Whether a client that says it is in an epoch may come in: one of an epoch that is over may not.
+    /// Refuses a client whose epoch has ended.
     pub fn check_hello(&self, epoch: Option<Epoch>) -> Result<(), Refusal> {
         let newest = self.lock().newest;
         match epoch {
@@ -119,7 +119,7 @@ impl Stage {
         }
     }
 
-    /// Use the tables, if they stand at this epoch.
+    /// Returns the tables for use, if they are at this epoch.
     pub fn take(self: &Arc<Self>, epoch: Epoch) -> Result<InUse, Refusal> {
         let mut state = self.lock();
         let Some(installed) = &state.installed else {
@@ -128,7 +128,7 @@ impl Stage {
             }
             return Err(Refusal::new(
                 Code::NotReady,
-                format!("the shard has no tables; the epoch is {epoch}"),
+                format!("the shard has no tables; the request's epoch is {epoch}"),
             ));
         };
         if installed.epoch != epoch {
@@ -139,7 +139,7 @@ impl Stage {
         Ok(InUse { stage: self.clone(), installed, changes: self.changes.subscribe() })
     }
 
-    /// Install tables under a newer epoch than any before, once nobody uses those of before.
+    /// Installs tables under a newer epoch than any before, once the previous tables are unused.
     pub fn install(&self, tables: Arc<TableSet>, epoch: Epoch) -> Result<(), String> {
         let mut state = self.lock();
         if state.newest >= Some(epoch) {
@@ -148,13 +148,13 @@ impl Stage {
         state.newest = Some(epoch);
         let mut state = self.clear(state);
         if state.newest != Some(epoch) {
-            return Err(format!("epoch {epoch} was overtaken by {}", name(state.newest)));
+            return Err(format!("epoch {epoch} was superseded by {}", name(state.newest)));
         }
         state.installed = Some(Arc::new(Installed { tables, epoch, windows: Mutex::default() }));
         Ok(())
     }
 
-    /// Let go of the tables, once nobody uses them.
+    /// Removes the tables, once they are unused.
     pub fn uninstall(&self) {
         drop(self.clear(self.lock()));
     }
@@ -163,16 +163,19 @@ impl Stage {
         let installed = state.installed.take();
         self.changes.send_modify(|changes| *changes += 1);
         while state.users > 0 {
-            // Ends: users work or wait for the change that they were just told of.
-            state = self.left.wait(state).expect("no holder panics");
+            // Terminates: users finish, or stop at the change that was just signalled.
+            state = self.released.wait(state).expect("no holder panics");
         }
-        // Many rows take their time to be freed; nobody is to wait for that.
+        // Freeing many rows takes time; the lock is not held meanwhile.
         drop(state);
         drop(installed);
         self.lock()
     }
 }
 
-fn stale(said: Epoch, is: Option<Epoch>) -> Refusal {
-    Refusal::new(Code::StaleEpoch, format!("the request is of epoch {said}, the shard's is {}", name(is)))
+fn stale(request: Epoch, shard: Option<Epoch>) -> Refusal {
+    Refusal::new(
+        Code::StaleEpoch,
+        format!("the request belongs to epoch {request}, the shard is at {}", name(shard)),
+    )
 }

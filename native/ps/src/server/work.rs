@@ -1,4 +1,4 @@
-//! Work: reading rows for a peer and letting rows learn, in slices so short that the others of a thread hardly wait.
+//! Work: handles pulls and pushes in slices short enough that other connections of the thread hardly wait.
 
 use streamlearn_table::{Admit, At, PARTS, Pin, Push, Pushed, Table, mix, part_of_hash};
 use streamlearn_wire::checksum::crc32c;
@@ -15,15 +15,15 @@ use crate::window::Decision;
 
 /// Bytes of rows in a slice: few enough to stay in the cache between the table and the socket.
 const SLICE_BYTES: usize = 256 << 10;
-/// Keys read at a time, whatever their rows take.
+/// The maximum number of keys read at a time, whatever the size of their rows.
 const READ_KEYS_MAX: usize = 4096;
-/// Keys that learn at a time.
+/// The maximum number of keys updated at a time.
 const LEARN_KEYS_MAX: usize = 1024;
-/// The largest gradient that rows learn: the sum of squares of a row of any dim stays a number.
+/// The largest absolute gradient accepted: the sum of squares of a row of any dim stays finite.
 const GRADIENT_MAX: f32 = 1e17;
-/// The most that a push may multiply rates by.
+/// The largest absolute factor accepted for the learning rate.
 const RATE_SCALE_MAX: f32 = 1e6;
-/// The latest table time, and the earliest below zero: beyond any time of an event.
+/// The largest absolute table time accepted, beyond any event's time.
 pub const CLOCK_MS_MAX: i64 = 1 << 53;
 const HEAD_FLOATS: usize = (HEADER_BYTES + SLICE_HEAD_BYTES) / 4;
 
@@ -34,7 +34,7 @@ fn table_of(in_use: &InUse, number: u16) -> Result<&Table, Refusal> {
         .ok_or_else(|| Refusal::new(Code::BadRequest, format!("table {number}: there are {}", tables.len())))
 }
 
-/// All keys must be of the shard's parts.
+/// Refuses keys outside the shard's parts.
 fn check_parts(core: &ServerCore, keys: &[u64]) -> Result<(), Refusal> {
     let parts = &core.shard.parts;
     if *parts == (0..PARTS) {
@@ -44,11 +44,12 @@ fn check_parts(core: &ServerCore, keys: &[u64]) -> Result<(), Refusal> {
         return Ok(());
     };
     let (part, number) = (part_of_hash(mix(key)), core.shard.number);
-    let text = format!("key {key} is of part {part}, shard {number} has [{}, {})", parts.start, parts.end);
+    let text =
+        format!("key {key} is in part {part}, shard {number} has parts [{}, {})", parts.start, parts.end);
     Err(Refusal::new(Code::WrongPart, text))
 }
 
-/// Slices of one pull, made in memory that is used again for each.
+/// The slices of one pull; all are built in the same buffers.
 struct Slices<'a> {
     ask: &'a PullAsk<'a>,
     request: u64,
@@ -58,7 +59,8 @@ struct Slices<'a> {
 }
 
 impl Slices<'_> {
-    /// Make the frame of the slice that begins with a key. Gives its bytes, and where the next one begins.
+    /// Builds the frame of the slice that starts at key `first`. Returns its bytes and the next slice's first
+    /// key.
     fn make(&mut self, table: &Table, first: usize, keys_max: usize) -> Result<(&[u8], usize), Refusal> {
         let keys = &self.ask.keys[first..];
         let keys = &keys[..keys.len().min(keys_max)];
@@ -92,10 +94,10 @@ impl Slices<'_> {
 }
 
 impl Connection<'_> {
-    /// Read rows. Gives how many, and the bytes of all frames.
+    /// Handles a pull. Returns the number of rows and the bytes of all frames.
     pub(super) async fn pull(&mut self, request: u64, payload: &[u8]) -> Result<(u64, u64), End> {
         let ask = PullAsk::decode(payload)?;
-        self.entry.peer.speaks_of(ask.epoch);
+        self.entry.peer.used_epoch(ask.epoch);
         let mut in_use = self.core.stage.take(ask.epoch)?;
         check_parts(self.core, &ask.keys)?;
         let pin = |version| in_use.installed().tables.pin(version).map_err(Refusal::from);
@@ -118,31 +120,31 @@ impl Connection<'_> {
             tokio::select! {
                 biased;
                 sent = self.write(frame) => sent?,
-                // The tables are to leave, and this peer takes its time.
+                // The tables must be released, and this peer is slow.
                 () = in_use.is_over() => return Err(End::Gone),
             }
             (first, written) = (end, written + frame.len() as u64);
             if first >= slices.ask.keys.len() {
                 return Ok(written);
             }
-            self.pass_on_all().await?;
+            self.forward_answers().await?;
             yield_now().await;
         }
     }
 
-    /// Let rows learn, once. Gives how many did, and the bytes of the reply.
+    /// Handles a push, exactly once. Returns the number of updated rows and the bytes of the reply.
     pub(super) async fn push(&mut self, request: u64, payload: &[u8]) -> Result<(u64, u64), End> {
         let pushed = self.push_once(payload).await?;
         let bytes_out = self.send(Kind::Push, request, &PushReply(pushed).to_payload()).await?;
         Ok((pushed.learned as u64, bytes_out))
     }
 
-    /// From the decision on nothing here waits for the peer, and nothing drops this before it has ended: what is
-    /// applied is noted.
+    /// After the decision nothing here waits for the peer, and the future is not dropped before it ends:
+    /// every applied push is noted.
     async fn push_once(&mut self, payload: &[u8]) -> Outcome {
         let (core, limits) = (self.core, &self.core.limits);
         let ask = PushAsk::decode(payload)?;
-        self.entry.peer.speaks_of(ask.epoch);
+        self.entry.peer.used_epoch(ask.epoch);
         let in_use = core.stage.take(ask.epoch)?;
         let window = in_use.installed().window(self.client, limits.clients_max, limits.window_max)?;
         let mut window = window.lock().await;
@@ -157,20 +159,21 @@ impl Connection<'_> {
                 outcome
             }
             Decision::Forgotten => {
-                let text = format!("sequence {} was applied, and its answer is forgotten", ask.sequence);
+                let text =
+                    format!("sequence {} was applied, but its answer is no longer stored", ask.sequence);
                 Err(Refusal::new(Code::BadRequest, text))
             }
             Decision::TooFar(low) => {
-                let (sequence, most) = (ask.sequence, limits.window_max);
+                let (sequence, window_max) = (ask.sequence, limits.window_max);
                 let text =
-                    format!("sequence {sequence} is not within {most} of {low}, the first that is missing");
+                    format!("sequence {sequence} is not within {window_max} of {low}, the first missing one");
                 Err(Refusal::new(Code::TooMany, text))
             }
         }
     }
 }
 
-/// Let the rows of a push learn.
+/// Applies a push to the tables.
 async fn apply(core: &ServerCore, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome {
     let columns = &ask.columns;
     check_parts(core, &columns.keys)?;
@@ -178,11 +181,14 @@ async fn apply(core: &ServerCore, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome 
     let (dim, count) = (table.settings.dim, columns.keys.len());
     let gradients = ask.encoding.numbers(&columns.gradients, count * dim).ok_or_else(|| {
         let (bytes, encoding) = (columns.gradients.len(), ask.encoding);
-        Refusal::new(Code::BadRequest, format!("{bytes} bytes of {count} gradients of {dim} {encoding:?}"))
+        Refusal::new(
+            Code::BadRequest,
+            format!("{bytes} bytes do not hold {count} gradients of {dim} {encoding:?}"),
+        )
     })?;
     let admit = &columns.admit;
     if !admit.is_sorted_by_key(|run| run.end) || admit.last().is_some_and(|run| run.end > count) {
-        let text = format!("runs of admission do not end in order within {count} keys");
+        let text = format!("the admission runs do not end in ascending order within {count} keys");
         return Err(Refusal::new(Code::BadRequest, text));
     }
     check_numbers(ask, &gradients, dim)?;
@@ -206,31 +212,32 @@ async fn apply(core: &ServerCore, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome 
     Ok(pushed)
 }
 
-/// Whether rows may learn this: one number that is none would make its row no numbers for good.
+/// Refuses values that would corrupt rows: a single NaN or infinity would leave a row without finite numbers
+/// for good.
 fn check_numbers(ask: &PushAsk<'_>, gradients: &[f32], dim: usize) -> Result<(), Refusal> {
     let bad = |text: String| Err(Refusal::new(Code::BadRequest, text));
     if !(-CLOCK_MS_MAX..=CLOCK_MS_MAX).contains(&ask.now_ms) {
-        return bad(format!("a table time of {} ms, and {CLOCK_MS_MAX} is the latest", ask.now_ms));
+        return bad(format!("a table time of {} ms exceeds the limit of {CLOCK_MS_MAX}", ask.now_ms));
     }
     if ask.rate_scale.is_nan() || ask.rate_scale.abs() > RATE_SCALE_MAX {
-        return bad(format!("a rate_scale of {}, and {RATE_SCALE_MAX} is the most", ask.rate_scale));
+        return bad(format!("a rate_scale of {} exceeds the limit of {RATE_SCALE_MAX}", ask.rate_scale));
     }
-    // One pass without early exit vectorises; the key is looked for only when there is one.
+    // One pass without early exit vectorises; the key is only looked up for an error.
     let is_bad = |number: &f32| number.is_nan() || number.abs() > GRADIENT_MAX;
     if gradients.iter().fold(false, |bad, number| bad | is_bad(number)) {
         let at = gradients.iter().position(is_bad).unwrap_or(0);
         let key = ask.columns.keys[at / dim];
-        return bad(format!("the gradient of key {key} has {} at place {}", gradients[at], at % dim));
+        return bad(format!("the gradient of key {key} has {} at position {}", gradients[at], at % dim));
     }
     Ok(())
 }
 
-/// Runs as some of the keys have them.
+/// The runs restricted to keys `first..end`, with positions relative to `first`.
 fn runs_within(admit: &[Admit], first: usize, end: usize) -> Vec<Admit> {
     let begin = admit.partition_point(|run| run.end <= first);
-    let upto = admit.partition_point(|run| run.end < end);
-    let last = admit.len().min(upto + 1);
-    admit[begin..last.max(begin)]
+    let last_run = admit.partition_point(|run| run.end < end);
+    let run_end = admit.len().min(last_run + 1);
+    admit[begin..run_end.max(begin)]
         .iter()
         .map(|run| Admit { end: run.end.min(end) - first, threshold: run.threshold })
         .collect()

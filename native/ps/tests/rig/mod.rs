@@ -1,6 +1,6 @@
-//! What live tests stand on: tables, servers on loopback, clients of them, and peers that speak raw bytes.
+//! The test rig: tables, servers on loopback, their clients, and peers that send raw bytes.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,10 +16,10 @@ pub const FINGERPRINT: [u8; 32] = [7; 32];
 pub const SPECIFICATION: &[u8] = b"what the tables are made of";
 pub const DIMS: [usize; 2] = [3, 16];
 pub const FIRST: Epoch = Epoch { run: 1, recovery: 0 };
-/// How long anything that must come may take on a busy machine.
+/// The timeout of anything that must happen, generous for a busy machine.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// Two tables: one with admission whose rows are of odd length, one of whole lines.
+/// Two tables: one with admission and rows of odd length, one with rows of whole cache lines.
 pub fn settings() -> Vec<TableSettings> {
     let rule = Rule::new(Optimizer::Adagrad { rate: 0.1, initial_accumulator: 0.5, epsilon: 1e-6 });
     let narrow = TableSettings {
@@ -113,13 +113,13 @@ pub fn push_of<'a>(table: u16, keys: &'a [u64], gradients: &'a [f32]) -> PushOf<
     PushOf { table, keys, gradients, counts: None, admit: &[], now_ms: 5_000, rate_scale: 1.0 }
 }
 
-/// The same for a table.
+/// The same push for a local table.
 pub fn local<'a>(push: &PushOf<'a>) -> Push<'a> {
     let PushOf { keys, gradients, counts, admit, now_ms, rate_scale, .. } = *push;
     Push { keys, gradients, counts, admit, now_ms, rate_scale }
 }
 
-/// Numbers by chance from a seed.
+/// Seeded pseudo-random numbers.
 pub struct Chance(pub u64);
 
 impl Chance {
@@ -136,7 +136,7 @@ impl Chance {
         (0..count).map(|_| mix(self.below(end) + 1)).collect()
     }
 
-    /// Floats that sum exactly in some order only.
+    /// Floats whose sum depends on the order of addition.
     pub fn floats(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| (self.below(2001) as f32 - 1000.0) / 700.0).collect()
     }
@@ -153,16 +153,16 @@ pub fn bits(floats: &[f32]) -> Vec<u32> {
     floats.iter().map(|float| float.to_bits()).collect()
 }
 
-/// Wait until something holds.
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+/// Waits until a condition holds.
+pub fn until(event: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + SOON;
     while !holds() {
-        assert!(Instant::now() < deadline, "{what} did not come");
+        assert!(Instant::now() < deadline, "{event} did not come");
         std::thread::yield_now();
     }
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -179,7 +179,7 @@ impl Drop for Folder {
     }
 }
 
-/// A peer that sends what it likes.
+/// A peer that sends arbitrary frames.
 pub struct Peer {
     pub stream: TcpStream,
     pub intake: Intake,
@@ -193,7 +193,7 @@ impl Peer {
         Self { stream, intake: Intake::new(64 << 20) }
     }
 
-    /// One that has said hello.
+    /// Connects and shakes hands.
     pub fn hello(address: &str, epoch: Option<Epoch>) -> Self {
         let mut peer = Self::connect(address);
         peer.say(Kind::Hello, 0, &hello(epoch).to_payload());
@@ -205,7 +205,7 @@ impl Peer {
         self.stream.write_all(&frame(kind, request, payload)).unwrap();
     }
 
-    /// The next frame; none once the connection is closed.
+    /// Returns the next frame; `None` once the connection is closed.
     pub fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.intake.take().unwrap() {
@@ -225,7 +225,7 @@ impl Peer {
         }
     }
 
-    /// The code and text of the refusal that must come next.
+    /// Returns the code and text of the refusal that must come next.
     pub fn refusal(&mut self) -> (Code, String) {
         let frame = self.next().expect("a refusal before the end");
         assert_eq!(frame.header.kind, Kind::Error, "{frame:?}");
@@ -239,14 +239,14 @@ pub fn hello(epoch: Option<Epoch>) -> HelloAsk<'static> {
     HelloAsk { model: MODEL, fingerprint: FINGERPRINT, client: 9, reads_only: false, epoch, token: &[] }
 }
 
-/// A whole frame of a request.
+/// Encodes a request's frame.
 pub fn frame(kind: Kind, request: u64, payload: &[u8]) -> Vec<u8> {
     let payload_bytes = payload.len() as u32;
     let header = Header { kind, flags: 0, request, payload_bytes }.to_bytes();
     [&header[..], payload, &streamlearn_wire::checksum::crc32c(0, payload).to_le_bytes()].concat()
 }
 
-/// The payload of a push of table 1.
+/// Encodes a push to table 1.
 pub fn push_payload(epoch: Epoch, sequence: u64, keys: &[u64]) -> Vec<u8> {
     let mut gradients = Vec::new();
     Encoding::F32.append(&vec![1.0; keys.len() * DIMS[1]], &mut gradients);
@@ -258,7 +258,7 @@ pub fn push_payload(epoch: Epoch, sequence: u64, keys: &[u64]) -> Vec<u8> {
     payload
 }
 
-/// The payload of a pull of a table's newest rows.
+/// Encodes a pull of a table's newest rows.
 pub fn pull_payload(epoch: Epoch, table: u16, keys: &[u64]) -> Vec<u8> {
     let mut payload = Vec::new();
     PullAsk { epoch, table, encoding: Encoding::F32, version: None, keys: keys.into() }.append(&mut payload);

@@ -1,4 +1,5 @@
-//! Activity: what is under way on one connection, and since when nothing is. It knows not what is spoken there.
+//! Activity: the open requests of one connection, and since when it is idle. Knows nothing of the protocol's
+//! content.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,150 +10,150 @@ use tokio::time::{Instant, sleep};
 use super::door::{Place, STRANGER_REQUESTS_MAX};
 use super::traffic::Protocol;
 
-/// Bytes that a connection of HTTP/2 begins with; nothing can be asked before they are there.
+/// The length of HTTP/2's connection preface; no request can arrive before it.
 const PREFACE_BYTES: u64 = 24;
-/// How often a wait looks whether a request has begun to come.
+/// How often per wait to check whether a request has begun to arrive.
 const LOOKS: u32 = 8;
 
-/// What is under way on one connection.
+/// The open requests and answers of one connection.
 #[derive(Debug)]
 pub struct Activity {
     protocol: Protocol,
-    /// Its place at the door.
+    /// Its slot at the door.
     pub place: Place,
     /// Requests whose answers have not begun.
-    asked: AtomicUsize,
-    /// Answers that are on their way.
-    answered: AtomicUsize,
-    /// When the last of either ended.
+    requests: AtomicUsize,
+    /// Answers that are being sent.
+    answers: AtomicUsize,
+    /// When the last request or answer ended.
     last: Mutex<Instant>,
-    heard_bytes: AtomicU64,
-    /// Since when bytes have come that are no request yet.
+    received_bytes: AtomicU64,
+    /// When a request began to arrive that is not complete yet.
     begun: Mutex<Option<Instant>>,
 }
 
-/// One request of a connection; dropping it ends it.
-pub struct Asked(Arc<Activity>);
+/// An open request; dropping it ends it.
+pub struct OpenRequest(Arc<Activity>);
 
-/// One answer on its way; dropping it ends it.
-pub struct Answering(Arc<Activity>);
+/// An answer that is being sent; dropping it ends it.
+pub struct OpenAnswer(Arc<Activity>);
 
-impl Drop for Asked {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.0.ended();
-        self.0.asked.fetch_sub(1, Ordering::SeqCst);
+        self.0.requests.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Drop for Answering {
+impl Drop for OpenAnswer {
     fn drop(&mut self) {
         self.0.ended();
-        self.0.answered.fetch_sub(1, Ordering::SeqCst);
+        self.0.answers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Asked {
-    /// It was let in, so that its connection keeps its place.
+impl OpenRequest {
+    /// Marks the connection as admitted: it keeps its slot.
     pub fn admit(&self) {
         self.0.place.admit();
     }
 
-    /// Whether its connection has no place to keep, and more under way than a stranger may.
-    pub fn is_crowd(&self) -> bool {
+    /// Whether its connection is not admitted and has more open requests than such a connection may.
+    pub fn is_over_limit(&self) -> bool {
         !self.0.place.is_admitted() && self.0.open() > STRANGER_REQUESTS_MAX
     }
 
-    /// Its answer begins.
-    pub fn answered(self) -> Answering {
-        self.0.answered.fetch_add(1, Ordering::SeqCst);
-        Answering(self.0.clone())
+    /// Starts its answer.
+    pub fn begin_answer(self) -> OpenAnswer {
+        self.0.answers.fetch_add(1, Ordering::SeqCst);
+        OpenAnswer(self.0.clone())
     }
 }
 
 impl Activity {
-    /// A connection that was just made.
+    /// Creates the activity of a new connection.
     pub fn new(protocol: Protocol, place: Place) -> Self {
         let now = Instant::now();
         Self {
             protocol,
             place,
-            asked: AtomicUsize::new(0),
-            answered: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+            answers: AtomicUsize::new(0),
             last: Mutex::new(now),
-            heard_bytes: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
             begun: Mutex::new(None),
         }
     }
 
-    /// One request more.
-    pub fn enter(self: &Arc<Self>) -> Asked {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+    /// Starts a request.
+    pub fn enter(self: &Arc<Self>) -> OpenRequest {
+        self.requests.fetch_add(1, Ordering::SeqCst);
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        Asked(self.clone())
+        OpenRequest(self.clone())
     }
 
-    /// So many bytes have come.
-    pub fn heard(&self, bytes: usize) {
-        let before = self.heard_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        // Of HTTP/2 what comes later need be no request: its peers are asked now and then whether they are there, and
-        // cannot say so in the middle of something else.
+    /// Notes received bytes.
+    pub fn received(&self, bytes: usize) {
+        let bytes_before = self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        // On HTTP/2 later bytes need not be a request: peers answer keepalive pings, and do not do so in the
+        // middle of other frames.
         let is_beginning = match self.protocol {
-            Protocol::Grpc => before < PREFACE_BYTES,
-            Protocol::Http => self.asked.load(Ordering::SeqCst) == 0,
+            Protocol::Grpc => bytes_before < PREFACE_BYTES,
+            Protocol::Http => self.requests.load(Ordering::SeqCst) == 0,
         };
         if is_beginning {
-            let is_begun = self.protocol == Protocol::Http || before + (bytes as u64) < PREFACE_BYTES;
+            let is_begun = self.protocol == Protocol::Http || bytes_before + (bytes as u64) < PREFACE_BYTES;
             let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
             *begun = if is_begun { begun.or(Some(Instant::now())) } else { None };
         }
     }
 
-    /// Wait for so long, and for ever where a request was let in by then.
-    pub async fn strange(&self, wait: Duration) {
+    /// Waits, and then for ever if a request was admitted meanwhile.
+    pub async fn unadmitted(&self, wait: Duration) {
         sleep(wait).await;
         if self.place.is_admitted() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Wait until nothing was asked for so long.
+    /// Waits until there was no open request for `wait`.
     pub async fn idle(&self, wait: Duration) {
-        self.without(wait, || self.asked.load(Ordering::SeqCst)).await;
+        self.without(wait, || self.requests.load(Ordering::SeqCst)).await;
     }
 
-    /// Wait until for so long nothing was asked and no answer was on its way.
+    /// Waits until there was no open request and no answer being sent for `wait`.
     pub async fn quiet(&self, wait: Duration) {
         self.without(wait, || self.open()).await;
     }
 
     fn open(&self) -> usize {
-        self.asked.load(Ordering::SeqCst) + self.answered.load(Ordering::SeqCst)
+        self.requests.load(Ordering::SeqCst) + self.answers.load(Ordering::SeqCst)
     }
 
-    /// Wait until a request that began to come has taken longer than this and is none yet.
+    /// Waits until a request has been arriving for longer than `wait`.
     pub async fn stuck(&self, wait: Duration) {
         loop {
             let begun = *self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-            let left = begun.map_or(wait / LOOKS, |begun| wait.saturating_sub(begun.elapsed()));
-            if left.is_zero() {
+            let remaining = begun.map_or(wait / LOOKS, |begun| wait.saturating_sub(begun.elapsed()));
+            if remaining.is_zero() {
                 return;
             }
-            sleep(left.max(Duration::from_millis(1))).await;
+            sleep(remaining.max(Duration::from_millis(1))).await;
         }
     }
 
     async fn without(&self, wait: Duration, open: impl Fn() -> usize) {
         loop {
-            let left = if open() > 0 {
+            let remaining = if open() > 0 {
                 wait
             } else {
                 let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
                 wait.saturating_sub(last.elapsed())
             };
-            if left.is_zero() {
+            if remaining.is_zero() {
                 return;
             }
-            sleep(left).await;
+            sleep(remaining).await;
         }
     }
 

@@ -1,4 +1,4 @@
-//! Arriving: a body that has so long to arrive whole, and then is one no more.
+//! A body with a time limit.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,21 +9,21 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-/// A body that must arrive in time.
-pub struct Arriving<B> {
+/// A body that fails if it does not arrive in time.
+pub struct TimedBody<B> {
     body: B,
     wait: Duration,
     end: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B> Arriving<B> {
-    /// The body, which has so long from when it is first waited for.
+impl<B> TimedBody<B> {
+    /// Wraps a body; the time starts when it is first polled.
     pub fn new(body: B, wait: Duration) -> Self {
         Self { body, wait, end: None }
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Arriving<B>
+impl<B: Body<Data = Bytes> + Unpin> Body for TimedBody<B>
 where
     B::Error: std::fmt::Display,
 {
@@ -40,8 +40,8 @@ where
             }));
         }
         let wait = self.wait;
-        let end = self.end.get_or_insert_with(|| Box::pin(sleep(wait)));
-        match end.as_mut().poll(context) {
+        let deadline = self.end.get_or_insert_with(|| Box::pin(sleep(wait)));
+        match deadline.as_mut().poll(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => {
                 let text = format!("the request did not arrive whole within {} ms", wait.as_millis());

@@ -1,10 +1,10 @@
-//! The codec: a message's bytes as they are, for whoever reads them where they lie. It knows no message.
+//! The codec: passes the bytes of gRPC messages through, without decoding them.
 
 use bytes::{Buf, BufMut, Bytes};
 use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// Bytes that an answer takes memory for before its own are known; and those after which it is handed on.
+/// The initial buffer size of an answer, and the size after which it is flushed.
 const FIRST_BYTES: usize = 256;
 const YIELD_BYTES: usize = 32 << 10;
 
@@ -36,7 +36,7 @@ impl Encoder for Plain {
         Ok(())
     }
 
-    /// Little at first, for an answer that nobody reads holds all of it.
+    /// Little at first: a slow reader keeps the whole buffer alive.
     fn buffer_settings(&self) -> BufferSettings {
         BufferSettings::new(FIRST_BYTES, YIELD_BYTES)
     }

@@ -1,4 +1,4 @@
-//! Columns: the tensors of a request, each at its place, made into the columns of both sides. It knows no protocol.
+//! Columns: converts the tensors of a request into the columns of both sides. Knows no protocol.
 
 use std::fmt::Write;
 
@@ -8,31 +8,31 @@ use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Kind, Limits};
 use crate::request::Values;
 
-/// The tensors that a request has given so far.
-pub struct Given<'a, 'n> {
+/// The tensors of a request, added one by one.
+pub struct InputTensors<'a, 'n> {
     naming: &'n Naming,
     tensors: Vec<Option<Tensor<'a>>>,
 }
 
-/// Both sides of a request.
+/// The columns of a request.
 #[derive(Debug, PartialEq)]
 pub struct Sides {
-    /// How many candidates there are.
+    /// The number of candidates.
     pub candidates: usize,
-    /// Columns of the user.
+    /// The user's columns.
     pub user: Vec<Values>,
-    /// Columns of the candidates.
+    /// The candidates' columns.
     pub item: Vec<Values>,
 }
 
-/// The histories of a side, which are as long as each other.
+/// The first history column of a side; all histories of a side have the same length.
 #[derive(Default)]
 pub struct History {
     first: Option<(String, Vec<i32>)>,
 }
 
-fn bad<T>(said: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::Bad(said.into()))
+fn bad<T>(text: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::Bad(text.into()))
 }
 
 /// The name of a part of a column.
@@ -41,13 +41,13 @@ fn name_of(input: &Input, part: Part) -> String {
     format!("{}{suffix}", input.name)
 }
 
-impl<'a, 'n> Given<'a, 'n> {
-    /// Nothing yet.
+impl<'a, 'n> InputTensors<'a, 'n> {
+    /// Starts without tensors.
     pub fn new(naming: &'n Naming) -> Self {
         Self { naming, tensors: vec![None; naming.columns() * PARTS] }
     }
 
-    /// One input more.
+    /// Adds an input.
     pub fn add(
         &mut self,
         name: &str,
@@ -57,11 +57,11 @@ impl<'a, 'n> Given<'a, 'n> {
             let cut = cut(name);
             return bad(format!("unknown input {cut:?}; help: {}", self.naming.known()));
         };
-        let place = &mut self.tensors[column * PARTS + part as usize];
-        if place.is_some() {
+        let slot = &mut self.tensors[column * PARTS + part as usize];
+        if slot.is_some() {
             return bad(format!("input {name:?} is given twice"));
         }
-        *place = Some(tensor()?);
+        *slot = Some(tensor()?);
         Ok(())
     }
 
@@ -69,9 +69,9 @@ impl<'a, 'n> Given<'a, 'n> {
         self.tensors[column * PARTS + part as usize].as_ref()
     }
 
-    /// How many candidates the inputs of that side agree on.
+    /// The number of candidates, on which all candidate inputs must agree.
     fn candidates(&self) -> Result<usize, Refusal> {
-        let mut agreed: Option<(u64, String)> = None;
+        let mut known: Option<(u64, String)> = None;
         for column in self.naming.inputs().user.len()..self.naming.columns() {
             let (_, input) = self.naming.input(column);
             let lengths = self.part(column, Part::Lengths);
@@ -81,30 +81,30 @@ impl<'a, 'n> Given<'a, 'n> {
                 (None, None) => continue,
             };
             check_shape(Side::Item, input, part, tensor.shape, lengths.is_some())
-                .map_err(|wrong| wrong.of(input))?;
+                .map_err(|error| error.of(input))?;
             let rows = tensor.shape.dims().and_then(|dims| dims.first()).copied().unwrap_or(0);
-            match &agreed {
-                None => agreed = Some((rows, name_of(input, part))),
+            match &known {
+                None => known = Some((rows, name_of(input, part))),
                 Some((first, name)) if *first != rows => {
                     return bad(format!(
-                        "input {:?} is of {rows} candidates and {name:?} of {first}; \
-                         help: the first dimension of every input of candidates is their number",
+                        "input {:?} has {rows} candidates, but {name:?} has {first}; \
+                         help: the first dimension of all candidate inputs must be the number of candidates",
                         name_of(input, part)
                     ));
                 }
                 Some(_) => {}
             }
         }
-        let Some((rows, name)) = agreed else {
+        let Some((rows, name)) = known else {
             return bad(format!(
-                "no input of candidates is given, so their number is not known; help: {}",
+                "the number of candidates is unknown, because no candidate input is given; help: {}",
                 self.naming.known()
             ));
         };
         check_candidates(rows, &name, &self.naming.inputs().limits)
     }
 
-    /// The columns of both sides, all checked.
+    /// Checks all tensors and returns the columns of both sides.
     pub fn into_sides(self) -> Result<Sides, Refusal> {
         let inputs = self.naming.inputs();
         let candidates = self.candidates()?;
@@ -118,19 +118,25 @@ impl<'a, 'n> Given<'a, 'n> {
                 Side::Item => (candidates, &mut item),
             };
             let history = &mut histories[side as usize];
-            to.push(self.column(column, side, rows, history).map_err(|wrong| wrong.of(input))?);
+            to.push(self.column(column, side, rows, history).map_err(|error| error.of(input))?);
         }
         Ok(Sides { candidates, user, item })
     }
 
-    fn column(&self, column: usize, side: Side, rows: usize, history: &mut History) -> Result<Values, Wrong> {
+    fn column(
+        &self,
+        column: usize,
+        side: Side,
+        rows: usize,
+        history: &mut History,
+    ) -> Result<Values, PartError> {
         let (_, input) = self.naming.input(column);
         let limits = self.naming.inputs().limits;
         let (values, lengths) = (self.part(column, Part::Values), self.part(column, Part::Lengths));
         let weights = self.part(column, Part::Weights);
         let Some(tensor) = values else {
             if let Some(part) = lengths.map(|_| Part::Lengths).or(weights.map(|_| Part::Weights)) {
-                return Err(Wrong { part, said: format!("it is given and {:?} is not", input.name) });
+                return Err(PartError { part, text: format!("it is given without {:?}", input.name) });
             }
             return missing(input, rows, &limits, history);
         };
@@ -138,17 +144,17 @@ impl<'a, 'n> Given<'a, 'n> {
             check_shape(side, input, Part::Values, tensor.shape, lengths.is_some())?;
         }
         check_type(input, Part::Values, tensor.datatype)?;
-        let count = tensor.count(limits.values_max).map_err(Wrong::values)?;
+        let count = tensor.count(limits.values_max).map_err(PartError::values)?;
         match &input.kind {
-            Kind::Dense { .. } => tensor.floats(count).map(Values::Numbers).map_err(Wrong::values),
+            Kind::Dense { .. } => tensor.floats(count).map(Values::Numbers).map_err(PartError::values),
             Kind::Slot { salt, is_text, values, .. } => {
-                let of = self.naming.keys();
+                let hashing = self.naming.keys();
                 let keys = if *is_text {
-                    tensor.text_keys(count, *salt, of)
+                    tensor.text_keys(count, *salt, hashing)
                 } else {
-                    tensor.int_keys(count, *salt, of)
+                    tensor.int_keys(count, *salt, hashing)
                 };
-                let keys = keys.map_err(Wrong::values)?;
+                let keys = keys.map_err(PartError::values)?;
                 if *values == Count::One {
                     return Ok(Values::Keys(keys));
                 }
@@ -157,68 +163,76 @@ impl<'a, 'n> Given<'a, 'n> {
                     None => even_offsets(rows, count),
                     Some(lengths) => {
                         check_type(input, Part::Lengths, lengths.datatype)?;
-                        lengths.offsets(rows, count).map_err(|said| Wrong { part: Part::Lengths, said })?
+                        lengths
+                            .offsets(rows, count)
+                            .map_err(|text| PartError { part: Part::Lengths, text })?
                     }
                 };
-                lists(input, keys, offsets, weights, history).map_err(Wrong::values)
+                lists(input, keys, offsets, weights, history).map_err(PartError::values)
             }
         }
     }
 }
 
-/// What is wrong with a part of a column.
-pub struct Wrong {
+/// An error in a part of a column.
+pub struct PartError {
     part: Part,
-    said: String,
+    text: String,
 }
 
-impl Wrong {
-    fn values(said: String) -> Self {
-        Self { part: Part::Values, said }
+impl PartError {
+    fn values(text: String) -> Self {
+        Self { part: Part::Values, text }
     }
 
-    /// The refusal of a request whose input it is.
+    /// Converts it to a refusal that names the input.
     pub fn of(self, input: &Input) -> Refusal {
-        Refusal::Bad(format!("input {:?}: {}", name_of(input, self.part), self.said))
+        Refusal::Bad(format!("input {:?}: {}", name_of(input, self.part), self.text))
     }
 }
 
-/// Whether so many candidates can be.
+/// Checks the number of candidates.
 pub fn check_candidates(rows: u64, name: &str, limits: &Limits) -> Result<usize, Refusal> {
     match usize::try_from(rows) {
         Ok(0) => bad(format!("input {name:?} has 0 candidates; at least 1 is required")),
         Ok(rows) if rows <= limits.candidates_max => Ok(rows),
         _ => bad(format!(
-            "input {name:?} has {rows} candidates; at most {} are allowed; help: ask in several requests",
+            "input {name:?} has {rows} candidates; at most {} are allowed; help: split the request",
             limits.candidates_max
         )),
     }
 }
 
-/// What a column holds where none of it is given.
-pub fn missing(input: &Input, rows: usize, limits: &Limits, history: &mut History) -> Result<Values, Wrong> {
-    let required = || Wrong::values("it is missing and has no default".to_owned());
+/// Returns the values of a column that is missing in the request.
+pub fn missing(
+    input: &Input,
+    rows: usize,
+    limits: &Limits,
+    history: &mut History,
+) -> Result<Values, PartError> {
+    let required = || PartError::values("it is missing and has no default".to_owned());
     match &input.kind {
         Kind::Slot { values: Count::One, default, .. } => {
             default.map(|key| Values::Keys(vec![key; rows])).ok_or_else(required)
         }
         Kind::Slot { values, .. } => {
             let weights = (*values == Count::Weighted).then(Vec::new);
-            lists(input, Vec::new(), vec![0; rows + 1], weights, history).map_err(Wrong::values)
+            lists(input, Vec::new(), vec![0; rows + 1], weights, history).map_err(PartError::values)
         }
         Kind::Dense { width, default } => {
             let bits = default.ok_or_else(required)?;
             let count = rows.checked_mul(*width).filter(|&count| count <= limits.values_max);
             let count = count.ok_or_else(|| {
-                let said = format!("its defaults for {rows} candidates are more than {}", limits.values_max);
-                Wrong::values(said)
+                let text = format!("its defaults for {rows} candidates exceed {} values", limits.values_max);
+                PartError::values(text)
             })?;
             Ok(Values::Numbers(vec![f32::from_bits(bits); count]))
         }
     }
 }
 
-/// The lists of a slot of many values; of histories the newest values are kept, and they are as long as each other.
+/// Builds the lists of a slot with many values. Histories keep their newest values and must all have the same
+/// length.
 pub fn lists(
     input: &Input,
     mut keys: Vec<u64>,
@@ -226,12 +240,12 @@ pub fn lists(
     weights: Option<Vec<f32>>,
     history: &mut History,
 ) -> Result<Values, String> {
-    if let Kind::Slot { values: Count::Newest(most), .. } = input.kind {
+    if let Kind::Slot { values: Count::Newest(newest_max), .. } = input.kind {
         if let Some((name, first)) = &history.first {
             if *first != offsets {
                 let count = |offsets: &[i32]| offsets.last().copied().unwrap_or(0);
                 return Err(format!(
-                    "it has {} values and {name:?} {}; help: columns of one history are as long as each other",
+                    "it has {} values, but {name:?} has {}; help: all columns of a history must have the same length",
                     count(&offsets),
                     count(first)
                 ));
@@ -239,16 +253,16 @@ pub fn lists(
         } else {
             history.first = Some((input.name.clone(), offsets.clone()));
         }
-        keep_newest(&mut keys, &mut offsets, most);
+        keep_newest(&mut keys, &mut offsets, newest_max);
     }
     Ok(Values::Lists { keys, offsets, weights })
 }
 
-fn keep_newest(keys: &mut Vec<u64>, offsets: &mut [i32], most: usize) {
+fn keep_newest(keys: &mut Vec<u64>, offsets: &mut [i32], newest_max: usize) {
     let (mut end, mut begin) = (0, 0);
     for offset in offsets.iter_mut().skip(1) {
         let next = *offset as usize;
-        let from = begin.max(next.saturating_sub(most));
+        let from = begin.max(next.saturating_sub(newest_max));
         keys.copy_within(from..next, end);
         end += next - from;
         begin = next;
@@ -259,7 +273,7 @@ fn keep_newest(keys: &mut Vec<u64>, offsets: &mut [i32], most: usize) {
 
 fn even_offsets(rows: usize, count: usize) -> Vec<i32> {
     let each = count / rows;
-    // Not more than values, which an offset can count.
+    // The product is at most the number of values, which fits an offset.
     (0..=rows).map(|row| (row * each) as i32).collect()
 }
 
@@ -268,8 +282,8 @@ fn given_weights(
     values: &Tensor<'_>,
     weights: Option<&Tensor<'_>>,
     count: usize,
-) -> Result<Option<Vec<f32>>, Wrong> {
-    let wrong = |said| Wrong { part: Part::Weights, said };
+) -> Result<Option<Vec<f32>>, PartError> {
+    let error = |text| PartError { part: Part::Weights, text };
     if !is_weighted {
         return Ok(None);
     }
@@ -277,36 +291,42 @@ fn given_weights(
         if count == 0 {
             return Ok(Some(Vec::new()));
         }
-        return Err(wrong(format!("it is missing, expected FP32 of shape {}", values.shape)));
+        return Err(error(format!("it is missing, expected FP32 of shape {}", values.shape)));
     };
     if !tensor.datatype.is_float() {
-        return Err(wrong(format!("datatype {}, expected FP32 or FP64", tensor.datatype.name())));
+        return Err(error(format!("datatype {}, expected FP32 or FP64", tensor.datatype.name())));
     }
     if tensor.shape != values.shape {
-        return Err(wrong(format!("shape {}, expected {} as its values have", tensor.shape, values.shape)));
+        return Err(error(format!("shape {}, expected {} like its values", tensor.shape, values.shape)));
     }
-    tensor.floats(count).map(Some).map_err(wrong)
+    tensor.floats(count).map(Some).map_err(error)
 }
 
-fn check_type(input: &Input, part: Part, datatype: Datatype) -> Result<(), Wrong> {
+fn check_type(input: &Input, part: Part, datatype: Datatype) -> Result<(), PartError> {
     let (is_right, expected) = match (&input.kind, part) {
         (_, Part::Lengths) => (matches!(datatype, Datatype::Int32 | Datatype::Int64), "INT32 or INT64"),
         (Kind::Slot { is_text: true, .. }, _) => {
-            (datatype == Datatype::Bytes, "BYTES, for its values are texts")
+            (datatype == Datatype::Bytes, "BYTES, because its values are texts")
         }
         (Kind::Slot { .. }, _) => {
-            (datatype.is_whole(), "INT64 (or INT32, UINT32, UINT64), for its values are whole numbers")
+            (datatype.is_whole(), "INT64 (or INT32, UINT32, UINT64), because its values are whole numbers")
         }
         (Kind::Dense { .. }, _) => (datatype.is_float(), "FP32 or FP64"),
     };
     if is_right {
         return Ok(());
     }
-    Err(Wrong { part, said: format!("datatype {}, expected {expected}", datatype.name()) })
+    Err(PartError { part, text: format!("datatype {}, expected {expected}", datatype.name()) })
 }
 
-/// Whether a shape is one that the input may have.
-fn check_shape(side: Side, input: &Input, part: Part, shape: Shape, has_lengths: bool) -> Result<(), Wrong> {
+/// Checks that the input may have this shape.
+fn check_shape(
+    side: Side,
+    input: &Input,
+    part: Part,
+    shape: Shape,
+    has_lengths: bool,
+) -> Result<(), PartError> {
     let dims = shape.dims();
     let is_right = match (side, part, &input.kind, dims) {
         (_, _, _, None) => false,
@@ -315,7 +335,7 @@ fn check_shape(side: Side, input: &Input, part: Part, shape: Shape, has_lengths:
         (Side::User, _, Kind::Slot { .. }, Some(dims)) => matches!(dims, [_] | [1, _]),
         (Side::User, _, Kind::Dense { width, .. }, Some(dims)) => match dims {
             [] => *width == 1,
-            [of] | [1, of] => *of == *width as u64,
+            [count] | [1, count] => *count == *width as u64,
             _ => false,
         },
         (Side::Item, _, Kind::Slot { values: Count::One, .. }, Some(dims)) => dims.len() == 1,
@@ -337,24 +357,24 @@ fn check_shape(side: Side, input: &Input, part: Part, shape: Shape, has_lengths:
     {
         let _ = write!(
             expected,
-            "; help: with {:?} of shape [n] its values may be of shape [total]",
+            "; help: with {:?} of shape [n], its values may have shape [total]",
             name_of(input, Part::Lengths)
         );
     }
-    Err(Wrong { part, said: format!("shape {shape}, expected {expected}") })
+    Err(PartError { part, text: format!("shape {shape}, expected {expected}") })
 }
 
 fn expected_shape(side: Side, input: &Input, part: Part, has_lengths: bool) -> String {
     match (side, part, &input.kind) {
         (_, Part::Lengths | Part::Weights, _) => "[n], one for each candidate".to_owned(),
         (Side::User, _, Kind::Slot { values: Count::One, .. }) => "[1]".to_owned(),
-        (Side::User, _, Kind::Slot { .. }) => "[k], its values".to_owned(),
+        (Side::User, _, Kind::Slot { .. }) => "[k], one for each value".to_owned(),
         (Side::User, _, Kind::Dense { width, .. }) => format!("[{width}] or [1, {width}]"),
         (Side::Item, _, Kind::Slot { values: Count::One, .. }) => {
             "[n], one value for each candidate".to_owned()
         }
         (Side::Item, _, Kind::Slot { .. }) if has_lengths => {
-            "[total], the values of all candidates end to end, as its lengths are given".to_owned()
+            "[total], the concatenated values of all candidates, because its lengths are given".to_owned()
         }
         (Side::Item, _, Kind::Slot { .. }) => "[n, k], k values for each candidate".to_owned(),
         (Side::Item, _, Kind::Dense { width: 1, .. }) => "[n] or [n, 1], n candidates".to_owned(),

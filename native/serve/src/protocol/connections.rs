@@ -1,4 +1,5 @@
-//! Connections: accepted up to a bound, made private, and left in good order. It knows not what is spoken in them.
+//! Connections: accepts up to a bound, performs TLS handshakes, and closes gracefully. Knows nothing of the
+//! protocols' content.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -16,26 +17,26 @@ use tokio_rustls::TlsAcceptor;
 
 use super::activity::Activity;
 use super::door::Door;
-use super::peer_bytes::Counted;
+use super::peer_bytes::CountedStream;
 use super::traffic::Protocol;
 
-/// How long accepting rests after it failed, for what it lacks then does not come at once.
+/// The pause after a failed accept: the missing resource does not return at once.
 const REST: Duration = Duration::from_millis(20);
-/// How long a connection that is to be left and has no request may take to end by itself: for its peer to hear of it,
-/// and for a request that met the news on its way.
+/// How long a closing connection without requests may take to end by itself: its peer has to see the close,
+/// and a request may have crossed it on the way.
 const LAST_WAIT: Duration = Duration::from_millis(250);
 
-/// A peer, whatever carries its bytes.
+/// A connection's byte stream, over any transport.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// A peer, as hyper reads it.
-pub type Peer = TokioIo<Counted<Box<dyn Stream>>>;
+/// A connection's stream, as hyper reads it.
+pub type Peer = TokioIo<CountedStream<Box<dyn Stream>>>;
 
-/// When a connection is to be left.
+/// Decides when to close a connection.
 pub struct Leave {
-    /// What is under way on it.
+    /// Its open requests.
     pub activity: Arc<Activity>,
     draining: watch::Receiver<bool>,
     hello: Duration,
@@ -48,22 +49,23 @@ impl Leave {
     async fn time(&mut self) {
         tokio::select! {
             _ = self.draining.wait_for(|&is_draining| is_draining) => {}
-            () = self.activity.strange(self.hello) => {}
+            () = self.activity.unadmitted(self.hello) => {}
             () = self.activity.idle(self.idle) => {}
             () = self.activity.stuck(self.arrival) => {}
         }
     }
 
-    /// Let a connection work until it ends, or until it is to be left; then it is told so and has a while to end.
-    pub async fn ride<C: Future>(self, connection: C, tell: fn(Pin<&mut C>)) {
+    /// Drives a connection until it ends or must be closed; then `tell` starts a graceful close, which has
+    /// bounded time.
+    pub async fn drive<C: Future>(self, connection: C, tell: fn(Pin<&mut C>)) {
         let activity = self.activity.clone();
         tokio::select! {
-            () = self.see_out(connection, tell) => {}
+            () = self.drive_to_end(connection, tell) => {}
             () = activity.place.gives_way.notified() => {}
         }
     }
 
-    async fn see_out<C: Future>(mut self, connection: C, tell: fn(Pin<&mut C>)) {
+    async fn drive_to_end<C: Future>(mut self, connection: C, tell: fn(Pin<&mut C>)) {
         let mut connection = pin!(connection);
         tokio::select! {
             _ = connection.as_mut() => return,
@@ -73,24 +75,24 @@ impl Leave {
         let activity = self.activity;
         let is_over = async {
             sleep(LAST_WAIT).await;
-            // A stranger's answers are not waited for: it may never take them.
+            // Answers to a peer that is not admitted are not waited for: it may never read them.
             if activity.place.is_admitted() {
                 activity.quiet(LAST_WAIT).await;
             }
         };
         tokio::select! {
             _ = connection => {}
-            // Whoever is still there is left alone.
+            // The remaining peer is dropped.
             () = is_over => {}
             () = sleep(self.drain) => {}
         }
     }
 }
 
-/// Serve all who come until `shutdown`, then see those out who are there.
+/// Serves connections until `shutdown`, then drains them.
 ///
 /// # Errors
-/// When the certificate and key of TLS cannot be used.
+/// If the TLS certificate or key cannot be used.
 pub async fn serve<F>(
     listener: TcpListener,
     door: Arc<Door>,
@@ -101,7 +103,7 @@ pub async fn serve<F>(
 where
     F: Future<Output = ()> + Send,
 {
-    let tls = door.tls.as_ref().map(|files| tls::acceptor(files, Some(protocol.spoken()))).transpose();
+    let tls = door.tls.as_ref().map(|files| tls::acceptor(files, Some(protocol.alpn()))).transpose();
     let tls = tls.map_err(io::Error::other)?;
     let (drain, draining) = watch::channel(false);
     let (mut shutdown, mut tasks) = (pin!(shutdown), JoinSet::new());
@@ -117,7 +119,7 @@ where
             continue;
         };
         let Some(place) = door.connection() else { continue };
-        door.traffic.came(protocol);
+        door.traffic.connected(protocol);
         let limits = door.limits;
         let leave = Leave {
             activity: Arc::new(Activity::new(protocol, place)),
@@ -130,14 +132,14 @@ where
         let (talk, tls, door) = (talk.clone(), tls.clone(), door.clone());
         tasks.spawn(async move {
             let mut draining = leave.draining.clone();
-            let opened = tokio::select! {
-                opened = open(socket, tls, leave.hello) => opened,
-                // Who has not even begun has nothing under way.
+            let stream = tokio::select! {
+                stream = open(socket, tls, leave.hello) => stream,
+                // A connection without a request has nothing to finish.
                 _ = draining.wait_for(|&is_draining| is_draining) => None,
                 () = leave.activity.place.gives_way.notified() => None,
             };
-            if let Some(stream) = opened {
-                let counted = Counted::new(stream, protocol, leave.activity.clone(), door);
+            if let Some(stream) = stream {
+                let counted = CountedStream::new(stream, protocol, leave.activity.clone(), door);
                 talk(TokioIo::new(counted), leave).await;
             }
         });

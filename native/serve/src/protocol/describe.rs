@@ -1,4 +1,4 @@
-//! Describing: what a model takes and gives, which versions there are and what they did, as the protocol says it.
+//! Descriptions: the model's inputs and outputs, its versions and their statistics, as protocol messages.
 
 use super::input_names::{Naming, Side};
 use super::messages::{
@@ -12,21 +12,21 @@ use super::wishes::version_of;
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Kind};
 
-/// What runs the model, wherever the protocol asks for it.
+/// The platform name in the protocol.
 const PLATFORM: &str = "streamlearn";
 
-/// One input or output.
-struct Described {
+/// An input or output.
+struct TensorInfo {
     name: String,
     datatype: &'static str,
     shape: Vec<i64>,
     is_optional: bool,
 }
 
-fn describe(side: Side, input: &Input, to: &mut Vec<Described>) {
+fn describe(side: Side, input: &Input, tensors: &mut Vec<TensorInfo>) {
     let any = |width: usize| i64::try_from(width).unwrap_or(i64::MAX);
     let mut add = |suffix: &str, datatype, shape, is_optional| {
-        to.push(Described { name: format!("{}{suffix}", input.name), datatype, shape, is_optional });
+        tensors.push(TensorInfo { name: format!("{}{suffix}", input.name), datatype, shape, is_optional });
     };
     match &input.kind {
         Kind::Dense { width, default } => {
@@ -52,7 +52,7 @@ fn describe(side: Side, input: &Input, to: &mut Vec<Described>) {
     }
 }
 
-fn inputs(naming: &Naming) -> Vec<Described> {
+fn inputs(naming: &Naming) -> Vec<TensorInfo> {
     let mut described = Vec::new();
     for column in 0..naming.columns() {
         let (side, input) = naming.input(column);
@@ -70,7 +70,7 @@ fn outputs(naming: &Naming) -> Vec<String> {
         .collect()
 }
 
-/// What the server is.
+/// Describes the server.
 pub fn server() -> ServerMetadata {
     ServerMetadata {
         name: PLATFORM.to_owned(),
@@ -87,41 +87,44 @@ pub fn server() -> ServerMetadata {
     }
 }
 
-/// What the model takes and gives.
+/// Describes the model's inputs and outputs.
 pub fn metadata(naming: &Naming, state: &State) -> ModelMetadata {
     let tensor = |name, datatype: &str, shape| TensorMetadata { name, datatype: datatype.to_owned(), shape };
     ModelMetadata {
         name: naming.model().to_owned(),
         versions: state.kept.iter().map(u64::to_string).collect(),
         platform: PLATFORM.to_owned(),
-        inputs: inputs(naming).into_iter().map(|one| tensor(one.name, one.datatype, one.shape)).collect(),
+        inputs: inputs(naming)
+            .into_iter()
+            .map(|input| tensor(input.name, input.datatype, input.shape))
+            .collect(),
         outputs: outputs(naming).into_iter().map(|name| tensor(name, "FP32", vec![-1])).collect(),
     }
 }
 
-/// The model's configuration, as far as anything here is configured.
+/// Returns the model's configuration.
 pub fn config(naming: &Naming, state: &State) -> ModelConfig {
     let names = |inputs: &[Input]| {
         let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
         ConfigText { string_value: names.join(",") }
     };
-    let of = naming.inputs();
+    let model_inputs = naming.inputs();
     let versions = state.kept.iter().filter_map(|&version| version.try_into().ok()).collect();
-    let input = |one: Described| ConfigInput {
-        name: one.name,
-        data_type: data_type(one.datatype),
-        dims: one.shape,
-        optional: one.is_optional,
+    let input = |input: TensorInfo| ConfigInput {
+        name: input.name,
+        data_type: data_type(input.datatype),
+        dims: input.shape,
+        optional: input.is_optional,
     };
     let output = |name| ConfigOutput { name, data_type: data_type("FP32"), dims: vec![-1] };
     let limit = |value: usize| ConfigText { string_value: value.to_string() };
     let parameters = [
-        ("inputs_of_user", names(&of.user)),
-        ("inputs_of_candidates", names(&of.item)),
+        ("inputs_of_user", names(&model_inputs.user)),
+        ("inputs_of_candidates", names(&model_inputs.item)),
         ("logits", ConfigText { string_value: format!("outputs that end with {LOGIT}") }),
-        ("candidates_max", limit(of.limits.candidates_max)),
-        ("values_max", limit(of.limits.values_max)),
-        ("message_bytes_max", limit(of.limits.message_bytes_max)),
+        ("candidates_max", limit(model_inputs.limits.candidates_max)),
+        ("values_max", limit(model_inputs.limits.values_max)),
+        ("message_bytes_max", limit(model_inputs.limits.message_bytes_max)),
     ];
     ModelConfig {
         name: naming.model().to_owned(),
@@ -135,7 +138,7 @@ pub fn config(naming: &Naming, state: &State) -> ModelConfig {
     }
 }
 
-/// The versions there are; of a node that is not ready, none is.
+/// Returns the versions; if the node is not ready, with state UNAVAILABLE.
 pub fn index(naming: &Naming, state: &State, is_ready_only: bool) -> Index {
     let entry = |&version: &u64| {
         let reason = match (&state.stale, state.active == Some(version)) {
@@ -154,43 +157,43 @@ pub fn index(naming: &Naming, state: &State, is_ready_only: bool) -> Index {
     Index { models: state.kept.iter().filter(|_| is_wanted).map(entry).collect() }
 }
 
-/// Figures of the versions, or of the one that is named.
+/// Returns the statistics of all versions, or of the named one.
 ///
 /// # Errors
-/// When the version that is named has none.
+/// If the named version has no statistics.
 pub fn statistics(naming: &Naming, state: &State, version: &str) -> Result<ModelStatistics, Refusal> {
-    let named = version_of(version)?;
+    let wanted = version_of(version)?;
     let span = |span: Span| Some(Duration { count: span.count, ns: span.ns });
-    let figures = |of: &Statistics| VersionStatistics {
+    let figures = |statistics: &Statistics| VersionStatistics {
         name: naming.model().to_owned(),
-        version: of.version.to_string(),
-        last_inference: of.last_ms,
-        inference_count: of.candidates,
-        execution_count: of.batches,
+        version: statistics.version.to_string(),
+        last_inference: statistics.last_ms,
+        inference_count: statistics.candidates,
+        execution_count: statistics.batches,
         inference_stats: Some(InferStatistics {
-            success: span(of.answered),
-            fail: span(of.refused),
-            queue: span(of.waiting),
-            compute_input: span(of.gathering),
-            compute_infer: span(of.executing),
-            compute_output: span(of.replying),
+            success: span(statistics.answered),
+            fail: span(statistics.refused),
+            queue: span(statistics.waiting),
+            compute_input: span(statistics.gathering),
+            compute_infer: span(statistics.executing),
+            compute_output: span(statistics.replying),
         }),
     };
-    let of_named = |of: &&Statistics| named.is_none_or(|version| of.version == version);
-    let model_stats: Vec<_> = state.statistics.iter().filter(of_named).map(figures).collect();
-    if model_stats.is_empty() && named.is_some() {
+    let is_wanted = |statistics: &&Statistics| wanted.is_none_or(|version| statistics.version == version);
+    let model_stats: Vec<_> = state.statistics.iter().filter(is_wanted).map(figures).collect();
+    if model_stats.is_empty() && wanted.is_some() {
         return Err(unkept(version, state));
     }
     Ok(ModelStatistics { model_stats })
 }
 
-/// Whether the version that is named can be asked for.
+/// Checks that the named version is kept.
 ///
 /// # Errors
-/// When it is not kept.
+/// If it is not.
 pub fn check_version(state: &State, version: &str) -> Result<(), Refusal> {
     match version_of(version)? {
-        Some(named) if !state.has(Some(named)) => Err(unkept(version, state)),
+        Some(wanted) if !state.has(Some(wanted)) => Err(unkept(version, state)),
         _ => Ok(()),
     }
 }
@@ -198,5 +201,5 @@ pub fn check_version(state: &State, version: &str) -> Result<(), Refusal> {
 fn unkept(version: &str, state: &State) -> Refusal {
     let kept: Vec<String> = state.kept.iter().map(u64::to_string).collect();
     let kept = if kept.is_empty() { "none".to_owned() } else { kept.join(", ") };
-    Refusal::NotKept(format!("version {version} is not kept here; help: kept are {kept}"))
+    Refusal::NotKept(format!("this node does not keep version {version}; help: it has {kept}"))
 }

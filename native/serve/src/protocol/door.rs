@@ -1,4 +1,4 @@
-//! The door: who may come in, how many at once, and how it is counted. It knows no protocol.
+//! The door: access control and limits of connections and requests, shared by all servers. Knows no protocol.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,49 +13,53 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use super::traffic::Traffic;
 use crate::answer::Refusal;
 
-/// When to come again to a node that has as many requests as it may have, in milliseconds.
+/// The retry hint of a node at its request limit, in milliseconds.
 const RETRY_MS: u64 = 50;
 
-/// Requests at once of a gRPC connection none of whose requests was let in, with answers that it did not read yet.
+/// Open requests of a gRPC connection that is not admitted, unread answers included.
 pub(super) const STRANGER_REQUESTS_MAX: usize = 8;
 
-/// Who may come, and bounds.
+/// Access control and limits.
 #[derive(Debug, Clone, Default)]
 pub struct DoorSettings {
-    /// What callers must say; must be there when another machine can reach the address, which is the caller's to see to.
+    /// The access token that callers must send. Configuration must require it if another machine can reach
+    /// the address.
     pub token: Option<Secret>,
-    /// What makes connections private.
+    /// TLS files; without them connections are not encrypted.
     pub tls: Option<TlsFiles>,
     /// Bounds.
     pub limits: DoorLimits,
 }
 
-/// Bounds of what comes in. Every one is met by refusing or closing, as each says.
+/// Limits of a door. The door enforces each by refusing a request or closing a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DoorLimits {
-    /// Connections at once. For one more the oldest that had no request let in is closed; without any, it is closed itself.
+    /// Concurrent connections. For a further one, the oldest connection without an admitted request is
+    /// closed; if there is none, the new connection is closed.
     pub connections_max: usize,
-    /// Requests of one gRPC connection at once; its client keeps others back. HTTP/1.1 has one.
+    /// Concurrent requests of one gRPC connection; its client holds back others. HTTP/1.1 has one.
     pub streams_max: u32,
-    /// Requests at once; one more is refused as busy. Each may hold a message of the largest size.
+    /// Concurrent requests; further ones are refused as busy. Each may hold a message of the maximum size.
     pub requests_max: usize,
-    /// Bytes of a request's headers; one with more is refused.
+    /// Bytes of a request's headers; larger ones are refused.
     pub header_bytes_max: u32,
-    /// Bytes of a body of HTTP, if the model's own limit is not lower; one with more is refused.
+    /// Bytes of an HTTP body, unless the model's limit is lower; larger ones are refused.
     pub http_bytes_max: usize,
-    /// How long TLS may take to begin, and after it the first request that is let in; then the connection is closed.
+    /// How long the TLS handshake may take, and then the first admitted request; then the connection is
+    /// closed.
     pub hello_wait_ms_max: u64,
-    /// How long a request may take to arrive whole; then it is refused, or its connection is closed where it is none yet.
+    /// How long a request may take to arrive completely; then it is refused, or its connection is closed if
+    /// the request is not recognised yet.
     pub arrival_wait_ms_max: u64,
-    /// How long a connection that had a request let in may have none; then it is closed.
+    /// How long an admitted connection may be idle; then it is closed.
     pub idle_ms_max: u64,
-    /// After how long a gRPC client is asked whether it is still there.
+    /// The interval of keepalive pings to gRPC clients.
     pub alive_ms: u64,
-    /// How long it may take to say so; then its connection is closed.
+    /// How long a client may take to answer a ping; then its connection is closed.
     pub alive_wait_ms_max: u64,
-    /// How long whoever says a wrong token waits for its refusal.
+    /// How long the refusal of a wrong token is delayed.
     pub token_wait_ms: u64,
-    /// How long requests may take that were begun before the end; then their connections are closed.
+    /// How long requests may take to finish during a drain; then their connections are closed.
     pub drain_ms_max: u64,
 }
 
@@ -78,7 +82,7 @@ impl Default for DoorLimits {
     }
 }
 
-/// A door. Several servers may share one, and its bounds then hold for all of them together.
+/// A door. Servers may share one; its limits then apply to all of them together.
 #[derive(Debug)]
 pub struct Door {
     token: Option<Secret>,
@@ -92,26 +96,26 @@ pub struct Door {
     pub(super) traffic: Traffic,
 }
 
-/// Figures of a door since it was made.
+/// Counters of a door since its creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DoorStats {
-    /// Connections now.
+    /// Open connections.
     pub connections: usize,
-    /// Requests now.
+    /// Open requests.
     pub requests: usize,
-    /// Connections that were one too many, or gave way to a new one.
+    /// Connections refused at the limit, or closed to make room for a new one.
     pub connections_refused: u64,
-    /// Requests that were one too many.
+    /// Requests refused at the limit.
     pub requests_refused: u64,
-    /// Requests with a wrong token or none.
+    /// Requests with a wrong or missing token.
     pub tokens_refused: u64,
 }
 
 impl Door {
-    /// A door.
+    /// Creates a door.
     ///
     /// # Errors
-    /// When a bound is none.
+    /// If a limit is out of range.
     pub fn new(settings: DoorSettings) -> Result<Self, String> {
         let DoorSettings { token, tls, limits } = settings;
         let counts = [
@@ -156,17 +160,17 @@ impl Door {
         })
     }
 
-    /// Its bounds.
+    /// Returns the limits.
     pub fn limits(&self) -> &DoorLimits {
         &self.limits
     }
 
-    /// What came and went.
+    /// Returns the traffic counters.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
 
-    /// Figures.
+    /// Returns the counters.
     pub fn stats(&self) -> DoorStats {
         DoorStats {
             connections: self.guests().count,
@@ -177,7 +181,7 @@ impl Door {
         }
     }
 
-    /// A place for a connection, if there is one or a stranger has one.
+    /// Takes a slot for a connection; at the limit, from the oldest connection that is not admitted.
     pub(super) fn connection(self: &Arc<Self>) -> Option<Place> {
         let mut guests = self.guests();
         if guests.count == self.limits.connections_max {
@@ -197,68 +201,69 @@ impl Door {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a request, if there is one.
+    /// Takes a slot for a request.
     pub(super) fn request(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.requests.clone().try_acquire_owned().map_err(|_| {
             self.requests_refused.fetch_add(1, Ordering::Relaxed);
-            let said = format!("{} requests at once, the most there may be", self.limits.requests_max);
-            Refusal::Busy { retry_ms: RETRY_MS, said }
+            let text = format!("the limit of {} concurrent requests is reached", self.limits.requests_max);
+            Refusal::Busy { retry_ms: RETRY_MS, text }
         })
     }
 
-    /// Refuse a request of a stranger who has as many as it may have.
-    pub(super) fn crowd(&self) -> Refusal {
+    /// Refuses a request of a connection that is not admitted and at its limit.
+    pub(super) fn refuse_unadmitted(&self) -> Refusal {
         self.requests_refused.fetch_add(1, Ordering::Relaxed);
-        let said = format!("{STRANGER_REQUESTS_MAX} requests at once, the most without the token");
-        Refusal::Busy { retry_ms: RETRY_MS, said }
+        let text =
+            format!("the limit of {STRANGER_REQUESTS_MAX} concurrent requests without a token is reached");
+        Refusal::Busy { retry_ms: RETRY_MS, text }
     }
 
-    /// Whether a request says the token, if there is one.
-    pub(super) fn knows(&self, headers: &HeaderMap) -> bool {
+    /// Whether a request has the right token, if one is required.
+    pub(super) fn has_token(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.token else { return true };
-        let given = headers.get(AUTHORIZATION).and_then(|header| {
-            let (scheme, given) = header.as_bytes().split_at_checked(7)?;
-            scheme.eq_ignore_ascii_case(b"bearer ").then_some(given)
+        let sent_token = headers.get(AUTHORIZATION).and_then(|header| {
+            let (scheme, sent_token) = header.as_bytes().split_at_checked(7)?;
+            scheme.eq_ignore_ascii_case(b"bearer ").then_some(sent_token)
         });
-        token.is(given.unwrap_or_default())
+        token.is(sent_token.unwrap_or_default())
     }
 
-    /// Let whoever did not say the token wait for its refusal. Its request should be dropped before: it holds memory.
+    /// Delays the refusal of a wrong token. Drop the request first: it holds memory.
     pub(super) async fn refuse_token(&self) {
         self.tokens_refused.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(self.limits.token_wait_ms)).await;
     }
 }
 
-/// Connections that have a place.
+/// The open connections.
 #[derive(Debug, Default)]
 struct Guests {
     count: usize,
-    /// The number of the last that came.
+    /// The number of the newest connection.
     last: u64,
     /// Connections without an admitted request, oldest first, each with its signal to close.
     strangers: BTreeMap<u64, Arc<Notify>>,
 }
 
-/// The place of a connection; dropping it gives it back.
+/// The slot of a connection; dropping it frees the slot.
 #[derive(Debug)]
 pub struct Place {
     door: Arc<Door>,
     number: u64,
-    /// Told when it must give way to a new connection.
+    /// Notified when the connection must make room for a new one.
     pub gives_way: Arc<Notify>,
     is_admitted: AtomicBool,
 }
 
 impl Place {
-    /// A request of it was let in: it keeps its place from now on.
+    /// Marks the connection as admitted: it keeps its slot.
     pub fn admit(&self) {
         if !self.is_admitted() && self.door.guests().strangers.remove(&self.number).is_some() {
             self.is_admitted.store(true, Ordering::Release);
         }
     }
 
-    /// Whether it keeps its place.
+    /// Whether the connection is admitted.
     pub fn is_admitted(&self) -> bool {
         self.is_admitted.load(Ordering::Acquire)
     }
@@ -267,19 +272,19 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut guests = self.door.guests();
-        // Another connection has the place of one that gave way.
+        // The slot of a closed connection already belongs to another one.
         if *self.is_admitted.get_mut() || guests.strangers.remove(&self.number).is_some() {
             guests.count -= 1;
         }
     }
 }
 
-/// A day: no wait is longer.
+/// One day, the longest wait.
 const WAIT_MS_MOST: u64 = 86_400_000;
-/// What hyper needs at least to read headers into.
+/// The smallest header buffer that hyper accepts.
 const HEADER_BYTES_LEAST: usize = 8 << 10;
 
-/// What is said to whoever does not say the token.
+/// The refusal of a missing or wrong token.
 pub const NO_TOKEN: &str =
     "the token is missing or wrong; help: send the header `authorization: Bearer TOKEN`";
 
@@ -289,16 +294,16 @@ mod tests {
 
     #[test]
     fn bounds_that_are_none_are_refused_by_name() {
-        let wrong = |limits| Door::new(DoorSettings { limits, ..DoorSettings::default() }).unwrap_err();
+        let error_of = |limits| Door::new(DoorSettings { limits, ..DoorSettings::default() }).unwrap_err();
         let good = DoorLimits::default();
         assert!(Door::new(DoorSettings::default()).is_ok());
-        for (limits, says) in [
+        for (limits, expected) in [
             (DoorLimits { connections_max: 0, ..good }, "connections_max is 0"),
             (DoorLimits { requests_max: usize::MAX, ..good }, "requests_max is 18446744073709551615"),
             (DoorLimits { header_bytes_max: 100, ..good }, "header_bytes_max is 100: at least 8192"),
             (DoorLimits { idle_ms_max: 0, ..good }, "idle_ms_max is not from 1"),
         ] {
-            assert!(wrong(limits).contains(says), "{says}");
+            assert!(error_of(limits).contains(expected), "{expected}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What any bytes must not break: the way from a caller's bytes to a request, with its keys and once more with its
-//! values. For a fuzzer, and for tests of random bytes.
+//! A fuzz target: decodes arbitrary bytes as every form of a request, with hashed keys and again with plain
+//! values. Used by the fuzzer and by tests with random bytes.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use serde_json::json;
 use streamlearn_wire::keys::{key_of_bytes, key_of_int};
 
 use super::input_names::Naming;
-use super::plain::{Came, read};
+use super::plain::{RequestFormat, read};
 use super::values::keys::Texts;
-use super::wishes::Said;
+use super::wishes::CallerOptions;
 use super::{infer, json, rows};
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Inputs, Kind, Limits};
 use crate::request::{Request, Values};
 
-/// A model with an input of every kind on both sides.
+/// Describes a model with inputs of all kinds on both sides.
 ///
 /// # Panics
-/// Never: its names differ.
+/// Never: the names differ.
 pub fn every_kind(limits: Limits) -> Naming {
     let slot = |name: &str, is_text, values, default| Input {
         name: name.to_owned(),
@@ -28,8 +28,8 @@ pub fn every_kind(limits: Limits) -> Naming {
         name: name.to_owned(),
         kind: Kind::Dense { width, default: default.map(f32::to_bits) },
     };
-    let side = |of: &str| {
-        let named = |name: &str| format!("{of}_{name}");
+    let side = |prefix: &str| {
+        let named = |name: &str| format!("{prefix}_{name}");
         vec![
             slot(&named("id"), false, Count::One, None),
             slot(&named("word"), true, Count::One, Some(77)),
@@ -46,57 +46,65 @@ pub fn every_kind(limits: Limits) -> Naming {
     Naming::new("ctr", inputs).expect("names that differ")
 }
 
-/// Read bytes as every form of a request.
+/// Decodes bytes as every form of a request.
 ///
 /// # Panics
-/// When a request comes of it that is not what its inputs say.
+/// If a decoded request does not match its inputs.
 pub fn fuzz(bytes: &[u8]) {
     let limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 1 << 20 };
     let naming = every_kind(limits);
-    let asked = infer::decode(bytes, &naming, Said::default()).map(|(request, form)| {
+    let request = infer::decode(bytes, &naming, CallerOptions::default()).map(|(request, form)| {
         assert_eq!(form.candidates, request.candidates);
         request
     });
-    twice(Came::Grpc, bytes, &naming, asked);
-    let tensors = |bytes, json_bytes| {
-        let asked =
+    check_plain(RequestFormat::Grpc, bytes, &naming, request);
+    let check_tensors = |bytes, json_bytes| {
+        let request =
             json::parts(bytes, json_bytes).and_then(|(json, raw)| json::decode(json, raw, &naming, ""));
-        twice(Came::Tensors(json_bytes), bytes, &naming, asked.map(|(request, _)| request));
+        check_plain(RequestFormat::Tensors(json_bytes), bytes, &naming, request.map(|(request, _)| request));
     };
-    tensors(bytes, None);
-    // A body whose JSON ends where its first two bytes say, and whose numbers stand behind it.
+    check_tensors(bytes, None);
+    // A body with the length of its JSON in its first two bytes, and numbers after the JSON.
     if let Some((head, rest)) = bytes.split_first_chunk::<2>() {
-        tensors(rest, Some(usize::from(u16::from_le_bytes(*head)).min(rest.len())));
+        check_tensors(rest, Some(usize::from(u16::from_le_bytes(*head)).min(rest.len())));
     }
-    let asked = rows::decode(bytes, &naming);
-    let asked =
-        asked.map(|rows::Asked { id, sides, said, .. }| infer::request(&naming, id.into(), sides, said));
-    twice(Came::Rows, bytes, &naming, asked);
+    let request = rows::decode(bytes, &naming);
+    let request = request.map(|rows::ParsedRows { id, sides, options, .. }| {
+        infer::request(&naming, id.into(), sides, options)
+    });
+    check_plain(RequestFormat::Rows, bytes, &naming, request);
 }
 
-/// Whether bytes that were read with their keys are the same request, or as bad, when they are read with their values.
-fn twice(came: Came, bytes: &[u8], naming: &Naming, asked: Result<Request, Refusal>) {
+/// Checks that decoding with plain values gives the same request or the same error.
+fn check_plain(
+    format: RequestFormat,
+    bytes: &[u8],
+    naming: &Naming,
+    hashed_result: Result<Request, Refusal>,
+) {
     let defaults = json!({ "user_word": "left out", "item_word": "left out" });
     let plain = naming.plain(defaults.as_object().expect("an object")).expect("all defaults");
-    match (asked, read(came, bytes, &plain)) {
-        (Ok(hashed), Ok(plainly)) => {
+    match (hashed_result, read(format, bytes, &plain)) {
+        (Ok(hashed), Ok(plain_request)) => {
             check(&hashed);
-            check(&plainly);
+            check(&plain_request);
             let texts = plain.keys().texts().expect("values as they are");
-            agree(&hashed, &plainly, &texts);
+            agree(&hashed, &plain_request, &texts);
         }
-        (Err(said), Err(again)) => assert_eq!(said, again),
-        (first, second) => panic!("{first:?} and then {second:?}"),
+        (Err(error), Err(plain_error)) => assert_eq!(error, plain_error),
+        (first, second) => panic!("{first:?} with hashed keys, {second:?} with plain values"),
     }
 }
 
 fn agree(hashed: &Request, plain: &Request, texts: &Texts) {
     assert_eq!((hashed.candidates, &hashed.shown), (plain.candidates, &plain.shown));
-    for (columns, again, inputs, with) in [
+    for (columns, plain_columns, inputs, plain_inputs) in [
         (&hashed.user, &plain.user, &hashed.inputs.user, &plain.inputs.user),
         (&hashed.item, &plain.item, &hashed.inputs.item, &plain.inputs.item),
     ] {
-        for (((values, plainly), input), other) in columns.iter().zip(again).zip(inputs).zip(with) {
+        for (((values, plain_values), input), other) in
+            columns.iter().zip(plain_columns).zip(inputs).zip(plain_inputs)
+        {
             let key = |value: u64| match (&input.kind, &other.kind) {
                 (Kind::Slot { default, .. }, Kind::Slot { default: Some(left_out), .. })
                     if *left_out == value =>
@@ -108,22 +116,22 @@ fn agree(hashed: &Request, plain: &Request, texts: &Texts) {
                 (Kind::Dense { .. }, _) => panic!("numbers have no keys"),
             };
             let keyed = |values: &[u64]| values.iter().map(|&value| key(value)).collect::<Vec<u64>>();
-            let again = match plainly.clone() {
+            let hashed_again = match plain_values.clone() {
                 Values::Keys(keys) => Values::Keys(keyed(&keys)),
                 Values::Lists { keys, offsets, weights } => {
                     Values::Lists { keys: keyed(&keys), offsets, weights }
                 }
                 numbers => numbers,
             };
-            assert_eq!(*values, again);
+            assert_eq!(*values, hashed_again);
         }
     }
 }
 
-/// Whether every column is as the inputs say.
+/// Checks that every column matches the inputs.
 ///
 /// # Panics
-/// When one is not.
+/// If one does not.
 pub fn check(request: &Request) {
     let Request { inputs, candidates, user, item, shown, .. } = request;
     let limits = inputs.limits;
@@ -147,8 +155,8 @@ fn check_column(kind: &Kind, values: &Values, rows: usize, values_max: usize) {
             assert!(offsets.windows(2).all(|pair| pair[0] <= pair[1]));
             let weights = weights.as_ref().map(Vec::len);
             assert_eq!(weights, (*values == Count::Weighted).then_some(count));
-            if let Count::Newest(most) = values {
-                assert!(offsets.windows(2).all(|pair| pair[1] - pair[0] <= *most as i32));
+            if let Count::Newest(newest_max) = values {
+                assert!(offsets.windows(2).all(|pair| pair[1] - pair[0] <= *newest_max as i32));
             }
         }
         (Kind::Dense { width, .. }, Values::Numbers(numbers)) => {

@@ -1,4 +1,5 @@
-//! gRPC: the service of the Open Inference Protocol. It answers itself what is asked of the node, and hands on what is to be scored.
+//! gRPC: the service of the Open Inference Protocol. Answers questions about the node itself, and passes on
+//! requests for scores.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,28 +21,28 @@ use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Status};
 
-use super::activity::Asked;
-use super::body_deadline::Arriving;
+use super::activity::OpenRequest;
+use super::body_deadline::TimedBody;
 use super::codec::Plain;
 use super::connections::{self, Leave, Peer};
 use super::door::{Door, DoorLimits, NO_TOKEN};
 use super::messages::{IndexAsk, Is, ModelConfigReply, Which};
-use super::peer_bytes::OnItsWay;
-use super::plain::Came;
+use super::peer_bytes::TrackedBody;
+use super::plain::RequestFormat;
 use super::scorer::Scoring;
 use super::traffic::{Counting, Protocol};
-use super::wishes::{Said, grpc_timeout_us, version_of};
+use super::wishes::{CallerOptions, grpc_timeout_us, version_of};
 use super::{describe, infer};
 use crate::answer::Refusal;
 
-/// What paths of the service begin with.
+/// The prefix of the service's paths.
 const SERVICE: &str = "/inference.GRPCInferenceService/";
-/// Bytes of a message at most that asks of the node, and has nothing scored.
+/// The maximum size of a message that requests no scores.
 const ASK_BYTES_MAX: usize = 64 << 10;
-/// Bytes that a connection or a request may send before they are taken in.
+/// Bytes that a connection or request may send before they are processed.
 const WINDOW_BYTES: u32 = 1 << 20;
 
-/// What can be asked.
+/// The methods of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verb {
     ServerLive,
@@ -59,7 +60,7 @@ impl Verb {
     fn from_path(path: &str) -> Result<Self, Status> {
         let unknown = || {
             let cut: String = path.chars().take(80).collect();
-            Status::unimplemented(format!("{cut:?} is not served here; help: {SERVICE}ModelInfer is"))
+            Status::unimplemented(format!("unknown method {cut:?}; help: call {SERVICE}ModelInfer"))
         };
         Ok(match path.strip_prefix(SERVICE).ok_or_else(unknown)? {
             "ServerLive" => Self::ServerLive,
@@ -73,33 +74,33 @@ impl Verb {
             "ModelInfer" => Self::ModelInfer,
             "ModelStreamInfer" => {
                 return Err(Status::unimplemented(
-                    "requests do not come in streams here; help: call ModelInfer for each, many at once on one channel",
+                    "streaming is not supported; help: call ModelInfer for each request, many at once on one channel",
                 ));
             }
             "RepositoryModelLoad" | "RepositoryModelUnload" => {
                 return Err(Status::unimplemented(
-                    "models are not loaded by callers here; help: `streamlearn promote` and `rollback` choose the version",
+                    "callers cannot load models; help: `streamlearn promote` and `rollback` choose the version",
                 ));
             }
             name if name.contains("SharedMemory") => {
                 return Err(Status::unimplemented(
-                    "memory is not shared with callers here; help: send tensors in ModelInfer",
+                    "shared memory is not supported; help: send tensors in ModelInfer",
                 ));
             }
             _ => return Err(unknown()),
         })
     }
 
-    /// Whether anybody may ask, and at any time: they say no more than yes or no.
+    /// Whether the method needs no token and no request slot: its answer is only yes or no.
     fn is_open(self) -> bool {
         matches!(self, Self::ServerLive | Self::ServerReady)
     }
 }
 
-/// Serve gRPC until `shutdown`, then finish what was begun.
+/// Serves gRPC until `shutdown`, then drains.
 ///
 /// # Errors
-/// When the certificate and key of TLS cannot be used.
+/// If the TLS certificate or key cannot be used.
 pub async fn serve_grpc<S: Scoring>(
     listener: TcpListener,
     scoring: Arc<S>,
@@ -112,13 +113,17 @@ pub async fn serve_grpc<S: Scoring>(
         let (front, builder, activity) = (front.clone(), builder.clone(), leave.activity.clone());
         async move {
             let service = service_fn(|request| {
-                let (front, asked) = (front.clone(), activity.enter());
+                let (front, open_request) = (front.clone(), activity.enter());
                 async move {
-                    let response = front.answer(request, &asked).await;
-                    Ok::<_, Infallible>(response.map(|body| OnItsWay::new(body, asked.answered())))
+                    let response = front.answer(request, &open_request).await;
+                    Ok::<_, Infallible>(
+                        response.map(|body| TrackedBody::new(body, open_request.begin_answer())),
+                    )
                 }
             });
-            leave.ride(builder.serve_connection(peer, service), |it| it.graceful_shutdown()).await;
+            leave
+                .drive(builder.serve_connection(peer, service), |connection| connection.graceful_shutdown())
+                .await;
         }
     };
     connections::serve(listener, door, Protocol::Grpc, shutdown, talk).await
@@ -143,7 +148,11 @@ struct GrpcFront<S> {
 }
 
 impl<S: Scoring> GrpcFront<S> {
-    async fn answer(self: Arc<Self>, request: Request<Incoming>, asked: &Asked) -> Response<Body> {
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        open_request: &OpenRequest,
+    ) -> Response<Body> {
         let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
         if !request.headers().get(CONTENT_TYPE).is_some_and(is_grpc) {
             let mut response = Response::new(Body::empty());
@@ -152,8 +161,9 @@ impl<S: Scoring> GrpcFront<S> {
         }
         let door = self.door.clone();
         let mut counting = door.traffic().request(Protocol::Grpc);
-        let response = self.call(request, asked, &mut counting).await.unwrap_or_else(Status::into_http);
-        // Only what went wrong is in the head; what did not says so behind the answer.
+        let response =
+            self.call(request, open_request, &mut counting).await.unwrap_or_else(Status::into_http);
+        // Only errors have their status in the head; other statuses follow the answer.
         let status = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
         counting.answered(status.and_then(|status| status.parse().ok()).unwrap_or(0));
         response
@@ -162,7 +172,7 @@ impl<S: Scoring> GrpcFront<S> {
     async fn call(
         self: Arc<Self>,
         request: Request<Incoming>,
-        asked: &Asked,
+        open_request: &OpenRequest,
         counting: &mut Counting<'_>,
     ) -> Result<Response<Body>, Status> {
         let arrived = Instant::now();
@@ -170,46 +180,46 @@ impl<S: Scoring> GrpcFront<S> {
         if verb == Verb::ModelInfer {
             counting.scored();
         }
-        if self.door.knows(request.headers()) {
-            asked.admit();
-        } else if asked.is_crowd() {
-            return Err(self.door.crowd().into());
+        if self.door.has_token(request.headers()) {
+            open_request.admit();
+        } else if open_request.is_over_limit() {
+            return Err(self.door.refuse_unadmitted().into());
         } else if !verb.is_open() {
             drop(request);
             self.door.refuse_token().await;
             return Err(Status::new(Code::Unauthenticated, NO_TOKEN));
         }
         if verb.is_open() {
-            // Its message is empty. What else comes is neither waited for nor kept, so that it needs no place.
+            // The message is empty. Other bytes are neither awaited nor stored, so no slot is needed.
             let message: &[u8] = if request.body().is_end_stream() { &[] } else { &[0; 5] };
             let request = request.map(|_| Full::new(Bytes::from_static(message)));
-            let call = Call { front: self, verb, arrived, said: None };
+            let call = Call { front: self, verb, arrived, options: None };
             return Ok(Grpc::new(Plain).unary(call, request).await);
         }
-        let place = self.door.request()?;
-        let mut said = Said::default();
+        let slot = self.door.request()?;
+        let mut options = CallerOptions::default();
         if let Some(timeout) = request.headers().get("grpc-timeout") {
-            said.within_us(grpc_timeout_us(timeout.as_bytes())?);
+            options.within_us(grpc_timeout_us(timeout.as_bytes())?);
         }
         let bytes_max = match verb {
             Verb::ModelInfer => self.scoring.naming().inputs().limits.message_bytes_max,
             _ => ASK_BYTES_MAX,
         };
         let wait = Duration::from_millis(self.door.limits.arrival_wait_ms_max);
-        let request = request.map(|body| Arriving::new(body, wait));
-        let call = Call { front: self, verb, arrived, said: Some(said) };
+        let request = request.map(|body| TimedBody::new(body, wait));
+        let call = Call { front: self, verb, arrived, options: Some(options) };
         let response = Grpc::new(Plain).max_decoding_message_size(bytes_max).unary(call, request).await;
-        drop(place);
+        drop(slot);
         Ok(response)
     }
 
-    async fn infer(&self, bytes: Bytes, said: Said, arrived: Instant) -> Result<Bytes, Refusal> {
+    async fn infer(&self, bytes: Bytes, options: CallerOptions, arrived: Instant) -> Result<Bytes, Refusal> {
         let naming = self.scoring.naming();
-        let began = Instant::now();
-        let decoded = infer::decode(&bytes, &naming, said);
-        self.door.traffic().decoded(began);
+        let decode_began = Instant::now();
+        let decoded = infer::decode(&bytes, &naming, options);
+        self.door.traffic().decoded(decode_began);
         let (mut request, form) = decoded?;
-        let kept = self.scoring.shown().and_then(|shown| shown.keep(&request, Came::Grpc, &bytes));
+        let kept = self.scoring.shown().and_then(|shown| shown.keep(&request, RequestFormat::Grpc, &bytes));
         drop(bytes);
         request.wishes.deadline_us = left_us(request.wishes.deadline_us, arrived)?;
         let answer = self.scoring.score(request).await?;
@@ -220,15 +230,15 @@ impl<S: Scoring> GrpcFront<S> {
         Ok(reply)
     }
 
-    fn tell(&self, verb: Verb, bytes: &Bytes) -> Result<Bytes, Status> {
+    fn describe(&self, verb: Verb, bytes: &Bytes) -> Result<Bytes, Status> {
         let (naming, state) = (self.scoring.naming(), self.scoring.state());
-        let written = match verb {
+        let reply = match verb {
             Verb::ServerLive => Is { is: state.is_live }.encode_to_vec(),
             Verb::ServerReady => Is { is: state.is_ready }.encode_to_vec(),
             Verb::ServerMetadata => describe::server().encode_to_vec(),
             Verb::ModelReady => {
-                let which: Which = message(bytes)?;
-                let has = which.name == naming.model() && state.has(version_of(&which.version)?);
+                let target: Which = message(bytes)?;
+                let has = target.name == naming.model() && state.has(version_of(&target.version)?);
                 Is { is: state.is_ready && has }.encode_to_vec()
             }
             Verb::RepositoryIndex => {
@@ -236,16 +246,16 @@ impl<S: Scoring> GrpcFront<S> {
                 describe::index(&naming, &state, ask.ready).encode_to_vec()
             }
             Verb::ModelStatistics => {
-                let which: Which = message(bytes)?;
-                if !which.name.is_empty() {
-                    infer::check_model(&which.name, &naming)?;
+                let target: Which = message(bytes)?;
+                if !target.name.is_empty() {
+                    infer::check_model(&target.name, &naming)?;
                 }
-                describe::statistics(&naming, &state, &which.version)?.encode_to_vec()
+                describe::statistics(&naming, &state, &target.version)?.encode_to_vec()
             }
             Verb::ModelMetadata | Verb::ModelConfig | Verb::ModelInfer => {
-                let which: Which = message(bytes)?;
-                infer::check_model(&which.name, &naming)?;
-                describe::check_version(&state, &which.version)?;
+                let target: Which = message(bytes)?;
+                infer::check_model(&target.name, &naming)?;
+                describe::check_version(&state, &target.version)?;
                 if verb == Verb::ModelMetadata {
                     describe::metadata(&naming, &state).encode_to_vec()
                 } else {
@@ -253,36 +263,36 @@ impl<S: Scoring> GrpcFront<S> {
                 }
             }
         };
-        Ok(written.into())
+        Ok(reply.into())
     }
 }
 
-/// What is left of a deadline that counts from when a request's headers came.
+/// Returns the rest of a deadline that counts from the arrival of a request's headers.
 ///
 /// # Errors
-/// When nothing is.
+/// If it has passed.
 pub fn left_us(deadline_us: Option<u64>, arrived: Instant) -> Result<Option<u64>, Refusal> {
     let Some(deadline_us) = deadline_us else { return Ok(None) };
     let spent_us = u64::try_from(arrived.elapsed().as_micros()).unwrap_or(u64::MAX);
-    match deadline_us.checked_sub(spent_us).filter(|&left| left > 0) {
-        Some(left) => Ok(Some(left)),
-        None => {
-            Err(Refusal::Late(format!("the deadline was {deadline_us} us, and arriving took {spent_us}")))
-        }
+    match deadline_us.checked_sub(spent_us).filter(|&remaining| remaining > 0) {
+        Some(remaining) => Ok(Some(remaining)),
+        None => Err(Refusal::Late(format!(
+            "the deadline of {deadline_us} us has passed: the request took {spent_us} us to arrive"
+        ))),
     }
 }
 
 fn message<M: Message + Default>(bytes: &Bytes) -> Result<M, Status> {
     M::decode(bytes.clone())
-        .map_err(|error| Status::invalid_argument(format!("the bytes are no such message: {error}")))
+        .map_err(|error| Status::invalid_argument(format!("cannot decode the message: {error}")))
 }
 
-/// One call, as tonic makes it.
+/// A call, as tonic runs it.
 struct Call<S> {
     front: Arc<GrpcFront<S>>,
     verb: Verb,
     arrived: Instant,
-    said: Option<Said>,
+    options: Option<CallerOptions>,
 }
 
 impl<S: Scoring> UnaryService<Bytes> for Call<S> {
@@ -291,12 +301,12 @@ impl<S: Scoring> UnaryService<Bytes> for Call<S> {
 
     fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
         let (front, verb, arrived) = (self.front.clone(), self.verb, self.arrived);
-        let said = self.said.take().unwrap_or_default();
+        let options = self.options.take().unwrap_or_default();
         Box::pin(async move {
             let bytes = request.into_inner();
             let reply = match verb {
-                Verb::ModelInfer => front.infer(bytes, said, arrived).await?,
-                _ => front.tell(verb, &bytes)?,
+                Verb::ModelInfer => front.infer(bytes, options, arrived).await?,
+                _ => front.describe(verb, &bytes)?,
             };
             Ok(tonic::Response::new(reply))
         })

@@ -29,20 +29,20 @@ use super::grpc::left_us;
 use super::infer::{self, Form};
 use super::input_names::Naming;
 use super::json::{self, Written};
-use super::peer_bytes::OnItsWay;
-use super::plain::Came;
+use super::peer_bytes::TrackedBody;
+use super::plain::RequestFormat;
 use super::scorer::Scoring;
 use super::traffic::Protocol;
 use super::{node_view, rows};
 use crate::answer::{Answer, Refusal};
 use crate::request;
 
-/// What anybody may ask, and at any time.
+/// Paths that need no token and no request slot.
 const OPEN: [&str; 4] = ["/health", "/ready", "/v2/health/live", "/v2/health/ready"];
 
-/// What stands behind the routes.
+/// The state behind the routes.
 pub struct Front<S> {
-    /// Who answers.
+    /// Scores requests.
     pub scoring: Arc<S>,
     door: Arc<Door>,
 }
@@ -53,13 +53,13 @@ impl<S> Clone for Front<S> {
     }
 }
 
-/// Where a route finds it.
+/// How handlers receive the state.
 pub type At<S> = Shared<Front<S>>;
 
-/// Serve HTTP until `shutdown`, then finish what was begun.
+/// Serves HTTP until `shutdown`, then drains.
 ///
 /// # Errors
-/// When the certificate and key of TLS cannot be used.
+/// If the TLS certificate or key cannot be used.
 pub async fn serve_http<S: Scoring>(
     listener: TcpListener,
     scoring: Arc<S>,
@@ -74,16 +74,16 @@ pub async fn serve_http<S: Scoring>(
         let door = at_door.clone();
         async move {
             let service = service_fn(|request: Request<hyper::body::Incoming>| {
-                let (asked, door, router) = (activity.enter(), door.clone(), router.clone());
+                let (open_request, door, router) = (activity.enter(), door.clone(), router.clone());
                 async move {
                     let path = request.uri().path();
                     let mut counting = door.traffic().request(Protocol::Http);
                     if path == "/score" || path.ends_with("/infer") {
                         counting.scored();
                     }
-                    let is_known = door.knows(request.headers());
+                    let is_known = door.has_token(request.headers());
                     if is_known {
-                        asked.admit();
+                        open_request.admit();
                     }
                     let response = if is_known || OPEN.contains(&path) {
                         router.call(request).await?
@@ -93,10 +93,14 @@ pub async fn serve_http<S: Scoring>(
                         unknown_caller()
                     };
                     counting.answered(response.status().as_u16());
-                    Ok::<_, Infallible>(response.map(|body| OnItsWay::new(body, asked.answered())))
+                    Ok::<_, Infallible>(
+                        response.map(|body| TrackedBody::new(body, open_request.begin_answer())),
+                    )
                 }
             });
-            leave.ride(builder.serve_connection(peer, service), |it| it.graceful_shutdown()).await;
+            leave
+                .drive(builder.serve_connection(peer, service), |connection| connection.graceful_shutdown())
+                .await;
         }
     };
     connections::serve(listener, door, Protocol::Http, shutdown, talk).await
@@ -106,27 +110,28 @@ fn builder(limits: &DoorLimits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        // It runs while nothing is asked too; how long headers alone may take is looked after beside it.
+        // This timeout also runs while the connection is idle; the time for headers alone is limited by
+        // `Activity::stuck`.
         .header_read_timeout(Duration::from_millis(limits.idle_ms_max))
         .max_buf_size(limits.header_bytes_max as usize);
     builder
 }
 
 fn router<S: Scoring>(front: Front<S>) -> Router {
-    let nothing =
-        || async { failed(StatusCode::NOT_FOUND, "there is nothing here; help: GET /v2 says what is") };
-    let not_so = || async { failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method") };
+    let not_found =
+        || async { failed(StatusCode::NOT_FOUND, "unknown path; help: GET /v2 describes the server") };
+    let wrong_method = || async { failed(StatusCode::METHOD_NOT_ALLOWED, "this path needs another method") };
     Router::new()
         .merge(node_view::router())
         .route("/v2/models/{name}/infer", post(infer::<S>))
         .route("/v2/models/{name}/versions/{version}/infer", post(infer::<S>))
         .route("/score", post(score::<S>))
-        .fallback(nothing)
-        .method_not_allowed_fallback(not_so)
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
         .with_state(front)
 }
 
-/// An answer of any kind.
+/// Builds a response.
 pub fn response(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
@@ -134,14 +139,14 @@ pub fn response(status: StatusCode, kind: &'static str, body: impl Into<Body>) -
     response
 }
 
-/// An answer in JSON.
-pub fn says(status: StatusCode, value: &Value) -> Response {
+/// Builds a JSON response.
+pub fn json_response(status: StatusCode, value: &Value) -> Response {
     response(status, "application/json", value.to_string())
 }
 
-/// What went wrong, in JSON.
+/// Builds a JSON error.
 pub fn failed(status: StatusCode, text: &str) -> Response {
-    says(status, &json!({ "error": text }))
+    json_response(status, &json!({ "error": text }))
 }
 
 fn unknown_caller() -> Response {
@@ -150,7 +155,7 @@ fn unknown_caller() -> Response {
     response
 }
 
-/// A refusal, in JSON.
+/// Builds the JSON error of a refusal.
 pub fn refused(refusal: &Refusal) -> Response {
     let mut response = failed(refusal.http(), &refusal.text());
     if let Some(retry_ms) = refusal.retry_ms() {
@@ -173,15 +178,16 @@ fn written(reply: Result<Written, Refusal>) -> Response {
     }
 }
 
-/// Where the JSON of a body ends, as a header says; where the body does, by default.
+/// Returns the length of a body's JSON from the header; `None` if the whole body is JSON.
 fn json_end(headers: &HeaderMap) -> Result<Option<usize>, Refusal> {
     let Some(header) = headers.get(json::JSON_BYTES) else { return Ok(None) };
-    let found = header.to_str().ok().and_then(|text| text.parse().ok());
-    let wrong = || Refusal::Bad(format!("{} is {header:?}, expected a number of bytes", json::JSON_BYTES));
-    found.map(Some).ok_or_else(wrong)
+    let bytes = header.to_str().ok().and_then(|text| text.parse().ok());
+    let bad_header =
+        || Refusal::Bad(format!("{} is {header:?}, expected a number of bytes", json::JSON_BYTES));
+    bytes.map(Some).ok_or_else(bad_header)
 }
 
-/// A model and perhaps a version, of a path.
+/// The model and version in a path.
 #[derive(serde::Deserialize)]
 pub struct Of {
     /// The model.
@@ -191,50 +197,49 @@ pub struct Of {
     pub version: String,
 }
 
-async fn infer<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>, request: Request<Body>) -> Response {
+async fn infer<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>, request: Request<Body>) -> Response {
     let json_end = json_end(request.headers());
-    let came = Came::Tensors(*json_end.as_ref().unwrap_or(&None));
+    let format = RequestFormat::Tensors(*json_end.as_ref().unwrap_or(&None));
     let decode = |body: &[u8], naming: &Naming| {
-        infer::check_model(&of.name, naming)?;
+        infer::check_model(&target.name, naming)?;
         let (json, raw) = json::parts(body, json_end?)?;
-        json::decode(json, raw, naming, &of.version)
+        json::decode(json, raw, naming, &target.version)
     };
-    front.answer((request, came), decode, json::encode).await
+    front.answer((request, format), decode, json::encode).await
 }
 
 async fn score<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
     let decode = |body: &[u8], naming: &Naming| {
-        let rows::Asked { id, sides, said, wanted } = rows::decode(body, naming)?;
+        let rows::ParsedRows { id, sides, options, wanted } = rows::decode(body, naming)?;
         let (id, outputs) = (infer::id_of(&id)?, wanted.outputs(naming.inputs().labels.len()));
         let raw = vec![false; outputs.len()];
         let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw };
-        Ok((infer::request(naming, id, sides, said), form))
+        Ok((infer::request(naming, id, sides, options), form))
     };
-    front.answer((request, Came::Rows), decode, json::encode_scores).await
+    front.answer((request, RequestFormat::Rows), decode, json::encode_scores).await
 }
 
 impl<S: Scoring> Front<S> {
-    /// Take a request in, have it scored, and write the answer.
+    /// Decodes a request, has it scored, and encodes the answer.
     async fn answer(
         &self,
-        (request, came): (Request<Body>, Came),
+        (request, format): (Request<Body>, RequestFormat),
         decode: impl FnOnce(&[u8], &Naming) -> Result<(request::Request, Form), Refusal>,
         encode: impl FnOnce(&Form, &Answer, &Naming) -> Result<Written, Refusal>,
     ) -> Response {
         let arrived = Instant::now();
         if let Some(coding) = request.headers().get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
-            let said =
-                format!("a body of {coding:?}: bodies are not compressed here; help: send it as it is");
-            return failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, &said);
+            let text = format!("unsupported content-encoding {coding:?}; help: send the body uncompressed");
+            return failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, &text);
         }
         let naming = self.scoring.naming();
-        let (body, _place) = match self.body(request, &naming).await {
+        let (body, _slot) = match self.body(request, &naming).await {
             Ok(body) => body,
             Err(response) => return *response,
         };
-        let began = Instant::now();
+        let decode_began = Instant::now();
         let decoded = decode(&body, &naming);
-        self.door.traffic().decoded(began);
+        self.door.traffic().decoded(decode_began);
         let decoded = decoded.and_then(|(mut request, form)| {
             request.wishes.deadline_us = left_us(request.wishes.deadline_us, arrived)?;
             Ok((request, form))
@@ -243,10 +248,10 @@ impl<S: Scoring> Front<S> {
             Ok(decoded) => decoded,
             Err(refusal) => return refused(&refusal),
         };
-        let kept = self.scoring.shown().and_then(|shown| shown.keep(&request, came, &body));
+        let kept = self.scoring.shown().and_then(|shown| shown.keep(&request, format, &body));
         drop(body);
-        let answered = self.scoring.score(request).await;
-        written(answered.and_then(|answer| {
+        let result = self.scoring.score(request).await;
+        written(result.and_then(|answer| {
             let reply = encode(&form, &answer, &naming)?;
             if let Some((shown, kept)) = self.scoring.shown().zip(kept) {
                 shown.note(kept, form.id, answer);
@@ -255,28 +260,28 @@ impl<S: Scoring> Front<S> {
         }))
     }
 
-    /// A request's body, up to a bound and within a time, and the place that it takes among requests.
+    /// Reads a request's body, bounded in size and time, and takes a request slot.
     pub async fn body(
         &self,
         request: Request<Body>,
         naming: &Naming,
     ) -> Result<(Bytes, OwnedSemaphorePermit), Box<Response>> {
-        let place = self.door.request().map_err(|refusal| Box::new(refused(&refusal)))?;
+        let slot = self.door.request().map_err(|refusal| Box::new(refused(&refusal)))?;
         let limits = self.door.limits;
         let bytes_max = limits.http_bytes_max.min(naming.inputs().limits.message_bytes_max);
         let wait = Duration::from_millis(limits.arrival_wait_ms_max);
         match timeout(wait, Limited::new(request.into_body(), bytes_max).collect()).await {
-            Ok(Ok(body)) => Ok((body.to_bytes(), place)),
+            Ok(Ok(body)) => Ok((body.to_bytes(), slot)),
             Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-                let text =
-                    format!("the body is larger than {bytes_max} bytes; help: ask in several requests");
+                let text = format!("the body is larger than {bytes_max} bytes; help: split the request");
                 Err(Box::new(failed(StatusCode::PAYLOAD_TOO_LARGE, &text)))
             }
             Ok(Err(error)) => {
                 Err(Box::new(failed(StatusCode::BAD_REQUEST, &format!("the body did not arrive: {error}"))))
             }
             Err(_) => {
-                let text = format!("the body did not arrive whole within {} ms", limits.arrival_wait_ms_max);
+                let text =
+                    format!("the body did not arrive completely within {} ms", limits.arrival_wait_ms_max);
                 Err(Box::new(failed(StatusCode::REQUEST_TIMEOUT, &text)))
             }
         }

@@ -1,4 +1,4 @@
-//! ModelInfer: the bytes of a request read where they lie and made a `Request`; an `Answer` made the reply.
+//! ModelInfer: decodes the bytes of a request in place, and encodes an `Answer`.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,41 +7,41 @@ use std::sync::{Arc, LazyLock};
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
-use super::columns::{Given, Sides};
+use super::columns::{InputTensors, Sides};
 use super::input_names::Naming;
 use super::messages::{ModelInferReply, OutputTensor, ReplyParameter, TypedContents};
 use super::outputs::{self, Output, Wanted};
 use super::values::fields::{Field, Fields, Torn};
 use super::values::tensor::{BadHead, Datatype, Elements, Head, Tensor, cut, entry_name, text};
-use super::wishes::{Parameter, Said};
+use super::wishes::{CallerOptions, Parameter};
 use crate::answer::{Answer, Refusal};
 use crate::request::Request;
 
-/// Bytes of a request's id at most.
+/// The maximum length of a request's id.
 pub const ID_BYTES_MAX: usize = 256;
 
-/// How an answer is to be written.
+/// The form of a request's answer.
 #[derive(Debug)]
 pub struct Form {
     /// The request's id.
     pub id: Bytes,
-    /// How many candidates it has.
+    /// The number of candidates.
     pub candidates: usize,
-    /// The columns that are wanted.
+    /// The requested columns.
     pub outputs: Vec<Output>,
-    /// Whether numbers of each of them go end to end.
+    /// Whether each column is encoded as raw bytes.
     pub raw: Vec<bool>,
 }
 
-fn bad<T>(said: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::Bad(said.into()))
+fn bad<T>(text: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::Bad(text.into()))
 }
 
 fn torn(Torn: Torn) -> Refusal {
     Refusal::Bad("cannot decode the bytes as a ModelInferRequest".to_owned())
 }
 
-/// The parts of a request's message, not looked into.
+/// The undecoded parts of a request's message.
 #[derive(Default)]
 struct Parts<'a> {
     model: &'a str,
@@ -51,90 +51,89 @@ struct Parts<'a> {
     raws: Vec<&'a [u8]>,
 }
 
-/// Make a request of bytes; `said` is what headers said of it already.
+/// Decodes a request; `options` holds what the headers contain.
 ///
 /// # Errors
-/// When it is not what the model takes.
-pub fn decode(bytes: &[u8], naming: &Naming, mut said: Said) -> Result<(Request, Form), Refusal> {
+/// If it does not match the model.
+pub fn decode(bytes: &[u8], naming: &Naming, mut options: CallerOptions) -> Result<(Request, Form), Refusal> {
     let inputs = naming.inputs();
-    let (places_max, mut wanted, mut parts) = (naming.places(), Wanted::default(), Parts::default());
+    let (inputs_max, mut wanted, mut parts) = (naming.places(), Wanted::default(), Parts::default());
     for field in Fields(bytes) {
         match field.map_err(torn)? {
-            (1, Field::Bytes(found)) => parts.model = text(found).map_err(torn)?,
-            (2, Field::Bytes(found)) => parts.version = text(found).map_err(torn)?,
-            (3, Field::Bytes(found)) => parts.id = text(found).map_err(torn)?,
-            (4, Field::Bytes(found)) => {
-                let (name, value) = Parameter::entry(found).map_err(torn)?;
+            (1, Field::Bytes(bytes)) => parts.model = text(bytes).map_err(torn)?,
+            (2, Field::Bytes(bytes)) => parts.version = text(bytes).map_err(torn)?,
+            (3, Field::Bytes(bytes)) => parts.id = text(bytes).map_err(torn)?,
+            (4, Field::Bytes(bytes)) => {
+                let (name, value) = Parameter::entry(bytes).map_err(torn)?;
                 let Some(value) = value else {
                     return bad(format!("parameter {:?} has no value", cut(name)));
                 };
-                said.parameter(name, value, inputs.limits.candidates_max)?;
+                options.parameter(name, value, inputs.limits.candidates_max)?;
             }
-            (5, Field::Bytes(_)) if parts.inputs.len() == places_max => {
+            (5, Field::Bytes(_)) if parts.inputs.len() == inputs_max => {
+                return bad(format!("more than {inputs_max} inputs; help: {}", naming.known()));
+            }
+            (5, Field::Bytes(bytes)) => parts.inputs.push(bytes),
+            (6, Field::Bytes(bytes)) => output(bytes, &inputs.labels, &mut wanted)?,
+            (7, Field::Bytes(_)) if parts.raws.len() == inputs_max => {
                 return bad(format!(
-                    "more inputs than the {places_max} there may be; help: {}",
-                    naming.known()
+                    "more than {inputs_max} raw_input_contents, the number of possible inputs"
                 ));
             }
-            (5, Field::Bytes(found)) => parts.inputs.push(found),
-            (6, Field::Bytes(found)) => output(found, &inputs.labels, &mut wanted)?,
-            (7, Field::Bytes(_)) if parts.raws.len() == places_max => {
-                return bad(format!("more raw_input_contents than the {places_max} inputs there may be"));
-            }
-            (7, Field::Bytes(found)) => parts.raws.push(found),
+            (7, Field::Bytes(bytes)) => parts.raws.push(bytes),
             (1..=7, _) => return Err(torn(Torn)),
             _ => {}
         }
     }
     check_model(parts.model, naming)?;
-    said.pin(parts.version)?;
+    options.pin(parts.version)?;
     let is_raw = !parts.raws.is_empty();
     let sides = sides(&parts, naming)?;
-    said.check_shown(sides.candidates)?;
+    options.check_shown(sides.candidates)?;
     let (id, outputs) = (id_of(parts.id)?, wanted.outputs(inputs.labels.len()));
     let raw = vec![is_raw; outputs.len()];
     let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw };
-    Ok((request(naming, id, sides, said), form))
+    Ok((request(naming, id, sides, options), form))
 }
 
-/// A request of its parts.
-pub fn request(naming: &Naming, id: Bytes, sides: Sides, said: Said) -> Request {
+/// Assembles a request.
+pub fn request(naming: &Naming, id: Bytes, sides: Sides, options: CallerOptions) -> Request {
     let Sides { candidates, user, item } = sides;
-    let Said { wishes, shown } = said;
+    let CallerOptions { wishes, shown } = options;
     Request { id, inputs: Arc::clone(naming.inputs()), candidates, user, item, shown, wishes }
 }
 
-/// Whether it is this model that is asked for.
+/// Checks the model's name.
 pub fn check_model(model: &str, naming: &Naming) -> Result<(), Refusal> {
     if model == naming.model() {
         return Ok(());
     }
     let cut = cut(model);
-    Err(Refusal::Unknown(format!("model {cut:?} is not served here; help: {:?} is", naming.model())))
+    Err(Refusal::Unknown(format!("unknown model {cut:?}; help: this node serves {:?}", naming.model())))
 }
 
-/// An id as the caller wrote it, or one that is made up: what no other process has, and a number that counts on.
+/// Returns the caller's id, or a generated one: a random prefix of this process and a counter.
 pub fn id_of(id: &str) -> Result<Bytes, Refusal> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    static OWN: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
+    static PROCESS_PREFIX: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
     if id.len() > ID_BYTES_MAX {
-        return bad(format!("an id of {} bytes, expected at most {ID_BYTES_MAX}", id.len()));
+        return bad(format!("the id has {} bytes, expected at most {ID_BYTES_MAX}", id.len()));
     }
     if !id.is_empty() {
         return Ok(Bytes::copy_from_slice(id.as_bytes()));
     }
-    Ok(format!("{:016x}-{:x}", *OWN, NEXT.fetch_add(1, Ordering::Relaxed)).into())
+    Ok(format!("{:016x}-{:x}", *PROCESS_PREFIX, NEXT.fetch_add(1, Ordering::Relaxed)).into())
 }
 
 fn output(bytes: &[u8], labels: &[String], wanted: &mut Wanted) -> Result<(), Refusal> {
     let mut name = "";
     for field in Fields(bytes) {
         match field.map_err(torn)? {
-            (1, Field::Bytes(found)) => name = text(found).map_err(torn)?,
+            (1, Field::Bytes(bytes)) => name = text(bytes).map_err(torn)?,
             (2, Field::Bytes(entry)) => {
                 let parameter = cut(entry_name(entry).map_err(torn)?);
                 return bad(format!(
-                    "parameter {parameter:?} of an output; help: outputs take none, no shared memory and no classes"
+                    "unsupported output parameter {parameter:?}; help: outputs take no parameters, and neither shared memory nor classification is supported"
                 ));
             }
             _ => {}
@@ -145,7 +144,7 @@ fn output(bytes: &[u8], labels: &[String], wanted: &mut Wanted) -> Result<(), Re
 
 fn sides(parts: &Parts<'_>, naming: &Naming) -> Result<Sides, Refusal> {
     if !parts.raws.is_empty() && parts.raws.len() != parts.inputs.len() {
-        // One that lies elsewhere has no bytes here: that is said rather than how many there are.
+        // An input in shared memory has no bytes here: report that rather than the count.
         for head in parts.inputs.iter().filter_map(|bytes| Head::read(bytes).ok()) {
             if head.parameter.is_some() {
                 tensor(head, None)?;
@@ -153,18 +152,18 @@ fn sides(parts: &Parts<'_>, naming: &Naming) -> Result<Sides, Refusal> {
         }
         return bad(format!("{} inputs and {} raw_input_contents", parts.inputs.len(), parts.raws.len()));
     }
-    let mut given = Given::new(naming);
+    let mut tensors = InputTensors::new(naming);
     for (number, bytes) in parts.inputs.iter().enumerate() {
-        let head = Head::read(bytes).map_err(|wrong| match wrong {
+        let head = Head::read(bytes).map_err(|error| match error {
             BadHead::Torn => {
                 Refusal::Bad(format!("cannot decode input number {number} as an InferInputTensor"))
             }
-            BadHead::Wrong(said) => Refusal::Bad(said),
+            BadHead::Wrong(text) => Refusal::Bad(text),
         })?;
         let name = head.name;
-        given.add(name, || tensor(head, parts.raws.get(number).copied()))?;
+        tensors.add(name, || tensor(head, parts.raws.get(number).copied()))?;
     }
-    given.into_sides()
+    tensors.into_sides()
 }
 
 fn tensor<'a>(head: Head<'a>, raw: Option<&'a [u8]>) -> Result<Tensor<'a>, Refusal> {
@@ -172,21 +171,21 @@ fn tensor<'a>(head: Head<'a>, raw: Option<&'a [u8]>) -> Result<Tensor<'a>, Refus
     if let Some(parameter) = parameter {
         let (name, parameter) = (cut(name), cut(parameter));
         return bad(format!(
-            "input {name:?} has a parameter {parameter:?}; help: inputs take none, and no shared memory"
+            "input {name:?} has a parameter {parameter:?}; help: inputs take no parameters, and shared memory is not supported"
         ));
     }
     let datatype = datatype_of(name, datatype)?;
     let elements = match (raw, contents) {
         (Some(raw), None | Some([])) => Elements::Raw(raw),
         (Some(_), Some(_)) => {
-            return bad(format!("input {name:?} has contents of its own beside raw_input_contents"));
+            return bad(format!("input {name:?} has both contents and raw_input_contents"));
         }
         (None, contents) => Elements::Typed(contents.unwrap_or_default()),
     };
     Ok(Tensor { datatype, shape, elements })
 }
 
-/// The datatype that an input's name of it means.
+/// Parses an input's datatype.
 pub fn datatype_of(input: &str, datatype: &str) -> Result<Datatype, Refusal> {
     Datatype::from_name(datatype).ok_or_else(|| {
         let (input, cut) = (cut(input), cut(datatype));
@@ -197,10 +196,10 @@ pub fn datatype_of(input: &str, datatype: &str) -> Result<Datatype, Refusal> {
     })
 }
 
-/// The reply that an answer is written as.
+/// Encodes an answer as a reply.
 ///
 /// # Errors
-/// When the answer is not one to this request.
+/// If the answer does not match the request.
 pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Refusal> {
     let Form { id, candidates, outputs, raw } = form;
     let labels = &naming.inputs().labels;
@@ -212,8 +211,8 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Re
         ..ModelInferReply::default()
     };
     if let Some(scored) = answer.degraded {
-        let said = ReplyParameter { int64_param: i64::try_from(scored).unwrap_or(i64::MAX) };
-        reply.parameters.insert(outputs::DEGRADED.to_owned(), said);
+        let parameter = ReplyParameter { int64_param: i64::try_from(scored).unwrap_or(i64::MAX) };
+        reply.parameters.insert(outputs::DEGRADED.to_owned(), parameter);
     }
     for (&output, &is_raw) in outputs.iter().zip(raw) {
         let values = output.values(answer, labels.len());

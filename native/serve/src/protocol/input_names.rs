@@ -1,4 +1,4 @@
-//! Naming: what callers call a model and its inputs, and which column each name means. It reads no values.
+//! Naming: the names of a model and its inputs, and the column of each name. Reads no values.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -8,39 +8,39 @@ use serde_json::Value;
 use super::values::keys::{Keys, Texts};
 use crate::inputs::{Count, Input, Inputs, Kind};
 
-/// Whose column it is.
+/// The side of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The user's.
+    /// The user.
     User,
-    /// A candidate's.
+    /// A candidate.
     Item,
 }
 
-/// Which part of a column an input holds.
+/// The part of a column that an input holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Its values.
+    /// The values.
     Values = 0,
-    /// How many of them each candidate has.
+    /// The number of values of each candidate.
     Lengths = 1,
-    /// Their weights.
+    /// The weights of the values.
     Weights = 2,
 }
 
-/// Parts a column has at most.
+/// The maximum number of parts of a column.
 pub const PARTS: usize = 3;
 
-/// What a name means.
+/// The column and part of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The column's number: the user's first, then the candidates'.
+    /// The column's index: the user's columns first, then the candidates'.
     pub column: usize,
-    /// Which part of it.
+    /// The part.
     pub part: Part,
 }
 
-/// A model's name, and the names of its inputs.
+/// The names of a model and its inputs.
 #[derive(Debug)]
 pub struct Naming {
     model: String,
@@ -50,10 +50,10 @@ pub struct Naming {
 }
 
 impl Naming {
-    /// The names of a model's inputs.
+    /// Derives the names of a model's inputs.
     ///
     /// # Errors
-    /// When two inputs would have one name, or limits are beyond what the packed form can count.
+    /// If two inputs would have the same name, or a limit exceeds the range of offsets.
     pub fn new(model: impl Into<String>, inputs: Arc<Inputs>) -> Result<Self, String> {
         let limits = inputs.limits;
         if limits.values_max > i32::MAX as usize || limits.candidates_max >= i32::MAX as usize {
@@ -80,22 +80,24 @@ impl Naming {
         Ok(naming)
     }
 
-    /// The same names, for whoever wants the values themselves; `defaults` are those of slots, by name.
+    /// Returns the same names for decoding plain values instead of keys; `defaults` holds the slots' defaults
+    /// by name.
     ///
     /// # Errors
-    /// When a slot has a default that is not among them, or is of another type.
+    /// If a slot's default is missing or has another type.
     pub fn plain(&self, defaults: &serde_json::Map<String, Value>) -> Result<Self, String> {
         let (mut inputs, mut texts) = (Inputs::clone(&self.inputs), Texts::default());
         for input in inputs.user.iter_mut().chain(&mut inputs.item) {
             let Kind::Slot { is_text, default: Some(key), .. } = &mut input.kind else { continue };
-            let found = match (defaults.get(&input.name), is_text) {
+            let value_key = match (defaults.get(&input.name), is_text) {
                 (Some(Value::String(text)), true) => Some(texts.keep(text)),
                 (Some(Value::Number(value)), false) => value.as_i64().map(|value| value as u64),
                 _ => None,
             };
-            *key = found.ok_or_else(|| format!("the default of {:?} is not known", input.name))?;
+            *key = value_key
+                .ok_or_else(|| format!("the default of {:?} is missing or has another type", input.name))?;
         }
-        texts.last();
+        texts.retain();
         let keys = Keys::Plain(Mutex::new(texts));
         let (model, places) = (self.model.clone(), self.places.clone());
         Ok(Self { model, inputs: Arc::new(inputs), places, keys })
@@ -118,27 +120,27 @@ impl Naming {
         &self.inputs
     }
 
-    /// What values become.
+    /// Returns how values become keys.
     pub(crate) fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// What a name means.
+    /// Returns the column and part of a name.
     pub fn place(&self, name: &str) -> Option<Place> {
         self.places.get(name).copied()
     }
 
-    /// How many names there are.
+    /// Returns the number of names.
     pub(super) fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// How many columns there are.
+    /// Returns the number of columns.
     pub(super) fn columns(&self) -> usize {
         self.inputs.user.len() + self.inputs.item.len()
     }
 
-    /// A column, by its number.
+    /// Returns a column and its side.
     pub(super) fn input(&self, column: usize) -> (Side, &Input) {
         match column.checked_sub(self.inputs.user.len()) {
             None => (Side::User, &self.inputs.user[column]),
@@ -146,14 +148,14 @@ impl Naming {
         }
     }
 
-    /// What may be given on both sides, for whoever gave something else.
+    /// Lists the inputs of both sides, for errors.
     pub(super) fn known(&self) -> String {
         let names = |inputs: &[Input]| {
             let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         };
         format!(
-            "inputs of the user are {}; of candidates {}",
+            "user inputs are {}; candidate inputs are {}",
             names(&self.inputs.user),
             names(&self.inputs.item)
         )

@@ -1,5 +1,5 @@
-//! JSON of the Open Inference Protocol: a request's tensors and parameters, and the reply, with numbers in it or end to
-//! end behind it. Rows are elsewhere.
+//! JSON of the Open Inference Protocol: decodes a request's tensors and parameters and encodes the reply,
+//! with numbers in the JSON or as raw bytes after it. Rows have a module of their own.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::columns::Given;
+use super::columns::InputTensors;
 use super::infer::{self, Form};
 use super::input_names::Naming;
 use super::outputs::{self, DEGRADED, Wanted};
 use super::values::tensor::{Elements, Shape, Tensor, cut};
-use super::wishes::{Parameter, Said};
+use super::wishes::{CallerOptions, Parameter};
 use crate::answer::{Answer, Refusal};
 use crate::request::Request;
 
@@ -20,23 +20,28 @@ use crate::request::Request;
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Setting {
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A whole number beyond 63 bits.
+    /// An integer beyond 63 bits.
     Uint(u64),
     /// A number.
     Double(f64),
     /// A text.
     Text(String),
-    /// Indices.
+    /// A list of indices.
     List(Vec<u32>),
 }
 
 impl Setting {
-    /// Say it under its name.
-    pub fn say(self, said: &mut Said, name: &str, candidates_max: usize) -> Result<(), Refusal> {
+    /// Applies the parameter to the options.
+    pub fn apply(
+        self,
+        options: &mut CallerOptions,
+        name: &str,
+        candidates_max: usize,
+    ) -> Result<(), Refusal> {
         let value = match &self {
             Self::Bool(value) => Parameter::Bool(*value),
             Self::Int(value) => Parameter::Int(*value),
@@ -44,25 +49,27 @@ impl Setting {
             Self::Double(value) => Parameter::Double(*value),
             Self::Text(value) => Parameter::Text(value),
             Self::List(indices) if name == "shown" && indices.len() <= candidates_max => {
-                said.shown = Some(indices.clone());
+                options.shown = Some(indices.clone());
                 return Ok(());
             }
             Self::List(indices) => {
-                let said =
+                let text =
                     format!("parameter {:?} is a list of {}, expected one value", cut(name), indices.len());
-                return Err(Refusal::Bad(said));
+                return Err(Refusal::Bad(text));
             }
         };
-        said.parameter(name, value, candidates_max)
+        options.parameter(name, value, candidates_max)
     }
 
-    /// A version, as it would stand in a path.
+    /// Returns the value as the text of a version.
     pub fn into_version(self) -> Result<String, Refusal> {
         match self {
             Self::Text(version) => Ok(version),
             Self::Int(version) => Ok(version.to_string()),
             Self::Uint(version) => Ok(version.to_string()),
-            Self::List(all) => Err(Refusal::Bad(format!("version is a list of {}, expected one", all.len()))),
+            Self::List(values) => {
+                Err(Refusal::Bad(format!("version is a list of {}, expected one", values.len())))
+            }
             other => Err(Refusal::Bad(format!("version {other:?} is not a number"))),
         }
     }
@@ -78,7 +85,7 @@ struct Ask<'a> {
     #[serde(borrow)]
     inputs: Vec<InputTensor<'a>>,
     #[serde(default)]
-    outputs: Vec<Named>,
+    outputs: Vec<RequestedOutput>,
 }
 
 #[derive(Deserialize)]
@@ -95,22 +102,22 @@ struct InputTensor<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct RequestedOutput {
     name: String,
     #[serde(default)]
     parameters: BTreeMap<String, Setting>,
 }
 
-/// Whether an output is wanted end to end, as its parameters say.
-fn is_raw(output: &Named, by_default: bool) -> Result<bool, Refusal> {
+/// Whether the output is requested as raw bytes.
+fn is_raw(output: &RequestedOutput, by_default: bool) -> Result<bool, Refusal> {
     let mut is_raw = by_default;
     for (name, value) in &output.parameters {
         match (name.as_str(), value) {
-            ("binary_data", Setting::Bool(wanted)) => is_raw = *wanted,
+            ("binary_data", Setting::Bool(binary)) => is_raw = *binary,
             _ => {
                 let (output, name) = (cut(&output.name), cut(name));
                 return Err(Refusal::Bad(format!(
-                    "output {output:?} has a parameter {name:?}; help: it takes binary_data, true or false"
+                    "output {output:?}: unsupported parameter {name:?}; help: outputs take binary_data, true or false"
                 )));
             }
         }
@@ -118,38 +125,38 @@ fn is_raw(output: &Named, by_default: bool) -> Result<bool, Refusal> {
     Ok(is_raw)
 }
 
-/// The header that says where the JSON of a body ends.
+/// The header with the length of a body's JSON.
 pub const JSON_BYTES: &str = "inference-header-content-length";
 
-/// The JSON of a body, and what stands behind it.
+/// Splits a body into its JSON and the bytes after it.
 ///
 /// # Errors
-/// When the body is shorter than is said.
+/// If the body is shorter than `json_bytes`.
 pub fn parts(body: &[u8], json_bytes: Option<usize>) -> Result<(&[u8], &[u8]), Refusal> {
-    body.split_at_checked(json_bytes.unwrap_or(body.len())).ok_or_else(|| {
-        Refusal::Bad(format!("{JSON_BYTES} is more than the {} bytes that the body has", body.len()))
-    })
+    body.split_at_checked(json_bytes.unwrap_or(body.len()))
+        .ok_or_else(|| Refusal::Bad(format!("{JSON_BYTES} exceeds the {} bytes of the body", body.len())))
 }
 
-/// Make a request of a body; `version` is what the path says, `raw` what stands behind the JSON.
+/// Decodes a request; `version` comes from the path, `raw` holds the bytes after the JSON.
 ///
 /// # Errors
-/// When it is not what the model takes.
+/// If it does not match the model.
 pub fn decode<'a>(
     body: &'a [u8],
     mut raw: &'a [u8],
     naming: &Naming,
     version: &str,
 ) -> Result<(Request, Form), Refusal> {
-    let wrong = |error| Refusal::Bad(format!("the body is not what is expected: {error}"));
-    let Ask { id, parameters, inputs, outputs } = serde_json::from_slice(body).map_err(wrong)?;
-    let (mut said, mut wanted, mut given) = (Said::default(), Wanted::default(), Given::new(naming));
+    let bad_body = |error| Refusal::Bad(format!("invalid body: {error}"));
+    let Ask { id, parameters, inputs, outputs } = serde_json::from_slice(body).map_err(bad_body)?;
+    let (mut options, mut wanted, mut tensors) =
+        (CallerOptions::default(), Wanted::default(), InputTensors::new(naming));
     let (labels, mut is_raw_by_default) = (&naming.inputs().labels, false);
-    said.pin(version)?;
+    options.pin(version)?;
     for (name, value) in parameters {
         match (name.as_str(), &value) {
-            ("binary_data_output", Setting::Bool(wanted)) => is_raw_by_default = *wanted,
-            _ => value.say(&mut said, &name, naming.inputs().limits.candidates_max)?,
+            ("binary_data_output", Setting::Bool(binary)) => is_raw_by_default = *binary,
+            _ => value.apply(&mut options, &name, naming.inputs().limits.candidates_max)?,
         }
     }
     let mut raws = Vec::with_capacity(labels.len());
@@ -158,55 +165,60 @@ pub fn decode<'a>(
         raws.push(is_raw(output, is_raw_by_default)?);
     }
     for input in &inputs {
-        given.add(&input.name, || tensor(input, &mut raw))?;
+        tensors.add(&input.name, || tensor(input, &mut raw))?;
     }
     if !raw.is_empty() {
-        let said = format!("{} bytes behind the JSON belong to no input", raw.len());
-        return Err(Refusal::Bad(said));
+        let text = format!("{} bytes after the JSON belong to no input", raw.len());
+        return Err(Refusal::Bad(text));
     }
-    let sides = given.into_sides()?;
-    said.check_shown(sides.candidates)?;
+    let sides = tensors.into_sides()?;
+    options.check_shown(sides.candidates)?;
     let (id, outputs) = (infer::id_of(&id)?, wanted.outputs(labels.len()));
     raws.resize(outputs.len(), is_raw_by_default);
     let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw: raws };
-    Ok((infer::request(naming, id, sides, said), form))
+    Ok((infer::request(naming, id, sides, options), form))
 }
 
-/// The bytes of an input that stand behind the JSON, if its parameters say so; they are taken off `raw`.
-fn behind<'a>(input: &InputTensor<'_>, raw: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Refusal> {
-    let bad = |said: String| Err(Refusal::Bad(format!("input {:?}: {said}", cut(&input.name))));
-    let mut found = None;
+/// Returns the raw bytes of an input, if its parameters announce them, and removes them from `raw`.
+fn raw_bytes<'a>(input: &InputTensor<'_>, raw: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Refusal> {
+    let bad = |text: String| Err(Refusal::Bad(format!("input {:?}: {text}", cut(&input.name))));
+    let mut input_bytes = None;
     for (name, value) in &input.parameters {
         match (name.as_str(), value) {
-            ("binary_data_size", Setting::Int(bytes)) => {
-                let split = usize::try_from(*bytes).ok().and_then(|bytes| raw.split_at_checked(bytes));
-                let Some((own, rest)) = split else {
+            ("binary_data_size", Setting::Int(size)) => {
+                let split = usize::try_from(*size).ok().and_then(|size| raw.split_at_checked(size));
+                let Some((data, rest)) = split else {
                     return bad(format!(
-                        "binary_data_size is {bytes}, and {} bytes are left behind the JSON; help: the header \
-                         Inference-Header-Content-Length says how long the JSON is",
+                        "binary_data_size is {size}, but only {} bytes are left after the JSON; help: the header \
+                         Inference-Header-Content-Length gives the length of the JSON",
                         raw.len()
                     ));
                 };
-                (found, *raw) = (Some(own), rest);
+                (input_bytes, *raw) = (Some(data), rest);
             }
-            _ => return bad(format!("it has a parameter {:?}; help: it takes binary_data_size", cut(name))),
+            _ => {
+                return bad(format!(
+                    "unsupported parameter {:?}; help: inputs take binary_data_size",
+                    cut(name)
+                ));
+            }
         }
     }
-    Ok(found)
+    Ok(input_bytes)
 }
 
 fn tensor<'a>(input: &InputTensor<'a>, raw: &mut &'a [u8]) -> Result<Tensor<'a>, Refusal> {
-    let wrong = |said: &str| Refusal::Bad(format!("input {:?}: {said}", cut(&input.name)));
+    let refusal = |text: &str| Refusal::Bad(format!("input {:?}: {text}", cut(&input.name)));
     let mut shape = Shape::default();
     for &dim in &input.shape {
-        shape.push(dim).map_err(|said| wrong(&said))?;
+        shape.push(dim).map_err(|text| refusal(&text))?;
     }
     let datatype = infer::datatype_of(&input.name, &input.datatype)?;
-    let elements = match (behind(input, raw)?, input.data) {
+    let elements = match (raw_bytes(input, raw)?, input.data) {
         (None, Some(data)) => Elements::Json(data),
         (Some(raw), None) => Elements::Raw(raw),
-        (Some(_), Some(_)) => return Err(wrong("it has data beside binary_data_size")),
-        (None, None) => return Err(wrong("it has no data")),
+        (Some(_), Some(_)) => return Err(refusal("it has both data and binary_data_size")),
+        (None, None) => return Err(refusal("it has no data")),
     };
     Ok(Tensor { datatype, shape, elements })
 }
@@ -232,18 +244,18 @@ struct OutputTensor {
     data: Option<Vec<Option<f32>>>,
 }
 
-/// A reply's bytes, and how many of them are JSON where numbers stand behind it.
+/// An encoded reply.
 pub struct Written {
-    /// All of them.
+    /// The JSON, and raw numbers after it.
     pub body: Bytes,
-    /// How many are JSON, unless all are.
+    /// The length of the JSON, if raw numbers follow it.
     pub json_bytes: Option<usize>,
 }
 
-/// The reply that an answer is written as.
+/// Encodes an answer as a reply.
 ///
 /// # Errors
-/// When the answer is not one to this request, or has a number that JSON cannot hold.
+/// If the answer does not match the request, or has a number that JSON cannot represent.
 pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, Refusal> {
     let columns = columns(form, answer, naming)?;
     let mut raw = BytesMut::new();
@@ -290,10 +302,10 @@ struct Scores<'a> {
     scores: BTreeMap<String, Vec<Option<f32>>>,
 }
 
-/// The reply to a request that was rows.
+/// Encodes the reply to a request with rows.
 ///
 /// # Errors
-/// When the answer is not one to this request, or has a number that JSON cannot hold.
+/// If the answer does not match the request, or has a number that JSON cannot represent.
 pub fn encode_scores(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, Refusal> {
     let scores = columns(form, answer, naming)?.into_iter().collect();
     let id = std::str::from_utf8(&form.id).unwrap_or_default();
@@ -304,7 +316,7 @@ pub fn encode_scores(form: &Form, answer: &Answer, naming: &Naming) -> Result<Wr
 
 type Columns = Vec<(String, Vec<Option<f32>>)>;
 
-/// The columns that are wanted; candidates that were not scored have none there, which JSON has as null.
+/// The requested columns; candidates that were not scored have `None`, JSON's null.
 fn columns(form: &Form, answer: &Answer, naming: &Naming) -> Result<Columns, Refusal> {
     let labels = &naming.inputs().labels;
     outputs::check(answer, form.candidates, labels.len())?;
@@ -316,7 +328,7 @@ fn columns(form: &Form, answer: &Answer, naming: &Naming) -> Result<Columns, Ref
         if values.iter().flatten().any(|value| !value.is_finite()) {
             let version = answer.version;
             return Err(Refusal::Broken(format!(
-                "version {version} gave {name:?} a value that is not finite"
+                "version {version} returned a value for {name:?} that is not finite"
             )));
         }
         columns.push((name, values));
@@ -324,11 +336,11 @@ fn columns(form: &Form, answer: &Answer, naming: &Naming) -> Result<Columns, Ref
     Ok(columns)
 }
 
-/// A reply as JSON.
+/// Serializes a reply as JSON.
 ///
 /// # Errors
-/// Never, for what is written here has texts for keys; but it is said rather than hidden.
+/// Never for the replies here, whose map keys are texts; an error is reported all the same.
 fn written(reply: &impl Serialize) -> Result<Bytes, Refusal> {
-    let written = serde_json::to_vec(reply).map_err(|error| Refusal::Broken(error.to_string()))?;
-    Ok(written.into())
+    let bytes = serde_json::to_vec(reply).map_err(|error| Refusal::Broken(error.to_string()))?;
+    Ok(bytes.into())
 }

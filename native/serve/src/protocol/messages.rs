@@ -1,16 +1,17 @@
-//! Messages of the Open Inference Protocol, by their names and numbers there. What reads them fast, or fills them, is elsewhere.
+//! Messages of the Open Inference Protocol, with their names and field numbers. Fast decoding and the content
+//! are elsewhere.
 
 use prost::Message;
 
-/// Numbers of datatypes in a configuration.
+/// Datatype numbers in a model configuration.
 const DATA_TYPES: [(&str, i32); 4] = [("INT32", 8), ("INT64", 9), ("FP32", 11), ("BYTES", 13)];
 
-/// The number of a datatype in a configuration.
+/// Returns a datatype's number in a model configuration.
 pub fn data_type(name: &str) -> i32 {
     DATA_TYPES.iter().find(|(known, _)| *known == name).map_or(0, |(_, number)| *number)
 }
 
-/// A datatype as JSON has it, where texts are "TYPE_STRING".
+/// Serializes a datatype for JSON, where texts are "TYPE_STRING".
 fn data_type_name<S: serde::Serializer>(number: &i32, to: S) -> Result<S::Ok, S::Error> {
     let known = DATA_TYPES.iter().find(|(_, known)| known == number);
     let name = known.map_or("INVALID", |(name, _)| if *name == "BYTES" { "STRING" } else { name });
@@ -24,28 +25,28 @@ macro_rules! messages {
 }
 
 messages! {
-    /// Whether a node lives, or is ready: of ServerLive, ServerReady and ModelReady.
+    /// A boolean reply: of ServerLive, ServerReady and ModelReady.
     Is {
-        /// Whether it is.
+        /// The value.
         #[prost(bool, tag = "1")] is: bool,
     }
-    /// Names a model, and perhaps a version of it: of ModelReady, ModelMetadata, ModelConfig and ModelStatistics.
+    /// A model and an optional version: of ModelReady, ModelMetadata, ModelConfig and ModelStatistics.
     Which {
         /// The model.
         #[prost(string, tag = "1")] name: String,
-        /// The version; any by default.
+        /// The version; empty for any.
         #[prost(string, tag = "2")] version: String,
     }
-    /// What a server is.
+    /// A description of the server.
     ServerMetadata {
         /// Its name.
         #[prost(string, tag = "1")] name: String,
-        /// Its own version.
+        /// Its software version.
         #[prost(string, tag = "2")] version: String,
-        /// What it does beyond the protocol.
+        /// Supported protocol extensions.
         #[prost(string, repeated, tag = "3")] extensions: Vec<String>,
     }
-    /// What a tensor must be, or is.
+    /// The datatype and shape of a tensor.
     TensorMetadata {
         /// Its name.
         #[prost(string, tag = "1")] name: String,
@@ -54,20 +55,20 @@ messages! {
         /// Its shape; -1 is any number.
         #[prost(int64, repeated, tag = "3")] shape: Vec<i64>,
     }
-    /// What a model takes and gives.
+    /// A model's inputs and outputs.
     ModelMetadata {
         /// Its name.
         #[prost(string, tag = "1")] name: String,
-        /// Versions that can be asked for.
+        /// Versions that can be pinned.
         #[prost(string, repeated, tag = "2")] versions: Vec<String>,
-        /// What runs it.
+        /// The platform.
         #[prost(string, tag = "3")] platform: String,
-        /// What it takes.
+        /// The inputs.
         #[prost(message, repeated, tag = "4")] inputs: Vec<TensorMetadata>,
-        /// What it gives.
+        /// The outputs.
         #[prost(message, repeated, tag = "5")] outputs: Vec<TensorMetadata>,
     }
-    /// An input, as a model's configuration says it.
+    /// An input in a model's configuration.
     #[derive(serde::Serialize)]
     ConfigInput {
         /// Its name.
@@ -78,10 +79,10 @@ messages! {
         data_type: i32,
         /// Its shape; -1 is any number.
         #[prost(int64, repeated, tag = "4")] dims: Vec<i64>,
-        /// Whether it may be left out.
+        /// Whether it is optional.
         #[prost(bool, tag = "8")] optional: bool,
     }
-    /// An output, as a model's configuration says it.
+    /// An output in a model's configuration.
     #[derive(serde::Serialize)]
     ConfigOutput {
         /// Its name.
@@ -93,19 +94,19 @@ messages! {
         /// Its shape; -1 is any number.
         #[prost(int64, repeated, tag = "3")] dims: Vec<i64>,
     }
-    /// Versions, each named.
+    /// A list of versions.
     #[derive(serde::Serialize)]
     SpecificVersions {
         /// The versions.
         #[prost(int64, repeated, tag = "1")] versions: Vec<i64>,
     }
-    /// Which versions there are.
+    /// The versions that are served.
     #[derive(serde::Serialize)]
     VersionPolicy {
-        /// These.
+        /// The versions, listed.
         #[prost(message, optional, tag = "3")] specific: Option<SpecificVersions>,
     }
-    /// A text of a model's configuration.
+    /// A text in a model's configuration.
     #[derive(serde::Serialize)]
     ConfigText {
         /// The text.
@@ -116,32 +117,32 @@ messages! {
     ModelConfig {
         /// Its name.
         #[prost(string, tag = "1")] name: String,
-        /// What runs it.
+        /// The platform.
         #[prost(string, tag = "2")] platform: String,
-        /// Versions that can be asked for.
+        /// Versions that can be pinned.
         #[prost(message, optional, tag = "3")] version_policy: Option<VersionPolicy>,
-        /// 0, for a request's candidates are a dimension of its own.
+        /// 0, because candidates are a dimension of the tensors.
         #[prost(int32, tag = "4")] max_batch_size: i32,
-        /// What it takes.
+        /// The inputs.
         #[prost(message, repeated, tag = "5")] input: Vec<ConfigInput>,
-        /// What it gives.
+        /// The outputs.
         #[prost(message, repeated, tag = "6")] output: Vec<ConfigOutput>,
-        /// Other facts, by name.
+        /// Further facts by name.
         #[prost(btree_map = "string, message", tag = "14")]
         parameters: std::collections::BTreeMap<String, ConfigText>,
-        /// What runs it.
+        /// The backend.
         #[prost(string, tag = "17")] backend: String,
     }
-    /// The reply that holds a configuration.
+    /// A reply with a configuration.
     ModelConfigReply {
         /// The configuration.
         #[prost(message, optional, tag = "1")] config: Option<ModelConfig>,
     }
-    /// What RepositoryIndex asks.
+    /// The request of RepositoryIndex.
     IndexAsk {
-        /// Of which repository; of all by default.
+        /// The repository; empty for all.
         #[prost(string, tag = "1")] repository_name: String,
-        /// Only what is ready.
+        /// Whether to list only ready versions.
         #[prost(bool, tag = "2")] ready: bool,
     }
     /// One version of a model.
@@ -151,63 +152,63 @@ messages! {
         #[prost(string, tag = "1")] name: String,
         /// The version.
         #[prost(string, tag = "2")] version: String,
-        /// READY, or UNAVAILABLE.
+        /// READY or UNAVAILABLE.
         #[prost(string, tag = "3")] state: String,
-        /// Why, or what else is to be known.
+        /// Additional information.
         #[prost(string, tag = "4")] reason: String,
     }
-    /// All versions there are.
+    /// All versions.
     Index {
         /// The versions.
         #[prost(message, repeated, tag = "1")] models: Vec<ModelIndex>,
     }
-    /// How often something was done and how long it took together.
+    /// A count with a total duration.
     #[derive(serde::Serialize)]
     Duration {
-        /// How often.
+        /// The count.
         #[prost(uint64, tag = "1")] count: u64,
-        /// How long.
+        /// The total in nanoseconds.
         #[prost(uint64, tag = "2")] ns: u64,
     }
-    /// Where the time of requests went.
+    /// The durations of the stages of requests.
     #[derive(serde::Serialize)]
     InferStatistics {
-        /// Requests that were answered.
+        /// Answered requests.
         #[prost(message, optional, tag = "1")] success: Option<Duration>,
-        /// Requests that were not.
+        /// Refused requests.
         #[prost(message, optional, tag = "2")] fail: Option<Duration>,
-        /// Waiting.
+        /// Waiting for a lane.
         #[prost(message, optional, tag = "3")] queue: Option<Duration>,
-        /// Gathering what the model takes.
+        /// Gathering the model's inputs.
         #[prost(message, optional, tag = "4")] compute_input: Option<Duration>,
-        /// The model itself.
+        /// Executing the model.
         #[prost(message, optional, tag = "5")] compute_infer: Option<Duration>,
-        /// Handing out what it gave.
+        /// Handing out the outputs.
         #[prost(message, optional, tag = "6")] compute_output: Option<Duration>,
     }
-    /// Figures of one version.
+    /// Statistics of one version.
     #[derive(serde::Serialize)]
     VersionStatistics {
         /// The model.
         #[prost(string, tag = "1")] name: String,
         /// The version.
         #[prost(string, tag = "2")] version: String,
-        /// When it last answered, in milliseconds since 1970.
+        /// The time of its last answer, in milliseconds since 1970.
         #[prost(uint64, tag = "3")] last_inference: u64,
-        /// Candidates it scored.
+        /// Scored candidates.
         #[prost(uint64, tag = "4")] inference_count: u64,
-        /// Executions that took.
+        /// Executions.
         #[prost(uint64, tag = "5")] execution_count: u64,
-        /// Where the time went.
+        /// The durations of the stages.
         #[prost(message, optional, tag = "6")] inference_stats: Option<InferStatistics>,
     }
-    /// Figures of all versions.
+    /// Statistics of all versions.
     #[derive(serde::Serialize)]
     ModelStatistics {
         /// The versions.
         #[prost(message, repeated, tag = "1")] model_stats: Vec<VersionStatistics>,
     }
-    /// Numbers of an output, where they are not end to end.
+    /// An output's numbers, unless they are raw.
     TypedContents {
         /// The numbers.
         #[prost(float, repeated, tag = "6")] fp32_contents: Vec<f32>,
@@ -220,10 +221,10 @@ messages! {
         #[prost(string, tag = "2")] datatype: String,
         /// Its shape.
         #[prost(int64, repeated, tag = "3")] shape: Vec<i64>,
-        /// Its numbers, where they are not end to end.
+        /// The numbers, unless they are raw.
         #[prost(message, optional, tag = "5")] contents: Option<TypedContents>,
     }
-    /// A whole number that is said beside outputs.
+    /// An integer parameter of a reply.
     ReplyParameter {
         /// The number.
         #[prost(int64, tag = "2")] int64_param: i64,
@@ -236,12 +237,12 @@ messages! {
         #[prost(string, tag = "2")] model_version: String,
         /// The request's id.
         #[prost(string, tag = "3")] id: String,
-        /// What is said beside the outputs.
+        /// The reply's parameters.
         #[prost(btree_map = "string, message", tag = "4")]
         parameters: std::collections::BTreeMap<String, ReplyParameter>,
         /// The outputs.
         #[prost(message, repeated, tag = "5")] outputs: Vec<OutputTensor>,
-        /// Their numbers end to end.
+        /// The outputs' raw numbers.
         #[prost(bytes = "bytes", repeated, tag = "6")] raw_output_contents: Vec<bytes::Bytes>,
     }
 }

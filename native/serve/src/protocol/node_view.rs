@@ -1,4 +1,4 @@
-//! Standing: what HTTP says of the node itself: how it is, what it serves, which versions it keeps and what they did.
+//! The node's view over HTTP: health, the model, its versions and their statistics.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
-use super::http::{At, Front, Of, refused, response, says};
+use super::http::{At, Front, Of, json_response, refused, response};
 use super::input_names::Naming;
 use super::messages::{ModelIndex, TensorMetadata};
 use super::scorer::{Scoring, State};
@@ -18,7 +18,7 @@ use super::wishes::version_of;
 use super::{describe, infer};
 use crate::answer::Refusal;
 
-/// Everything that is only read.
+/// Routes that only read.
 pub fn router<S: Scoring>() -> Router<Front<S>> {
     Router::new()
         .route("/health", get(health::<S>))
@@ -43,23 +43,23 @@ pub fn router<S: Scoring>() -> Router<Front<S>> {
 }
 
 async fn sizes<S: Scoring>(Shared(front): At<S>) -> Response {
-    says(StatusCode::OK, &front.scoring.sizes())
+    json_response(StatusCode::OK, &front.scoring.sizes())
 }
 
 async fn shadow<S: Scoring>(Shared(front): At<S>) -> Response {
-    says(StatusCode::OK, &front.scoring.shadow())
+    json_response(StatusCode::OK, &front.scoring.shadow())
 }
 
 async fn server() -> Response {
-    let about = describe::server();
-    says(
+    let server = describe::server();
+    json_response(
         StatusCode::OK,
-        &json!({ "name": about.name, "version": about.version, "extensions": about.extensions }),
+        &json!({ "name": server.name, "version": server.version, "extensions": server.extensions }),
     )
 }
 
 fn yes_or_no(is: bool, value: &Value) -> Response {
-    says(if is { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, value)
+    json_response(if is { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, value)
 }
 
 async fn health<S: Scoring>(Shared(front): At<S>) -> Response {
@@ -85,56 +85,55 @@ async fn ready<S: Scoring>(Shared(front): At<S>) -> Response {
     yes_or_no(state.is_ready, &value)
 }
 
-async fn model_ready<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>) -> Response {
+async fn model_ready<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>) -> Response {
     let (naming, state) = (front.scoring.naming(), front.scoring.state());
-    let named = infer::check_model(&of.name, &naming).and_then(|()| version_of(&of.version));
-    match named {
+    let version = infer::check_model(&target.name, &naming).and_then(|()| version_of(&target.version));
+    match version {
         Ok(version) => {
             let is_ready = state.is_ready && state.has(version);
-            yes_or_no(is_ready, &json!({ "name": of.name, "ready": is_ready }))
+            yes_or_no(is_ready, &json!({ "name": target.name, "ready": is_ready }))
         }
         Err(refusal) => refused(&refusal),
     }
 }
 
-/// The model as it stands, if it and the version are what is served here.
-fn known<S: Scoring>(front: &Front<S>, of: &Of) -> Result<(Arc<Naming>, State), Refusal> {
+/// Returns the naming and state, if the model and version in the path are served here.
+fn checked<S: Scoring>(front: &Front<S>, target: &Of) -> Result<(Arc<Naming>, State), Refusal> {
     let (naming, state) = (front.scoring.naming(), front.scoring.state());
-    infer::check_model(&of.name, &naming)?;
-    describe::check_version(&state, &of.version)?;
+    infer::check_model(&target.name, &naming)?;
+    describe::check_version(&state, &target.version)?;
     Ok((naming, state))
 }
 
-async fn metadata<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>) -> Response {
-    let (naming, state) = match known(&front, &of) {
-        Ok(known) => known,
+async fn metadata<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>) -> Response {
+    let (naming, state) = match checked(&front, &target) {
+        Ok(checked) => checked,
         Err(refusal) => return refused(&refusal),
     };
-    let about = describe::metadata(&naming, &state);
-    let tensor =
-        |one: &TensorMetadata| json!({ "name": one.name, "datatype": one.datatype, "shape": one.shape });
+    let metadata = describe::metadata(&naming, &state);
+    let tensor = |tensor: &TensorMetadata| json!({ "name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape });
     let tensors = |tensors: &[TensorMetadata]| tensors.iter().map(tensor).collect::<Vec<Value>>();
-    let (inputs, outputs) = (tensors(&about.inputs), tensors(&about.outputs));
+    let (inputs, outputs) = (tensors(&metadata.inputs), tensors(&metadata.outputs));
     let value = json!({
-        "name": about.name, "versions": about.versions, "platform": about.platform,
+        "name": metadata.name, "versions": metadata.versions, "platform": metadata.platform,
         "inputs": inputs, "outputs": outputs,
     });
-    says(StatusCode::OK, &value)
+    json_response(StatusCode::OK, &value)
 }
 
-async fn config<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>) -> Response {
-    match known(&front, &of) {
-        Ok((naming, state)) => says(StatusCode::OK, &json!(describe::config(&naming, &state))),
+async fn config<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>) -> Response {
+    match checked(&front, &target) {
+        Ok((naming, state)) => json_response(StatusCode::OK, &json!(describe::config(&naming, &state))),
         Err(refusal) => refused(&refusal),
     }
 }
 
-async fn statistics<S: Scoring>(Shared(front): At<S>, Path(of): Path<Of>) -> Response {
+async fn statistics<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>) -> Response {
     let (naming, state) = (front.scoring.naming(), front.scoring.state());
-    let found = infer::check_model(&of.name, &naming)
-        .and_then(|()| describe::statistics(&naming, &state, &of.version));
-    match found {
-        Ok(statistics) => says(StatusCode::OK, &json!(statistics)),
+    let result = infer::check_model(&target.name, &naming)
+        .and_then(|()| describe::statistics(&naming, &state, &target.version));
+    match result {
+        Ok(statistics) => json_response(StatusCode::OK, &json!(statistics)),
         Err(refusal) => refused(&refusal),
     }
 }
@@ -144,7 +143,7 @@ async fn all_statistics<S: Scoring>(front: At<S>) -> Response {
     statistics(front, Path(Of { name, version: String::new() })).await
 }
 
-/// What is asked of the index.
+/// The request of the index.
 #[derive(Default, serde::Deserialize)]
 struct IndexAsk {
     #[serde(default)]
@@ -153,17 +152,17 @@ struct IndexAsk {
 
 async fn index<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
     let (naming, state) = (front.scoring.naming(), front.scoring.state());
-    let (body, _place) = match front.body(request, &naming).await {
+    let (body, _slot) = match front.body(request, &naming).await {
         Ok(body) => body,
         Err(response) => return *response,
     };
-    let asked = if body.is_empty() { Ok(IndexAsk::default()) } else { serde_json::from_slice(&body) };
-    match asked {
+    let request = if body.is_empty() { Ok(IndexAsk::default()) } else { serde_json::from_slice(&body) };
+    match request {
         Ok(IndexAsk { ready }) => {
             let models: Vec<ModelIndex> = describe::index(&naming, &state, ready).models;
-            says(StatusCode::OK, &json!(models))
+            json_response(StatusCode::OK, &json!(models))
         }
-        Err(error) => refused(&Refusal::Bad(format!("the body is not what is expected: {error}"))),
+        Err(error) => refused(&Refusal::Bad(format!("invalid body: {error}"))),
     }
 }
 
@@ -172,7 +171,7 @@ async fn versions<S: Scoring>(Shared(front): At<S>) -> Response {
     let value = json!({
         "model": naming.model(), "active": state.active, "kept": state.kept, "stale": state.stale,
     });
-    says(StatusCode::OK, &value)
+    json_response(StatusCode::OK, &value)
 }
 
 async fn metrics<S: Scoring>(Shared(front): At<S>) -> Response {

@@ -1,19 +1,19 @@
-//! Outputs: which columns of an answer a caller wants, and in which form. It knows no protocol.
+//! Outputs: the columns of an answer that a caller requests, and their form. Knows no protocol.
 
 use super::values::tensor::cut;
 use crate::answer::{Answer, Refusal};
 
-/// What is said beside outputs where not all candidates were scored: how many were.
+/// The reply parameter with the number of scored candidates, if not all were scored.
 pub const DEGRADED: &str = "degraded_candidates";
-/// What the name of a label's logit ends with.
+/// The suffix of a label's logit output.
 pub const LOGIT: &str = ".logit";
 
 /// One column of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Output {
-    /// Which label.
+    /// The index of the label.
     pub label: usize,
-    /// Whether its logits are wanted, or its probabilities.
+    /// Whether its logits are requested; otherwise its probabilities.
     pub is_logit: bool,
 }
 
@@ -36,12 +36,12 @@ pub fn probability(logit: f32) -> f32 {
     1.0 / (1.0 + (-logit).exp())
 }
 
-/// The columns that a caller wants: those it named, or the probabilities of all labels.
+/// The requested columns; by default the probabilities of all labels.
 #[derive(Debug, Default, PartialEq)]
 pub struct Wanted(Vec<Output>);
 
 impl Wanted {
-    /// One that is named.
+    /// Adds an output by name.
     pub fn add(&mut self, name: &str, labels: &[String]) -> Result<(), Refusal> {
         let (base, is_logit) = match name.strip_suffix(LOGIT) {
             Some(base) => (base, true),
@@ -50,19 +50,19 @@ impl Wanted {
         let Some(label) = labels.iter().position(|label| label == base) else {
             let cut = cut(name);
             return Err(Refusal::Bad(format!(
-                "unknown output {cut:?}; help: they are {}, each also with {LOGIT:?} after it",
+                "unknown output {cut:?}; help: outputs are {}, each also with the suffix {LOGIT:?}",
                 labels.join(", ")
             )));
         };
         let output = Output { label, is_logit };
         if self.0.contains(&output) {
-            return Err(Refusal::Bad(format!("output {name:?} is asked for twice")));
+            return Err(Refusal::Bad(format!("output {name:?} is requested twice")));
         }
         self.0.push(output);
         Ok(())
     }
 
-    /// All of them, in the order they were named.
+    /// Returns the columns in the order of their names.
     pub fn outputs(self, labels: usize) -> Vec<Output> {
         if self.0.is_empty() {
             return (0..labels).map(|label| Output { label, is_logit: false }).collect();
@@ -71,13 +71,13 @@ impl Wanted {
     }
 }
 
-/// Whether an answer has a score for every candidate and label.
+/// Checks that an answer has a score for every candidate and label.
 pub fn check(answer: &Answer, candidates: usize, labels: usize) -> Result<(), Refusal> {
     if answer.scores.len() == candidates * labels {
         return Ok(());
     }
     Err(Refusal::Broken(format!(
-        "version {} gave {} scores for {candidates} candidates and {labels} labels",
+        "version {} returned {} scores for {candidates} candidates and {labels} labels",
         answer.version,
         answer.scores.len()
     )))
@@ -95,8 +95,8 @@ mod tests {
         wanted.add("like.logit", &labels).unwrap();
         wanted.add("click", &labels).unwrap();
         assert!(wanted.add("click", &labels).unwrap_err().to_string().contains("twice"));
-        let said = wanted.add("clicks", &labels).unwrap_err().to_string();
-        assert!(said.contains("\"clicks\"") && said.contains("click, like"), "{said}");
+        let text = wanted.add("clicks", &labels).unwrap_err().to_string();
+        assert!(text.contains("\"clicks\"") && text.contains("click, like"), "{text}");
         let named = wanted.outputs(2);
         assert_eq!(named[0].values(&answer, 2).collect::<Vec<_>>(), [10.0, -100.0]);
         assert_eq!(named[1].values(&answer, 2).collect::<Vec<_>>(), [0.5, 1.0]);

@@ -1,4 +1,4 @@
-//! Counted: a peer's bytes, and an answer on its way to it, as whoever counts them and waits for them must hear of.
+//! Streams and bodies that report their bytes and their end to the connection's counters.
 
 use std::io;
 use std::pin::Pin;
@@ -8,43 +8,43 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::activity::{Activity, Answering};
+use super::activity::{Activity, OpenAnswer};
 use super::door::Door;
 use super::traffic::Protocol;
 
-/// A stream whose bytes are counted.
-pub struct Counted<S> {
+/// A stream that counts its bytes.
+pub struct CountedStream<S> {
     stream: S,
     protocol: Protocol,
     activity: Arc<Activity>,
     door: Arc<Door>,
 }
 
-impl<S> Counted<S> {
-    /// The stream, as that of a connection.
+impl<S> CountedStream<S> {
+    /// Wraps a connection's stream.
     pub fn new(stream: S, protocol: Protocol, activity: Arc<Activity>, door: Arc<Door>) -> Self {
         Self { stream, protocol, activity, door }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         to: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = to.filled().len();
+        let filled_before = to.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, to);
-        let bytes = to.filled().len() - before;
+        let bytes = to.filled().len() - filled_before;
         if bytes > 0 {
-            self.activity.heard(bytes);
-            self.door.traffic.heard(self.protocol, bytes);
+            self.activity.received(bytes);
+            self.door.traffic.received(self.protocol, bytes);
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -52,7 +52,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         if let Poll::Ready(Ok(bytes)) = written {
-            self.door.traffic.said(self.protocol, bytes);
+            self.door.traffic.sent(self.protocol, bytes);
         }
         written
     }
@@ -64,7 +64,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
         if let Poll::Ready(Ok(bytes)) = written {
-            self.door.traffic.said(self.protocol, bytes);
+            self.door.traffic.sent(self.protocol, bytes);
         }
         written
     }
@@ -82,20 +82,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     }
 }
 
-/// An answer's body, which is on its way until it is dropped.
-pub struct OnItsWay<B> {
+/// An answer's body; it counts as open until it is dropped.
+pub struct TrackedBody<B> {
     body: B,
-    _answering: Answering,
+    _answering: OpenAnswer,
 }
 
-impl<B> OnItsWay<B> {
-    /// The body of an answer.
-    pub fn new(body: B, answering: Answering) -> Self {
+impl<B> TrackedBody<B> {
+    /// Wraps the body of an answer.
+    pub fn new(body: B, answering: OpenAnswer) -> Self {
         Self { body, _answering: answering }
     }
 }
 
-impl<B: Body + Unpin> Body for OnItsWay<B> {
+impl<B: Body + Unpin> Body for TrackedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

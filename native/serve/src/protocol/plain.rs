@@ -1,38 +1,40 @@
-//! Plain: a request that was answered, read once more, with the values themselves where there were their keys.
+//! Plain decoding: decodes an answered request again, with plain values instead of keys.
 
 use bytes::Bytes;
 
 use super::input_names::Naming;
-use super::wishes::Said;
+use super::wishes::CallerOptions;
 use super::{infer, json, rows};
 use crate::answer::Refusal;
 use crate::request::Request;
 
-/// How a request came.
+/// The format of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Came {
-    /// As a message of gRPC.
+pub enum RequestFormat {
+    /// A gRPC message.
     Grpc,
-    /// As tensors in JSON of so many bytes, with numbers end to end behind it; of all bytes where it is not said.
+    /// JSON with tensors: its length, if raw numbers follow it.
     Tensors(Option<usize>),
-    /// As rows in JSON.
+    /// JSON with rows.
     Rows,
 }
 
-/// Read a request's bytes; what it becomes is as `naming` says.
+/// Decodes a request's bytes with `naming`.
 ///
 /// # Errors
-/// When it is not what the model takes, which bytes that were answered never are.
-pub fn read(came: Came, bytes: &[u8], naming: &Naming) -> Result<Request, Refusal> {
-    match came {
-        Came::Grpc => infer::decode(bytes, naming, Said::default()).map(|(request, _)| request),
-        Came::Tensors(json_bytes) => {
+/// If it does not match the model, which never happens for bytes that were answered.
+pub fn read(format: RequestFormat, bytes: &[u8], naming: &Naming) -> Result<Request, Refusal> {
+    match format {
+        RequestFormat::Grpc => {
+            infer::decode(bytes, naming, CallerOptions::default()).map(|(request, _)| request)
+        }
+        RequestFormat::Tensors(json_bytes) => {
             let (json, raw) = json::parts(bytes, json_bytes)?;
             json::decode(json, raw, naming, "").map(|(request, _)| request)
         }
-        Came::Rows => {
-            let rows::Asked { id, sides, said, .. } = rows::decode(bytes, naming)?;
-            Ok(infer::request(naming, Bytes::from(id), sides, said))
+        RequestFormat::Rows => {
+            let rows::ParsedRows { id, sides, options, .. } = rows::decode(bytes, naming)?;
+            Ok(infer::request(naming, Bytes::from(id), sides, options))
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Rows: a request as people write it, a user and items as objects of JSON with the fields that events have.
-//! Values go straight into columns as they are read; nothing of the text is kept.
+//! Rows: a request with its user and items as JSON objects that have the fields of events. Values go into
+//! columns as they are read; no text is kept.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -10,75 +10,76 @@ use super::columns::{History, Sides, lists};
 use super::input_names::{Naming, PARTS, Part, Side};
 use super::json::Setting;
 use super::outputs::Wanted;
-use super::values::scalars::{Floats, Found, Ints, Texts, Value};
+use super::values::scalars::{Floats, Ints, Texts, Value, ValueForm};
 use super::values::tensor::cut;
-use super::wishes::Said;
+use super::wishes::CallerOptions;
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Kind};
 use crate::request::Values;
 
-/// What the field of a slot's weights ends with, as in events.
+/// The suffix of the field with a slot's weights, as in events.
 const WEIGHTS: &str = "_weights";
 
-/// A request that was read.
+/// A decoded request.
 #[derive(Debug)]
-pub struct Asked {
-    /// Its id, empty if it has none.
+pub struct ParsedRows {
+    /// The id; empty if there is none.
     pub id: String,
     /// Its columns.
     pub sides: Sides,
-    /// What it says beside them.
-    pub said: Said,
-    /// The outputs that it names.
+    /// The caller's options.
+    pub options: CallerOptions,
+    /// The requested outputs.
     pub wanted: Wanted,
 }
 
-/// Read a request.
+/// Decodes a request.
 ///
 /// # Errors
-/// When it is not what the model takes.
-pub fn decode(body: &[u8], naming: &Naming) -> Result<Asked, Refusal> {
+/// If it does not match the model.
+pub fn decode(body: &[u8], naming: &Naming) -> Result<ParsedRows, Refusal> {
     let refusal = RefCell::new(None);
     let mut from = serde_json::Deserializer::from_slice(body);
-    let read = Body(naming, &refusal).deserialize(&mut from).and_then(|asked| from.end().map(|()| asked));
+    let read = Body(naming, &refusal).deserialize(&mut from).and_then(|parsed| from.end().map(|()| parsed));
     read.map_err(|error| {
         let refusal: Option<Refusal> = refusal.take();
-        refusal.unwrap_or_else(|| Refusal::Bad(format!("the body is not what is expected: {error}")))
+        refusal.unwrap_or_else(|| Refusal::Bad(format!("invalid body: {error}")))
     })
 }
 
-/// Where a refusal is laid down that JSON's own errors could not carry whole.
-type Laid<'r> = &'r RefCell<Option<Refusal>>;
+/// A side channel for refusals that serde errors cannot carry unchanged.
+type RefusalSlot<'r> = &'r RefCell<Option<Refusal>>;
 
-fn lay<E: Error>(laid: Laid<'_>) -> impl FnOnce(Refusal) -> E + '_ {
+fn carry<E: Error>(slot: RefusalSlot<'_>) -> impl FnOnce(Refusal) -> E + '_ {
     move |refusal| {
         let error = E::custom(&refusal);
-        laid.replace(Some(refusal));
+        slot.replace(Some(refusal));
         error
     }
 }
 
-struct Body<'n>(&'n Naming, Laid<'n>);
+struct Body<'n>(&'n Naming, RefusalSlot<'n>);
 
 impl<'de> DeserializeSeed<'de> for Body<'_> {
-    type Value = Asked;
+    type Value = ParsedRows;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Asked, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<ParsedRows, D::Error> {
         from.deserialize_map(self)
     }
 }
 
 impl<'de> Visitor<'de> for Body<'_> {
-    type Value = Asked;
+    type Value = ParsedRows;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object with \"user\" and \"items\"")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Asked, A::Error> {
-        let Self(naming, laid) = self;
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ParsedRows, A::Error> {
+        let Self(naming, slot) = self;
         let labels = &naming.inputs().labels;
-        let (mut rows, mut said, mut wanted) = (RowReader::new(naming), Said::default(), Wanted::default());
+        let (mut rows, mut options, mut wanted) =
+            (RowReader::new(naming), CallerOptions::default(), Wanted::default());
         let (mut id, mut has_user, mut has_items) = (String::new(), false, false);
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {
@@ -96,18 +97,18 @@ impl<'de> Visitor<'de> for Body<'_> {
                 "id" => id = map.next_value()?,
                 "version" => {
                     let version: Setting = map.next_value()?;
-                    said.pin(&version.into_version().map_err(lay(laid))?).map_err(lay(laid))?;
+                    options.pin(&version.into_version().map_err(carry(slot))?).map_err(carry(slot))?;
                 }
                 "outputs" => {
                     for output in map.next_value::<Vec<String>>()? {
-                        wanted.add(&output, labels).map_err(lay(laid))?;
+                        wanted.add(&output, labels).map_err(carry(slot))?;
                     }
                 }
                 _ => {
                     let setting: Setting = map.next_value()?;
                     setting
-                        .say(&mut said, &name, naming.inputs().limits.candidates_max)
-                        .map_err(lay(laid))?;
+                        .apply(&mut options, &name, naming.inputs().limits.candidates_max)
+                        .map_err(carry(slot))?;
                 }
             }
         }
@@ -115,49 +116,49 @@ impl<'de> Visitor<'de> for Body<'_> {
             rows.end(Side::User, 0).map_err(A::Error::custom)?;
         }
         if rows.items == 0 {
-            let said = "\"items\" is missing or has none, expected at least 1".to_owned();
-            return Err(lay(laid)(Refusal::Bad(said)));
+            let text = "\"items\" is missing or empty, expected at least 1".to_owned();
+            return Err(carry(slot)(Refusal::Bad(text)));
         }
-        said.check_shown(rows.items).map_err(lay(laid))?;
-        let sides = rows.into_sides().map_err(lay(laid))?;
-        Ok(Asked { id, sides, said, wanted })
+        options.check_shown(rows.items).map_err(carry(slot))?;
+        let sides = rows.into_sides().map_err(carry(slot))?;
+        Ok(ParsedRows { id, sides, options, wanted })
     }
 }
 
-/// A column that grows.
+/// A column under construction.
 #[derive(Default)]
-struct Growing {
+struct ColumnBuilder {
     keys: Vec<u64>,
     offsets: Vec<i32>,
-    /// Numbers of a dense column, or weights.
+    /// Numbers of a dense column, or weights of a slot.
     numbers: Vec<f32>,
 }
 
 struct RowReader<'n> {
     naming: &'n Naming,
-    columns: Vec<Growing>,
-    /// The row, counted from 1, that last gave each part of each column.
-    given: Vec<usize>,
+    columns: Vec<ColumnBuilder>,
+    /// For each part of each column, the number (from 1) of the last row that has it.
+    last_row: Vec<usize>,
     items: usize,
 }
 
 impl<'n> RowReader<'n> {
     fn new(naming: &'n Naming) -> Self {
         let columns = naming.columns();
-        let growing = || Growing { offsets: vec![0], ..Growing::default() };
-        let columns_grow = std::iter::repeat_with(growing).take(columns).collect();
-        Self { naming, columns: columns_grow, given: vec![0; columns * PARTS], items: 0 }
+        let empty = || ColumnBuilder { offsets: vec![0], ..ColumnBuilder::default() };
+        let columns_grow = std::iter::repeat_with(empty).take(columns).collect();
+        Self { naming, columns: columns_grow, last_row: vec![0; columns * PARTS], items: 0 }
     }
 
-    /// The column and part that a field means.
+    /// Returns the column and part of a field.
     fn place(&self, side: Side, name: &str) -> Result<(usize, Part), String> {
-        let own = self.naming.place(name).filter(|place| place.part == Part::Values);
-        let found = own.map(|place| (place.column, Part::Values)).or_else(|| {
+        let values_place = self.naming.place(name).filter(|place| place.part == Part::Values);
+        let target = values_place.map(|place| (place.column, Part::Values)).or_else(|| {
             let column = self.naming.place(name.strip_suffix(WEIGHTS)?)?.column;
             let (_, input) = self.naming.input(column);
             is_weighted(input).then_some((column, Part::Weights))
         });
-        match found {
+        match target {
             Some((column, part)) if self.naming.input(column).0 == side => Ok((column, part)),
             _ => {
                 let cut = cut(name);
@@ -166,34 +167,34 @@ impl<'n> RowReader<'n> {
         }
     }
 
-    /// Take the value of one field.
+    /// Reads the value of a field into its column.
     fn take<'de, A: MapAccess<'de>>(
         &mut self,
         column: usize,
         part: Part,
         map: &mut A,
-    ) -> Result<Found, A::Error> {
+    ) -> Result<ValueForm, A::Error> {
         let (_, input) = self.naming.input(column);
-        let of = self.naming.keys();
+        let hashing = self.naming.keys();
         let values_max = self.naming.inputs().limits.values_max;
-        let Growing { keys, numbers, .. } = &mut self.columns[column];
-        let left = |held: usize| Some(values_max.saturating_sub(held) as u64);
+        let ColumnBuilder { keys, numbers, .. } = &mut self.columns[column];
+        let room = |used: usize| Some(values_max.saturating_sub(used) as u64);
         match (&input.kind, part) {
             (Kind::Slot { .. }, Part::Weights) => {
-                let list = left(numbers.len());
-                map.next_value_seed(Value { take: &mut Floats(|value| single(value, numbers)), list })
+                let list = room(numbers.len());
+                map.next_value_seed(Value { take: &mut Floats(|value| push_f32(value, numbers)), list })
             }
             (Kind::Slot { salt, is_text, values, .. }, _) => {
-                let list = if *values == Count::One { None } else { left(keys.len()) };
+                let list = if *values == Count::One { None } else { room(keys.len()) };
                 if *is_text {
                     let mut take = Texts(|text: &str| {
-                        keys.push(of.of_text(text, *salt));
+                        keys.push(hashing.of_text(text, *salt));
                         Ok(())
                     });
                     map.next_value_seed(Value { take: &mut take, list })
                 } else {
                     let mut take = Ints(|value| {
-                        keys.push(of.of_int(value, *salt));
+                        keys.push(hashing.of_int(value, *salt));
                         Ok(())
                     });
                     map.next_value_seed(Value { take: &mut take, list })
@@ -201,61 +202,61 @@ impl<'n> RowReader<'n> {
             }
             (Kind::Dense { width, .. }, _) => {
                 let list = Some(*width as u64);
-                map.next_value_seed(Value { take: &mut Floats(|value| single(value, numbers)), list })
+                map.next_value_seed(Value { take: &mut Floats(|value| push_f32(value, numbers)), list })
             }
         }
     }
 
-    /// Whether what stood there is what the column takes.
-    fn check(input: &Input, part: Part, found: Found) -> Result<(), String> {
-        let is_right = match (&input.kind, part, found) {
-            (_, _, Found::Nothing) => true,
-            (Kind::Slot { values: Count::One, .. }, _, found) => found == Found::One,
-            (Kind::Slot { .. }, _, found) => matches!(found, Found::List(_)),
-            (Kind::Dense { width, .. }, _, Found::List(count)) => count == *width as u64,
-            (Kind::Dense { width, .. }, _, Found::One) => *width == 1,
+    /// Checks the form of a field's value.
+    fn check(input: &Input, part: Part, form: ValueForm) -> Result<(), String> {
+        let is_right = match (&input.kind, part, form) {
+            (_, _, ValueForm::Nothing) => true,
+            (Kind::Slot { values: Count::One, .. }, _, form) => form == ValueForm::One,
+            (Kind::Slot { .. }, _, form) => matches!(form, ValueForm::List(_)),
+            (Kind::Dense { width, .. }, _, ValueForm::List(count)) => count == *width as u64,
+            (Kind::Dense { width, .. }, _, ValueForm::One) => *width == 1,
         };
         let expected = match &input.kind {
             Kind::Dense { width, .. } if *width > 1 => format!("a list of {width} numbers"),
             Kind::Slot { .. } => "a list".to_owned(),
             Kind::Dense { .. } => "a number".to_owned(),
         };
-        if is_right { Ok(()) } else { Err(format!("{found}, expected {expected}")) }
+        if is_right { Ok(()) } else { Err(format!("{form}, expected {expected}")) }
     }
 
-    /// A row's end: what it did not give takes its default.
+    /// Ends a row: missing fields take their defaults.
     fn end(&mut self, side: Side, number: usize) -> Result<(), String> {
         let users = self.naming.inputs().user.len();
         let columns = if side == Side::User { 0..users } else { users..self.columns.len() };
         for column in columns {
             let (_, input) = self.naming.input(column);
-            let is_given = self.given[column * PARTS] == number + 1;
-            let grown = &mut self.columns[column];
-            let wrong = |said: &str| format!("{}: {said}", row_name(side, number, &input.name));
+            let is_given = self.last_row[column * PARTS] == number + 1;
+            let builder = &mut self.columns[column];
+            let error = |text: &str| format!("{}: {text}", row_name(side, number, &input.name));
             match &input.kind {
                 Kind::Slot { values: Count::One, default, .. } => match default {
                     _ if is_given => {}
-                    Some(key) => grown.keys.push(*key),
-                    None => return Err(wrong("it is missing and has no default")),
+                    Some(key) => builder.keys.push(*key),
+                    None => return Err(error("it is missing and has no default")),
                 },
                 Kind::Slot { values, .. } => {
-                    if *values == Count::Weighted && grown.numbers.len() != grown.keys.len() {
-                        return Err(wrong(&format!(
-                            "not as many values as weights in {:?}",
+                    if *values == Count::Weighted && builder.numbers.len() != builder.keys.len() {
+                        return Err(error(&format!(
+                            "the number of values differs from the number of weights in {:?}",
                             weights_of(input)
                         )));
                     }
-                    // Not more than `values_max`, which an offset can count.
-                    grown.offsets.push(grown.keys.len() as i32);
+                    // At most `values_max`, which fits an offset.
+                    builder.offsets.push(builder.keys.len() as i32);
                 }
                 Kind::Dense { width, default } => match default {
                     _ if is_given => {}
-                    Some(bits) => grown.numbers.extend(std::iter::repeat_n(f32::from_bits(*bits), *width)),
-                    None => return Err(wrong("it is missing and has no default")),
+                    Some(bits) => builder.numbers.extend(std::iter::repeat_n(f32::from_bits(*bits), *width)),
+                    None => return Err(error("it is missing and has no default")),
                 },
             }
-            if grown.numbers.len().max(grown.keys.len()) > self.naming.inputs().limits.values_max {
-                return Err(wrong("more values for all items than there may be"));
+            if builder.numbers.len().max(builder.keys.len()) > self.naming.inputs().limits.values_max {
+                return Err(error("the values of all items exceed the limit"));
             }
         }
         Ok(())
@@ -265,16 +266,16 @@ impl<'n> RowReader<'n> {
         let (users, candidates) = (self.naming.inputs().user.len(), self.items);
         let mut histories = [History::default(), History::default()];
         let mut values = Vec::with_capacity(self.columns.len());
-        for (column, grown) in self.columns.into_iter().enumerate() {
+        for (column, builder) in self.columns.into_iter().enumerate() {
             let (side, input) = self.naming.input(column);
-            let Growing { keys, offsets, numbers } = grown;
+            let ColumnBuilder { keys, offsets, numbers } = builder;
             values.push(match input.kind {
                 Kind::Dense { .. } => Values::Numbers(numbers),
                 Kind::Slot { values: Count::One, .. } => Values::Keys(keys),
                 Kind::Slot { .. } => {
                     let weights = is_weighted(input).then_some(numbers);
                     lists(input, keys, offsets, weights, &mut histories[side as usize])
-                        .map_err(|said| Refusal::Bad(format!("{:?}: {said}", input.name)))?
+                        .map_err(|text| Refusal::Bad(format!("{:?}: {text}", input.name)))?
                 }
             });
         }
@@ -298,16 +299,16 @@ fn row_name(side: Side, number: usize, name: &str) -> String {
     }
 }
 
-fn single(value: f64, to: &mut Vec<f32>) -> Result<(), String> {
-    let single = value as f32;
-    if !single.is_finite() {
+fn push_f32(value: f64, numbers: &mut Vec<f32>) -> Result<(), String> {
+    let value_f32 = value as f32;
+    if !value_f32.is_finite() {
         return Err(format!("{value} is not finite as float32"));
     }
-    to.push(single);
+    numbers.push(value_f32);
     Ok(())
 }
 
-/// The items, one after another.
+/// Reads the items one after another.
 struct Items<'r, 'n>(&'r mut RowReader<'n>);
 
 impl<'de> DeserializeSeed<'de> for Items<'_, '_> {
@@ -326,15 +327,15 @@ impl<'de> Visitor<'de> for Items<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        let most = self.0.naming.inputs().limits.candidates_max;
+        let items_max = self.0.naming.inputs().limits.candidates_max;
         loop {
             let number = self.0.items;
-            if number == most {
+            if number == items_max {
                 return match list.next_element::<IgnoredAny>()? {
                     None => Ok(()),
-                    Some(_) => Err(A::Error::custom(format!(
-                        "more items than {most}; help: ask in several requests"
-                    ))),
+                    Some(_) => {
+                        Err(A::Error::custom(format!("more than {items_max} items; help: split the request")))
+                    }
                 };
             }
             if list.next_element_seed(Row { rows: self.0, side: Side::Item, number })?.is_none() {
@@ -345,7 +346,7 @@ impl<'de> Visitor<'de> for Items<'_, '_> {
     }
 }
 
-/// One user or item.
+/// Reads one user or item.
 struct Row<'r, 'n> {
     rows: &'r mut RowReader<'n>,
     side: Side,
@@ -372,24 +373,24 @@ impl<'de> Visitor<'de> for Row<'_, '_> {
         while let Some((column, part)) = map.next_key_seed(InputKey { rows: &*rows, side })? {
             let (_, input) = rows.naming.input(column);
             let suffix = if part == Part::Weights { WEIGHTS } else { "" };
-            let named = |said: &dyn fmt::Display| {
-                A::Error::custom(format!("{}{suffix}: {said}", row_name(side, number, &input.name)))
+            let with_name = |text: &dyn fmt::Display| {
+                A::Error::custom(format!("{}{suffix}: {text}", row_name(side, number, &input.name)))
             };
             let at = column * PARTS + part as usize;
-            if rows.given[at] == number + 1 {
-                return Err(named(&"it is given twice"));
+            if rows.last_row[at] == number + 1 {
+                return Err(with_name(&"it is given twice"));
             }
-            let found = rows.take(column, part, &mut map).map_err(|error| named(&error))?;
-            RowReader::check(input, part, found).map_err(|said| named(&said))?;
-            if found != Found::Nothing {
-                rows.given[at] = number + 1;
+            let form = rows.take(column, part, &mut map).map_err(|error| with_name(&error))?;
+            RowReader::check(input, part, form).map_err(|text| with_name(&text))?;
+            if form != ValueForm::Nothing {
+                rows.last_row[at] = number + 1;
             }
         }
         rows.end(side, number).map_err(A::Error::custom)
     }
 }
 
-/// A field's name, as the column and part that it means.
+/// Reads a field's name as its column and part.
 struct InputKey<'r, 'n> {
     rows: &'r RowReader<'n>,
     side: Side,

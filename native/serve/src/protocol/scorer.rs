@@ -1,4 +1,4 @@
-//! Scoring: what stands behind the protocols. They know nothing else of the node.
+//! Scoring: the interface between the protocols and the node.
 
 use std::sync::Arc;
 
@@ -7,51 +7,52 @@ use crate::answer::{Answer, Refusal};
 use crate::impression_log::Shown;
 use crate::request::Request;
 
-/// Whoever answers requests.
+/// Scores requests.
 pub trait Scoring: Send + Sync + 'static {
-    /// What the model and its inputs are called. Asked for with every request, so it must be cheap.
+    /// Returns the names of the model and its inputs. Called for every request, so it must be cheap.
     fn naming(&self) -> Arc<Naming>;
 
-    /// Answer a request by its deadline, with scores or a refusal. It is dropped when the caller goes away.
+    /// Answers a request by its deadline, with scores or a refusal. The future is dropped if the caller goes
+    /// away.
     fn score(&self, request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send;
 
-    /// Where answered requests are noted whose impressions are written back, if any are.
+    /// Returns the log of answered requests, if impressions are written.
     fn shown(&self) -> Option<&Shown> {
         None
     }
 
-    /// How the node stands.
+    /// Returns the node's state.
     fn state(&self) -> State;
 
-    /// Its metrics as Prometheus reads them.
+    /// Renders the metrics in the Prometheus text format.
     fn metrics(&self) -> String;
 
-    /// What sizes came, and what executions of each bucket cost.
+    /// Returns the observed sizes and the costs of buckets.
     fn sizes(&self) -> serde_json::Value;
 
-    /// How far the version that shadows is from what was answered.
+    /// Returns how far the shadow version's scores are from the answers.
     fn shadow(&self) -> serde_json::Value;
 }
 
-/// How a node stands.
+/// The state of a node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct State {
-    /// Whether it works at all.
+    /// Whether the node is alive.
     pub is_live: bool,
     /// Whether it answers requests.
     pub is_ready: bool,
-    /// Why what it answers with is older than it should be, if it is.
+    /// Why the active version is older than it should be, if it is.
     pub stale: Option<String>,
-    /// The version that answers requests that pin none.
+    /// The version that answers requests without a pin.
     pub active: Option<u64>,
-    /// Versions that can be pinned, the active one among them.
+    /// Versions that can be pinned, including the active one.
     pub kept: Vec<u64>,
-    /// Figures of the versions it has figures of.
+    /// Statistics of the versions.
     pub statistics: Vec<Statistics>,
 }
 
 impl State {
-    /// Whether a version can be asked for; any, if none is named.
+    /// Whether a version can be used; without a version, whether there is an active one.
     pub fn has(&self, version: Option<u64>) -> bool {
         match version {
             None => self.active.is_some(),
@@ -60,20 +61,20 @@ impl State {
     }
 }
 
-/// Figures of one version since the node started.
+/// Statistics of one version since the node started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// The version.
     pub version: u64,
-    /// When it last answered, in milliseconds since 1970.
+    /// The time of its last answer, in milliseconds since 1970.
     pub last_ms: u64,
-    /// Candidates it scored.
+    /// Scored candidates.
     pub candidates: u64,
-    /// TensorBatches that took.
+    /// Executed TensorBatches.
     pub batches: u64,
-    /// Requests that were answered, from arrival to reply.
+    /// Answered requests, from arrival to reply.
     pub answered: Span,
-    /// Requests that were refused, from arrival to reply.
+    /// Refused requests, from arrival to reply.
     pub refused: Span,
     /// Requests waiting for a lane.
     pub waiting: Span,
@@ -85,11 +86,11 @@ pub struct Statistics {
     pub replying: Span,
 }
 
-/// How often something was done and how long it took together.
+/// A count with a total duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
-    /// How often.
+    /// The count.
     pub count: u64,
-    /// How long.
+    /// The total in nanoseconds.
     pub ns: u64,
 }

@@ -1,4 +1,4 @@
-//! Status: what a refusal is called by gRPC and by HTTP, and when to ask again.
+//! Status: the gRPC and HTTP codes of refusals, and the retry hint.
 
 use axum::http::StatusCode;
 use tonic::metadata::MetadataMap;
@@ -6,11 +6,11 @@ use tonic::{Code, Status};
 
 use crate::answer::Refusal;
 
-/// Bytes of a text at most; what is longer is cut, for it travels in a header.
+/// The maximum length of a text in bytes; longer texts are cut, because a header carries them.
 const TEXT_BYTES_MAX: usize = 1024;
 
 impl Refusal {
-    /// Its code in gRPC.
+    /// Returns the gRPC code.
     pub fn code(&self) -> Code {
         match self {
             Self::Bad(_) => Code::InvalidArgument,
@@ -23,7 +23,7 @@ impl Refusal {
         }
     }
 
-    /// Its code in HTTP.
+    /// Returns the HTTP code.
     pub fn http(&self) -> StatusCode {
         match self {
             Self::Bad(_) => StatusCode::BAD_REQUEST,
@@ -36,7 +36,7 @@ impl Refusal {
         }
     }
 
-    /// After how many milliseconds to ask again, where that is known.
+    /// Returns the retry hint in milliseconds, if there is one.
     pub fn retry_ms(&self) -> Option<u64> {
         match self {
             Self::Busy { retry_ms, .. } => Some(*retry_ms),
@@ -44,7 +44,7 @@ impl Refusal {
         }
     }
 
-    /// Its text, cut at 1 KiB.
+    /// Returns the text, cut at 1 KiB.
     pub fn text(&self) -> String {
         let mut text = self.to_string();
         if text.len() > TEXT_BYTES_MAX {
@@ -59,7 +59,7 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let mut metadata = MetadataMap::new();
         if let Some(retry_ms) = refusal.retry_ms() {
-            // The second is what clients that retry by themselves read.
+            // The second header is the one that retrying clients read.
             metadata.insert("retry-after-ms", retry_ms.into());
             metadata.insert("grpc-retry-pushback-ms", retry_ms.into());
         }
@@ -73,19 +73,19 @@ mod tests {
 
     #[test]
     fn every_refusal_has_its_codes() {
-        let said = String::new;
-        let busy = Refusal::Busy { retry_ms: 7, said: said() };
+        let no_text = String::new;
+        let busy = Refusal::Busy { retry_ms: 7, text: no_text() };
         let status = Status::from(busy.clone());
         assert_eq!(status.metadata().get("retry-after-ms").unwrap(), "7");
         assert_eq!(status.metadata().get("grpc-retry-pushback-ms").unwrap(), "7");
         for (refusal, code, http) in [
-            (Refusal::Bad(said()), Code::InvalidArgument, 400),
-            (Refusal::Unknown(said()), Code::NotFound, 404),
-            (Refusal::NotKept(said()), Code::FailedPrecondition, 409),
+            (Refusal::Bad(no_text()), Code::InvalidArgument, 400),
+            (Refusal::Unknown(no_text()), Code::NotFound, 404),
+            (Refusal::NotKept(no_text()), Code::FailedPrecondition, 409),
             (busy, Code::ResourceExhausted, 429),
-            (Refusal::Late(said()), Code::DeadlineExceeded, 504),
-            (Refusal::Away(said()), Code::Unavailable, 503),
-            (Refusal::Broken(said()), Code::Internal, 500),
+            (Refusal::Late(no_text()), Code::DeadlineExceeded, 504),
+            (Refusal::Away(no_text()), Code::Unavailable, 503),
+            (Refusal::Broken(no_text()), Code::Internal, 500),
         ] {
             assert_eq!((refusal.code(), refusal.http().as_u16()), (code, http));
         }

@@ -1,4 +1,4 @@
-//! Traffic: what came in at a door and what went out, as counts that only grow. It knows no request.
+//! Traffic: counters of connections, bytes and requests at a door. Knows no request.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use crate::distribution::{Distributed, Distribution};
 
-/// What the first bucket of times goes up to, in microseconds.
+/// The upper bound of the first bucket of durations, in microseconds.
 const TIME_US_LEAST: u64 = 10;
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
     /// gRPC, on HTTP/2.
@@ -23,15 +23,15 @@ impl Protocol {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Grpc, Self::Http];
 
-    /// What TLS calls it.
-    pub fn spoken(self) -> &'static [u8] {
+    /// Returns the protocol's ALPN name.
+    pub fn alpn(self) -> &'static [u8] {
         match self {
             Self::Grpc => b"h2",
             Self::Http => b"http/1.1",
         }
     }
 
-    /// What people call it.
+    /// Returns the protocol's label.
     pub fn name(self) -> &'static str {
         match self {
             Self::Grpc => "grpc",
@@ -39,7 +39,7 @@ impl Protocol {
         }
     }
 
-    /// The status of a request whose caller went away.
+    /// The status of a request whose caller has gone.
     fn gone(self) -> u16 {
         match self {
             Self::Grpc => 1,
@@ -48,7 +48,7 @@ impl Protocol {
     }
 }
 
-/// Names of gRPC's statuses, by their numbers.
+/// The names of the gRPC statuses, in the order of their numbers.
 const STATUSES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -67,20 +67,20 @@ const STATUSES: [&str; 17] = [
     "UNAVAILABLE",
     "DATA_LOSS",
     "UNAUTHENTICATED",
-]; // in the order of their numbers
+];
 
-/// Which requests are counted together.
+/// The key by which requests are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
-    /// What they came by.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Whether they were to be scored; the others ask of the node.
+    /// Whether the request asks for scores; others ask about the node.
     pub is_scored: bool,
     status: u16,
 }
 
 impl Kind {
-    /// What their answer was, as their protocol says it.
+    /// Returns the status of the answer, as the protocol names it.
     pub fn status(&self) -> String {
         match self.protocol {
             Protocol::Grpc => STATUSES.get(usize::from(self.status)).copied().unwrap_or("UNKNOWN").to_owned(),
@@ -89,18 +89,18 @@ impl Kind {
     }
 }
 
-/// Counts of one protocol.
+/// Counters of one protocol.
 #[derive(Debug, Default)]
-struct Lines {
+struct ProtocolCounts {
     connections: AtomicU64,
-    heard_bytes: AtomicU64,
-    said_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
 }
 
-/// What came and went since the door was made.
+/// Counters since the door was created.
 #[derive(Debug)]
 pub struct Traffic {
-    lines: [Lines; 2],
+    lines: [ProtocolCounts; 2],
     answers: Mutex<BTreeMap<Kind, u64>>,
     decoding: Distribution,
 }
@@ -112,19 +112,19 @@ impl Default for Traffic {
     }
 }
 
-/// A request that is to be counted when it ends, whichever way.
+/// A request that is counted when it is dropped.
 pub struct Counting<'a> {
     traffic: &'a Traffic,
     kind: Kind,
 }
 
 impl Counting<'_> {
-    /// What it was answered with.
+    /// Sets the status of its answer.
     pub fn answered(mut self, status: u16) {
         self.kind.status = status;
     }
 
-    /// It is one that is to be scored.
+    /// Marks it as a request for scores.
     pub fn scored(&mut self) {
         self.kind.is_scored = true;
     }
@@ -138,44 +138,44 @@ impl Drop for Counting<'_> {
 }
 
 impl Traffic {
-    /// A connection came.
-    pub(super) fn came(&self, protocol: Protocol) {
+    /// Counts a connection.
+    pub(super) fn connected(&self, protocol: Protocol) {
         self.lines[protocol as usize].connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many bytes came.
-    pub(super) fn heard(&self, protocol: Protocol, bytes: usize) {
-        self.lines[protocol as usize].heard_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    /// Counts received bytes.
+    pub(super) fn received(&self, protocol: Protocol, bytes: usize) {
+        self.lines[protocol as usize].received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// So many bytes went.
-    pub(super) fn said(&self, protocol: Protocol, bytes: usize) {
-        self.lines[protocol as usize].said_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    /// Counts sent bytes.
+    pub(super) fn sent(&self, protocol: Protocol, bytes: usize) {
+        self.lines[protocol as usize].sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// A request came.
+    /// Starts counting a request.
     pub(super) fn request(&self, protocol: Protocol) -> Counting<'_> {
         Counting { traffic: self, kind: Kind { protocol, is_scored: false, status: protocol.gone() } }
     }
 
-    /// A request was decoded, or found to be none, since `began`.
+    /// Records the time since `began`, in which a request was decoded or refused.
     pub(super) fn decoded(&self, began: Instant) {
         self.decoding.add(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// How many requests ended, by kind.
+    /// Returns the numbers of finished requests.
     pub fn answers(&self) -> BTreeMap<Kind, u64> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Of a protocol: connections, bytes that came, bytes that went.
+    /// Returns the connections, received bytes and sent bytes of a protocol.
     pub fn lines(&self, protocol: Protocol) -> (u64, u64, u64) {
-        let Lines { connections, heard_bytes, said_bytes } = &self.lines[protocol as usize];
+        let ProtocolCounts { connections, received_bytes, sent_bytes } = &self.lines[protocol as usize];
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        (read(connections), read(heard_bytes), read(said_bytes))
+        (read(connections), read(received_bytes), read(sent_bytes))
     }
 
-    /// How long decoding took, in microseconds.
+    /// Returns how long decoding took, in microseconds.
     pub fn decoding(&self) -> Distributed {
         self.decoding.read()
     }

@@ -1,4 +1,4 @@
-//! Values: the tensors and scalars of a request, read where their bytes lie.
+//! Values: the tensors and scalars of a request, read in place.
 
 pub(crate) mod elements;
 pub(crate) mod fields;

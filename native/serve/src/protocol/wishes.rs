@@ -1,4 +1,4 @@
-//! Wishes: what a caller says beside the features, by name, whatever protocol it came by.
+//! Caller options: the parameters of a request beside the features, by name, for all protocols.
 
 use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 
@@ -10,11 +10,11 @@ use crate::request::Wishes;
 /// The value of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Parameter<'a> {
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A whole number, not negative.
+    /// An unsigned integer.
     Uint(u64),
     /// A number.
     Double(f64),
@@ -22,20 +22,20 @@ pub enum Parameter<'a> {
     Text(&'a str),
 }
 
-/// Names of the parameters there are.
+/// The names of all parameters.
 pub const KNOWN: &str = "deadline_ms, timeout (microseconds), priority, route_key, shown";
 
 impl<'a> Parameter<'a> {
-    /// The value in a parameter's message, which has none if it is empty.
+    /// Decodes the value of a parameter's message; `None` if it has none.
     fn read(bytes: &'a [u8]) -> Result<Option<Self>, Torn> {
         let mut value = None;
         for field in Fields(bytes) {
             value = Some(match field? {
-                (1, Field::Varint(found)) => Self::Bool(found != 0),
-                (2, Field::Varint(found)) => Self::Int(found as i64),
-                (3, Field::Bytes(found)) => Self::Text(text(found)?),
-                (4, Field::Eight(found)) => Self::Double(f64::from_le_bytes(found)),
-                (5, Field::Varint(found)) => Self::Uint(found),
+                (1, Field::Varint(content)) => Self::Bool(content != 0),
+                (2, Field::Varint(content)) => Self::Int(content as i64),
+                (3, Field::Bytes(content)) => Self::Text(text(content)?),
+                (4, Field::Eight(content)) => Self::Double(f64::from_le_bytes(content)),
+                (5, Field::Varint(content)) => Self::Uint(content),
                 (1..=5, _) => return Err(Torn),
                 _ => continue,
             });
@@ -43,20 +43,20 @@ impl<'a> Parameter<'a> {
         Ok(value)
     }
 
-    /// A name and its value, as an entry of a map holds them.
+    /// Decodes a name and its value from a map entry.
     pub fn entry(bytes: &'a [u8]) -> Result<(&'a str, Option<Self>), Torn> {
         let (mut name, mut value) = ("", None);
         for field in Fields(bytes) {
             match field? {
-                (1, Field::Bytes(found)) => name = text(found)?,
-                (2, Field::Bytes(found)) => value = Self::read(found)?,
+                (1, Field::Bytes(content)) => name = text(content)?,
+                (2, Field::Bytes(content)) => value = Self::read(content)?,
                 _ => {}
             }
         }
         Ok((name, value))
     }
 
-    fn whole(self) -> Option<i128> {
+    fn integer(self) -> Option<i128> {
         match self {
             Self::Int(value) => Some(value.into()),
             Self::Uint(value) => Some(value.into()),
@@ -65,27 +65,27 @@ impl<'a> Parameter<'a> {
     }
 }
 
-/// What was said so far.
+/// The caller's options, as far as they are known.
 #[derive(Debug, Default, PartialEq)]
-pub struct Said {
-    /// How the request is to be answered.
+pub struct CallerOptions {
+    /// How to answer the request.
     pub wishes: Wishes,
-    /// Which candidates are going to be shown.
+    /// The candidates that will be shown.
     pub shown: Option<Vec<u32>>,
 }
 
-fn bad<T>(name: &str, found: Parameter<'_>, expected: &str) -> Result<T, Refusal> {
-    let found = match found {
+fn bad<T>(name: &str, value: Parameter<'_>, expected: &str) -> Result<T, Refusal> {
+    let value = match value {
         Parameter::Text(text) => Parameter::Text(cut(text)),
         number => number,
     };
-    let found = format!("{found:?}");
-    let found = cut(&found);
-    Err(Refusal::Bad(format!("parameter {name:?} is {found}, expected {expected}")))
+    let value = format!("{value:?}");
+    let value = cut(&value);
+    Err(Refusal::Bad(format!("parameter {name:?} is {value}, expected {expected}")))
 }
 
-impl Said {
-    /// One parameter more.
+impl CallerOptions {
+    /// Applies a parameter.
     pub fn parameter(
         &mut self,
         name: &str,
@@ -94,45 +94,45 @@ impl Said {
     ) -> Result<(), Refusal> {
         match name {
             "deadline_ms" | "timeout" => {
-                let Some(found) = value.whole().filter(|&found| found > 0) else {
+                let Some(count) = value.integer().filter(|&count| count > 0) else {
                     return bad(name, value, "a whole number of at least 1");
                 };
-                let us = if name == "timeout" { found } else { found * 1000 };
+                let us = if name == "timeout" { count } else { count * 1000 };
                 self.within_us(u64::try_from(us).unwrap_or(u64::MAX));
             }
-            "priority" => match value.whole().map(u8::try_from) {
+            "priority" => match value.integer().map(u8::try_from) {
                 Some(Ok(priority)) => self.wishes.priority = priority,
                 _ => return bad(name, value, "a whole number from 0 (first) to 255"),
             },
             "route_key" => self.wishes.route = Some(route(value)?),
             "shown" => match value {
                 Parameter::Text(text) => self.shown = Some(indices(text, candidates_max)?),
-                Parameter::Int(_) | Parameter::Uint(_) => match value.whole().map(u32::try_from) {
+                Parameter::Int(_) | Parameter::Uint(_) => match value.integer().map(u32::try_from) {
                     Some(Ok(index)) => self.shown = Some(vec![index]),
                     _ => return bad(name, value, "indices of candidates"),
                 },
-                _ => return bad(name, value, "indices of candidates with commas between, as \"0,3\""),
+                _ => return bad(name, value, "comma-separated indices of candidates, such as \"0,3\""),
             },
             _ => {
                 let cut = cut(name);
-                return Err(Refusal::Bad(format!("unknown parameter {cut:?}; help: they are {KNOWN}")));
+                return Err(Refusal::Bad(format!("unknown parameter {cut:?}; help: parameters are {KNOWN}")));
             }
         }
         Ok(())
     }
 
-    /// A deadline; the earliest counts.
+    /// Sets a deadline; the earliest one counts.
     pub fn within_us(&mut self, us: u64) {
         self.wishes.deadline_us = Some(self.wishes.deadline_us.map_or(us, |earlier| earlier.min(us)));
     }
 
-    /// The version that is to answer; empty where any may.
+    /// Sets the pinned version; empty for none.
     pub fn pin(&mut self, version: &str) -> Result<(), Refusal> {
         self.wishes.pin = version_of(version)?;
         Ok(())
     }
 
-    /// Whether the candidates that are going to be shown are there, each once.
+    /// Checks that the candidates to show exist and are distinct.
     pub fn check_shown(&self, candidates: usize) -> Result<(), Refusal> {
         let Some(shown) = &self.shown else { return Ok(()) };
         let mut seen = vec![false; candidates];
@@ -141,9 +141,9 @@ impl Said {
                 Some(seen) if !*seen => *seen = true,
                 Some(_) => return Err(Refusal::Bad(format!("\"shown\" names candidate {index} twice"))),
                 None => {
-                    let said =
-                        format!("\"shown\" names candidate {index}, and there are {candidates}, from 0");
-                    return Err(Refusal::Bad(said));
+                    let last = candidates.saturating_sub(1);
+                    let text = format!("\"shown\" names candidate {index}; the indices are 0 to {last}");
+                    return Err(Refusal::Bad(text));
                 }
             }
         }
@@ -151,7 +151,7 @@ impl Said {
     }
 }
 
-/// A version, as a caller writes it; none where it writes nothing.
+/// Parses a version; `None` if the text is empty.
 pub fn version_of(text: &str) -> Result<Option<u64>, Refusal> {
     if text.is_empty() {
         return Ok(None);
@@ -168,13 +168,13 @@ pub fn version_of(text: &str) -> Result<Option<u64>, Refusal> {
     }
 }
 
-/// The share of traffic that a key belongs to.
+/// Returns the route of a key.
 pub fn route(key: Parameter<'_>) -> Result<u64, Refusal> {
     let salt = slot_salt("route_key");
-    match (key, key.whole().map(i64::try_from)) {
+    match (key, key.integer().map(i64::try_from)) {
         (Parameter::Text(text), _) => Ok(key_of_bytes(text.as_bytes(), salt)),
         (_, Some(Ok(value))) => Ok(key_of_int(value, salt)),
-        _ => bad("route_key", key, "a text, or a whole number of 64 bits with a sign"),
+        _ => bad("route_key", key, "a text or a signed 64-bit integer"),
     }
 }
 
@@ -183,17 +183,17 @@ fn indices(text: &str, candidates_max: usize) -> Result<Vec<u32>, Refusal> {
         return Ok(Vec::new());
     }
     let mut indices = Vec::new();
-    for one in text.split(',') {
+    for part in text.split(',') {
         if indices.len() == candidates_max {
             return Err(Refusal::Bad(format!("\"shown\" names more than {candidates_max} candidates")));
         }
-        match one.trim().parse() {
+        match part.trim().parse() {
             Ok(index) => indices.push(index),
             Err(_) => {
                 return bad(
                     "shown",
                     Parameter::Text(text),
-                    "indices of candidates with commas between, as \"0,3\"",
+                    "comma-separated indices of candidates, such as \"0,3\"",
                 );
             }
         }
@@ -201,7 +201,7 @@ fn indices(text: &str, candidates_max: usize) -> Result<Vec<u32>, Refusal> {
     Ok(indices)
 }
 
-/// How long a `grpc-timeout` is, in microseconds; at least one, for a caller that waits no time asks nothing.
+/// Parses a `grpc-timeout`, in microseconds. At least one, because 0 would be no time at all.
 pub fn grpc_timeout_us(header: &[u8]) -> Result<u64, Refusal> {
     let parsed = header.split_last().and_then(|(unit, digits)| {
         let is_number = (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
@@ -219,9 +219,9 @@ pub fn grpc_timeout_us(header: &[u8]) -> Result<u64, Refusal> {
     match parsed {
         Some(us) => Ok(us),
         None => {
-            let found = String::from_utf8_lossy(&header[..header.len().min(80)]).into_owned();
+            let value = String::from_utf8_lossy(&header[..header.len().min(80)]).into_owned();
             Err(Refusal::Bad(format!(
-                "grpc-timeout is {found:?}, expected 1 to 8 digits and one of H M S m u n"
+                "grpc-timeout is {value:?}, expected 1 to 8 digits and one of H M S m u n"
             )))
         }
     }
@@ -233,43 +233,43 @@ mod tests {
 
     #[test]
     fn the_earliest_deadline_counts() {
-        let mut said = Said::default();
-        said.parameter("deadline_ms", Parameter::Int(20), 8).unwrap();
-        said.within_us(30_000);
-        assert_eq!(said.wishes.deadline_us, Some(20_000));
-        said.parameter("timeout", Parameter::Int(7), 8).unwrap();
-        assert_eq!(said.wishes.deadline_us, Some(7));
+        let mut options = CallerOptions::default();
+        options.parameter("deadline_ms", Parameter::Int(20), 8).unwrap();
+        options.within_us(30_000);
+        assert_eq!(options.wishes.deadline_us, Some(20_000));
+        options.parameter("timeout", Parameter::Int(7), 8).unwrap();
+        assert_eq!(options.wishes.deadline_us, Some(7));
     }
 
     #[test]
     fn parameters_that_cannot_be_are_refused_with_what_is_expected() {
-        let mut said = Said::default();
-        for (name, value, says) in [
+        let mut options = CallerOptions::default();
+        for (name, value, expected) in [
             ("deadline_ms", Parameter::Int(0), "at least 1"),
             ("deadline_ms", Parameter::Text("5"), "at least 1"),
             ("priority", Parameter::Int(256), "0 (first) to 255"),
             ("priority", Parameter::Int(-1), "0 (first) to 255"),
             ("route_key", Parameter::Bool(true), "a text"),
-            ("route_key", Parameter::Uint(u64::MAX), "64 bits"),
-            ("shown", Parameter::Text("1,x"), "commas"),
+            ("route_key", Parameter::Uint(u64::MAX), "64-bit"),
+            ("shown", Parameter::Text("1,x"), "comma-separated"),
             ("shown", Parameter::Text("0,1,2,3"), "more than 3"),
             ("shown", Parameter::Int(-1), "indices"),
-            ("deadline", Parameter::Int(5), "they are deadline_ms"),
+            ("deadline", Parameter::Int(5), "parameters are deadline_ms"),
         ] {
-            let refusal = said.parameter(name, value, 3).unwrap_err();
-            assert!(matches!(&refusal, Refusal::Bad(said) if said.contains(says)), "{name}: {refusal}");
+            let refusal = options.parameter(name, value, 3).unwrap_err();
+            assert!(matches!(&refusal, Refusal::Bad(text) if text.contains(expected)), "{name}: {refusal}");
         }
-        assert_eq!(said, Said::default());
+        assert_eq!(options, CallerOptions::default());
     }
 
     #[test]
     fn candidates_that_are_shown_are_there_once_each() {
-        let mut said = Said::default();
-        said.parameter("shown", Parameter::Text("2, 0"), 3).unwrap();
-        assert_eq!((said.shown.clone(), said.check_shown(3)), (Some(vec![2, 0]), Ok(())));
-        assert!(said.check_shown(2).unwrap_err().to_string().contains("candidate 2"));
-        said.parameter("shown", Parameter::Text("1,1"), 3).unwrap();
-        assert!(said.check_shown(2).unwrap_err().to_string().contains("twice"));
+        let mut options = CallerOptions::default();
+        options.parameter("shown", Parameter::Text("2, 0"), 3).unwrap();
+        assert_eq!((options.shown.clone(), options.check_shown(3)), (Some(vec![2, 0]), Ok(())));
+        assert!(options.check_shown(2).unwrap_err().to_string().contains("candidate 2"));
+        options.parameter("shown", Parameter::Text("1,1"), 3).unwrap();
+        assert!(options.check_shown(2).unwrap_err().to_string().contains("twice"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Admission: whether a request that is offered can be answered in time, and what makes room for it.
+//! Admission: whether an offered request can be answered in time, and which requests are shed for it.
 
 use super::Scheduler;
 use super::demand::Load;
@@ -8,13 +8,15 @@ use super::merge::full_us;
 use super::offer::{Offer, Reason, Refused};
 use super::tickets::Ticket;
 
-/// A full TensorBatch that takes more than this share of a request's time is not waited for: it will be a smaller one.
+/// A request does not wait for a full TensorBatch that takes more than this share of its time: it will run in
+/// a smaller one.
 const FULL_SHARE: f64 = 0.25;
 
-/// A request that would wait longer than this share of its time is cut down, where requests may be.
+/// A request that would wait longer than this share of its time is cut to `degraded_candidates`, if that is
+/// set.
 const PRESSED_SHARE: f64 = 0.5;
 
-/// What a request asks, in the scheduler's own words.
+/// An offered request, in the scheduler's terms.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Applicant {
     pub key: Key,
@@ -24,7 +26,8 @@ pub(super) struct Applicant {
 }
 
 impl Scheduler {
-    /// The request as it is admitted, cut down where that is allowed and nothing else helps.
+    /// Returns the request as it is admitted: cut, if that is allowed and it could not be served well
+    /// otherwise.
     pub(super) fn admit(&mut self, now_us: u64, offer: &Offer) -> Result<Applicant, Refused> {
         assert!(offer.candidates > 0, "a request has a candidate at least");
         let deadline_us = offer.deadline_us.min(now_us.saturating_add(self.limits.wait_us_max));
@@ -45,7 +48,7 @@ impl Scheduler {
         }
     }
 
-    /// Which share of its time it would wait, or why it is not admitted.
+    /// Returns the share of its time that the request would wait, or the refusal.
     fn judge(&mut self, now_us: u64, asked: &Applicant) -> Result<f64, Refused> {
         self.lanes.free_in(now_us, &mut self.free_in);
         if self.free_in.is_empty() {
@@ -55,7 +58,7 @@ impl Scheduler {
         self.has_time(now_us, asked)
     }
 
-    /// Whether the bounds hold, once what is of lower priority was shed.
+    /// Checks the bounds, as if requests of lower priority were shed.
     fn has_room(&self, asked: &Applicant) -> Result<(), Refused> {
         let (all, lower) = (self.demand.sum(), self.demand.below(asked.priority + 1));
         let (requests_max, candidates_max) = self.open_to(asked.priority);
@@ -69,8 +72,9 @@ impl Scheduler {
         Err(Refused::after(reason, done_in(&self.free_in, self.work_us(&all))))
     }
 
-    /// Whether it would be done by its deadline, and all of its priority that are served after it by theirs: who was
-    /// admitted is not made late by who comes later, unless that one has a better priority.
+    /// Checks that it would be done by its deadline, and that all requests of its priority that are served
+    /// after it would meet theirs: a later request does not make an admitted one late, unless its priority is
+    /// better.
     fn has_time(&self, now_us: u64, asked: &Applicant) -> Result<f64, Refused> {
         if self.demand.sum().requests() == 0 && self.lanes.busy() == 0 {
             return Ok(0.0); // the node is idle: it tries, or costs predicted too high would never be corrected
@@ -79,10 +83,10 @@ impl Scheduler {
         let length = asked.key.length;
         let alone_us = self.alone_us(asked.candidates, length);
         let mut work_us = self.work_us(&self.demand.ahead(asked.priority, asked.deadline_us));
-        // Behind others it runs in a full TensorBatch, and may be the first in it.
+        // Behind others it runs in a full TensorBatch, possibly as the first request in it.
         let full_us = full_us(&self.shapes, &self.costs, length, left_us * FULL_SHARE);
         let own_us = if work_us > 0.0 { alone_us.max(full_us) } else { alone_us };
-        // While it waits more comes that is served before it, as much as lately.
+        // More urgent requests keep arriving while it waits, at the recent rate.
         let left = self.arrivals.left_by_better(now_us, asked.priority, self.free_in.len());
         let starts_us = done_in(&self.free_in, work_us) / left;
         let over_us = starts_us + own_us + self.limits.slack_us as f64 - left_us;
@@ -100,7 +104,8 @@ impl Scheduler {
         Ok(starts_us / left_us)
     }
 
-    /// Shed what waits with the lowest priority and the latest deadline until the bounds hold with what was asked.
+    /// Sheds waiting requests of the lowest priority and latest deadline until the bounds hold with the new
+    /// request.
     pub(super) fn shed_for(&mut self, asked: &Applicant) -> Vec<Ticket> {
         let (requests_max, candidates_max) = self.open_to(asked.priority);
         let mut shed = Vec::new();
@@ -115,7 +120,7 @@ impl Scheduler {
         }
     }
 
-    /// What waits with the lowest priority and of these with the latest deadline.
+    /// Returns the waiting request of the lowest priority, and among these of the latest deadline.
     fn last(&self) -> Option<Ticket> {
         let again = self.again.last().map(|alone| (alone.turn(), alone.piece.ticket));
         self.queues.last().into_iter().chain(again).max_by_key(|(turn, _)| *turn).map(|(_, ticket)| ticket)

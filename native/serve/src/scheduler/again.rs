@@ -1,5 +1,5 @@
-//! Again: pieces whose TensorBatch failed with others in it. Each waits to be executed once more, alone, so that what one
-//! request does to an execution it does to no other. They know no cost and no lane.
+//! Retries: pieces whose TensorBatch failed with others in it. Each is executed once more, alone, so that a
+//! bad request does not harm others. Knows no cost and no lane.
 
 use super::limits::Key;
 use super::plan::Piece;
@@ -20,13 +20,13 @@ impl Alone {
         self.piece.upto - self.piece.from
     }
 
-    /// What is served first comes first.
+    /// The serving order: the smallest is served first.
     pub fn turn(&self) -> (usize, u64, u64) {
         (self.priority, self.deadline_us, self.order)
     }
 }
 
-/// All of them. There are never more than lanes had in their hands, so a list is looked through.
+/// All retries. There are never more than the pieces that lanes were executing, so a linear search is enough.
 #[derive(Debug, Default)]
 pub(super) struct Again {
     waiting: Vec<Alone>,
@@ -37,7 +37,7 @@ impl Again {
         self.waiting.push(alone);
     }
 
-    /// What is served first of them.
+    /// Returns the retry to serve first.
     pub fn head(&self) -> Option<&Alone> {
         self.waiting.iter().min_by_key(|alone| (alone.turn(), alone.piece.from))
     }
@@ -48,7 +48,7 @@ impl Again {
         Some(self.waiting.swap_remove(at))
     }
 
-    /// Take out what waits of a request.
+    /// Removes the retries of a request.
     pub fn remove(&mut self, ticket: Ticket) -> Vec<Alone> {
         let is_of = |alone: &Alone| alone.piece.ticket == ticket;
         let found: Vec<Alone> = self.waiting.iter().copied().filter(is_of).collect();
@@ -58,12 +58,12 @@ impl Again {
         found
     }
 
-    /// What waits with the lowest priority and of these with the latest deadline.
+    /// Returns the retry of the lowest priority, and among these of the latest deadline.
     pub fn last(&self) -> Option<&Alone> {
         self.waiting.iter().max_by_key(|alone| alone.turn())
     }
 
-    /// Of what waits, that whose deadline has come.
+    /// Returns the requests whose deadline has passed.
     pub fn expired(&self, now_us: u64) -> impl Iterator<Item = Ticket> {
         self.waiting.iter().filter(move |alone| alone.deadline_us <= now_us).map(|alone| alone.piece.ticket)
     }

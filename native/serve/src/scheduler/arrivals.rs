@@ -1,14 +1,15 @@
-//! Arrivals: how much work each priority brings lately, so that who is served later knows what will overtake it. They know no request.
+//! Arrivals: the recent work of each priority, which predicts how much urgent work will overtake a request.
+//! Knows no request.
 
 use super::limits::PRIORITIES;
 
-/// What is urgent never takes all of the lanes by prediction: what it takes is known roughly.
+/// Urgent work is never predicted to take all lanes, because the prediction is rough.
 const SHARE_MAX: f64 = 0.95;
 
-/// Work that was admitted, by priority; what is long ago weighs little.
+/// The admitted work by priority; older work weighs less.
 #[derive(Debug)]
 pub(super) struct ArrivalRate {
-    /// After how long work weighs 1/e of what it did.
+    /// The time after which work weighs 1/e as much.
     span_us: f64,
     at_us: u64,
     work_us: [f64; PRIORITIES],
@@ -26,7 +27,7 @@ impl ArrivalRate {
         self.work_us[priority] += work_us;
     }
 
-    /// Which share of so many lanes is left by what is served before this priority.
+    /// Returns the share of the lanes that is left after more urgent work.
     pub fn left_by_better(&self, now_us: u64, priority: usize, lanes: usize) -> f64 {
         let work_us: f64 = self.work_us[..priority].iter().sum();
         let lanes_busy = work_us * self.faded(now_us) / self.span_us;

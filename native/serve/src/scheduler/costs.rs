@@ -1,14 +1,15 @@
-//! Costs: how long an execution of each bucket takes, as measured. They know no requests and no time of day.
+//! Costs: the measured duration of an execution of each bucket. Knows no requests and no time of day.
 
 use super::limits::Shapes;
 
-/// How far one execution moves the cost of its own bucket, and that of the others.
+/// How far an execution moves the cost of its own bucket, and of the others.
 const OWN_WEIGHT: f64 = 1.0 / 8.0;
 const OTHER_WEIGHT: f64 = 1.0 / 128.0;
-/// An execution counts as at most so many times slower or faster than predicted: one stall is not what things cost.
+/// The maximum factor by which an execution counts as slower or faster than predicted: a single stall must
+/// not change costs much.
 const SURPRISE_MAX: f64 = 4.0;
 
-/// What an execution took, in microseconds.
+/// The duration of an execution, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Took {
     /// The user graph.
@@ -17,7 +18,7 @@ pub struct Took {
     pub score_us: f64,
 }
 
-/// Predicted microseconds of every executable: what warm-up measured, times how much slower they became since.
+/// The predicted duration of every executable: warm-up's measurement times the slowdown since.
 #[derive(Debug, Clone)]
 pub struct Costs {
     user: Graph,
@@ -25,10 +26,11 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// What warm-up measured: microseconds of each (bucket, sequence length) of both graphs.
+    /// Creates costs from warm-up's measurements: microseconds of each (bucket, sequence length) of both
+    /// graphs.
     ///
     /// # Panics
-    /// When one is not a number above 0.
+    /// If one is not a number above 0.
     pub fn measured(
         shapes: &Shapes,
         user_us: impl Fn(usize, usize) -> f64,
@@ -39,28 +41,29 @@ impl Costs {
         Self { user, score: Graph::measured(shapes.candidates.sizes(), lengths, score_us) }
     }
 
-    /// What the user graph costs; buckets and lengths are places in their ladders.
+    /// Returns the cost of the user graph; buckets and lengths are indices in their ladders.
     pub fn user_us(&self, bucket: usize, length: usize) -> f64 {
         self.user.us(bucket, length)
     }
 
-    /// What the score graph costs.
+    /// Returns the cost of the score graph.
     pub fn score_us(&self, bucket: usize, length: usize) -> f64 {
         self.score.us(bucket, length)
     }
 
-    /// What a TensorBatch costs.
+    /// Returns the cost of a TensorBatch.
     pub fn us(&self, users: usize, candidates: usize, length: usize) -> f64 {
         self.user.us(users, length) + self.score.us(candidates, length)
     }
 
-    /// What a candidate costs at least, in the bucket where it costs least, and what its user adds.
+    /// Returns the lowest cost of a candidate over the buckets, and of a user.
     pub(super) fn rates(&self, length: usize) -> (f64, f64) {
         (self.score.rates[length], self.user.rates[length])
     }
 
-    /// Learn from an execution. The bucket that ran learns most; the others follow slowly, because what slows one
-    /// down mostly slows all, and because a bucket that once looked dear would not be chosen and so never corrected.
+    /// Learns from an execution. The executed bucket learns most. The others follow slowly, because a
+    /// slowdown usually affects all of them, and because a bucket that once looked expensive would not be
+    /// chosen and so never corrected.
     pub(super) fn learn(&mut self, users: usize, candidates: usize, length: usize, took: Took) {
         self.user.learn(users, length, took.user_us);
         self.score.learn(candidates, length, took.score_us);
@@ -71,10 +74,10 @@ impl Costs {
 #[derive(Debug, Clone)]
 struct Graph {
     sizes: Vec<usize>,
-    /// Warm-up's microseconds, and how many times of that they take now; bucket by bucket within each length.
+    /// Warm-up's microseconds and the current slowdown factors, bucket by bucket within each length.
     warm_us: Vec<f64>,
     slower: Vec<f64>,
-    /// The least that a unit costs in any bucket, by length.
+    /// The lowest cost of a unit over the buckets, by length.
     rates: Vec<f64>,
 }
 
@@ -84,7 +87,7 @@ impl Graph {
             lengths.iter().flat_map(|length| sizes.iter().map(|size| us(*size, *length))).collect();
         assert!(
             warm_us.iter().all(|us| us.is_finite() && *us > 0.0),
-            "costs are numbers above 0: {warm_us:?}"
+            "costs must be numbers above 0: {warm_us:?}"
         );
         let slower = vec![1.0; warm_us.len()];
         let mut graph = Self { sizes: sizes.to_vec(), warm_us, slower, rates: vec![0.0; lengths.len()] };
@@ -135,8 +138,8 @@ mod tests {
         assert!((1.8..2.0).contains(&own), "{own} times as much");
         assert!((1.05..1.2).contains(&other), "{other} times as much");
         (0..1000).for_each(|_| costs.learn(0, 1, 0, Took { user_us: 1.0, score_us: 56.0 }));
-        assert!((costs.score_us(0, 1) / 26.0 - 2.0).abs() < 0.01, "at last all are taken to be as slow");
-        assert!((costs.user_us(1, 1) - 4.0).abs() < 1e-9, "but not the other graph");
+        assert!((costs.score_us(0, 1) / 26.0 - 2.0).abs() < 0.01, "in the end all buckets are as slow");
+        assert!((costs.user_us(1, 1) - 4.0).abs() < 1e-9, "the other graph is unaffected");
     }
 
     #[test]

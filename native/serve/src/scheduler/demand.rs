@@ -1,14 +1,15 @@
-//! Demand: how much work waits, by priority and deadline, so that admission can say by when there is room. It knows no request.
+//! Demand: the waiting work by priority and deadline, from which admission predicts when there is room. Knows
+//! no request.
 
 use std::collections::BTreeMap;
 
 use super::costs::Costs;
 use super::limits::{LENGTHS_MAX, PRIORITIES};
 
-/// Deadlines are told apart by this share of the longest wait: more would make each offer dearer.
+/// The number of deadline slots in the longest wait: more would make each offer more expensive.
 const SLOTS: u64 = 128;
 
-/// So many requests and candidates, by sequence length.
+/// Numbers of requests and candidates, by sequence length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Load {
     requests: [usize; LENGTHS_MAX],
@@ -16,12 +17,12 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// A request with all its candidates that wait.
+    /// The load of a request with all its waiting candidates.
     pub fn one(candidates: usize, length: usize) -> Self {
         Self::part(candidates, true, length)
     }
 
-    /// Candidates of a request; they are its last, or more of it waits.
+    /// The load of some candidates of a request; the request counts with its last ones.
     pub fn part(candidates: usize, is_last: bool, length: usize) -> Self {
         let mut load = Self::default();
         (load.requests[length], load.candidates[length]) = (usize::from(is_last), candidates);
@@ -50,7 +51,7 @@ impl Load {
         }
     }
 
-    /// How long it takes in full TensorBatches, which is the least it can take.
+    /// Returns the duration of this load in full TensorBatches, which is the minimum.
     pub fn us(&self, costs: &Costs, lengths: usize) -> f64 {
         let of = |length: usize| {
             let (candidate_us, user_us) = costs.rates(length);
@@ -60,7 +61,7 @@ impl Load {
     }
 }
 
-/// What waits.
+/// The waiting work.
 #[derive(Debug)]
 pub(super) struct QueuedDemand {
     slot_us: u64,
@@ -79,10 +80,10 @@ impl QueuedDemand {
         self.sums[priority].add(load);
     }
 
-    /// So much that waited with this priority, until about this deadline, no longer does.
+    /// Removes load that no longer waits.
     pub fn take(&mut self, priority: usize, deadline_us: u64, load: &Load) {
         let slot = self.slot(deadline_us);
-        let there = self.slots[priority].get_mut(&slot).expect("what no longer waits did wait");
+        let there = self.slots[priority].get_mut(&slot).expect("only waiting load is removed");
         there.take(load);
         if *there == Load::default() {
             self.slots[priority].remove(&slot);
@@ -90,7 +91,7 @@ impl QueuedDemand {
         self.sums[priority].take(load);
     }
 
-    /// Deadlines of one slot are one to it.
+    /// Returns the slot of a deadline; deadlines in a slot are treated alike.
     pub fn slot(&self, deadline_us: u64) -> u64 {
         deadline_us / self.slot_us
     }
@@ -99,14 +100,15 @@ impl QueuedDemand {
         self.below(0)
     }
 
-    /// What waits of this priority and of those served after it.
+    /// Returns the waiting load of this priority and of less urgent ones.
     pub fn below(&self, priority: usize) -> Load {
         let mut sum = Load::default();
         self.sums[priority..].iter().for_each(|load| sum.add(load));
         sum
     }
 
-    /// What is served before a request of this priority and deadline; those of the same slot are taken to be.
+    /// Returns the load that is served before a request of this priority and deadline, including its own
+    /// slot.
     pub fn ahead(&self, priority: usize, deadline_us: u64) -> Load {
         let mut sum = Load::default();
         self.sums[..priority].iter().for_each(|load| sum.add(load));
@@ -114,7 +116,7 @@ impl QueuedDemand {
         sum
     }
 
-    /// What of the same priority is served after such a request: by when it must be done, and how much it is.
+    /// Returns the load of the same priority that is served after such a request, with its deadlines.
     pub fn behind(&self, priority: usize, deadline_us: u64) -> impl Iterator<Item = (u64, &Load)> {
         let slot = deadline_us / self.slot_us;
         self.slots[priority]

@@ -1,14 +1,15 @@
-//! Lanes: which of them are busy, with what, and by when they would be free. They know nothing of what waits.
+//! Lanes: their state, their plans, and when they are predicted to be free. Knows nothing of waiting
+//! requests.
 
 use super::plan::Plan;
 
-/// What a lane does.
+/// The state of a lane.
 #[derive(Debug)]
 enum Lane {
-    /// It takes no work: it has not come yet, or it has left.
+    /// It takes no work: it has not come yet, or has left.
     Away,
     Idle,
-    /// Until when, by prediction.
+    /// Busy until the predicted time.
     Busy {
         plan: Plan,
         until_us: u64,
@@ -28,7 +29,7 @@ impl Lanes {
 
     pub fn come(&mut self, lane: usize) {
         let lane = &mut self.lanes[lane];
-        assert!(!matches!(lane, Lane::Busy { .. }), "a lane that has work asked for more");
+        assert!(!matches!(lane, Lane::Busy { .. }), "a lane with a plan must not ask for more");
         *lane = Lane::Idle;
     }
 
@@ -36,7 +37,7 @@ impl Lanes {
         self.lanes[lane] = Lane::Busy { plan, until_us };
     }
 
-    /// What the lane was busy with; it is idle now.
+    /// Ends the lane's plan, and returns it; the lane is idle.
     pub fn end(&mut self, lane: usize) -> Option<Plan> {
         if !matches!(self.lanes[lane], Lane::Busy { .. }) {
             return None;
@@ -47,7 +48,7 @@ impl Lanes {
         }
     }
 
-    /// The lane takes no more work until it comes again; what it was busy with.
+    /// Removes the lane until it comes back, and returns its plan.
     pub fn leave(&mut self, lane: usize) -> Option<Plan> {
         let plan = self.end(lane);
         self.lanes[lane] = Lane::Away;
@@ -67,8 +68,8 @@ impl Lanes {
         self.lanes.iter().filter(|lane| !matches!(lane, Lane::Away)).count()
     }
 
-    /// In how many microseconds each lane is free, ascending. One that is over its time is taken to need as long again as
-    /// it is over: an execution that hangs soon counts for no lane at all.
+    /// Returns in how many microseconds each lane is free, ascending. An overdue lane is predicted to need as
+    /// much time again as it is overdue: a hanging execution soon counts as no lane.
     pub fn free_in(&self, now_us: u64, free_in: &mut Vec<u64>) {
         free_in.clear();
         free_in.extend(self.lanes.iter().filter_map(|lane| match lane {
@@ -80,15 +81,15 @@ impl Lanes {
     }
 }
 
-/// In how many microseconds the lanes, free in so many each, have done so much work, shared so that it is done
-/// soonest; the next lane that is free, where there is no work.
+/// Returns in how many microseconds the lanes finish the work, if it is shared so that it ends as soon as
+/// possible; without work, when the next lane is free.
 pub(super) fn done_in(free_in: &[u64], work_us: f64) -> f64 {
     let mut sum = work_us;
     let mut done = f64::INFINITY;
     for (index, free) in free_in.iter().enumerate() {
         let free = *free as f64;
         if free >= done {
-            break; // this lane and those after it are not free before the others are done
+            break; // the remaining lanes are not free before the others are done
         }
         sum += free;
         done = (sum / (index + 1) as f64).max(free);
@@ -114,6 +115,6 @@ mod tests {
         close(&[0, 0], 12.0, 6.0);
         close(&[0, 100], 12.0, 12.0);
         close(&[0, 10], 30.0, 20.0);
-        assert!(done_in(&[], 0.0).is_infinite(), "no lane is ever done");
+        assert!(done_in(&[], 0.0).is_infinite(), "without lanes work is never done");
     }
 }

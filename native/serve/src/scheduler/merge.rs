@@ -1,23 +1,24 @@
-//! Merging: how many of a queue's requests are worth one TensorBatch. Pure: it sees sizes, deadlines and costs, and takes nothing.
+//! Merging: how many requests of a queue to execute in one TensorBatch. Pure: it sees sizes, deadlines and
+//! costs, and changes nothing.
 
 use super::costs::Costs;
 use super::limits::Shapes;
 use super::plan::Places;
 use super::queue::Waiting;
 
-/// The first so many requests of a queue, taken together.
+/// The first requests of a queue, taken together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Group {
     pub requests: usize,
-    /// Fewer than these requests have left where the last one is cut at the top bucket.
+    /// Fewer than the requests have, if the last one is cut at the top bucket.
     pub candidates: usize,
     pub places: Places,
     pub cost_us: f64,
-    /// More waits than one TensorBatch can take.
+    /// Whether more waits than one TensorBatch can take.
     pub is_full: bool,
 }
 
-/// What a merge depends on beside what waits.
+/// The inputs of a merge beside the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Merge<'a> {
     pub shapes: &'a Shapes,
@@ -27,11 +28,12 @@ pub(super) struct Merge<'a> {
 }
 
 impl Merge<'_> {
-    /// The group that is best executed next; its first request is always in it. `groups` is room to work in.
+    /// Returns the group to execute next; the first request is always in it. `groups` is scratch space.
     ///
-    /// Requests join in their order while all meet their deadlines. Where more waits than fits, the group whose
-    /// candidates cost least each is taken: what is left over finds company. Where all that waits fits, nothing may come
-    /// after it, so it is taken whole unless two executions, padded less, together cost less than one.
+    /// Requests join in order while all meet their deadlines. If more waits than fits, the group with the
+    /// lowest cost per candidate is taken: the rest will find company. If everything fits, nothing may arrive
+    /// later to merge with, so all of it is taken, unless two executions with less padding cost less than
+    /// one.
     pub fn choose<'w>(&self, waiting: impl Iterator<Item = &'w Waiting>, groups: &mut Vec<Group>) -> Group {
         let is_full = self.grow(waiting, groups);
         let all = groups[groups.len() - 1];
@@ -52,7 +54,8 @@ impl Merge<'_> {
         Group { is_full, ..best.1 }
     }
 
-    /// Every group that starts with the first request and meets all deadlines; whether more waits than the last holds.
+    /// Collects every group that starts with the first request and meets all deadlines. Returns whether more
+    /// waits than the last group holds.
     fn grow<'w>(&self, waiting: impl Iterator<Item = &'w Waiting>, groups: &mut Vec<Group>) -> bool {
         groups.clear();
         let (users_max, top) = (self.shapes.users.top(), self.shapes.candidates.top());
@@ -68,7 +71,7 @@ impl Merge<'_> {
             if index > 0 && done_us > until_us.min(one.deadline_us as f64) {
                 return true;
             }
-            // Nobody waits for the first where it is too late for it even alone.
+            // If the first request is late even alone, its deadline is ignored.
             if index > 0 || done_us <= one.deadline_us as f64 {
                 until_us = until_us.min(one.deadline_us as f64);
             }
@@ -81,12 +84,12 @@ impl Merge<'_> {
         false
     }
 
-    /// The group of one request with so many candidates.
+    /// Returns the group of a single request.
     pub fn alone(&self, candidates: usize) -> Group {
         self.group(1, candidates, &mut Places { users: 0, candidates: 0, length: self.length })
     }
 
-    /// The group of so many, its buckets searched upwards from those of a smaller one.
+    /// Returns a group; its buckets are searched upwards from those of a smaller one.
     fn group(&self, requests: usize, candidates: usize, places: &mut Places) -> Group {
         let (users, sizes) = (self.shapes.users.sizes(), self.shapes.candidates.sizes());
         while users[places.users] < requests {
@@ -99,7 +102,7 @@ impl Merge<'_> {
         Group { requests, candidates, places: *places, cost_us, is_full: false }
     }
 
-    /// What it costs to execute, after `group`, what else is in `all`.
+    /// Returns the cost of executing the rest of `all` after `group`.
     fn rest_us(&self, all: &Group, group: &Group) -> f64 {
         if all.requests == group.requests {
             return 0.0;
@@ -109,7 +112,7 @@ impl Merge<'_> {
     }
 }
 
-/// What a request costs that runs alone, its pieces side by side on so many lanes; at least that.
+/// Returns the cost of a request that runs alone, with its pieces in parallel on the lanes.
 pub(super) fn alone_us(
     shapes: &Shapes,
     costs: &Costs,
@@ -128,7 +131,8 @@ pub(super) fn alone_us(
     top.max(tops as f64 * top / lanes.max(1) as f64 + last)
 }
 
-/// What a full TensorBatch costs, of the buckets that take no more than so long; 0 where none does.
+/// Returns the cost of a full TensorBatch, of the largest bucket that takes at most `us_max`; 0 if there is
+/// none.
 pub(super) fn full_us(shapes: &Shapes, costs: &Costs, length: usize, us_max: f64) -> f64 {
     let cost = |bucket: usize| costs.us(0, bucket, length);
     (0..shapes.candidates.sizes().len()).rev().map(cost).find(|us| *us <= us_max).unwrap_or(0.0)
@@ -143,8 +147,8 @@ mod tests {
 
     const FAR_US: u64 = 1_000_000;
 
-    /// How many requests and candidates are taken of those that wait, each with its candidates and deadline, where an
-    /// execution costs `fixed_us` and one for each candidate.
+    /// Returns how many requests and candidates are taken, for waiting (candidates, deadline) pairs and a
+    /// cost of `fixed_us` plus one per candidate.
     fn taken(waiting: &[(usize, u64)], fixed_us: f64) -> (usize, usize, bool) {
         let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
         let shapes = Shapes {
@@ -199,7 +203,7 @@ mod tests {
     fn nobody_joins_who_would_make_another_late_or_be_late() {
         assert_eq!(taken(&[(20, 60), (20, FAR_US)], 30.0), (1, 20, true));
         assert_eq!(taken(&[(20, FAR_US), (20, 60)], 30.0), (1, 20, true));
-        // For the first it is too late even alone: nobody waits for it.
+        // The first one is late even alone, so its deadline is ignored.
         assert_eq!(taken(&[(20, 40), (20, FAR_US)], 30.0), (2, 40, false));
     }
 }

@@ -1,58 +1,59 @@
-//! An offer: what a request asks of the scheduler, and whether it is admitted. It knows nothing of the features.
+//! An offer: a request as the scheduler sees it, and the outcome of its admission. Knows nothing of the
+//! features.
 
 use std::fmt;
 
 use super::tickets::Ticket;
 
-/// A request that asks to be admitted.
+/// A request that is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
-    /// Which version must make its scores.
+    /// The version that must score it.
     pub version: u64,
-    /// How many candidates it has, at least one.
+    /// The number of candidates, at least one.
     pub candidates: usize,
-    /// How long its longest sequence is.
+    /// The length of its longest sequence.
     pub length: usize,
-    /// By when its caller wants the answer.
+    /// The deadline.
     pub deadline_us: u64,
     /// 0 is served first.
     pub priority: u8,
 }
 
-/// A request that was admitted.
+/// An admitted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
-    /// Names it from now on.
+    /// Identifies the request from now on.
     pub ticket: Ticket,
-    /// How many of its candidates, from the first on, will have scores: all, unless it was cut down.
+    /// How many candidates, from the first on, will be scored: all, unless the request was cut.
     pub candidates: usize,
-    /// Requests of lower priority that made room for it and will have no answer.
+    /// Requests of lower priority that were shed for it; they get no answer.
     pub shed: Vec<Ticket>,
 }
 
-/// A request that was not admitted.
+/// A refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// After how long it may be worth to ask again, in microseconds; 0 where it is not.
+    /// When it may help to try again, in microseconds; 0 if it will not.
     pub retry_us: u64,
 }
 
-/// Why a request is not admitted.
+/// The reason of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// Its deadline has passed already.
+    /// The deadline has already passed.
     Expired,
-    /// Its sequence is longer than any executable takes.
+    /// The sequence is longer than any executable supports.
     Length,
-    /// As many requests wait as may.
+    /// The bound of waiting requests is reached.
     Requests,
-    /// As many candidates wait as may.
+    /// The bound of waiting candidates is reached.
     Candidates,
-    /// With what waits and runs before it, it would not be done by its deadline, or another of its priority would not.
+    /// It would not be done by its deadline, or another request of its priority would not.
     Backlog,
-    /// No lane is there to execute anything.
+    /// No lane is present.
     Lanes,
 }
 
@@ -65,7 +66,7 @@ impl Refused {
         Self { reason, retry_us: (retry_us as u64).max(1) }
     }
 
-    /// The hint in milliseconds, rounded up.
+    /// Returns the retry hint in milliseconds, rounded up.
     pub fn retry_ms(&self) -> u64 {
         self.retry_us.div_ceil(1000)
     }
@@ -74,12 +75,12 @@ impl Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let said = match self.reason {
-            Reason::Expired => "its deadline has passed",
-            Reason::Length => "its sequence is longer than any executable takes",
-            Reason::Requests => "as many requests wait as may",
-            Reason::Candidates => "as many candidates wait as may",
-            Reason::Backlog => "it could not be answered by its deadline",
-            Reason::Lanes => "no lane is there to execute anything",
+            Reason::Expired => "the deadline has passed",
+            Reason::Length => "the sequence is longer than any executable supports",
+            Reason::Requests => "the limit of waiting requests is reached",
+            Reason::Candidates => "the limit of waiting candidates is reached",
+            Reason::Backlog => "the request cannot be answered by its deadline",
+            Reason::Lanes => "no lane is present",
         };
         formatter.write_str(said)
     }

@@ -1,53 +1,53 @@
-//! A plan: what one lane executes as one TensorBatch. It knows no queue.
+//! A plan: the TensorBatch that one lane executes. Knows no queue.
 
 use super::tickets::Ticket;
 
-/// One TensorBatch: which candidates of which requests, in which buckets, by which version.
+/// A TensorBatch: its candidates, its buckets and its version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Counts up from 0.
+    /// A number that counts up from 0.
     pub id: u64,
-    /// The one version that makes all its scores.
+    /// The version that scores all of it.
     pub version: u64,
-    /// The bucket of the user graph: for how many users.
+    /// The bucket of the user graph, in users.
     pub users_bucket: usize,
-    /// The bucket of the score graph: for how many candidates.
+    /// The bucket of the score graph, in candidates.
     pub candidates_bucket: usize,
-    /// The sequence length of both.
+    /// The sequence length of both graphs.
     pub length: usize,
-    /// Its candidates; each piece is of another request and takes one place among the users.
+    /// Its pieces, each of another request; each takes a row of the user graph.
     pub pieces: Vec<Piece>,
-    /// What it should take, in microseconds.
+    /// The predicted duration, in microseconds.
     pub cost_us: f64,
-    /// Whether it was executed before, with others, and that failed.
+    /// Whether it is a retry, alone, after a failure with others.
     pub is_again: bool,
-    /// Places of the buckets and of the length in their ladders.
+    /// The indices of the buckets and of the length in their ladders.
     pub(super) places: Places,
 }
 
-/// Candidates of one request, those from `from` up to and without `upto`.
+/// A range of candidates of one request, from `from` to before `upto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// The request.
     pub ticket: Ticket,
     /// The first candidate.
     pub from: usize,
-    /// The first that is not of this piece.
+    /// The end of the range.
     pub upto: usize,
 }
 
-/// Work that nobody waits for, of one user.
+/// Background work for one user, which no caller waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Idle {
-    /// The version that makes its scores.
+    /// The version that scores it.
     pub version: u64,
-    /// How many candidates it has.
+    /// The number of candidates.
     pub candidates: usize,
-    /// How long its longest sequence is.
+    /// The length of its longest sequence.
     pub length: usize,
 }
 
-/// Places in the ladders.
+/// Indices in the ladders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Places {
     pub users: usize,
@@ -56,17 +56,17 @@ pub(super) struct Places {
 }
 
 impl Plan {
-    /// How many candidates it holds; the rest of its bucket is padding.
+    /// Returns the number of candidates; the rest of the bucket is padding.
     pub fn candidates(&self) -> usize {
         self.pieces.iter().map(|piece| piece.upto - piece.from).sum()
     }
 }
 
-/// What a lane that is free hears.
+/// The result of a free lane's request for work.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Next {
-    /// What to execute; none where nothing waits.
+    /// The plan to execute; `None` if nothing waits.
     pub plan: Option<Plan>,
-    /// Requests that will have no answer because their deadline has passed or cannot be met any more.
+    /// Requests without an answer, because their deadline has passed or cannot be met.
     pub late: Vec<Ticket>,
 }

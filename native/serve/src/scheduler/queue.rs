@@ -1,17 +1,17 @@
-//! Queues: what waits, by version and sequence length, each in the order in which it is served. They know no cost and no lane.
+//! Queues: waiting requests by version and sequence length, in serving order. Knows no cost and no lane.
 
 use std::collections::VecDeque;
 
 use super::limits::{Key, PRIORITIES};
 use super::tickets::{Held, Ticket};
 
-/// A request, or what is left of one, that waits.
+/// A waiting request, or the rest of one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting {
     pub deadline_us: u64,
     pub order: u64,
     pub ticket: Ticket,
-    /// How many of its candidates wait.
+    /// The number of waiting candidates.
     pub left: usize,
 }
 
@@ -21,8 +21,8 @@ impl Waiting {
     }
 }
 
-/// The requests of one key. A line for each priority, in order of deadlines: mostly what comes goes to a line's end and
-/// what is taken comes from its front, so that a flat ring is cheaper than a tree.
+/// The requests of one key, with a deque for each priority, ordered by deadline: requests mostly arrive at
+/// the back and leave at the front, so a ring is cheaper than a tree.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub key: Key,
@@ -30,7 +30,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// What is served first, and its priority.
+    /// Returns the request to serve first, and its priority.
     pub fn head(&self) -> Option<(usize, &Waiting)> {
         self.lines.iter().enumerate().find_map(|(priority, line)| Some((priority, line.front()?)))
     }
@@ -39,10 +39,10 @@ impl Queue {
         self.lines.iter().flatten()
     }
 
-    /// Take candidates of what is served first, with the last of them the request.
+    /// Takes candidates of the first request; the request leaves with its last ones.
     pub fn take_from_head(&mut self, candidates: usize) -> (usize, Waiting) {
         let found = self.lines.iter_mut().enumerate().find(|(_, line)| !line.is_empty());
-        let (priority, line) = found.expect("a queue that is served is not empty");
+        let (priority, line) = found.expect("a served queue is not empty");
         line[0].left -= candidates;
         let waiting = line[0];
         if waiting.left == 0 {
@@ -66,13 +66,13 @@ impl Queue {
         let at = line.partition_point(|one| one.turn() < turn);
         assert!(
             line.get(at).is_some_and(|one| one.turn() == turn),
-            "what has candidates left waits in its line"
+            "a request with candidates left is in its queue"
         );
         line.remove(at);
     }
 }
 
-/// All queues that are not empty.
+/// All non-empty queues.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     queues: Vec<Queue>,
@@ -87,15 +87,15 @@ impl Queues {
         self.queues[at].push(priority, waiting);
     }
 
-    /// Take out what waits of a request.
+    /// Removes what waits of a request.
     pub fn remove(&mut self, held: &Held) {
         let at = self.queues.iter().position(|queue| queue.key == held.key);
-        let at = at.expect("what has candidates left waits in its queue");
+        let at = at.expect("a request with candidates left has a queue");
         self.queues[at].remove(held.priority, (held.deadline_us, held.order));
         self.forget_if_empty(at);
     }
 
-    /// The queue whose head is served first of all: by priority, then by deadline, whatever its version.
+    /// Returns the queue whose head is served first: by priority, then by deadline, whatever the version.
     pub fn first(&self) -> Option<usize> {
         let heads = self.queues.iter().enumerate().filter_map(|(at, queue)| Some((at, queue.head()?)));
         heads.min_by_key(|(_, (priority, head))| (*priority, head.turn())).map(|(at, _)| at)
@@ -109,14 +109,14 @@ impl Queues {
         &mut self.queues[queue]
     }
 
-    /// A queue lives as long as something waits in it: versions come and go for ever.
+    /// Drops an empty queue: over time there are many versions.
     pub fn forget_if_empty(&mut self, queue: usize) {
         if self.queues[queue].head().is_none() {
             self.queues.swap_remove(queue);
         }
     }
 
-    /// What waits with the lowest priority and of these with the latest deadline.
+    /// Returns the waiting request of the lowest priority, and among these of the latest deadline.
     pub fn last(&self) -> Option<((usize, u64, u64), Ticket)> {
         let last = |priority: usize| self.queues.iter().filter_map(move |queue| queue.lines[priority].back());
         (0..PRIORITIES).rev().find_map(|priority| {
@@ -125,7 +125,7 @@ impl Queues {
         })
     }
 
-    /// Of what waits, that whose deadline has come.
+    /// Returns the requests whose deadline has passed.
     pub fn expired(&self, now_us: u64) -> impl Iterator<Item = Ticket> {
         let lines = self.queues.iter().flat_map(|queue| queue.lines.iter());
         lines
@@ -133,7 +133,7 @@ impl Queues {
             .map(|one| one.ticket)
     }
 
-    /// The next deadline of what waits.
+    /// Returns the next deadline.
     pub fn deadline_us(&self) -> Option<u64> {
         let lines = self.queues.iter().flat_map(|queue| queue.lines.iter());
         lines.filter_map(|line| Some(line.front()?.deadline_us)).min()

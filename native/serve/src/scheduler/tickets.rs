@@ -1,8 +1,8 @@
-//! Tickets: the requests that are here, in one flat table, each named by a place and how often it was used before.
+//! Tickets: a flat table of the current requests; a ticket holds an index and the entry's reuse count.
 
 use super::limits::Key;
 
-/// Names a request from its admission to its end; then it names nothing, and none is ever used twice.
+/// Identifies a request from its admission to its end; tickets are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
     place: u32,
@@ -10,26 +10,27 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Its place in a table: below the most requests that may wait and run, and of no other request at the same time.
+    /// Returns its index in the table: below the maximum number of waiting and running requests, and unique
+    /// among them.
     pub fn place(self) -> usize {
         self.place as usize
     }
 }
 
-/// A request that is here.
+/// A request in the table.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub key: Key,
     pub priority: usize,
     pub deadline_us: u64,
-    /// How many were admitted before it.
+    /// The number of requests admitted before it.
     pub order: u64,
     pub candidates: usize,
-    /// How many of its candidates, from the first on, have been handed to lanes.
+    /// How many candidates, from the first on, were handed to lanes.
     pub given: usize,
-    /// How many of its pieces are being executed.
+    /// How many pieces are being executed.
     pub running: usize,
-    /// It will have no answer, and its caller was told: late, shed, cancelled or failed.
+    /// Whether it has ended without an answer, as its caller was told: late, shed, cancelled or failed.
     pub is_gone: bool,
 }
 
@@ -39,7 +40,7 @@ impl Held {
     }
 }
 
-/// All requests that are here.
+/// All current requests.
 #[derive(Debug, Default)]
 pub(super) struct Tickets {
     places: Vec<(u32, Option<Held>)>,
@@ -62,14 +63,14 @@ impl Tickets {
         if *used == ticket.used { held.as_ref() } else { None }
     }
 
-    /// A request that the scheduler itself still holds.
+    /// Returns a request that the scheduler still holds.
     pub fn at(&mut self, ticket: Ticket) -> &mut Held {
         let (used, held) = &mut self.places[ticket.place()];
-        assert!(*used == ticket.used, "a ticket is kept while anything of it waits or runs");
-        held.as_mut().expect("a ticket is kept while anything of it waits or runs")
+        assert!(*used == ticket.used, "a ticket is valid while a part of its request waits or runs");
+        held.as_mut().expect("a ticket is valid while a part of its request waits or runs")
     }
 
-    /// Forget a request nothing of which waits or runs any more.
+    /// Removes a request of which nothing waits or runs.
     pub fn drop_ended(&mut self, ticket: Ticket) {
         let held = self.at(ticket);
         if held.running > 0 || held.left() > 0 {
@@ -81,7 +82,7 @@ impl Tickets {
         self.free.push(ticket.place);
     }
 
-    /// How many are here, waiting or running.
+    /// Returns the number of waiting and running requests.
     pub fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }

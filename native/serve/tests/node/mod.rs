@@ -1,5 +1,5 @@
-//! A serving node that is simulated: requests come by chance, lanes take as long as their buckets cost, and whatever the
-//! scheduler says is held against what it was asked. Every run is made by its seed alone.
+//! A simulated serving node: random requests, lanes that take as long as their buckets cost, and checks of
+//! all that the scheduler returns. A run depends only on its seed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -9,7 +9,7 @@ use streamlearn_serve::scheduler::{
     Costs, Limits, Next, Offer, Reason, Refused, Scheduler, Shapes, Ticket, Took,
 };
 
-/// Chance from a seed.
+/// Seeded random numbers.
 pub struct Chance(u64);
 
 impl Chance {
@@ -25,7 +25,7 @@ impl Chance {
         bits ^ (bits >> 31)
     }
 
-    /// Above 0, at most 1.
+    /// A number in (0, 1].
     pub fn share(&mut self) -> f64 {
         ((self.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
@@ -34,32 +34,32 @@ impl Chance {
         (-2.0 * self.share().ln()).sqrt() * (std::f64::consts::TAU * self.share()).cos()
     }
 
-    /// Lognormal with this mean.
+    /// A lognormal number with this mean.
     pub fn lognormal(&mut self, mean: f64, sigma: f64) -> f64 {
         mean * (sigma * self.normal() - sigma * sigma / 2.0).exp()
     }
 
-    /// The time to the next of what comes so often a second, in microseconds.
+    /// A random gap between events with this rate per second, in microseconds.
     pub fn gap_us(&mut self, rate: f64) -> f64 {
         -self.share().ln() / rate * 1e6
     }
 }
 
-/// How many candidates requests have: lognormal, with a mean of 36.
+/// A random number of candidates: lognormal, with a mean of 36.
 pub fn candidates(chance: &mut Chance) -> usize {
     (chance.lognormal(36.0, 0.8).round() as usize).clamp(1, 2000)
 }
 
-/// What a graph costs: a fixed part, and a part for each unit of its bucket.
+/// The cost of a graph: a fixed part and a part per unit of its bucket.
 #[derive(Clone, Copy)]
 pub struct Model {
     pub user_us: (f64, f64),
     pub score_us: (f64, f64),
 }
 
-/// 180 us and 18 us for a candidate.
+/// 180 us, plus 18 us for each candidate.
 pub const DIN: Model = Model { user_us: (35.0, 0.5), score_us: (145.0, 18.0) };
-/// 60 us and half a microsecond for a candidate.
+/// 60 us, plus half a microsecond for each candidate.
 pub const SMALL: Model = Model { user_us: (15.0, 0.2), score_us: (45.0, 0.5) };
 
 impl Model {
@@ -93,7 +93,7 @@ pub fn limits(lanes: usize) -> Limits {
     }
 }
 
-/// A kind of caller: how often a second, for which version, how urgent, and within how long.
+/// A group of callers: rate per second, version, priority and time limit.
 #[derive(Clone, Copy)]
 pub struct Callers {
     pub rate: f64,
@@ -106,31 +106,31 @@ pub struct Node {
     pub model: Model,
     pub shapes: Shapes,
     pub limits: Limits,
-    /// How much executions vary around what they cost.
+    /// The relative variation of executions.
     pub sigma: f64,
-    /// How many times more the executions cost than warm-up said.
+    /// How many times more executions cost than in warm-up.
     pub slower: f64,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// After so many microseconds.
+    /// After this many microseconds.
     Answered(u64),
     Late(u64),
     Shed,
     Refused(Reason),
 }
 
-/// One request and what became of it.
+/// A request and its outcome.
 pub struct Case {
     pub callers: usize,
     pub at_us: u64,
     pub candidates: usize,
-    /// How many of them were to have scores.
+    /// How many of them are to be scored.
     pub kept: usize,
     pub deadline_us: u64,
-    /// How many are scored.
+    /// The scored ranges.
     covered: Vec<(usize, usize)>,
     pub end: Option<End>,
 }
@@ -141,12 +141,12 @@ impl Case {
     }
 }
 
-/// What a run showed.
+/// The results of a run.
 pub struct Run {
     pub cases: Vec<Case>,
     pub seconds: f64,
     pub plans: usize,
-    /// TensorBatches by how many candidates they hold.
+    /// TensorBatches by number of candidates.
     pub sizes: BTreeMap<usize, u64>,
     pub scored: usize,
     pub padded: usize,
@@ -157,11 +157,11 @@ impl Run {
     pub fn good_of(&self, callers: Option<usize>) -> usize {
         self.cases
             .iter()
-            .filter(|case| case.is_good() && callers.is_none_or(|one| case.callers == one))
+            .filter(|case| case.is_good() && callers.is_none_or(|group| case.callers == group))
             .count()
     }
 
-    /// Requests answered in time, a second.
+    /// Requests answered in time, per second.
     pub fn goodput(&self) -> f64 {
         self.good_of(None) as f64 / self.seconds
     }
@@ -174,7 +174,7 @@ impl Run {
         1.0 - self.scored as f64 / self.padded as f64
     }
 
-    /// The latency that this share of the answers stays below.
+    /// The latency quantile of the answers.
     pub fn latency_us(&self, share: f64) -> u64 {
         let answered = self.cases.iter().filter_map(|case| match case.end {
             Some(End::Answered(after_us)) => Some(after_us),
@@ -193,7 +193,7 @@ impl Run {
 enum Event {
     Done(usize),
     Comes(usize),
-    /// A deadline of what waits, in case no lane asks by then.
+    /// A deadline of a waiting request, in case no lane asks before it.
     Look,
 }
 
@@ -201,8 +201,8 @@ struct Sim<'a> {
     node: &'a Node,
     scheduler: Scheduler,
     events: BinaryHeap<Reverse<(u64, Event)>>,
-    /// Which case a ticket names, by its place.
-    named: Vec<usize>,
+    /// The case of a ticket, by its index.
+    cases_by_ticket: Vec<usize>,
     idle: Vec<usize>,
     running: Vec<Option<(streamlearn_serve::scheduler::Plan, Took)>>,
     chance: Chance,
@@ -211,7 +211,7 @@ struct Sim<'a> {
 }
 
 impl Node {
-    /// Callers ask for so many seconds, then what is left is worked off.
+    /// Runs callers for a number of seconds, then finishes the remaining work.
     pub fn run(&self, callers: &[Callers], seconds: f64, seed: u64) -> Run {
         let lanes = self.limits.lanes;
         let scheduler = Scheduler::new(self.limits, self.shapes.clone(), self.model.costs(&self.shapes));
@@ -219,7 +219,7 @@ impl Node {
             node: self,
             scheduler,
             events: BinaryHeap::new(),
-            named: Vec::new(),
+            cases_by_ticket: Vec::new(),
             idle: Vec::new(),
             running: vec![None; lanes],
             chance: Chance::new(seed),
@@ -274,12 +274,12 @@ impl Sim<'_> {
         match event {
             Event::Comes(case) => self.offer(now_us, case),
             Event::Done(lane) => {
-                let (plan, took) = self.running[lane].take().unwrap();
+                let (plan, duration) = self.running[lane].take().unwrap();
                 for piece in &plan.pieces {
-                    let case = self.named[piece.ticket.place()];
+                    let case = self.cases_by_ticket[piece.ticket.place()];
                     self.run.cases[case].covered.push((piece.from, piece.upto));
                 }
-                for ticket in self.scheduler.done(lane, took) {
+                for ticket in self.scheduler.done(lane, duration) {
                     let at_us = self.case(ticket).at_us;
                     self.end(ticket, End::Answered(now_us - at_us));
                 }
@@ -293,17 +293,17 @@ impl Sim<'_> {
     }
 
     fn offer(&mut self, now_us: u64, case: usize) {
-        let (asked, callers) = (&self.run.cases[case], &self.callers[self.run.cases[case].callers]);
+        let (request, callers) = (&self.run.cases[case], &self.callers[self.run.cases[case].callers]);
         let (version, priority) = (callers.version, callers.priority);
-        let (candidates, deadline_us) = (asked.candidates, asked.deadline_us);
+        let (candidates, deadline_us) = (request.candidates, request.deadline_us);
         match self.scheduler.offer(now_us, &Offer { version, candidates, length: 1, deadline_us, priority }) {
             Ok(admitted) => {
                 for ticket in admitted.shed {
                     self.end(ticket, End::Shed);
                 }
                 let place = admitted.ticket.place();
-                self.named.resize(self.named.len().max(place + 1), usize::MAX);
-                self.named[place] = case;
+                self.cases_by_ticket.resize(self.cases_by_ticket.len().max(place + 1), usize::MAX);
+                self.cases_by_ticket[place] = case;
                 self.run.cases[case].kept = admitted.candidates;
                 self.events.push(Reverse((deadline_us, Event::Look)));
                 if let Some(lane) = self.idle.pop() {
@@ -318,7 +318,11 @@ impl Sim<'_> {
         let Next { plan, late } = self.scheduler.next(now_us, lane);
         self.late(now_us, late);
         let Some(plan) = plan else {
-            assert_eq!(self.scheduler.figures(now_us).requests, 0, "a lane is idle while something waits");
+            assert_eq!(
+                self.scheduler.figures(now_us).requests,
+                0,
+                "a lane must not be idle while a request waits"
+            );
             self.idle.push(lane);
             return;
         };
@@ -327,7 +331,10 @@ impl Sim<'_> {
         for piece in &plan.pieces {
             let case = self.case(piece.ticket);
             assert_eq!(self.callers[case.callers].version, plan.version, "versions never mix");
-            assert!(case.end.is_none() && now_us < case.deadline_us, "nothing is executed in vain");
+            assert!(
+                case.end.is_none() && now_us < case.deadline_us,
+                "ended or late requests must not be executed"
+            );
         }
         let vary = |chance: &mut Chance| self.node.slower * chance.lognormal(1.0, self.node.sigma);
         let user_us = self.node.model.user(plan.users_bucket) * vary(&mut self.chance);
@@ -342,7 +349,7 @@ impl Sim<'_> {
     }
 
     fn case(&self, ticket: Ticket) -> &Case {
-        &self.run.cases[self.named[ticket.place()]]
+        &self.run.cases[self.cases_by_ticket[ticket.place()]]
     }
 
     fn late(&mut self, now_us: u64, tickets: Vec<Ticket>) {
@@ -353,12 +360,12 @@ impl Sim<'_> {
     }
 
     fn end(&mut self, ticket: Ticket, end: End) {
-        let case = &mut self.run.cases[self.named[ticket.place()]];
+        let case = &mut self.run.cases[self.cases_by_ticket[ticket.place()]];
         assert!(case.end.is_none(), "a request ends once: {:?}, then {end:?}", case.end);
         case.end = Some(end);
     }
 
-    /// Nothing is lost, and what was answered was scored from its first candidate to its last.
+    /// Checks that nothing is lost, and that answers were scored from the first candidate to the last.
     fn check(&mut self) {
         let figures = self.scheduler.figures(u64::MAX / 2);
         assert_eq!((figures.held, figures.requests, figures.candidates, figures.lanes_busy), (0, 0, 0, 0));

@@ -1,4 +1,4 @@
-//! Requests as clients of gRPC write them: messages by their numbers, in both forms that tensors have.
+//! Requests as gRPC clients encode them: messages by their field numbers, with both encodings of tensors.
 
 use std::collections::BTreeMap;
 
@@ -169,22 +169,22 @@ impl Data {
     }
 }
 
-/// Inputs by name, each with a shape and its elements.
+/// Inputs by name, each with a shape and elements.
 pub type Inputs = Vec<(&'static str, Vec<i64>, Data)>;
 
-/// The smallest good request: a user, and three candidates.
+/// The smallest valid request: a user and three candidates.
 pub fn least() -> Inputs {
     vec![("user_id", vec![1], Data::Int64(vec![5])), ("item_id", vec![3], Data::Int64(vec![7, -8, i64::MAX]))]
 }
 
-/// The least, and one input more.
+/// The smallest request with another input.
 pub fn with(name: &'static str, shape: &[i64], data: Data) -> Inputs {
     let mut inputs = least();
     inputs.push((name, shape.to_vec(), data));
     inputs
 }
 
-/// A request of inputs, in either form.
+/// A request with inputs in either encoding.
 pub fn ask(inputs: &Inputs, is_raw: bool) -> InferAsk {
     let tensor = |(name, shape, data): &(&'static str, Vec<i64>, Data)| InputTensor {
         name: (*name).to_owned(),
@@ -201,13 +201,13 @@ pub fn ask(inputs: &Inputs, is_raw: bool) -> InferAsk {
     }
 }
 
-/// The same with a parameter.
+/// The same request with a parameter.
 pub fn with_parameter(mut ask: InferAsk, name: &str, choice: Choice) -> InferAsk {
     ask.parameters.insert(name.to_owned(), Parameter { choice: Some(choice) });
     ask
 }
 
-/// The same with an output that is wanted.
+/// The same request with a requested output.
 pub fn with_output(mut ask: InferAsk, name: &str) -> InferAsk {
     ask.outputs.push(OutputAsk { name: name.to_owned(), parameters: BTreeMap::new() });
     ask

@@ -1,4 +1,4 @@
-//! A model that is none: its logits say what it was asked, so that a reader can tell.
+//! A fake model: its logits are derived from the request, so that a test can recognise them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,18 +8,18 @@ use streamlearn_serve::protocol::{Naming, Scoring, Span, State, Statistics};
 use streamlearn_serve::request::{Request, Values};
 use tokio::sync::Semaphore;
 
-/// A model that answers at once, or as it is told.
+/// A model that answers at once, or as configured.
 pub struct Fake {
     pub naming: Arc<Naming>,
     pub state: Mutex<State>,
-    /// What it says next instead of an answer.
+    /// Returned instead of an answer.
     pub refusal: Mutex<Option<Refusal>>,
-    /// The last request it got.
+    /// The last request.
     pub last: Mutex<Option<Request>>,
-    /// A request waits until there is one.
+    /// Each request needs a permit.
     pub gate: Semaphore,
     pub began: AtomicU64,
-    /// How many candidates it scores, where it is not all.
+    /// How many candidates it scores, if not all.
     pub degraded: Mutex<Option<usize>>,
 }
 
@@ -52,7 +52,7 @@ impl Fake {
     }
 }
 
-/// The logit of a candidate: of its first single-valued slot, and one more for each label.
+/// The logit of a candidate: derived from its first single-valued slot, plus one for each label.
 pub fn logit(request: &Request, candidate: usize, label: usize) -> f32 {
     let first = request.item.iter().find_map(|values| match values {
         Values::Keys(keys) => Some(keys[candidate]),
@@ -68,21 +68,21 @@ impl Scoring for Fake {
 
     async fn score(&self, request: Request) -> Result<Answer, Refusal> {
         self.began.fetch_add(1, Ordering::SeqCst);
-        let _turn = self.gate.acquire().await.map_err(|error| Refusal::Broken(error.to_string()))?;
+        let _permit = self.gate.acquire().await.map_err(|error| Refusal::Broken(error.to_string()))?;
         if let Some(refusal) = self.refusal.lock().unwrap().clone() {
             return Err(refusal);
         }
         let kept = self.state.lock().unwrap().kept.clone();
         let version = request.wishes.pin.unwrap_or(18);
         if !kept.contains(&version) {
-            return Err(Refusal::NotKept(format!("version {version} is not kept here")));
+            return Err(Refusal::NotKept(format!("this node does not keep version {version}")));
         }
         let labels = request.inputs.labels.len();
-        let of = |candidate| (0..labels).map(move |label| (candidate, label));
+        let labels_of = |candidate| (0..labels).map(move |label| (candidate, label));
         let degraded = *self.degraded.lock().unwrap();
         let is_scored = |candidate| degraded.is_none_or(|scored| candidate < scored);
         let scores = (0..request.candidates)
-            .flat_map(of)
+            .flat_map(labels_of)
             .map(
                 |(candidate, label)| {
                     if is_scored(candidate) { logit(&request, candidate, label) } else { f32::NAN }

@@ -1,6 +1,6 @@
-//! What live tests stand on: both servers on loopback, and clients that say what no good client would.
+//! The test rig: both servers on loopback, and clients that can misbehave.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 pub mod asks;
 pub mod fake;
@@ -24,10 +24,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 16 << 10 };
-/// How long anything may take that is waited for.
+/// The timeout of every wait.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Both servers, of one model and one door.
+/// Both servers, with one model and one door.
 pub struct Node {
     pub fake: Arc<Fake>,
     pub door: Arc<Door>,
@@ -52,11 +52,11 @@ pub async fn node_of(settings: DoorSettings) -> Node {
     let until = |mut stopped: watch::Receiver<bool>| async move {
         let _ = stopped.wait_for(|&is| is).await;
     };
-    let (one, other) = (listener().await, listener().await);
-    let (grpc, http) = (one.local_addr().unwrap(), other.local_addr().unwrap());
+    let (grpc_listener, http_listener) = (listener().await, listener().await);
+    let (grpc, http) = (grpc_listener.local_addr().unwrap(), http_listener.local_addr().unwrap());
     let servers = vec![
-        tokio::spawn(serve_grpc(one, fake.clone(), door.clone(), until(stopped.clone()))),
-        tokio::spawn(serve_http(other, fake.clone(), door.clone(), until(stopped))),
+        tokio::spawn(serve_grpc(grpc_listener, fake.clone(), door.clone(), until(stopped.clone()))),
+        tokio::spawn(serve_http(http_listener, fake.clone(), door.clone(), until(stopped))),
     ];
     Node { fake, door, grpc, http, stop, servers }
 }
@@ -66,7 +66,7 @@ async fn listener() -> TcpListener {
 }
 
 impl Node {
-    /// Tell both servers to end, and wait until they have.
+    /// Stops both servers, and waits for their end.
     pub async fn end(self) {
         self.stop.send_replace(true);
         for server in self.servers {
@@ -75,21 +75,21 @@ impl Node {
     }
 }
 
-/// Wait until something holds.
-pub async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+/// Waits until a condition holds.
+pub async fn wait_until(event: &str, mut holds: impl FnMut() -> bool) {
     let end = tokio::time::Instant::now() + DEADLINE;
     while !holds() {
-        assert!(tokio::time::Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        assert!(tokio::time::Instant::now() < end, "not within {DEADLINE:?}: {event}");
         tokio::task::yield_now().await;
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// What gRPC answered.
+/// A gRPC reply.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
-    /// The code of gRPC.
+    /// The gRPC code.
     pub code: Option<i32>,
     pub text: String,
     /// Headers and trailers.
@@ -104,7 +104,7 @@ impl Reply {
     }
 }
 
-/// A client of gRPC with one connection.
+/// A gRPC client with one connection.
 #[derive(Clone)]
 pub struct Client(http2::SendRequest<Full<Bytes>>);
 
@@ -121,8 +121,8 @@ impl Client {
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     {
-        let shaken = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-        let (client, connection) = shaken.unwrap();
+        let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+        let (client, connection) = handshake.unwrap();
         tokio::spawn(connection);
         Self(client)
     }
@@ -131,7 +131,7 @@ impl Client {
         self.say(verb, &[], framed(&message.encode_to_vec())).await.unwrap()
     }
 
-    /// Say a body that need not be a message.
+    /// Sends a body that need not be a message.
     pub async fn say(&mut self, verb: &str, headers: &[(&str, &str)], body: Bytes) -> hyper::Result<Reply> {
         let uri = format!("http://node/inference.GRPCInferenceService/{verb}");
         let mut request =
@@ -139,8 +139,8 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let sent = self.0.send_request(request.body(Full::new(body)).unwrap());
-        let response = tokio::time::timeout(DEADLINE, sent).await.unwrap()?;
+        let sending = self.0.send_request(request.body(Full::new(body)).unwrap());
+        let response = tokio::time::timeout(DEADLINE, sending).await.unwrap()?;
         let (head, body) = response.into_parts();
         let collected = body.collect().await?;
         let mut metadata = head.headers;
@@ -163,7 +163,7 @@ fn unescaped(text: &str) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// What HTTP answered.
+/// An HTTP reply.
 #[derive(Debug)]
 pub struct Heard {
     pub status: u16,
@@ -208,13 +208,13 @@ pub async fn http_bytes(
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let sent = client.send_request(request.body(Full::new(body)).unwrap());
-    let response = tokio::time::timeout(DEADLINE, sent).await.unwrap().unwrap();
+    let sending = client.send_request(request.body(Full::new(body)).unwrap());
+    let response = tokio::time::timeout(DEADLINE, sending).await.unwrap().unwrap();
     let (head, body) = response.into_parts();
     (head.status.as_u16(), head.headers, body.collect().await.unwrap().to_bytes())
 }
 
-/// A certificate for "localhost" and its key, in files that are removed at the end.
+/// A certificate for "localhost" and its key, in files that are removed on drop.
 pub struct Certificate {
     pub folder: PathBuf,
     pub cert: PathBuf,
@@ -230,9 +230,9 @@ impl Drop for Certificate {
 pub fn certificate(name: &str) -> Certificate {
     let folder = std::env::temp_dir().join(format!("streamlearn-serve-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let generated = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
-    std::fs::write(&cert, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(&cert, generated.cert.pem()).unwrap();
+    std::fs::write(&key, generated.signing_key.serialize_pem()).unwrap();
     Certificate { folder, cert, key }
 }

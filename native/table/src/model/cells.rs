@@ -1,8 +1,8 @@
-//! Atomics that the model checker sees, in memory that was mapped and not built.
+//! Atomics that the model checker sees, in mapped memory that is not initialised by constructors.
 //!
-//! Each stands in its own memory, as the ones of the standard library do, so that lines and rows keep their shape;
-//! what a check does with it goes to a cell of the checker, found by address. Before `begin` and after `end` there
-//! is one thread, and memory is all there is.
+//! Each occupies its own memory, as the standard library's atomics do, so that lines and rows keep their
+//! layout. During a check, operations go to a cell of the checker, found by address. Before `begin` and after
+//! `end` only one thread runs, and operations use the memory itself.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 type Checked = loom::sync::atomic::AtomicUsize;
 
-/// A cell of the checker; it holds what was added to what the memory held when it was first looked at.
+/// A cell of the checker. It holds the difference to the value that the memory had at first access.
 #[derive(Clone)]
 struct ModelCell {
     checked: Rc<Checked>,
@@ -23,29 +23,29 @@ struct ModelCell {
 #[derive(Default)]
 struct Cells {
     is_begun: bool,
-    /// Made before any thread was, so that every thread may find them as they were made.
+    /// Created before any thread, so that every thread sees their initial values.
     unused: Vec<Rc<Checked>>,
     used: HashMap<usize, ModelCell>,
     given: Vec<Range<usize>>,
 }
 
 thread_local! {
-    // The checker runs all its threads on one.
+    // The checker runs all its threads on one OS thread.
     static CELLS: RefCell<Cells> = RefCell::default();
 }
 
-/// Forget all memory of the check before.
+/// Forgets the memory of the previous check.
 pub fn reset() {
     CELLS.take();
 }
 
-/// From here on the checker sees what is done, with so many words at most.
+/// Starts checking, with at most this many words.
 pub fn begin(words: usize) {
     let unused = (0..words).map(|_| Rc::new(Checked::new(0))).collect();
     CELLS.with_borrow_mut(|cells| (cells.is_begun, cells.unused) = (true, unused));
 }
 
-/// One thread is left.
+/// Ends checking: only one thread is left.
 pub fn end() {
     CELLS.with_borrow_mut(|cells| cells.is_begun = false);
 }
@@ -71,7 +71,7 @@ fn cell(address: usize, now: impl FnOnce() -> usize) -> Option<ModelCell> {
             return None;
         }
         let is_given = cells.given.iter().any(|given| given.contains(&address));
-        assert!(!is_given, "memory is looked at that was given back");
+        assert!(!is_given, "released memory is accessed");
         let Cells { used, unused, .. } = cells;
         let fresh = || ModelCell { checked: unused.pop().expect("enough words"), first: now() };
         Some(used.entry(address).or_insert_with(fresh).clone())
@@ -126,11 +126,11 @@ macro_rules! atomic {
             }
 
             pub fn swap(&self, value: $number, ordering: Ordering) -> $number {
-                let before = self.cell().map(|cell| {
+                let previous = self.cell().map(|cell| {
                     $to(cell.plus(cell.checked.swap(cell.minus($from(value)), ordering)))
                 });
-                let last = self.0.swap(value, Relaxed);
-                before.unwrap_or(last)
+                let stored = self.0.swap(value, Relaxed);
+                previous.unwrap_or(stored)
             }
 
             pub fn compare_exchange(
@@ -144,11 +144,11 @@ macro_rules! atomic {
                     return self.0.compare_exchange(old, new, Relaxed, Relaxed);
                 };
                 let (from, to) = (cell.minus($from(old)), cell.minus($from(new)));
-                let found = cell.checked.compare_exchange(from, to, success, failure);
-                if found.is_ok() {
+                let result = cell.checked.compare_exchange(from, to, success, failure);
+                if result.is_ok() {
                     self.0.store(new, Relaxed);
                 }
-                found.map(|word| $to(cell.plus(word))).map_err(|word| $to(cell.plus(word)))
+                result.map(|word| $to(cell.plus(word))).map_err(|word| $to(cell.plus(word)))
             }
 
             pub fn fetch_update(
@@ -157,14 +157,14 @@ macro_rules! atomic {
                 failure: Ordering,
                 mut next: impl FnMut($number) -> Option<$number>,
             ) -> Result<$number, $number> {
-                let mut last = self.load(failure);
-                while let Some(new) = next(last) {
-                    match self.compare_exchange(last, new, success, failure) {
+                let mut current = self.load(failure);
+                while let Some(new) = next(current) {
+                    match self.compare_exchange(current, new, success, failure) {
                         Ok(old) => return Ok(old),
-                        Err(found) => last = found,
+                        Err(actual) => current = actual,
                     }
                 }
-                Err(last)
+                Err(current)
             }
 
             pub fn get_mut(&mut self) -> &mut $number {
@@ -184,10 +184,10 @@ atomic!(
 );
 impl AtomicU64 {
     pub fn fetch_add(&self, count: u64, ordering: Ordering) -> u64 {
-        let before =
+        let previous =
             self.cell().map(|cell| cell.plus(cell.checked.fetch_add(count as usize, ordering)) as u64);
-        let last = self.0.fetch_add(count, Relaxed);
-        before.unwrap_or(last)
+        let stored = self.0.fetch_add(count, Relaxed);
+        previous.unwrap_or(stored)
     }
 }
 

@@ -1,26 +1,26 @@
-//! Grace: nothing that a reader may still look at is used again before every reader has passed.
+//! Grace periods: memory that a reader may still access is not reused before every reader has left.
 //!
-//! A reader holds one word for the length of a batch call; a writer stamps what it lets go of, and takes it back
-//! once no reader is left that came before the stamp. Readers never wait, and never make each other wait.
+//! A reader holds one word for the duration of a batch call. A writer stamps the memory it retires and reuses
+//! it once no reader is left that entered before the stamp. Readers never wait, and never delay each other.
 
 use std::sync::atomic::Ordering;
 
 use crate::storage::sync::{AtomicU64, fence, yield_now};
 
-/// The most readers at once; one more waits for a place.
+/// Maximum concurrent readers; one more waits for a place.
 pub const READERS_MAX: usize = if cfg!(model) { 3 } else { 256 };
 const IDLE: u64 = u64::MAX;
 
 #[repr(align(64))]
 struct GracePlace(AtomicU64);
 
-/// What readers and writers of one table agree on.
+/// The state that readers and writers of one table share.
 pub struct Grace {
     now: AtomicU64,
     places: Box<[GracePlace]>,
 }
 
-/// A reader's stay; leaving is dropping it.
+/// A reader's stay, which ends when it is dropped.
 pub struct Stay<'a>(&'a AtomicU64);
 
 impl Default for Grace {
@@ -33,7 +33,7 @@ impl Default for Grace {
 }
 
 impl Grace {
-    /// Begin reading: what is reachable now stays what it is until the stay ends.
+    /// Starts a read: memory that is reachable now is not reused until the stay ends.
     pub fn enter(&self) -> Stay<'_> {
         loop {
             for GracePlace(place) in &self.places {
@@ -41,8 +41,8 @@ impl Grace {
                 if place.load(Ordering::Relaxed) == IDLE
                     && place.compare_exchange(IDLE, now, Ordering::SeqCst, Ordering::Relaxed).is_ok()
                 {
-                    // The word must be seen before anything is read: a writer that misses it must have unlinked
-                    // what it lets go of before our first look.
+                    // The word must be visible before anything is read: a writer that misses it must have
+                    // unlinked the memory it retires before this reader's first access.
                     fence(Ordering::SeqCst);
                     return Stay(place);
                 }
@@ -51,15 +51,16 @@ impl Grace {
         }
     }
 
-    /// The stamp of something just unlinked.
+    /// The stamp of memory that was just unlinked.
     pub fn stamp(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.now.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Everything stamped below this is seen by no reader any more.
+    /// No reader can still see memory stamped below this.
     pub fn passed(&self) -> u64 {
-        // Before the places are looked at: what is stamped meanwhile may be seen by a reader that came meanwhile.
+        // Loaded before the places: memory stamped meanwhile may be visible to a reader that entered
+        // meanwhile.
         let now = self.now.load(Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let oldest = self.places.iter().map(|GracePlace(place)| place.load(Ordering::SeqCst)).min();

@@ -1,6 +1,6 @@
-//! The row of a key that was never learned: the same in training and serving, and stored nowhere.
+//! The initial row of a key that was never learned: the same in training and serving, and never stored.
 
-/// One step of SplitMix64 as a counter-based generator: place `at` of the sequence that `seed` begins.
+/// SplitMix64 as a counter-based generator: number `at` of the sequence that starts with `seed`.
 #[inline(always)]
 fn draw(seed: u64, at: u64) -> u64 {
     let mut value = seed.wrapping_add(at.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -9,23 +9,23 @@ fn draw(seed: u64, at: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// How initial rows are drawn.
+/// The distribution of initial rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Initial {
-    /// Of chance; one a table.
+    /// The random seed of the table.
     pub seed: u64,
     /// Rows are uniform in [-range, range).
     pub range: f32,
 }
 
 impl Initial {
-    /// Write the initial row of a key. Two floats a draw, each of 24 bits, so that every value is exact.
+    /// Writes the initial row of a key. Each draw gives two floats of 24 bits, so that every value is exact.
     pub fn fill(&self, key: u64, row: &mut [f32]) {
         let seed = draw(self.seed, key);
         let scale = self.range * (1.0 / (1u32 << 23) as f32);
         let number = |bits: u32| ((bits >> 8) as i32 - (1 << 23)) as f32 * scale;
-        for (at, pair) in row.chunks_mut(2).enumerate() {
-            let bits = draw(seed, at as u64);
+        for (index, pair) in row.chunks_mut(2).enumerate() {
+            let bits = draw(seed, index as u64);
             pair[0] = number(bits as u32);
             if let Some(second) = pair.get_mut(1) {
                 *second = number((bits >> 32) as u32);
@@ -43,7 +43,7 @@ mod tests {
         let initial = Initial { seed: 1, range: 0.05 };
         let mut row = [0.0; 5];
         initial.fill(42, &mut row);
-        // Golden: a change here makes every model trained before serve other initial rows.
+        // Golden: a change here gives every trained model other initial rows.
         let expected = row;
         initial.fill(42, &mut row);
         assert_eq!(row, expected);

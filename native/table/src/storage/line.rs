@@ -1,8 +1,9 @@
-//! One line of the index: five keys, their rows, and a head that tells readers whether what they saw was whole.
+//! A line of the index: five keys, their rows, and a head that shows readers whether their reads were
+//! consistent.
 //!
-//! A line is 64 bytes, so that a probe touches one line of the cache. Its head is a sequence lock: a writer marks
-//! it, changes the line, a row it leads to or an image behind one, and counts it on; a reader that finds the head
-//! changed reads again.
+//! A line is 64 bytes, so that a probe touches one cache line. The head is a sequence lock. A writer marks
+//! it, changes the line, a row it leads to or an image behind one, and increments it. A reader that finds the
+//! head changed reads again.
 
 use std::sync::atomic::Ordering;
 
@@ -10,18 +11,18 @@ use crate::storage::sync::{AtomicU32, AtomicU64, fence};
 
 use crate::storage::near::find_word;
 
-/// Keys in a line.
+/// Keys per line.
 pub const SLOTS: usize = 5;
 
-/// Which slots hold a key.
+/// The bits of slots that hold a key.
 pub const OCCUPIED: u32 = 0b1_1111;
-/// Which keys have images that not every reader sees; five bits from here on.
+/// The first of five bits for keys with images that not every reader sees.
 const UNSETTLED_AT: u32 = 5;
-/// A key that belongs here may be in a line further on.
+/// A key that belongs here may be in a later line.
 pub const OVERFLOW: u32 = 1 << 10;
-/// The part has another index by now.
+/// The part has a newer index.
 pub const MOVED: u32 = 1 << 11;
-/// A writer is at work; the bits above count its works.
+/// A writer is at work; the higher bits count writes.
 pub const WRITING: u32 = 1 << 12;
 
 /// Five keys and the ids of their newest images.
@@ -34,27 +35,27 @@ pub struct Line {
 
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// Whether the key in a slot has one image that every reader sees.
+/// Whether the key in a slot has a single image that every reader sees.
 #[inline(always)]
 pub fn is_settled(head: u32, slot: usize) -> bool {
     head & (1 << (UNSETTLED_AT + slot as u32)) == 0
 }
 
 impl Line {
-    /// The head, seen before anything else of the line.
+    /// The head, loaded before anything else of the line.
     #[inline(always)]
     pub fn head(&self) -> u32 {
         self.head.load(Ordering::Acquire)
     }
 
-    /// Whether nothing changed since `head` was read, so that all that was read meanwhile belongs together.
+    /// Whether nothing changed since `head` was read, so that everything read in between is consistent.
     #[inline(always)]
     pub fn is_still(&self, head: u32) -> bool {
         fence(Ordering::Acquire);
         self.head.load(Ordering::Relaxed) == head
     }
 
-    /// The slot of a key, under a head that was read before.
+    /// The slot of a key, according to a head that was read before.
     #[inline(always)]
     pub fn find(&self, head: u32, key: u64) -> Option<usize> {
         let matches = find_word(&self.keys, key) & head & OCCUPIED;
@@ -69,24 +70,25 @@ impl Line {
     /// The newest image in an occupied slot.
     #[inline(always)]
     pub fn id(&self, slot: usize) -> u32 {
-        // SAFETY: slots are below SLOTS, as `find` gives them; checked, this costs a branch a key.
+        // SAFETY: slots are below SLOTS, as `find` returns them; a checked access would cost a branch per
+        // key.
         debug_assert!(slot < SLOTS);
         self.ids[slot].load(Ordering::Relaxed)
     }
 
-    /// Begin to write a line that no reader knows of yet.
+    /// Starts to write a line that no reader knows yet.
     #[inline(always)]
     pub fn begin(&self) -> Writing<'_> {
         Writing { line: self, head: self.head.load(Ordering::Relaxed) }
     }
 
-    /// Begin to write; only the holder of the part's lock may.
+    /// Starts to write; only the holder of the part's lock may.
     #[inline(always)]
     pub fn write(&self) -> Writing<'_> {
         let head = self.head.load(Ordering::Relaxed);
-        debug_assert!(head & WRITING == 0, "one writer a part");
+        debug_assert!(head & WRITING == 0, "one writer per part");
         self.head.store(head | WRITING, Ordering::Relaxed);
-        // What is written from here on must not be seen under the head before.
+        // Later writes must not be visible under the old head.
         fence(Ordering::Release);
         Writing { line: self, head }
     }
@@ -99,31 +101,31 @@ pub struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Put a key into a free slot.
+    /// Puts a key into a free slot.
     pub fn put(&mut self, slot: usize, key: u64, id: u32, is_settled: bool) {
         self.line.keys[slot].store(key, Ordering::Relaxed);
         self.head |= 1 << slot;
         self.set(slot, id, is_settled);
     }
 
-    /// Give a key another newest image.
+    /// Sets the newest image of a key.
     pub fn set(&mut self, slot: usize, id: u32, is_settled: bool) {
         self.line.ids[slot].store(id, Ordering::Relaxed);
         let unsettled = 1 << (UNSETTLED_AT + slot as u32);
         self.head = if is_settled { self.head & !unsettled } else { self.head | unsettled };
     }
 
-    /// Take a key out of its slot.
+    /// Removes a key from its slot.
     pub fn remove(&mut self, slot: usize) {
         self.head &= !(1 << slot | 1 << (UNSETTLED_AT + slot as u32));
     }
 
-    /// Say that a key that belongs here is further on.
+    /// Records that a key of this line is in a later one.
     pub fn set_overflow(&mut self) {
         self.head |= OVERFLOW;
     }
 
-    /// Say that the part has another index.
+    /// Records that the part has a newer index.
     pub fn set_moved(&mut self) {
         self.head |= MOVED;
     }

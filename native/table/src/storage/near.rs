@@ -1,26 +1,26 @@
-//! Reading memory that a writer may be at work on, as fast as it can be read.
+//! Reads memory while a writer may be at work on it, as fast as possible.
 //!
-//! What is read may be torn, which the line's head tells afterwards. Relaxed atomics say so to the compiler, but it
-//! will not join them; where the processor is known, its own instructions read several at once. They are written as
-//! assembly because to the compiler a wide read of what another thread writes means nothing, and to the processor it
-//! is as many reads of words.
+//! A read may be torn, which the line's head shows afterwards. Relaxed atomics express this to the compiler,
+//! but it does not merge them. On x86-64, wide instructions read several words at once. They are written as
+//! assembly, since a wide read of memory that another thread writes is undefined for the compiler, but for
+//! the processor it equals several word reads.
 
 use std::sync::atomic::Ordering;
 
 use crate::storage::sync::AtomicU64;
 
-/// Words that are read at once.
+/// Words per wide read.
 const WIDE_WORDS: usize = 2;
 
-/// Copy words into floats, two a word.
+/// Copies words into floats, two per word.
 #[inline(always)]
 pub fn copy_words<const WORDS: usize>(words: &[AtomicU64; WORDS], into: &mut [f32]) {
     assert!(into.len() == 2 * WORDS);
-    let whole =
+    let wide_words =
         if cfg!(all(target_arch = "x86_64", not(any(miri, model)))) { WORDS - WORDS % WIDE_WORDS } else { 0 };
     #[cfg(all(target_arch = "x86_64", not(any(miri, model))))]
-    for at in (0..whole).step_by(WIDE_WORDS) {
-        // SAFETY: both have two words from here on.
+    for at in (0..wide_words).step_by(WIDE_WORDS) {
+        // SAFETY: both have two more words at this index.
         unsafe {
             std::arch::asm!(
                 "movups {wide}, [{from}]",
@@ -32,20 +32,20 @@ pub fn copy_words<const WORDS: usize>(words: &[AtomicU64; WORDS], into: &mut [f3
             );
         }
     }
-    for (at, word) in words.iter().enumerate().skip(whole) {
+    for (at, word) in words.iter().enumerate().skip(wide_words) {
         let bits = word.load(Ordering::Relaxed);
         into[2 * at] = f32::from_bits(bits as u32);
         into[2 * at + 1] = f32::from_bits((bits >> 32) as u32);
     }
 }
 
-/// Which of five words are a number, a bit each.
+/// The words equal to a number, one bit each.
 #[inline(always)]
 pub fn find_word(words: &[AtomicU64; 5], number: u64) -> u32 {
     #[cfg(all(target_feature = "sse4.1", not(any(miri, model))))]
     {
         let (first, second): (u32, u32);
-        // SAFETY: five words are there, and nothing is written.
+        // SAFETY: all five words exist, and nothing is written.
         unsafe {
             std::arch::asm!(
                 "movq {both}, {number}",
@@ -72,7 +72,7 @@ pub fn find_word(words: &[AtomicU64; 5], number: u64) -> u32 {
     words
         .iter()
         .enumerate()
-        .fold(0, |found, (at, word)| found | u32::from(word.load(Ordering::Relaxed) == number) << at)
+        .fold(0, |matches, (at, word)| matches | u32::from(word.load(Ordering::Relaxed) == number) << at)
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_word_is_found_wherever_it_is() {
         let words = [1, u64::MAX, 3, 1 << 63, 1].map(AtomicU64::new);
-        let found = [1, u64::MAX, 3, 1 << 63, 0, u64::MAX >> 1].map(|number| find_word(&words, number));
-        assert_eq!(found, [0b10001, 0b10, 0b100, 0b1000, 0, 0]);
+        let matches = [1, u64::MAX, 3, 1 << 63, 0, u64::MAX >> 1].map(|number| find_word(&words, number));
+        assert_eq!(matches, [0b10001, 0b10, 0b100, 0b1000, 0, 0]);
     }
 }

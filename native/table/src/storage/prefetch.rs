@@ -1,13 +1,13 @@
-//! Asking for memory before it is needed.
+//! Prefetching memory before it is needed.
 
-/// Bytes of a line of the cache.
+/// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
-/// Floats of a line of the cache.
+/// Floats of a cache line.
 pub(crate) const LINE_FLOATS: usize = 16;
-/// Lines of one row that are asked for; the rest of a longer row the processor sees coming.
+/// Maximum lines prefetched per row; the hardware prefetcher handles the rest of longer rows.
 const LINES_MAX: usize = 8;
 
-/// Ask for one line.
+/// Prefetches one line.
 #[inline(always)]
 pub(crate) fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -19,7 +19,7 @@ pub(crate) fn prefetch<T>(address: *const T) {
     let _ = address;
 }
 
-/// Ask for a row of `dim` floats, wherever it lies.
+/// Prefetches a row of `dim` floats at any alignment.
 #[inline(always)]
 pub(crate) fn prefetch_row(address: *const f32, dim: usize) {
     for at in (0..dim.min(LINES_MAX * LINE_FLOATS)).step_by(LINE_FLOATS) {
@@ -27,11 +27,11 @@ pub(crate) fn prefetch_row(address: *const f32, dim: usize) {
     }
 }
 
-/// Ask for all of something, wherever it lies: what is as long as a line seldom begins where one does.
+/// Prefetches a whole slice, including the last line: a slice of one line's length is seldom aligned to it.
 #[inline(always)]
-pub fn prefetch_all<T>(what: &[T]) {
-    let bytes = size_of_val(what).min(LINES_MAX * LINE_BYTES);
-    let begin = what.as_ptr().cast::<u8>();
+pub fn prefetch_all<T>(slice: &[T]) {
+    let bytes = size_of_val(slice).min(LINES_MAX * LINE_BYTES);
+    let begin = slice.as_ptr().cast::<u8>();
     for at in (0..bytes).step_by(LINE_BYTES) {
         prefetch(begin.wrapping_add(at));
     }

@@ -1,48 +1,50 @@
-//! How a row is stored for serving: as it is, in half the bytes, or in a quarter. Knows no optimizer and no state.
+//! Row types: how a row is stored for serving, unchanged, in half the bytes or in a quarter. Knows no
+//! optimizer and no state.
 //!
-//! What the numbers become is the same on every machine: only exact operations, and roundings to nearest, ties to even.
+//! Conversions are the same on every machine: only exact operations, and rounding to nearest, ties to even.
 //!
-//! * **f32**: the bits as they are.
-//! * **f16**: IEEE binary16. A finite number beyond ±65504 becomes ±65504, for one large weight must not make every
-//!   score infinite; infinities stay, and NaN becomes `0x7e00`, for a row that is broken must look broken.
-//! * **i8**: whole numbers `q` in -127..=127 and one f32 scale a row; a number is `q * scale`. The scale is
+//! * **f32**: the bits unchanged.
+//! * **f16**: IEEE binary16. A finite number beyond ±65504 becomes ±65504, so that one large weight does not
+//!   make every score infinite. Infinities stay, and NaN becomes `0x7e00`, so that a broken row is
+//!   recognisable.
+//! * **i8**: whole numbers `q` in -127..=127 and one f32 scale per row; a number is `q * scale`. The scale is
 //!   `max|x| / 127` rounded up to 17 significant bits (down where `127 * scale` would be infinite), so that
-//!   `q * scale` is exact for every q; `q = x / scale`, rounded. A row whose scale would be below
-//!   2^-126 becomes zeros with scale 0, and a row with a number that is not finite becomes zeros with scale NaN,
-//!   which reads as NaN throughout.
+//!   `q * scale` is exact for every q; `q = x / scale`, rounded. A row whose scale would be below 2^-126
+//!   becomes zeros with scale 0. A row with a number that is not finite becomes zeros with scale NaN, which
+//!   reads as NaN throughout.
 //!
-//! A row of these, read and stored again, is the same bytes.
+//! A row of these types that is read and stored again has the same bytes.
 //!
-//! Stored rows are padded with zeros to a multiple of 8 bytes, for tables copy rows in words: numbers (little-endian)
-//! then padding, and for i8 the scale, then numbers, then padding. On the wire (columns of version files) there is
-//! no padding, and the scales of i8 are a column of their own.
+//! Stored rows are padded with zeros to a multiple of 8 bytes, since tables copy rows in words: numbers
+//! (little-endian), then padding; for i8 the scale, then numbers, then padding. In wire format (columns of
+//! version files) there is no padding, and the scales of i8 are a column of their own.
 
 /// The largest finite binary16.
 const F16_MAX: f32 = 65_504.0;
-/// The bits of the least normal binary16, 2^-14, as a f32.
+/// The bits of the smallest normal binary16, 2^-14, as an f32.
 const F16_NORMAL: u32 = 0x3880_0000;
-/// The least binary16, 2^-24.
+/// The smallest binary16, 2^-24.
 const F16_LAST: f32 = f32::from_bits(0x3380_0000);
 const F16_NAN: u16 = 0x7e00;
-/// The bits of a scale that are always zero: its product with 7 bits more then fits into the 24 of a f32.
+/// The bits of a scale that are always zero: its product with 7 more bits then fits the 24 bits of an f32.
 const SCALE_LOW: u32 = 0x7f;
-/// The largest such scale whose 127-fold is finite.
+/// The largest such scale whose product with 127 is finite.
 const SCALE_MAX: u32 = 0x7c01_0200;
 const INFINITE: u32 = f32::INFINITY.to_bits();
 
 /// The form of stored rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RowType {
-    /// Four bytes a number, exact.
+    /// Four bytes per number, exact.
     F32,
-    /// Two bytes a number, 11 significant bits.
+    /// Two bytes per number, 11 significant bits.
     F16,
-    /// One byte a number and one scale a row.
+    /// One byte per number and one scale per row.
     I8,
 }
 
 impl RowType {
-    /// Bytes of one number, stored and on the wire.
+    /// Bytes of one number, stored and in wire format.
     pub fn number_bytes(&self) -> usize {
         match self {
             Self::F32 => 4,
@@ -51,46 +53,46 @@ impl RowType {
         }
     }
 
-    /// Whether rows have a scale, which is a column of its own on the wire.
+    /// Whether rows have a scale, which is a column of its own in wire format.
     pub fn has_scale(&self) -> bool {
         *self == Self::I8
     }
 
-    /// Bytes of a stored row of `dim` numbers, padding included.
+    /// Bytes of a stored row of `dim` numbers, including padding.
     pub fn row_bytes(&self, dim: usize) -> usize {
         (self.begin() + dim * self.number_bytes()).next_multiple_of(8)
     }
 
-    /// Where the numbers of a stored row begin.
+    /// The offset of the numbers in a stored row.
     fn begin(&self) -> usize {
         if self.has_scale() { 4 } else { 0 }
     }
 
-    /// Store a row.
+    /// Stores a row.
     ///
     /// # Panics
-    /// When `into` is not [`Self::row_bytes`] long.
+    /// If `into` is not [`Self::row_bytes`] long.
     pub fn encode(&self, row: &[f32], into: &mut [u8]) {
         assert_eq!(into.len(), self.row_bytes(row.len()), "bytes of a stored row of {} numbers", row.len());
-        let (head, rest) = into.split_at_mut(self.begin());
-        let (numbers, padding) = rest.split_at_mut(row.len() * self.number_bytes());
+        let (head, tail) = into.split_at_mut(self.begin());
+        let (numbers, padding) = tail.split_at_mut(row.len() * self.number_bytes());
         padding.fill(0);
         match self {
             Self::F32 => {
                 numbers
                     .chunks_exact_mut(4)
                     .zip(row)
-                    .for_each(|(to, one)| to.copy_from_slice(&one.to_le_bytes()));
+                    .for_each(|(to, number)| to.copy_from_slice(&number.to_le_bytes()));
             }
             Self::F16 => numbers
                 .chunks_exact_mut(2)
                 .zip(row)
-                .for_each(|(to, one)| to.copy_from_slice(&to_f16(*one).to_le_bytes())),
+                .for_each(|(to, number)| to.copy_from_slice(&to_f16(*number).to_le_bytes())),
             Self::I8 => {
                 let scale = scale_of(row);
                 head.copy_from_slice(&scale.to_le_bytes());
                 if scale > 0.0 {
-                    numbers.iter_mut().zip(row).for_each(|(to, one)| *to = to_i8(one / scale));
+                    numbers.iter_mut().zip(row).for_each(|(to, number)| *to = to_i8(number / scale));
                 } else {
                     numbers.fill(0);
                 }
@@ -98,11 +100,11 @@ impl RowType {
         }
     }
 
-    /// Read a stored row, as long as `into`. Any bytes are some numbers.
+    /// Reads a stored row, as long as `into`. Any bytes form a valid row.
     ///
     /// # Panics
-    /// When `stored` is not [`Self::row_bytes`] long.
-    // Inlined, it would depend on its caller whether many numbers are read at a time.
+    /// If `stored` is not [`Self::row_bytes`] long.
+    // If it were inlined, vectorisation would depend on the caller.
     #[inline(never)]
     pub fn decode(&self, stored: &[u8], into: &mut [f32]) {
         assert_eq!(
@@ -111,7 +113,7 @@ impl RowType {
             "bytes of a stored row of {} numbers",
             into.len()
         );
-        // A length known when compiled is a loop without a tail.
+        // A length known at compile time gives a loop without a tail.
         match into.len() {
             8 => self.read(stored, &mut into[..8]),
             16 => self.read(stored, &mut into[..16]),
@@ -137,29 +139,29 @@ impl RowType {
         }
     }
 
-    /// Take a stored row's numbers to a column of the wire; the scale too, where rows have one.
+    /// Copies a stored row's numbers to a wire column, and returns the scale if rows have one.
     ///
     /// # Panics
-    /// When the lengths are not of one row.
+    /// If the lengths do not belong to one row.
     pub fn to_wire(&self, stored: &[u8], numbers: &mut [u8]) -> Option<f32> {
         self.check_wire(numbers, stored);
-        let (head, rest) = stored.split_at(self.begin());
-        numbers.copy_from_slice(&rest[..numbers.len()]);
+        let (head, tail) = stored.split_at(self.begin());
+        numbers.copy_from_slice(&tail[..numbers.len()]);
         head.try_into().ok().map(f32::from_le_bytes)
     }
 
-    /// Store a row from the columns of the wire.
+    /// Stores a row from wire columns.
     ///
     /// # Panics
-    /// When the lengths are not of one row, or a scale is given where rows have none or the other way round.
+    /// If the lengths do not belong to one row, or if `scale` does not match the type.
     pub fn from_wire(&self, numbers: &[u8], scale: Option<f32>, into: &mut [u8]) {
         self.check_wire(numbers, into);
         assert_eq!(scale.is_some(), self.has_scale(), "a scale for rows of {self:?}");
-        let (head, rest) = into.split_at_mut(self.begin());
+        let (head, tail) = into.split_at_mut(self.begin());
         if let Some(scale) = scale {
             head.copy_from_slice(&scale.to_le_bytes());
         }
-        let (to, padding) = rest.split_at_mut(numbers.len());
+        let (to, padding) = tail.split_at_mut(numbers.len());
         to.copy_from_slice(numbers);
         padding.fill(0);
     }
@@ -171,38 +173,39 @@ impl RowType {
     }
 }
 
-/// Without branches, so that a row is converted many numbers at a time.
+/// Without branches, so that the conversion of a row vectorises.
 #[inline(always)]
 fn to_f16(number: f32) -> u16 {
     let bits = number.to_bits();
     let (sign, magnitude) = (bits >> 16 & 0x8000, bits & !(1 << 31));
     let finite = magnitude.min(F16_MAX.to_bits());
-    // Below the least normal one: beside 0.5, the last bit of a f32 is 2^-24, as that of a small binary16.
+    // Below the smallest normal number: next to 0.5, the last bit of an f32 is 2^-24, as that of a small
+    // binary16.
     let small = (f32::from_bits(finite) + 0.5).to_bits() - 0.5f32.to_bits();
     let normal = ((finite + 0x0fff + (finite >> 13 & 1)) >> 13).wrapping_sub(112 << 10);
-    let found = if finite < F16_NORMAL { small } else { normal };
-    let found = if magnitude == INFINITE { 0x7c00 } else { found };
-    if magnitude > INFINITE { F16_NAN } else { (sign | found) as u16 }
+    let half = if finite < F16_NORMAL { small } else { normal };
+    let half = if magnitude == INFINITE { 0x7c00 } else { half };
+    if magnitude > INFINITE { F16_NAN } else { (sign | half) as u16 }
 }
 
 #[inline(always)]
 fn from_f16(half: u16) -> f32 {
     let (sign, magnitude) = ((u32::from(half) & 0x8000) << 16, u32::from(half) & 0x7fff);
-    // By integers, not by way of denormal floats, which are slow and which some threads flush to zero.
+    // Uses integers instead of denormal floats, which are slow and which some threads flush to zero.
     let small = (magnitude as i32 as f32 * F16_LAST).to_bits();
     let normal = (magnitude << 13) + (112 << 23);
-    // As hardware does, a signalling NaN becomes a quiet one.
+    // A signalling NaN becomes a quiet one, as in hardware.
     let quiet = if magnitude > 0x7c00 { 1 << 22 } else { 0 };
     let special = magnitude << 13 | INFINITE | quiet;
-    let found = if magnitude < 0x0400 { small } else { normal };
-    f32::from_bits(sign | if magnitude < 0x7c00 { found } else { special })
+    let finite = if magnitude < 0x0400 { small } else { normal };
+    f32::from_bits(sign | if magnitude < 0x7c00 { finite } else { special })
 }
 
 #[inline(always)]
 fn read_f16(stored: &[u8], into: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("f16c") {
-        // SAFETY: the instructions are there.
+        // SAFETY: the processor supports the instructions.
         let read = unsafe { read_f16_eights(stored, into) };
         return read_f16_each(&stored[2 * read..], &mut into[read..]);
     }
@@ -216,38 +219,40 @@ fn read_f16_each(stored: &[u8], into: &mut [f32]) {
     }
 }
 
-/// The same bits as [`read_f16_each`] in a quarter of the time, for as many numbers as are whole eights; says how many.
+/// The same bits as [`read_f16_each`] in a quarter of the time, for a multiple of eight numbers; returns how
+/// many were read.
 ///
 /// # Safety
-/// The processor must have F16C.
+/// The processor must support F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "f16c")]
 unsafe fn read_f16_eights(stored: &[u8], into: &mut [f32]) -> usize {
     use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
-    let whole = into.len() / 8 * 8;
+    let count = into.len() / 8 * 8;
     for (to, from) in into.chunks_exact_mut(8).zip(stored.chunks_exact(16)) {
-        // SAFETY: from is 16 bytes and to is 8 floats, and neither needs to be aligned.
+        // SAFETY: `from` is 16 bytes and `to` is 8 floats, and neither needs to be aligned.
         unsafe { _mm256_storeu_ps(to.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().cast()))) };
     }
-    whole
+    count
 }
 
 /// The scale of a row of i8: no number of the row divided by it rounds beyond 127.
 #[inline(always)]
 fn scale_of(row: &[f32]) -> f32 {
-    // As bits, magnitudes have the order of their numbers, with infinity and then NaN above all.
-    let most = row.iter().map(|number| (number.to_bits() & !(1 << 31)) as i32).max().unwrap_or(0) as u32;
-    if most >= INFINITE {
+    // As bits, magnitudes sort like their numbers, with infinity and then NaN above all.
+    let magnitude_max =
+        row.iter().map(|number| (number.to_bits() & !(1 << 31)) as i32).max().unwrap_or(0) as u32;
+    if magnitude_max >= INFINITE {
         return f32::NAN;
     }
-    let scale = f32::from_bits(most) / 127.0;
+    let scale = f32::from_bits(magnitude_max) / 127.0;
     let bits = ((scale.to_bits() + SCALE_LOW) & !SCALE_LOW).min(SCALE_MAX);
     if scale < f32::MIN_POSITIVE { 0.0 } else { f32::from_bits(bits) }
 }
 
 #[inline(always)]
 fn to_i8(number: f32) -> u8 {
-    // Beside 1.5 * 2^23, the last bit of a f32 is 1: the addition rounds, ties to even.
+    // Next to 1.5 * 2^23, the last bit of an f32 is 1: the addition rounds, ties to even.
     const ROUNDING: f32 = 12_582_912.0;
     ((number + ROUNDING).to_bits() as i32 - ROUNDING.to_bits() as i32) as i8 as u8
 }
@@ -261,7 +266,7 @@ mod tests {
     const ALL: [RowType; 3] = [RowType::F32, RowType::F16, RowType::I8];
 
     fn encoded(row_type: RowType, row: &[f32]) -> Vec<u8> {
-        // Not zero before: every byte must be written, padding too.
+        // Filled with a nonzero value, since every byte must be written, padding too.
         let mut stored = vec![0xa5; row_type.row_bytes(row.len())];
         row_type.encode(row, &mut stored);
         stored
@@ -277,7 +282,7 @@ mod tests {
         decoded(row_type, &encoded(row_type, row), row.len())
     }
 
-    /// The number that IEEE 754 says a binary16 is.
+    /// The number that IEEE 754 defines for a binary16.
     fn half_number(half: u16) -> f64 {
         let (exponent, fraction) = (i32::from(half >> 10 & 31), f64::from(half & 0x3ff));
         let magnitude = match exponent {
@@ -289,15 +294,15 @@ mod tests {
         if half >> 15 == 1 { -magnitude } else { magnitude }
     }
 
-    /// The nearest finite binary16, of two the even one, by trying its neighbours.
+    /// The nearest finite binary16, of two the even one, found by trying neighbours.
     fn nearest_half(number: f32) -> u16 {
-        let (wanted, sign) = (f64::from(number.abs()), u16::from(number.is_sign_negative()) << 15);
+        let (magnitude, sign) = (f64::from(number.abs()), u16::from(number.is_sign_negative()) << 15);
         let (mut below, mut above) = (0u16, 0x7bff);
         while below + 1 < above {
             let middle = (below + above) / 2;
-            *(if half_number(middle) < wanted { &mut below } else { &mut above }) = middle;
+            *(if half_number(middle) < magnitude { &mut below } else { &mut above }) = middle;
         }
-        let [far, near] = [above, below].map(|half| (half_number(half) - wanted).abs());
+        let [far, near] = [above, below].map(|half| (half_number(half) - magnitude).abs());
         let is_below = near < far || (near == far && below % 2 == 0);
         sign | if is_below { below } else { above }
     }
@@ -360,7 +365,7 @@ mod tests {
         for broken in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let stored = encoded(RowType::I8, &[1.0, broken, -3.0]);
             assert_eq!(stored[..8], [0, 0, 0xc0, 0x7f, 0, 0, 0, 0]);
-            assert!(decoded(RowType::I8, &stored, 3).iter().all(|one| one.is_nan()));
+            assert!(decoded(RowType::I8, &stored, 3).iter().all(|number| number.is_nan()));
         }
     }
 
@@ -369,10 +374,12 @@ mod tests {
         assert_eq!(encoded(RowType::I8, &[0.0, -0.0, 0.0]), [0; 8]);
         assert_eq!(encoded(RowType::I8, &[f32::from_bits(1), -1e-36]), [0; 8], "too small for a scale");
         let row = [f32::MAX, -f32::MAX, 1.0];
-        let found = again(RowType::I8, &row);
-        assert!(found.iter().all(|one| one.is_finite()), "{found:?}");
-        assert!((found[0] / f32::MAX - 1.0).abs() < 1e-4 && found[1] == -found[0] && found[2] == 0.0);
-        assert_eq!(encoded(RowType::I8, &found), encoded(RowType::I8, &row));
+        let row_read = again(RowType::I8, &row);
+        assert!(row_read.iter().all(|number| number.is_finite()), "{row_read:?}");
+        assert!(
+            (row_read[0] / f32::MAX - 1.0).abs() < 1e-4 && row_read[1] == -row_read[0] && row_read[2] == 0.0
+        );
+        assert_eq!(encoded(RowType::I8, &row_read), encoded(RowType::I8, &row));
         assert!((f32::from_bits(SCALE_MAX) * 127.0).is_finite());
         assert_eq!(f32::from_bits(SCALE_MAX + SCALE_LOW + 1) * 127.0, f32::INFINITY);
         let least = f32::MIN_POSITIVE * 127.0;
@@ -381,11 +388,11 @@ mod tests {
 
     #[test]
     fn every_product_with_a_scale_is_exact() {
-        for most in (0..10_000u32).map(|step| f32::from_bits(1f32.to_bits() + 839 * step)) {
-            let (scale, stored) = (scale_of(&[0.5, -most]), encoded(RowType::I8, &[0.5, -most]));
-            assert_eq!(f64::from(scale * 127.0), f64::from(scale) * 127.0, "{most}");
-            assert!(scale * 127.0 >= most && stored[5] as i8 == -127, "{most}");
-            assert_eq!(encoded(RowType::I8, &decoded(RowType::I8, &stored, 2)), stored, "{most}");
+        for magnitude in (0..10_000u32).map(|step| f32::from_bits(1f32.to_bits() + 839 * step)) {
+            let (scale, stored) = (scale_of(&[0.5, -magnitude]), encoded(RowType::I8, &[0.5, -magnitude]));
+            assert_eq!(f64::from(scale * 127.0), f64::from(scale) * 127.0, "{magnitude}");
+            assert!(scale * 127.0 >= magnitude && stored[5] as i8 == -127, "{magnitude}");
+            assert_eq!(encoded(RowType::I8, &decoded(RowType::I8, &stored, 2)), stored, "{magnitude}");
         }
     }
 
@@ -406,14 +413,14 @@ mod tests {
     fn rows() -> impl Strategy<Value = Vec<f32>> {
         let bits = prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 1..70);
         let alike = (prop::collection::vec(-1.0f32..1.0, 1..70), -40i32..40)
-            .prop_map(|(row, power)| row.iter().map(|one| one * 2f32.powi(power)).collect::<Vec<_>>());
+            .prop_map(|(row, power)| row.iter().map(|number| number * 2f32.powi(power)).collect::<Vec<_>>());
         prop_oneof![bits, alike]
     }
 
     proptest! {
         #[test]
         fn f32_rows_are_as_they_were(row in rows()) {
-            let bits = |row: &[f32]| row.iter().map(|one| one.to_bits()).collect::<Vec<_>>();
+            let bits = |row: &[f32]| row.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
             prop_assert_eq!(bits(&again(RowType::F32, &row)), bits(&row));
         }
 
@@ -427,13 +434,13 @@ mod tests {
 
         #[test]
         fn i8_numbers_are_within_half_a_scale(row in prop::collection::vec(-1.0f32..1.0, 1..70), power in -100i32..100) {
-            let row: Vec<f32> = row.iter().map(|one| one * 2f32.powi(power)).collect();
+            let row: Vec<f32> = row.iter().map(|number| number * 2f32.powi(power)).collect();
             let stored = encoded(RowType::I8, &row);
             let scale = f64::from(f32::from_le_bytes(stored[..4].try_into().unwrap()));
-            let most = f64::from(row.iter().fold(0.0f32, |most, one| most.max(one.abs())));
-            prop_assert!((scale * 127.0 / most - 1.0).abs() < 1e-4 || most == 0.0);
-            for (found, one) in decoded(RowType::I8, &stored, row.len()).iter().zip(&row) {
-                prop_assert!((f64::from(*found) - f64::from(*one)).abs() <= scale * 0.500_001);
+            let magnitude_max = f64::from(row.iter().fold(0.0f32, |magnitude_max, number| magnitude_max.max(number.abs())));
+            prop_assert!((scale * 127.0 / magnitude_max - 1.0).abs() < 1e-4 || magnitude_max == 0.0);
+            for (stored_number, number) in decoded(RowType::I8, &stored, row.len()).iter().zip(&row) {
+                prop_assert!((f64::from(*stored_number) - f64::from(*number)).abs() <= scale * 0.500_001);
             }
         }
 
@@ -462,7 +469,7 @@ mod tests {
         fn any_bytes_are_some_row(bytes in prop::collection::vec(any::<u8>(), 300), dim in 1usize..70) {
             for row_type in ALL {
                 let row = decoded(row_type, &bytes[..row_type.row_bytes(dim)], dim);
-                // And what they are can be stored, and is the same from then on.
+                // The decoded row can be stored, and is unchanged from then on.
                 let stored = encoded(row_type, &row);
                 prop_assert_eq!(&encoded(row_type, &decoded(row_type, &stored, dim)), &stored);
             }

@@ -1,10 +1,10 @@
-//! Sheets: memory for the lines of parts, cut so that growing by a little gives back what it left.
+//! Sheets: memory for the lines of parts, cut so that a small growth frees the old memory.
 //!
-//! A part's lines are one block. Blocks of one size share sheets of huge pages. Sizes are a span divided by 5 to 8,
-//! and the next span is twice as large, so that a part grows by a seventh to a quarter. Parts are of eight phases,
-//! whose spans differ by an eighth of a doubling: at any count of keys some parts have just grown and some are
-//! nearly full, so that neither memory nor the time of growing comes in steps; and the parts of a phase grow
-//! together, so that their sheets empty soon after the first block was left, and are given back whole.
+//! A part's lines are one block. Blocks of one size share sheets of huge pages. A block is a span divided by
+//! 5 to 8, and the next span is twice as large, so that a part grows by a seventh to a quarter. Parts have
+//! eight phases, whose spans differ by an eighth of a doubling. At any number of keys some parts have just
+//! grown and some are nearly full, so that neither memory nor growth time comes in steps. The parts of a
+//! phase grow together, so that their sheets empty soon after the first block was left and are freed whole.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,13 +20,13 @@ const SPAN_LINES: [usize; PHASES] =
     if cfg!(model) { [16; PHASES] } else { [64, 70, 76, 83, 91, 99, 108, 117] };
 /// Phases of growth.
 pub const PHASES: usize = 8;
-/// Blocks of a sheet, about.
+/// Approximate number of blocks in a sheet.
 const BLOCKS: std::ops::Range<usize> = 16..48;
-/// Smaller blocks are left to small pages: a table of few keys is not to take megabytes.
+/// Smaller blocks use small pages, so that a table of few keys does not take megabytes.
 const HUGE_BLOCK_BYTES_MIN: usize = 1 << 16;
 const PAGE_BYTES: usize = 4096;
 
-/// One size of block: a span of lines, cut into equal blocks.
+/// A block size: a span of lines, cut into equal blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Size {
     span_lines: usize,
@@ -34,12 +34,12 @@ pub struct Size {
 }
 
 impl Size {
-    /// The smallest of a phase.
+    /// The smallest size of a phase.
     pub fn smallest(phase: usize) -> Self {
         Self { span_lines: SPAN_LINES[phase], cuts: CUTS_MAX }
     }
 
-    /// The next larger one.
+    /// The next larger size.
     pub fn larger(self) -> Self {
         match self.cuts {
             CUTS_MIN => Self { span_lines: 2 * self.span_lines, cuts: CUTS_MAX },
@@ -47,7 +47,7 @@ impl Size {
         }
     }
 
-    /// Lines of a block.
+    /// The lines of a block.
     pub fn lines(self) -> usize {
         self.span_lines / self.cuts
     }
@@ -56,20 +56,20 @@ impl Size {
         self.lines() * LINE_BYTES
     }
 
-    /// Blocks of a sheet: as many as leave the least behind the last whole huge page.
+    /// Blocks per sheet: the number that leaves the least space after the last whole huge page.
     fn blocks(self) -> usize {
-        let share_left = |blocks: usize| {
+        let waste_share = |blocks: usize| {
             let bytes = blocks * self.block_bytes();
             (bytes % HUGE_BYTES) * 1000 / bytes
         };
-        BLOCKS.min_by_key(|&blocks| share_left(blocks)).expect("there are some")
+        BLOCKS.min_by_key(|&blocks| waste_share(blocks)).expect("there are some")
     }
 }
 
-/// Memory for the lines of one part; to be cleared before it is used. Give it back to its sheets.
+/// Memory for the lines of one part. Clear it before use, and return it to its sheets.
 #[derive(Debug)]
 pub struct Block {
-    /// Where it begins, on 64 bytes.
+    /// The start address, aligned to 64 bytes.
     pub begin: *mut u8,
     /// Its size.
     pub size: Size,
@@ -77,18 +77,18 @@ pub struct Block {
     is_fresh: bool,
 }
 
-// SAFETY: it is plain memory; what is done with it is its users' to synchronise.
+// SAFETY: it is plain memory; its users synchronise their accesses.
 unsafe impl Send for Block {}
 
 impl Block {
-    /// Make it zeros. Apart from taking it, for this takes longer than others should wait for the sheets.
+    /// Zeroes it. Separate from `take`, since it takes longer than others should wait for the sheets' lock.
     pub fn clear(&self) {
         if !self.is_fresh {
-            // SAFETY: the block is inside its sheet, and nobody else has it.
+            // SAFETY: the block is inside its sheet, and only the caller has it.
             unsafe { self.begin.write_bytes(0, self.size.block_bytes()) };
             return;
         }
-        // A page that is read first is mapped twice, once as zeros and once as its own.
+        // A page that is read first is mapped twice, first as a zero page and then as its own.
         for page in (0..self.size.block_bytes()).step_by(PAGE_BYTES) {
             // SAFETY: as above.
             unsafe { self.begin.add(page).write_volatile(0) };
@@ -100,7 +100,7 @@ struct Sheet {
     memory: Reserved,
     size: Size,
     free: Vec<u32>,
-    /// Blocks from here on were never used, so that they are zero and take no memory.
+    /// Blocks from here on were never used, so they are zero and take no memory.
     fresh: usize,
     used: usize,
 }
@@ -109,13 +109,13 @@ struct Sheet {
 #[derive(Default)]
 pub struct Sheets {
     sheets: HashMap<usize, Sheet>,
-    /// Of each size, the sheets that have a free block.
+    /// For each size, the sheets with a free block.
     open: HashMap<Size, Vec<usize>>,
     next: usize,
 }
 
 impl Sheets {
-    /// A block of a size.
+    /// Takes a block of a size.
     pub fn take(&mut self, size: Size) -> io::Result<Block> {
         let open = self.open.entry(size).or_default();
         let number = match open.last() {
@@ -130,7 +130,7 @@ impl Sheets {
                 self.next
             }
         };
-        let sheet = self.sheets.get_mut(&number).expect("open sheets are there");
+        let sheet = self.sheets.get_mut(&number).expect("open sheets exist");
         let (at, is_fresh) = match sheet.free.pop() {
             Some(at) => (at as usize, false),
             None => (sheet.fresh, true),
@@ -140,13 +140,14 @@ impl Sheets {
         if sheet.used == size.blocks() {
             open.pop();
         }
-        // SAFETY: the block is inside its sheet, and nobody else has it.
+        // SAFETY: the block is inside its sheet, and only the caller has it.
         let begin = unsafe { sheet.memory.begin().add(at * size.block_bytes()) };
         is_taken(begin, size.block_bytes());
         Ok(Block { begin, size, sheet: number, is_fresh })
     }
 
-    /// Give a block back that nobody looks at any more. The last of a sheet gives the sheet's memory, to be dropped.
+    /// Returns a block that no reader can still see. After the last block of a sheet, returns the sheet's
+    /// memory to be dropped.
     pub fn give(&mut self, block: Block) -> Option<Reserved> {
         is_given(block.begin, block.size.block_bytes());
         let sheet = self.sheets.get_mut(&block.sheet).expect("a block's sheet stays while it is used");
@@ -164,7 +165,7 @@ impl Sheets {
         None
     }
 
-    /// Bytes that were touched and not given back.
+    /// Bytes that were touched and not released.
     pub fn bytes(&self) -> usize {
         let touched = |sheet: &Sheet| sheet.fresh * sheet.size.block_bytes();
         self.sheets.values().map(touched).sum()
@@ -196,7 +197,7 @@ mod tests {
         begins.sort_unstable();
         assert!(begins.windows(2).all(|pair| pair[1] - pair[0] >= size.block_bytes()));
         for block in &blocks {
-            // SAFETY: the block is this test's.
+            // SAFETY: this test owns the block.
             unsafe { block.begin.write_bytes(7, size.block_bytes()) };
         }
         assert!(sheets.give(blocks.pop().unwrap()).is_none());

@@ -1,5 +1,5 @@
-//! What readers and writers share is made of these: the standard library's atomics and locks, or, in a model check,
-//! those of the model checker, which tries the orders in which threads may come and what each load may then see.
+//! The atomics and locks that readers and writers share: those of the standard library or, in a model check,
+//! those of the checker, which tries thread orders and the values that each load may see.
 
 #[cfg(not(all(test, model)))]
 pub use std::{
@@ -18,12 +18,12 @@ pub use loom::{
     thread::yield_now,
 };
 
-/// Say that memory is new to those who take it; a model check forgets what was there before.
+/// Declares memory as new; a model check forgets its earlier content.
 #[cfg(not(all(test, model)))]
 #[inline(always)]
 pub fn is_taken(_begin: *const u8, _bytes: usize) {}
 
-/// Say that nobody may look at memory from here on; a model check fails when someone does.
+/// Declares that memory must not be accessed any more; a model check fails on an access.
 #[cfg(not(all(test, model)))]
 #[inline(always)]
 pub fn is_given(_begin: *const u8, _bytes: usize) {}

@@ -1,6 +1,7 @@
-//! A set of tables as plain maps, one map a version: what every operation must come to. Knows no lines and no rows.
+//! A set of tables as plain maps, one map per version, as the expected result of every operation. Knows no
+//! lines and no rows.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -8,13 +9,13 @@ use std::rc::Rc;
 use proptest::prelude::ProptestConfig;
 use streamlearn_table::*;
 
-/// Keys that cases speak of, by number.
+/// The number of keys in the cases.
 pub const KEYS: u64 = 96;
-/// Parts they fall into: most into the first, so that its lines overflow and grow.
+/// The parts of these keys: most are in the first, so that its lines overflow and grow.
 pub const PARTS_USED: [usize; 3] = [0, 517, 1023];
 const TICK_MS: i64 = 1_000;
 
-/// A row as it is stored.
+/// A stored row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored {
     pub embedding: Vec<u8>,
@@ -22,7 +23,7 @@ pub struct Stored {
     pub used: Use,
 }
 
-/// What a write left of a key: a row, or that it is gone. One allocation is one image.
+/// The result of a write: a row, or a removal. One allocation is one image.
 pub type Image = Rc<Option<Stored>>;
 pub type Content = BTreeMap<u64, Image>;
 
@@ -42,13 +43,13 @@ pub struct Version {
     pub tables: Vec<Content>,
 }
 
-/// So many cases; `PROPTEST_CASES` says how many where more are wanted.
+/// This number of cases, unless `PROPTEST_CASES` sets another.
 pub fn cases(cases: u32) -> ProptestConfig {
     let settings = ProptestConfig::default();
     if std::env::var_os("PROPTEST_CASES").is_some() { settings } else { ProptestConfig { cases, ..settings } }
 }
 
-/// What mixing is undone by: multiplication with this, modulo 2^64.
+/// The inverse of an odd factor: multiplication with it, modulo 2^64, undoes the mixing.
 const fn inverse(of: u64) -> u64 {
     let (mut inverse, mut step) = (1u64, 0);
     while step < 6 {
@@ -58,7 +59,7 @@ const fn inverse(of: u64) -> u64 {
     inverse
 }
 
-/// The key that is mixed into `hash`.
+/// The key whose mixed form is `hash`.
 pub fn key_of_hash(hash: u64) -> u64 {
     let mut key = hash ^ hash >> 33;
     key = key.wrapping_mul(const { inverse(0xc4ce_b9fe_1a85_ec53) });
@@ -71,7 +72,7 @@ pub fn part_of(number: u64) -> usize {
     PARTS_USED[if number % 3 < 2 { 0 } else { number as usize % 2 + 1 }]
 }
 
-/// The mixed key: its part, then one of few lines, then itself.
+/// The mixed key: its part, one of few lines, then the number itself.
 pub fn hash(number: u64) -> u64 {
     (part_of(number) as u64) << 54 | (number % 7) << 51 | number << 20
 }
@@ -84,7 +85,7 @@ pub fn keys(numbers: &[u64]) -> Vec<u64> {
     numbers.iter().map(|&number| key(number)).collect()
 }
 
-/// Tables of each row type, wide and narrow, that learn in different ways or not at all.
+/// Tables of each row type, wide and narrow, with different learning rules or none.
 pub fn settings() -> Vec<TableSettings> {
     let rule = Rule::new(Optimizer::RowwiseAdagrad { rate: 0.1, initial_accumulator: 0.5, epsilon: 0.0 });
     let first = TableSettings {
@@ -134,12 +135,13 @@ impl Plain {
         Self { settings, open: Content::new(), written: BTreeSet::new(), sketches: BTreeMap::new() }
     }
 
-    /// The row a key has now.
+    /// The current row of a key.
     pub fn row(&self, number: u64) -> Option<&Stored> {
         self.open.get(&number).and_then(|image| (**image).as_ref())
     }
 
-    /// Whether a key was written in the version that is open; before there are versions, all keys were.
+    /// Whether a key was written in the open version; before the first version, all present keys count as
+    /// written.
     pub fn is_written(&self, number: u64, is_versioned: bool) -> bool {
         if is_versioned { self.written.contains(&number) } else { self.row(number).is_some() }
     }
@@ -149,7 +151,7 @@ impl Plain {
         self.written.insert(number);
     }
 
-    /// Gives whether it was there.
+    /// Removes a key. Returns whether it was present.
     pub fn remove(&mut self, number: u64, is_versioned: bool) -> bool {
         if self.row(number).is_none() {
             return false;
@@ -163,15 +165,15 @@ impl Plain {
         true
     }
 
-    /// Say of a key that is not there that it is gone.
+    /// Records a missing key as gone.
     pub fn bury(&mut self, number: u64) {
         self.open.insert(number, Rc::new(None));
         self.written.insert(number);
     }
 
-    /// Learn from the sums of gradients by key, in the order they first came.
+    /// Learns from the sums of gradients by key, in the order of first occurrence.
     pub fn push(&mut self, numbers: &[u64], push: &Push<'_>) -> Pushed {
-        let (dim, rule) = (self.settings.dim, self.settings.rule.expect("it learns"));
+        let (dim, rule) = (self.settings.dim, self.settings.rule.expect("the table learns"));
         let mut sums: Vec<(u64, usize, u32, Vec<f32>)> = Vec::new();
         for (at, &number) in numbers.iter().enumerate() {
             let gradient = &push.gradients[at * dim..][..dim];
@@ -179,7 +181,7 @@ impl Plain {
             match sums.iter_mut().find(|sum| sum.0 == number) {
                 Some((_, _, counted, sum)) => {
                     *counted = counted.saturating_add(count);
-                    sum.iter_mut().zip(gradient).for_each(|(sum, one)| *sum += one);
+                    sum.iter_mut().zip(gradient).for_each(|(sum, float)| *sum += float);
                 }
                 None => sums.push((number, at, count, gradient.to_vec())),
             }
@@ -224,7 +226,7 @@ pub fn tick(now_ms: i64) -> u32 {
     now_ms.div_euclid(TICK_MS).rem_euclid(1 << 24) as u32
 }
 
-/// Why a key may leave: idle, rare.
+/// The reasons for which a key may leave: idle, rare.
 pub fn qualifies(used: Use, expiry: &Expiry, now_ms: i64) -> [bool; 2] {
     let age_ms = i64::from(tick(now_ms).wrapping_sub(used.tick) & 0xff_ffff) * TICK_MS;
     let is_idle = expiry.idle_ms.is_some_and(|idle_ms| age_ms > idle_ms);
@@ -234,13 +236,13 @@ pub fn qualifies(used: Use, expiry: &Expiry, now_ms: i64) -> [bool; 2] {
     [is_idle, used.count < expiry.count_min && age_ms > expiry.rare_idle_ms]
 }
 
-/// Rows of a version by key.
+/// The rows of a version by key.
 pub fn rows_of(content: &Content) -> BTreeMap<u64, Stored> {
-    let there = content.iter().filter_map(|(&number, image)| Some((key(number), (**image).clone()?)));
-    there.collect()
+    let rows = content.iter().filter_map(|(&number, image)| Some((key(number), (**image).clone()?)));
+    rows.collect()
 }
 
-/// Rows of an export by key; each once.
+/// The rows of an export by key, each once.
 pub fn rows_in(settings: &TableSettings, changes: &Changes) -> BTreeMap<u64, Stored> {
     let (number_bytes, state) = (settings.dim * settings.row_type.number_bytes(), settings.state());
     let scaled = if settings.row_type.has_scale() { changes.keys.len() } else { 0 };

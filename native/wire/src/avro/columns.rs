@@ -1,4 +1,4 @@
-//! Columns: the flat arrays that records become. Knows their names and types, nothing of Avro's bytes.
+//! Columns: the flat arrays that records decode into. Knows their names and types, nothing of Avro's bytes.
 
 /// The type of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// NumPy's name of the type.
+    /// The NumPy name of the type.
     pub fn dtype(self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -51,7 +51,7 @@ pub enum Column {
 /// A column to encode, in the caller's memory.
 #[derive(Debug, Clone, Copy)]
 pub enum Slice<'a> {
-    /// Bytes: booleans, validity, and data of strings.
+    /// Booleans, validity and string data.
     U8(&'a [u8]),
     /// Int values, enum indices and all offsets.
     I32(&'a [i32]),
@@ -64,7 +64,7 @@ pub enum Slice<'a> {
 }
 
 impl Column {
-    /// The same values as something to encode.
+    /// The same values in the form that `encode` takes.
     pub fn slice(&self) -> Slice<'_> {
         match self {
             Self::Bool(values) | Self::U8(values) => Slice::U8(values),
@@ -76,7 +76,7 @@ impl Column {
     }
 }
 
-/// One column of a plan: its name, its type and where `Columns` keeps it.
+/// One column of a plan: its name, type and slot in `Columns`.
 #[derive(Debug)]
 pub(super) struct ColumnPlan {
     pub(super) name: String,
@@ -116,7 +116,7 @@ impl Layout {
     }
 }
 
-/// Columns being filled, apart by type so that a push is an index and no match.
+/// Columns being filled, one list per type, so that a push is an index and needs no match.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     pub(super) u8s: Vec<Vec<u8>>,
@@ -126,25 +126,25 @@ pub(super) struct Columns {
     pub(super) f64s: Vec<Vec<f64>>,
 }
 
-/// A little more than what is expected, so that a few longer values make nothing move.
+/// Reserves slightly more than expected, so that a few longer values cause no reallocation.
 const SPARE: f64 = 1.05;
 
-fn reserve<T>(columns: &mut [Vec<T>], more: f64) {
+fn reserve<T>(columns: &mut [Vec<T>], factor: f64) {
     for column in columns {
-        // What cannot be had is no fault yet: a push asks again.
-        let _ = column.try_reserve_exact((column.len() as f64 * more) as usize);
+        // A failed reservation is not an error here: the push itself allocates again.
+        let _ = column.try_reserve_exact((column.len() as f64 * factor) as usize);
     }
 }
 
 impl Columns {
-    /// Have room for so many times what there is.
+    /// Reserves room for `times` the current number of values.
     pub(super) fn reserve(&mut self, times: f64) {
-        let more = times * SPARE;
-        reserve(&mut self.u8s, more);
-        reserve(&mut self.i32s, more);
-        reserve(&mut self.i64s, more);
-        reserve(&mut self.f32s, more);
-        reserve(&mut self.f64s, more);
+        let factor = times * SPARE;
+        reserve(&mut self.u8s, factor);
+        reserve(&mut self.i32s, factor);
+        reserve(&mut self.i64s, factor);
+        reserve(&mut self.f32s, factor);
+        reserve(&mut self.f64s, factor);
     }
 
     pub(super) fn new(layout: &Layout) -> Self {
@@ -161,7 +161,7 @@ impl Columns {
         columns
     }
 
-    /// Append a 0, or what keeps offsets where they are.
+    /// Appends the default of an absent value: a 0, or the previous offset.
     #[inline]
     pub(super) fn push_zero(&mut self, zero: Zero) {
         match zero {
@@ -191,7 +191,7 @@ impl Columns {
     }
 }
 
-/// What stands in one column where a value is absent; the number is a slot.
+/// The value that one column gets where a record's value is absent; the number is a slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Zero {
     U8(usize),

@@ -1,4 +1,4 @@
-//! Cursor: a place in the bytes of one record. Knows Avro's primitive encodings and nothing of schemas.
+//! Cursor: a position in the bytes of one record. Knows Avro's primitive encodings and nothing of schemas.
 
 use super::errors::{DecodeStop, Step};
 use super::varint::{self, VarintError};
@@ -83,7 +83,7 @@ impl<'a> Cursor<'a> {
         Ok(byte)
     }
 
-    /// The bytes of a string or of bytes, after their length.
+    /// Reads a length-prefixed string or byte string.
     #[inline(always)]
     pub(super) fn text(&mut self) -> Step<&'a [u8]> {
         let length = self.long()?;
@@ -93,24 +93,24 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// An index below `places`: of a union's branch or of an enum's symbol.
+    /// Reads an index below `count`: a union's branch or an enum's symbol.
     #[inline(always)]
-    pub(super) fn index(&mut self, places: usize, noun: &str) -> Step<usize> {
+    pub(super) fn index(&mut self, count: usize, noun: &str) -> Step<usize> {
         let index = self.long()?;
         match usize::try_from(index) {
-            Ok(place) if place < places => Ok(place),
-            _ => Err(self.fault(format!("{noun} {index} of {places}"))),
+            Ok(index) if index < count => Ok(index),
+            _ => Err(self.fault(format!("{noun} {index} of {count}"))),
         }
     }
 
-    /// The next block of an array or map, or none at its end. An item has at least `item_bytes_min`.
+    /// The next block of an array or map, or None at its end. An item has at least `item_bytes_min` bytes.
     #[inline(always)]
     pub(super) fn block(&mut self, item_bytes_min: usize) -> Step<Option<AvroBlock>> {
-        let stated = self.long()?;
-        if stated == 0 {
+        let count = self.long()?;
+        if count == 0 {
             return Ok(None);
         }
-        let (items, end) = if stated > 0 { (stated, None) } else { self.sized_block(stated)? };
+        let (items, end) = if count > 0 { (count, None) } else { self.sized_block(count)? };
         let bytes_min = (items as u64).saturating_mul(item_bytes_min as u64);
         if bytes_min > self.left() as u64 {
             return Err(self.fault(format!("a block of {items} items in {} bytes", self.left())));
@@ -119,22 +119,20 @@ impl<'a> Cursor<'a> {
     }
 
     #[cold]
-    fn sized_block(&mut self, stated: i64) -> Step<(i64, Option<usize>)> {
+    fn sized_block(&mut self, count: i64) -> Step<(i64, Option<usize>)> {
         let length = self.long()?;
-        let items = stated.checked_neg().ok_or_else(|| self.fault(format!("a block of {stated} items")))?;
+        let items = count.checked_neg().ok_or_else(|| self.fault(format!("a block of {count} items")))?;
         match usize::try_from(length) {
             Ok(length) if length <= self.left() => Ok((items, Some(self.at + length))),
             _ => Err(self.fault(format!("a block of {length} bytes, {} left", self.left()))),
         }
     }
 
-    /// Check that a block that stated its size in bytes has just that.
+    /// Checks that a block that stated its size in bytes has exactly that size.
     #[inline(always)]
     pub(super) fn end_block(&self, block: &AvroBlock) -> Step {
         match block.end {
-            Some(end) if end != self.at => {
-                Err(self.fault(format!("a block that says it ends at byte {end}")))
-            }
+            Some(end) if end != self.at => Err(self.fault(format!("a block should end at byte {end}"))),
             _ => Ok(()),
         }
     }

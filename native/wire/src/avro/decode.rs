@@ -1,4 +1,4 @@
-//! Decoding: records in, columns out. A bad record leaves no trace in the columns.
+//! Decoding: records in, columns out. A bad record leaves nothing in the columns.
 
 use super::columns::{Column, Columns};
 use super::cursor::{AvroBlock, Cursor};
@@ -7,12 +7,13 @@ use super::plan::Plan;
 use super::resolve::{Read, ReadField};
 use super::skip::skip;
 
-/// How much one batch and one of its records may hold.
+/// Limits of a batch and of each of its records.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Items any one array of a record may have, and items of no bytes that all its arrays may have together.
+    /// Maximum number of items in any one array of a record, and of zero-byte items in all its arrays
+    /// together.
     pub items_max: u64,
-    /// The largest offset of a column; int32's largest but in tests.
+    /// The largest offset of a column: int32's maximum, except in tests.
     pub offsets_max: usize,
 }
 
@@ -22,27 +23,27 @@ impl Default for Limits {
     }
 }
 
-/// A record that became no row.
+/// A record that could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Its place in the input.
+    /// Its index in the input.
     pub index: usize,
-    /// What is wrong with it, and where.
+    /// The error and where in the record it is.
     pub reason: String,
 }
 
-/// What a batch became.
+/// The result of decoding a batch.
 #[derive(Debug)]
 pub struct Decoded {
-    /// One array for each of the plan's columns, in its order.
+    /// One array for each column of the plan, in the plan's order.
     pub columns: Vec<Column>,
-    /// The place in the input of each row.
+    /// The input index of each row.
     pub rows: Vec<i64>,
-    /// The records that became no row.
+    /// The records that could not be decoded.
     pub failures: Vec<Failure>,
 }
 
-/// A batch being decoded.
+/// Decodes a batch, record by record.
 #[derive(Debug)]
 pub struct Decoder<'a> {
     plan: &'a Plan,
@@ -54,11 +55,11 @@ pub struct Decoder<'a> {
     bytes_to_come: usize,
 }
 
-/// Records after which it is known how large columns become for so many bytes.
+/// After this many records the decoder estimates the final size of the columns from the bytes read.
 const MEASURED_RECORDS: usize = 64;
 
 impl<'a> Decoder<'a> {
-    /// Start an empty batch.
+    /// Starts an empty batch.
     pub fn new(plan: &'a Plan, limits: Limits) -> Self {
         let columns = Columns::new(&plan.layout);
         Self {
@@ -72,12 +73,13 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The same, of so many bytes of records: columns get their room at once, where the first records tell how much.
+    /// States the total bytes of the batch's records, so that columns are reserved once, by the size of the
+    /// first records.
     pub fn expecting(self, bytes: usize) -> Self {
         Self { bytes_to_come: bytes, ..self }
     }
 
-    /// Decode one record, which becomes a row or a failure.
+    /// Decodes one record, which becomes a row or a failure.
     pub fn push(&mut self, index: usize, record: &[u8]) -> Result<(), OffsetsOverflow> {
         let Self { plan, limits, columns, .. } = self;
         let mut reading = Reading { plan, columns, items_left: limits.items_max, limits };
@@ -100,12 +102,12 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Report a record that was found bad before it was decoded.
+    /// Adds a failure for a record that was rejected before decoding.
     pub fn fail(&mut self, index: usize, reason: String) {
         self.failures.push(Failure { index, reason });
     }
 
-    /// The batch, whole.
+    /// Ends the batch.
     pub fn finish(self) -> Decoded {
         let columns = self.columns.into_vec(&self.plan.layout);
         Decoded { columns, rows: self.rows, failures: self.failures }
@@ -210,7 +212,8 @@ impl Reading<'_> {
     fn array(&mut self, item: &Read, item_bytes_min: usize, cursor: &mut Cursor<'_>) -> Step<u64> {
         let mut items = 0;
         while let Some(block) = cursor.block(item_bytes_min)? {
-            // An item may be far larger than its bytes, for defaults are filled in: so their number is bounded too.
+            // Items are bounded in number too: filled-in defaults can make an item much larger than its
+            // bytes.
             if items + block.items > self.limits.items_max {
                 return Err(cursor.fault(format!("more than {} items", self.limits.items_max)));
             }
@@ -230,7 +233,7 @@ impl Reading<'_> {
     #[inline(always)]
     fn items(&mut self, item: &Read, block: &AvroBlock, cursor: &mut Cursor<'_>) -> Step {
         match item {
-            // Lists of ids are most of an event's bytes: their loop knows its one column.
+            // Lists of ids are most of an event's bytes, so their loop pushes straight into the one column.
             Read::Long(slot) => {
                 let column = &mut self.columns.i64s[*slot];
                 for _ in 0..block.items {

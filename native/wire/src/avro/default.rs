@@ -1,14 +1,15 @@
-//! Defaults: a field's JSON default as the Avro bytes of its shape, so that one decoder fills in defaults too.
+//! Defaults: encodes a field's JSON default as the Avro bytes of its shape, so that one decoder also fills in
+//! defaults.
 
 use serde_json::Value;
 
 use super::shape::{Shape, ShapeField};
 use super::varint;
 
-/// The most bytes of one default; an array of records may spell out a great many others' defaults.
+/// Maximum bytes of one default: an array of records may repeat many nested defaults.
 const BYTES_MAX: usize = 1 << 20;
 
-/// The default as bytes, or what is wrong with it.
+/// The default as bytes, or the reason why it does not fit the shape.
 pub(super) fn encode(value: &Value, shape: &Shape) -> Result<Vec<u8>, String> {
     let mut out = Vec::new();
     write(value, shape, &mut out)?;
@@ -73,7 +74,7 @@ fn write(value: &Value, shape: &Shape, out: &mut Vec<u8>) -> Result<(), String> 
     Ok(())
 }
 
-/// Bytes are written in JSON as a string of the characters U+0000 to U+00FF.
+/// JSON writes bytes as a string of the characters U+0000 to U+00FF.
 fn text_bytes(value: &str, utf8: bool) -> Option<Vec<u8>> {
     if utf8 { Some(value.as_bytes().to_vec()) } else { value.chars().map(|c| u8::try_from(c).ok()).collect() }
 }

@@ -1,4 +1,4 @@
-//! Encoding: columns in, records out. Everything is checked before the first byte is written.
+//! Encoding: columns in, records out. All columns are checked before the first byte is written.
 
 use super::columns::{Layout, Slice};
 use super::errors::EncodeError;
@@ -14,7 +14,7 @@ pub(super) fn encode(
 ) -> Result<(Vec<u8>, Vec<i64>), EncodeError> {
     assert_eq!(columns.len(), layout.columns.len());
     if rows > isize::MAX as usize {
-        return Err(EncodeError(format!("{rows} rows are more than memory has places")));
+        return Err(EncodeError(format!("{rows} rows do not fit into memory")));
     }
     let write = Binder { layout, columns }.bind(shape, rows)?;
     let mut offsets = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn encode(
     Ok((out, offsets))
 }
 
-/// A shape tied to the columns it is written from.
+/// A shape bound to the columns it is written from.
 enum Write<'a> {
     Null,
     Constant(&'a [u8]),
@@ -47,29 +47,29 @@ enum Write<'a> {
 }
 
 impl Write<'_> {
-    fn write(&self, place: usize, out: &mut Vec<u8>) {
+    fn write(&self, index: usize, out: &mut Vec<u8>) {
         match self {
             Self::Null => {}
             Self::Constant(bytes) => out.extend_from_slice(bytes),
-            Self::Boolean(values) => out.push(values[place]),
-            Self::Int(values) => varint::write(out, i64::from(values[place])),
-            Self::Long(values) => varint::write(out, values[place]),
-            Self::Float(values) => out.extend_from_slice(&values[place].to_le_bytes()),
-            Self::Double(values) => out.extend_from_slice(&values[place].to_le_bytes()),
+            Self::Boolean(values) => out.push(values[index]),
+            Self::Int(values) => varint::write(out, i64::from(values[index])),
+            Self::Long(values) => varint::write(out, values[index]),
+            Self::Float(values) => out.extend_from_slice(&values[index].to_le_bytes()),
+            Self::Double(values) => out.extend_from_slice(&values[index].to_le_bytes()),
             Self::Text { data, offsets } => {
-                let text = &data[offsets[place] as usize..offsets[place + 1] as usize];
+                let text = &data[offsets[index] as usize..offsets[index + 1] as usize];
                 varint::write(out, text.len() as i64);
                 out.extend_from_slice(text);
             }
-            Self::Record(fields) => fields.iter().for_each(|field| field.write(place, out)),
+            Self::Record(fields) => fields.iter().for_each(|field| field.write(index, out)),
             Self::Array { offsets, item } => {
-                item.write_items(offsets[place] as usize, offsets[place + 1] as usize, out);
+                item.write_items(offsets[index] as usize, offsets[index + 1] as usize, out);
             }
             Self::Nullable { validity, null_first, inner } => {
-                let present = validity[place] == 1;
+                let present = validity[index] == 1;
                 out.push(if present == *null_first { 2 } else { 0 });
                 if present {
-                    inner.write(place, out);
+                    inner.write(index, out);
                 }
             }
         }
@@ -81,7 +81,7 @@ impl Write<'_> {
             varint::write(out, (end - start) as i64);
             match self {
                 Self::Long(values) => values[start..end].iter().for_each(|&value| varint::write(out, value)),
-                item => (start..end).for_each(|place| item.write(place, out)),
+                item => (start..end).for_each(|index| item.write(index, out)),
             }
         }
         out.push(0);
@@ -94,7 +94,7 @@ struct Binder<'a> {
 }
 
 impl<'a> Binder<'a> {
-    /// Tie `shape` to its columns, which must hold `count` values.
+    /// Binds `shape` to its columns, which must hold `count` values.
     fn bind(&self, shape: &'a Shape, count: usize) -> Result<Write<'a>, EncodeError> {
         Ok(match shape {
             Shape::Null => Write::Null,
@@ -115,8 +115,12 @@ impl<'a> Binder<'a> {
             Shape::Text(text) => self.text(text, count)?,
             Shape::Enum { column, symbols } => {
                 let values = self.i32s(*column, count)?;
-                if let Some(place) = values.iter().position(|&value| value as u32 as usize >= symbols.len()) {
-                    let text = format!("place {place} is {} of {} symbols", values[place], symbols.len());
+                if let Some(index) = values.iter().position(|&value| value as u32 as usize >= symbols.len()) {
+                    let text = format!(
+                        "index {index} is {}, expected a symbol below {}",
+                        values[index],
+                        symbols.len()
+                    );
                     return self.refuse(*column, &text);
                 }
                 Write::Int(values)
@@ -147,15 +151,15 @@ impl<'a> Binder<'a> {
     }
 
     fn any_given(&self, shape: &Shape) -> bool {
-        let given = |column: usize| self.columns[column].is_some();
+        let is_given = |column: usize| self.columns[column].is_some();
         match shape {
             Shape::Null => false,
-            Shape::Boolean(column) | Shape::Int(column) | Shape::Long(column) => given(*column),
-            Shape::Float(column) | Shape::Double(column) | Shape::Enum { column, .. } => given(*column),
-            Shape::Text(text) => given(text.data) || given(text.offsets),
+            Shape::Boolean(column) | Shape::Int(column) | Shape::Long(column) => is_given(*column),
+            Shape::Float(column) | Shape::Double(column) | Shape::Enum { column, .. } => is_given(*column),
+            Shape::Text(text) => is_given(text.data) || is_given(text.offsets),
             Shape::Record(fields) => fields.iter().any(|field| self.any_given(&field.shape)),
             Shape::Array { offsets: column, item: inner }
-            | Shape::Nullable { validity: column, inner, .. } => given(*column) || self.any_given(inner),
+            | Shape::Nullable { validity: column, inner, .. } => is_given(*column) || self.any_given(inner),
         }
     }
 
@@ -166,7 +170,7 @@ impl<'a> Binder<'a> {
     fn given(&self, column: usize) -> Result<Slice<'a>, EncodeError> {
         match self.columns[column] {
             Some(slice) => Ok(slice),
-            None => self.refuse(column, "missing, and its field has no default to stand in"),
+            None => self.refuse(column, "missing, and its field has no default"),
         }
     }
 
@@ -190,7 +194,7 @@ impl<'a> Binder<'a> {
             return self.refuse(column, "is neither bool nor uint8");
         };
         match values.iter().position(|&value| value > 1) {
-            Some(place) => self.refuse(column, &format!("place {place} is {}, not 0 or 1", values[place])),
+            Some(index) => self.refuse(column, &format!("index {index} is {}, not 0 or 1", values[index])),
             None => Ok(values),
         }
     }
@@ -203,11 +207,11 @@ impl<'a> Binder<'a> {
         if let Err(error) = check_offsets(offsets, data.len()) {
             return self.refuse(text.offsets, &error.to_string());
         }
-        let piece = |place: usize| &data[offsets[place] as usize..offsets[place + 1] as usize];
+        let piece = |index: usize| &data[offsets[index] as usize..offsets[index + 1] as usize];
         if text.utf8 && !cuts_utf8(data, offsets) {
-            // Whole data may be UTF-8 that an offset cuts in the middle of a character.
-            let bad = (0..count).find(|&place| std::str::from_utf8(piece(place)).is_err());
-            return self.refuse(text.data, &format!("place {} is not UTF-8", bad.unwrap_or(0)));
+            // Data that is UTF-8 as a whole may still be cut inside a character by an offset.
+            let bad = (0..count).find(|&index| std::str::from_utf8(piece(index)).is_err());
+            return self.refuse(text.data, &format!("index {} is not UTF-8", bad.unwrap_or(0)));
         }
         Ok(Write::Text { data, offsets })
     }

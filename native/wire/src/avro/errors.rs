@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// Why two schemas cannot be made into a plan.
+/// Two schemas cannot be resolved into a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanError(pub(super) String);
 
-/// Why columns cannot be written as records; nothing was written.
+/// Columns cannot be written as records; nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodeError(pub(super) String);
 
@@ -40,7 +40,7 @@ impl std::error::Error for PlanError {}
 impl std::error::Error for EncodeError {}
 impl std::error::Error for OffsetsOverflow {}
 
-/// Why reading a record stopped. Boxed, so that results on the hot path fit into registers.
+/// Stops the reading of a record. Boxed, so that results on the hot path fit into registers.
 #[derive(Debug)]
 pub(super) enum DecodeStop {
     /// The record is bad.
@@ -50,7 +50,7 @@ pub(super) enum DecodeStop {
         /// Field names, innermost first.
         path: Vec<String>,
     },
-    /// The record is fine, but there is no room left in an int32-offset column.
+    /// The record is valid, but an int32-offset column has no room left.
     Overflow { offsets_column: usize },
 }
 

@@ -1,8 +1,9 @@
-//! Avro records to columns and back. A plan is made once of two schemas, then used on many records.
+//! Converts Avro records to columns and back. A plan is built once from two schemas and used for many
+//! records.
 //!
-//! Each leaf of the reader's schema is a column named by its dotted path; `path$` holds the byte offsets of a
-//! string, `path[]` the offsets of an array, `path?` the validity of a nullable. An array directly inside an
-//! array, or a nullable directly inside one, says so by the brackets before its mark: `path[][]`, `path[]?`.
+//! Each leaf of the reader's schema is a column named by its dotted path. `path$` holds the byte offsets of a
+//! string, `path[]` the offsets of an array, `path?` the validity of a nullable. An array inside an array, or
+//! a nullable inside an array, repeats the brackets before its suffix: `path[][]`, `path[]?`.
 
 mod columns;
 mod cursor;

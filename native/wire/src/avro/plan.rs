@@ -1,4 +1,4 @@
-//! Plan: two schemas made into what decoding and encoding follow.
+//! Plan: two schemas resolved for decoding and encoding.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::resolve::{Read, resolve};
 use super::schema::Schema;
 use super::shape::Shape;
 
-/// How records of the writer's schema and columns of the reader's become one another.
+/// Converts records of the writer's schema to columns of the reader's schema and back.
 #[derive(Debug)]
 pub struct Plan {
     pub(super) writer: Schema,
@@ -20,7 +20,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Resolve two schemas, as JSON.
+    /// Resolves two schemas given as JSON.
     pub fn new(writer_json: &str, reader_json: &str) -> Result<Self, PlanError> {
         let writer_value = json(writer_json, "writer")?;
         let reader_value = json(reader_json, "reader")?;
@@ -37,9 +37,9 @@ impl Plan {
         self.layout.columns.iter().map(|column| (column.name.as_str(), column.kind))
     }
 
-    /// Write `rows` records, each after `prefix`: their bytes end to end, and rows + 1 offsets.
+    /// Writes `rows` records, each after `prefix`. Returns their bytes end to end, and rows + 1 offsets.
     ///
-    /// `columns` has a place for each of the plan's columns. A field of which no column is given is written as its
+    /// `columns` has an entry for each column of the plan. A field without any columns is written as its
     /// default.
     pub fn encode(
         &self,
@@ -48,7 +48,8 @@ impl Plan {
         prefix: &[u8],
     ) -> Result<(Vec<u8>, Vec<i64>), EncodeError> {
         if !self.one_schema {
-            let text = "this plan reads one schema as another; to encode, make a plan of one schema alone";
+            let text =
+                "this plan resolves two different schemas; to encode, make a plan with the same schema twice";
             return Err(EncodeError(text.to_owned()));
         }
         encode::encode(&self.shape, &self.layout, columns, (rows, prefix))

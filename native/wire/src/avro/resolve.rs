@@ -5,7 +5,8 @@ use super::errors::PlanError;
 use super::schema::{Field, NODES_MAX, Schema, Type, TypeId, join, refuse, unqualified};
 use super::shape::{Shape, ShapeField};
 
-/// What to read next and which column gets it. Numbers are slots of `Columns`; a `column` is a place in the layout.
+/// The next value to read and its target column. Numbers are slots of `Columns`; a `column` is an index in
+/// the layout.
 #[derive(Debug)]
 pub(super) enum Read {
     Null,
@@ -44,12 +45,12 @@ pub(super) enum Read {
         inner: Box<Read>,
     },
     Absent(Vec<Zero>),
-    /// A reader's field the writer does not have: its default is read in place of the record's bytes.
+    /// A reader's field that the writer does not have: its default is read instead of the record's bytes.
     Default {
         bytes: Vec<u8>,
         read: Box<Read>,
     },
-    /// A branch of the writer's union the reader has no place for.
+    /// A branch of the writer's union that the reader cannot represent.
     Refuse(String),
 }
 
@@ -59,14 +60,14 @@ pub(super) struct ReadField {
     pub(super) read: Read,
 }
 
-/// A writer's symbol and its place in the reader's enum, if it has one.
+/// A writer's symbol and its index in the reader's enum, if it exists there.
 #[derive(Debug)]
 pub(super) struct Symbol {
     pub(super) name: String,
     pub(super) place: Option<i32>,
 }
 
-/// How to read records of the writer's schema as the reader's shape.
+/// Resolves how to read records of the writer's schema as the reader's shape.
 pub(super) fn resolve(
     writer: &Schema,
     reader: &Schema,
@@ -80,7 +81,7 @@ pub(super) fn resolve(
     })
 }
 
-/// A writer's type, the reader's type it is to become, and the shape of the latter.
+/// A writer's type, the matching reader's type, and the reader's shape.
 #[derive(Clone, Copy)]
 struct Pair<'a> {
     writer: TypeId,
@@ -148,17 +149,17 @@ impl Resolver<'_> {
         format!("{} cannot become {}", self.writer.describe(writer), self.reader.describe(reader))
     }
 
-    /// Whether the types can be resolved as far as one level tells; what lies below is resolved, or an error.
+    /// Whether the two types match at this level. Deeper levels are checked when they are resolved.
     fn matches(&self, writer: TypeId, reader: TypeId) -> bool {
-        let same = |writer: &str, reader: &str, aliases: &[String]| {
-            let known = |name: &str| unqualified(name) == unqualified(writer);
-            known(reader) || aliases.iter().any(|alias| known(alias))
+        let names_match = |writer: &str, reader: &str, aliases: &[String]| {
+            let matches_writer = |name: &str| unqualified(name) == unqualified(writer);
+            matches_writer(reader) || aliases.iter().any(|alias| matches_writer(alias))
         };
         match (self.writer.get(writer), self.reader.get(reader)) {
             (_, Type::Union(branches)) => branches.iter().any(|&branch| self.matches(writer, branch)),
             (Type::Enum { name, .. }, Type::Enum { name: reader, aliases, .. })
             | (Type::Record { name, .. }, Type::Record { name: reader, aliases, .. }) => {
-                same(name, reader, aliases)
+                names_match(name, reader, aliases)
             }
             (Type::Array(_), Type::Array(_)) => true,
             (writer, reader) => promotes(writer, reader),
@@ -188,8 +189,8 @@ impl Resolver<'_> {
         };
         let chosen = choose(writers, readers);
         let mut reads = Vec::with_capacity(writers.len());
-        for (place, field) in writers.iter().enumerate() {
-            let read = match chosen.iter().position(|&writer| writer == Some(place)) {
+        for (index, field) in writers.iter().enumerate() {
+            let read = match chosen.iter().position(|&writer| writer == Some(index)) {
                 None => Read::Skip(field.kind),
                 Some(reader) => {
                     let below = join(path, &readers[reader].name);
@@ -206,8 +207,9 @@ impl Resolver<'_> {
         for (shape, _) in shapes.iter().zip(&chosen).filter(|(_, writer)| writer.is_none()) {
             let Some(bytes) = shape.default.clone() else {
                 let (from, to) = (self.writer.describe(pair.writer), self.reader.describe(pair.reader));
-                let text =
-                    format!("the reader's {to} has it without a default and the writer's {from} does not");
+                let text = format!(
+                    "the reader's {to} has this field without a default and the writer's {from} lacks it"
+                );
                 return refuse(&join(path, &shape.name), &text);
             };
             let read = Read::Default { bytes, read: Box::new(self.own(&shape.shape)) };
@@ -230,7 +232,7 @@ impl Resolver<'_> {
         Read::Enum { slot: self.layout.slot(column), symbols: from.iter().map(symbol).collect() }
     }
 
-    /// How to read the shape's own bytes, which is what defaults are kept as.
+    /// How to read the shape's own bytes, the form in which defaults are kept.
     fn own(&mut self, shape: &Shape) -> Read {
         self.nodes += 1;
         let slot = |column: &usize| self.layout.slot(*column);
@@ -317,14 +319,14 @@ fn leaf_read(writer: &Type, shape: &Shape, layout: &Layout) -> Option<Read> {
     })
 }
 
-/// The writer's field for each reader's field: its own name first, then its aliases, none taken twice.
+/// The writer's field for each reader's field, by name first and then by alias. No field is used twice.
 fn choose(writers: &[Field], readers: &[Field]) -> Vec<Option<usize>> {
     let find = |wanted: &str| writers.iter().position(|field| field.name == wanted);
     let mut chosen: Vec<_> = readers.iter().map(|field| find(&field.name)).collect();
-    for place in 0..readers.len() {
-        if chosen[place].is_none() {
-            let mut found = readers[place].aliases.iter().filter_map(|alias| find(alias));
-            chosen[place] = found.find(|writer| !chosen.contains(&Some(*writer)));
+    for index in 0..readers.len() {
+        if chosen[index].is_none() {
+            let mut candidates = readers[index].aliases.iter().filter_map(|alias| find(alias));
+            chosen[index] = candidates.find(|writer| !chosen.contains(&Some(*writer)));
         }
     }
     chosen

@@ -1,4 +1,4 @@
-//! Schema: an Avro schema read from JSON into a flat list of types. Knows nothing of columns or of resolution.
+//! Schema: an Avro schema parsed from JSON into a flat list of types. Knows nothing of columns or resolution.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 
 use super::errors::PlanError;
 
-/// How deep types may nest, in a schema and in a plan.
+/// Maximum nesting of types, in a schema and in a plan.
 pub(super) const DEPTH_MAX: usize = 32;
-/// How many types a schema, and how many nodes a plan may have.
+/// Maximum number of types in a schema and of nodes in a plan.
 pub(super) const NODES_MAX: usize = 10_000;
 
 pub(super) type TypeId = usize;
@@ -39,7 +39,7 @@ pub(super) struct Field {
     pub(super) default: Option<Value>,
 }
 
-/// How many bytes a value has on the wire: at least, and exactly where that never varies.
+/// The encoded size of a value: at least `min` bytes, and exactly `exact` if the size never varies.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     pub(super) min: usize,
@@ -54,7 +54,7 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// Read a schema; `side` is "writer" or "reader" and starts every error.
+    /// Parses a schema; `side` is "writer" or "reader" and starts every error.
     pub(super) fn parse(json: &Value, side: &str) -> Result<Self, PlanError> {
         let mut parser = Parser { types: Vec::new(), names: HashMap::new() };
         let place = SchemaPlace { namespace: "", path: "", depth: 0 };
@@ -73,7 +73,7 @@ impl Schema {
         self.sizes[id]
     }
 
-    /// What to call a type in an error.
+    /// The name of a type in errors.
     pub(super) fn describe(&self, id: TypeId) -> String {
         match self.get(id) {
             Type::Null => "null".to_owned(),
@@ -97,7 +97,7 @@ impl Schema {
     }
 }
 
-/// A name without its namespace, which is what resolution compares.
+/// A name without its namespace. Resolution compares only these.
 pub(super) fn unqualified(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
@@ -168,7 +168,7 @@ impl Parser {
                 let full = qualify(name, place.namespace);
                 return match self.names.get(&full) {
                     Some(&id) => Ok(id),
-                    None => place.refuse(&format!("no type is called '{full}'")),
+                    None => place.refuse(&format!("type '{full}' is not defined")),
                 };
             }
         };
@@ -232,7 +232,7 @@ impl Parser {
         }
         let namespace = name.rsplit_once('.').map_or("", |(namespace, _)| namespace);
         let aliases = strings(object.get("aliases"), place)?;
-        // The name is known before the fields are read, since they may refer to it.
+        // The name is registered before the fields are parsed, since they may refer to it.
         let open = Type::Record { name: name.clone(), aliases: Vec::new(), fields: Vec::new() };
         let id = self.add(open, place)?;
         if self.names.insert(name.clone(), id).is_some() {
@@ -308,13 +308,13 @@ fn enumeration(
     Ok(Type::Enum { name, aliases, symbols, default })
 }
 
-/// The strings of an optional list; anything else in it would shift the places of those after it.
+/// The strings of an optional list. Any other item is an error, since skipping it would shift later indices.
 fn strings(list: Option<&Value>, place: &SchemaPlace<'_>) -> Result<Vec<String>, PlanError> {
     let strings = match list {
         None => Some(Vec::new()),
-        Some(list) => {
-            list.as_array().and_then(|list| list.iter().map(|one| one.as_str().map(str::to_owned)).collect())
-        }
+        Some(list) => list
+            .as_array()
+            .and_then(|list| list.iter().map(|item| item.as_str().map(str::to_owned)).collect()),
     };
     strings.map_or_else(|| place.refuse("symbols and aliases must be lists of names"), Ok)
 }
@@ -329,7 +329,7 @@ fn is_name(name: &str) -> bool {
         && characters.all(|next| next.is_ascii_alphanumeric() || next == '_')
 }
 
-/// Sizes of all types, each computed once: named types may be shared many times over.
+/// The sizes of all types. Each is computed once: named types may be shared by many others.
 fn sizes(types: &[Type]) -> Vec<Size> {
     let mut known = vec![None; types.len()];
     for id in 0..types.len() {
@@ -342,10 +342,10 @@ fn size(types: &[Type], id: TypeId, known: &mut Vec<Option<Size>>) -> Size {
     if let Some(size) = known[id] {
         return size;
     }
-    // Met again while its own size is being found: the type contains itself, so no size is exact.
+    // A recursive type finds this entry while its own size is computed, so its size is never exact.
     known[id] = Some(Size { min: 0, exact: None });
     let exactly = |length| Size { min: length, exact: Some(length) };
-    let found = match &types[id] {
+    let computed = match &types[id] {
         Type::Null => exactly(0),
         Type::Boolean => exactly(1),
         Type::Float => exactly(4),
@@ -358,6 +358,6 @@ fn size(types: &[Type], id: TypeId, known: &mut Vec<Option<Size>>) -> Size {
         }),
         _ => Size { min: 1, exact: None },
     };
-    known[id] = Some(found);
-    found
+    known[id] = Some(computed);
+    computed
 }

@@ -1,14 +1,14 @@
-//! Shape: the reader's schema as a tree over columns. It says what a row looks like, not where its bytes come from.
+//! Shape: the reader's schema as a tree over columns. Describes a row, not where its bytes come from.
 
 use super::columns::{Columns, Kind, Layout, Zero};
 use super::default;
 use super::errors::PlanError;
 use super::schema::{DEPTH_MAX, Field, NODES_MAX, Schema, Type, TypeId, join, refuse};
 
-/// Numbers are places in the layout.
+/// Numbers are indices in the layout.
 #[derive(Debug)]
 pub(super) enum Shape {
-    /// Null itself has no column: there is nothing to tell.
+    /// Null has no column, since it carries no information.
     Null,
     Boolean(usize),
     Int(usize),
@@ -51,8 +51,8 @@ impl Shape {
     /// The shape and layout of a schema, whose root must be a record.
     pub(super) fn of(schema: &Schema) -> Result<(Self, Layout), PlanError> {
         if !matches!(schema.get(schema.root), Type::Record { .. }) {
-            let found = schema.describe(schema.root);
-            return Err(PlanError(format!("reader schema: a row is a record, not {found}")));
+            let root = schema.describe(schema.root);
+            return Err(PlanError(format!("reader schema: the root must be a record, not {root}")));
         }
         let mut builder = Builder { schema, layout: Layout::default(), nodes: 0 };
         let place = ShapePlace { path: "", levels: "", depth: 0 };
@@ -61,7 +61,7 @@ impl Shape {
         Ok((shape, builder.layout))
     }
 
-    /// What one value of 0, empty or null throughout adds to each column.
+    /// The values that one absent value (0, empty or null throughout) adds to the columns.
     pub(super) fn zeros(&self, layout: &Layout, zeros: &mut Vec<Zero>) {
         match self {
             Self::Null => {}
@@ -81,7 +81,7 @@ impl Shape {
         }
     }
 
-    /// The fewest bytes one value of this shape's own schema has.
+    /// The fewest bytes that one value of this shape's own schema takes.
     pub(super) fn bytes_min(&self) -> usize {
         match self {
             Self::Null => 0,
@@ -92,7 +92,7 @@ impl Shape {
         }
     }
 
-    /// Cut every column back to `count` values.
+    /// Cuts every column back to `count` values.
     pub(super) fn truncate(&self, count: usize, layout: &Layout, columns: &mut Columns) {
         match self {
             Self::Null => {}
@@ -129,7 +129,7 @@ fn truncate_offsets(offsets: &mut Vec<i32>, count: usize) -> usize {
 
 struct ShapePlace<'a> {
     path: &'a str,
-    /// One `[]` for every array since the path last grew.
+    /// One `[]` for each array since the last field name of the path.
     levels: &'a str,
     depth: usize,
 }
@@ -209,7 +209,7 @@ impl Builder<'_> {
             [other, null] if is_null(null) => (false, *other),
             _ => {
                 let names: Vec<_> = branches.iter().map(|&branch| self.schema.describe(branch)).collect();
-                let text = format!("only null and one type can be a union here, not {}", names.join(", "));
+                let text = format!("a union must be null and one other type, not {}", names.join(", "));
                 return refuse(place.path, &text);
             }
         };

@@ -1,15 +1,15 @@
-//! Skipping: walking over a value no column wants, of any Avro type. Checks lengths, not contents.
+//! Skipping: steps over a value of any Avro type that no column needs. Checks lengths, not contents.
 
 use super::cursor::Cursor;
 use super::errors::Step;
 use super::schema::{Schema, Type, TypeId};
 
-/// How deep a value of a type that contains itself may nest.
+/// Maximum nesting of a value of a recursive type.
 const DEPTH_MAX: usize = 256;
 
 pub(super) fn skip(schema: &Schema, id: TypeId, cursor: &mut Cursor<'_>, depth: usize) -> Step {
-    // Types of one exact size are stepped over whole. Every other costs a byte at least, or nests: so the work is
-    // bounded by the record's bytes however the schema multiplies.
+    // Types of exact size are skipped in one step. All others cost at least a byte or nest deeper, so the
+    // record's bytes bound the work however often the schema repeats types.
     if let Some(length) = schema.size(id).exact {
         return cursor.take(length).map(|_| ());
     }
@@ -36,7 +36,7 @@ fn skip_blocks(schema: &Schema, item: TypeId, cursor: &mut Cursor<'_>, depth: us
     let size = schema.size(item);
     while let Some(block) = cursor.block(size.min.saturating_add(usize::from(keyed)))? {
         match size.exact {
-            // The block's count times this was found to fit, so it cannot overflow.
+            // `block` checked that the count times this length fits, so the product cannot overflow.
             Some(length) if !keyed => {
                 cursor.take((block.items as usize).saturating_mul(length))?;
             }

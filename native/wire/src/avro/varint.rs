@@ -1,14 +1,14 @@
 //! Varints: Avro's zigzag integers of 1 to 10 bytes.
 
-/// The most bytes a 64-bit varint has.
+/// Maximum bytes of a 64-bit varint.
 pub const BYTES_MAX: usize = 10;
 
-/// Why bytes do not start with a varint.
+/// The bytes do not start with a varint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VarintError {
     /// The bytes end before the varint does.
     Truncated,
-    /// It has more than 64 bits.
+    /// The varint has more than 64 bits.
     TooLong,
 }
 
@@ -17,7 +17,7 @@ fn unzigzag(value: u64) -> i64 {
     ((value >> 1) as i64) ^ -((value & 1) as i64)
 }
 
-/// The integer at the start of `bytes`, and how many bytes it has.
+/// The integer at the start of `bytes`, and its length in bytes.
 #[inline(always)]
 pub fn read(bytes: &[u8]) -> Result<(i64, usize), VarintError> {
     if let Some(&first) = bytes.first() {
@@ -45,34 +45,34 @@ pub fn read(bytes: &[u8]) -> Result<(i64, usize), VarintError> {
 #[inline(never)]
 fn read_bytewise(bytes: &[u8]) -> Result<(i64, usize), VarintError> {
     let mut value = 0;
-    for (place, &byte) in bytes.iter().take(BYTES_MAX).enumerate() {
-        if place == BYTES_MAX - 1 && byte > 1 {
+    for (index, &byte) in bytes.iter().take(BYTES_MAX).enumerate() {
+        if index == BYTES_MAX - 1 && byte > 1 {
             return Err(VarintError::TooLong);
         }
-        value |= u64::from(byte & 0x7F) << (7 * place);
+        value |= u64::from(byte & 0x7F) << (7 * index);
         if byte < 0x80 {
-            return Ok((unzigzag(value), place + 1));
+            return Ok((unzigzag(value), index + 1));
         }
     }
     Err(VarintError::Truncated)
 }
 
-/// Append `value`.
+/// Appends `value`.
 #[inline(always)]
 pub fn write(out: &mut Vec<u8>, value: i64) {
-    let mut rest = ((value << 1) ^ (value >> 63)) as u64;
-    if rest < 0x80 {
-        out.push(rest as u8);
+    let mut remaining = ((value << 1) ^ (value >> 63)) as u64;
+    if remaining < 0x80 {
+        out.push(remaining as u8);
         return;
     }
     let mut bytes = [0; BYTES_MAX];
     let mut length = 0;
-    while rest >= 0x80 {
-        bytes[length] = (rest as u8) | 0x80;
-        rest >>= 7;
+    while remaining >= 0x80 {
+        bytes[length] = (remaining as u8) | 0x80;
+        remaining >>= 7;
         length += 1;
     }
-    bytes[length] = rest as u8;
+    bytes[length] = remaining as u8;
     out.extend_from_slice(&bytes[..=length]);
 }
 

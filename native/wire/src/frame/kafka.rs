@@ -1,6 +1,6 @@
 //! Kafka's record batch, magic 2: the bytes of a Produce request and of a Fetch response.
 //!
-//! Big-endian, 61 bytes of head, then records of zigzag varints. Decompression is the caller's.
+//! Big-endian: a 61-byte head, then records of zigzag varints. The caller decompresses.
 
 use std::ops::Range;
 
@@ -12,59 +12,61 @@ pub const HEAD_BYTES: usize = 61;
 const PREFIX_BYTES: usize = 12;
 const CHECKED_FROM: usize = 21;
 const MAGIC: u8 = 2;
-/// A record has a length, attributes, a time, an offset, two lengths and a count of headers: a byte each at least.
+/// The smallest record: length, attributes, time, offset, two lengths and a header count, at least a byte
+/// each.
 const RECORD_BYTES_MIN: usize = 7;
-/// Records that room is taken for before they are read.
+/// Maximum records for which memory is reserved before they are read.
 const RECORDS_AT_ONCE: usize = 65_536;
 
-/// Who writes, so that a broker can drop what it was sent twice. All -1 where that is not wanted.
+/// The idempotent producer's identity, by which a broker drops duplicates. All fields are -1 without
+/// idempotence.
 #[derive(Clone, Copy, Debug)]
 pub struct Producer {
-    /// The broker's name for this producer.
+    /// The id that the broker assigned to the producer.
     pub id: i64,
-    /// Its generation.
+    /// Its epoch.
     pub epoch: i16,
-    /// The number of the batch's first record among all this producer sent to the partition.
+    /// The sequence number of the batch's first record in the partition.
     pub sequence: i32,
 }
 
-/// The head of a batch found in a buffer.
+/// The head of a batch in a buffer.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// Offset of the first record it once had.
+    /// Offset of the first record that was written to it.
     pub base_offset: i64,
-    /// Offset of the last record it once had; compaction may have removed any of them.
+    /// Offset of the last record that was written to it; compaction may have removed any of them.
     pub last_offset: i64,
-    /// The leader epoch in which its broker appended it.
+    /// The leader epoch in which the broker appended it.
     pub leader_epoch: i32,
     /// 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
     pub codec: u8,
-    /// Part of a transaction.
+    /// Whether it is part of a transaction.
     pub transactional: bool,
-    /// Written by the broker to end a transaction; its record is not the user's.
+    /// Whether the broker wrote it to end a transaction; its record is not the user's.
     pub control: bool,
     /// The producer's id, or -1.
     pub producer_id: i64,
-    /// Where its records lie in the buffer, still compressed.
+    /// The records' range in the buffer, still compressed.
     pub payload: Range<usize>,
     records: usize,
     base_timestamp_ms: i64,
     appended_timestamp_ms: Option<i64>,
 }
 
-/// Pack records as one uncompressed batch; `records` must not be empty.
+/// Packs records as one uncompressed batch.
 ///
 /// # Panics
-/// When it is, or when lengths exceed an i32, which the limits of a topic forbid long before.
+/// If `records` is empty, or if lengths exceed an i32, which the limits of a topic rule out.
 pub fn pack(producer: Producer, records: &[Record<'_>]) -> Vec<u8> {
     let base_ms = records.first().expect("a batch has records").timestamp_ms;
     let latest_ms = records.iter().map(|record| record.timestamp_ms).max().unwrap_or(base_ms);
     let count = i32::try_from(records.len()).expect("batch within i32");
     let mut out = vec![0; 8];
-    out.extend_from_slice(&[0; 4]); // length, known at the end
-    out.extend_from_slice(&(-1i32).to_be_bytes()); // leader epoch: the broker's to fill in
+    out.extend_from_slice(&[0; 4]); // length, filled in at the end
+    out.extend_from_slice(&(-1i32).to_be_bytes()); // leader epoch, which the broker fills in
     out.push(MAGIC);
-    out.extend_from_slice(&[0; 4]); // checksum, known at the end
+    out.extend_from_slice(&[0; 4]); // checksum, filled in at the end
     out.extend_from_slice(&0i16.to_be_bytes());
     out.extend_from_slice(&(count - 1).to_be_bytes());
     out.extend_from_slice(&base_ms.to_be_bytes());
@@ -92,33 +94,33 @@ pub fn pack(producer: Producer, records: &[Record<'_>]) -> Vec<u8> {
     out
 }
 
-/// The batch at `at`: None when the buffer ends before the batch does, as the last batch of a response may.
+/// The batch at `at`, or None if the buffer ends first, as the last batch of a response may.
 ///
 /// # Errors
-/// When the bytes are no batch of this format, or its checksum does not match.
+/// If the bytes are not a batch of this format, or if the checksum does not match.
 pub fn batch_at(data: &[u8], at: usize) -> Result<Option<Batch>, String> {
-    let rest = &data[at..];
-    if rest.len() < HEAD_BYTES {
+    let tail = &data[at..];
+    if tail.len() < HEAD_BYTES {
         return Ok(None);
     }
-    let fault = |what: String| format!("record batch at byte {at}: {what}");
-    if rest[16] != MAGIC {
-        return Err(fault(format!("format {} where {MAGIC} is known", rest[16])));
+    let fault = |reason: String| format!("record batch at byte {at}: {reason}");
+    if tail[16] != MAGIC {
+        return Err(fault(format!("format {}, expected {MAGIC}", tail[16])));
     }
-    let length = usize::try_from(i32_at(rest, 8)).unwrap_or(0);
+    let length = usize::try_from(i32_at(tail, 8)).unwrap_or(0);
     if length < HEAD_BYTES - PREFIX_BYTES {
-        return Err(fault(format!("length {}", i32_at(rest, 8))));
+        return Err(fault(format!("length {}", i32_at(tail, 8))));
     }
-    let Some(batch) = rest.get(..PREFIX_BYTES + length) else { return Ok(None) };
-    let (stated, found) = (i32_at(batch, 17) as u32, crc32c(0, &batch[CHECKED_FROM..]));
-    if stated != found {
-        return Err(fault(format!("checksum {stated:08x}, its bytes have {found:08x}")));
+    let Some(batch) = tail.get(..PREFIX_BYTES + length) else { return Ok(None) };
+    let (stated, computed) = (i32_at(batch, 17) as u32, crc32c(0, &batch[CHECKED_FROM..]));
+    if stated != computed {
+        return Err(fault(format!("checksum {stated:08x}, its bytes have {computed:08x}")));
     }
     let attributes = batch[22];
     let base_offset = i64_at(batch, 0);
     let last_delta = i32_at(batch, 23);
     let records = usize::try_from(i32_at(batch, 57)).map_err(|_| fault("negative count".into()))?;
-    // The offset behind the last one must be a number too.
+    // The offset after the last record must be representable too.
     if base_offset < 0 || last_delta < 0 || base_offset >= i64::MAX - i64::from(last_delta) {
         return Err(fault(format!("offset {base_offset}, last offset delta {last_delta}")));
     }
@@ -137,23 +139,23 @@ pub fn batch_at(data: &[u8], at: usize) -> Result<Option<Batch>, String> {
     }))
 }
 
-/// Bytes of memory that the records of a batch take beside its decompressed payload.
+/// Bytes of memory that a batch's records take in addition to its decompressed payload.
 ///
 /// # Errors
-/// When the batch says that it has more records than fit into the payload.
+/// If the batch states more records than fit into the payload.
 pub fn frames_bytes(batch: &Batch, payload: &[u8]) -> Result<usize, String> {
-    let (records, most) = (batch.records, payload.len() / RECORD_BYTES_MIN);
-    if records > most {
+    let (records, records_max) = (batch.records, payload.len() / RECORD_BYTES_MIN);
+    if records > records_max {
         let (bytes, offset) = (payload.len(), batch.base_offset);
         return Err(format!("{records} records in the {bytes} bytes of the batch at offset {offset}"));
     }
     Ok(records * size_of::<Frame>())
 }
 
-/// The records of a batch from its decompressed payload; ranges are of `payload`.
+/// The records of a batch from its decompressed payload; ranges refer to `payload`.
 ///
 /// # Errors
-/// When a varint, a length or the count contradicts the payload.
+/// If a varint, a length or the count contradicts the payload.
 pub fn records_of(batch: &Batch, payload: &[u8]) -> Result<Vec<Frame>, String> {
     let mut cursor = BatchCursor { data: payload, at: 0 };
     frames_bytes(batch, payload)?;
@@ -188,12 +190,12 @@ fn record_at(batch: &Batch, cursor: &mut BatchCursor<'_>) -> Option<Frame> {
     let offset = batch.base_offset.checked_add(cursor.varint()?)?;
     let key = cursor.part()?;
     let value = cursor.part()?;
-    // Headers are not the project's to read; the record's own length leads past them.
+    // Headers are not read; the record's length leads past them.
     let frame =
         Frame { offset, timestamp_ms: batch.appended_timestamp_ms.unwrap_or(timestamp_ms), key, value, end };
-    let inside = cursor.at <= end && (batch.base_offset..=batch.last_offset).contains(&offset);
+    let valid = cursor.at <= end && (batch.base_offset..=batch.last_offset).contains(&offset);
     cursor.at = end;
-    inside.then_some(frame)
+    valid.then_some(frame)
 }
 
 struct BatchCursor<'a> {
@@ -276,7 +278,7 @@ mod tests {
     #[test]
     fn a_batch_carries_the_epoch_that_its_broker_wrote() {
         let mut data = packed(&[(1, None, None)]);
-        data[12..16].copy_from_slice(&7i32.to_be_bytes()); // not under the checksum: a broker fills it in
+        data[12..16].copy_from_slice(&7i32.to_be_bytes()); // outside of the checksum, since the broker fills it in
         assert_eq!(batch_at(&data, 0).unwrap().unwrap().leader_epoch, 7);
     }
 
@@ -311,14 +313,14 @@ mod tests {
             let batch = batch_at(&data, 0).unwrap().unwrap();
             let payload = &data[batch.payload.clone()];
             let part = |range: &Option<Range<usize>>| range.clone().map(|range| payload[range].to_vec());
-            let found = records_of(&batch, payload).unwrap();
+            let frames = records_of(&batch, payload).unwrap();
             prop_assert_eq!(batch.last_offset + 1, i64::try_from(records.len()).unwrap());
             prop_assert_eq!(batch.leader_epoch, -1);
-            for (number, (frame, record)) in found.iter().zip(&records).enumerate() {
+            for (number, (frame, record)) in frames.iter().zip(&records).enumerate() {
                 prop_assert_eq!(frame.offset, i64::try_from(number).unwrap());
                 prop_assert_eq!(&(frame.timestamp_ms, part(&frame.key), part(&frame.value)), record);
             }
-            prop_assert_eq!(found.len(), records.len());
+            prop_assert_eq!(frames.len(), records.len());
         }
 
         #[test]
@@ -342,8 +344,8 @@ mod tests {
             let payload = &data[batch.payload.clone()];
             batch.records += more;
             prop_assert!(records_of(&batch, payload).is_err());
-            let held = frames_bytes(&batch, payload).unwrap_or(0);
-            prop_assert!(held <= payload.len() / RECORD_BYTES_MIN * size_of::<Frame>());
+            let reserved = frames_bytes(&batch, payload).unwrap_or(0);
+            prop_assert!(reserved <= payload.len() / RECORD_BYTES_MIN * size_of::<Frame>());
         }
 
         #[test]

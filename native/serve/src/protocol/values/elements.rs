@@ -1,14 +1,14 @@
-//! Elements: the numbers and texts of a tensor, one after another, from any of the forms they come in.
-//! What each is for is not known here.
+//! Elements: iterates over the numbers and texts of a tensor in any of its encodings. Knows nothing of their
+//! use.
 
 use super::fields::{Field, Fields, Torn, varint};
 use super::scalars;
 use super::tensor::{Datatype, Elements, Tensor};
 
-/// What is said where bytes are no message.
+/// The error for bytes that are not a valid message.
 pub const TORN: &str = "cannot decode its contents as a protobuf message";
 
-/// Every element in turn, which must be `count` whole numbers.
+/// Calls `take` with each element, which must be `count` integers.
 pub fn each_int(tensor: &Tensor<'_>, count: usize, mut take: impl FnMut(i64)) -> Result<(), String> {
     let mut too_large = None;
     let mut unsigned = |value: u64, take: &mut dyn FnMut(i64)| match i64::try_from(value) {
@@ -17,16 +17,16 @@ pub fn each_int(tensor: &Tensor<'_>, count: usize, mut take: impl FnMut(i64)) ->
     };
     match (tensor.elements, tensor.datatype) {
         (Elements::Raw(bytes), Datatype::Int64) => {
-            raw(bytes, count)?.for_each(|one| take(i64::from_le_bytes(one)));
+            raw(bytes, count)?.for_each(|element| take(i64::from_le_bytes(element)));
         }
         (Elements::Raw(bytes), Datatype::Int32) => {
-            raw(bytes, count)?.for_each(|one| take(i32::from_le_bytes(one).into()));
+            raw(bytes, count)?.for_each(|element| take(i32::from_le_bytes(element).into()));
         }
         (Elements::Raw(bytes), Datatype::Uint32) => {
-            raw(bytes, count)?.for_each(|one| take(u32::from_le_bytes(one).into()));
+            raw(bytes, count)?.for_each(|element| take(u32::from_le_bytes(element).into()));
         }
         (Elements::Raw(bytes), _) => {
-            raw(bytes, count)?.for_each(|one| unsigned(u64::from_le_bytes(one), &mut take));
+            raw(bytes, count)?.for_each(|element| unsigned(u64::from_le_bytes(element), &mut take));
         }
         (Elements::Typed(bytes), datatype) => typed_ints(bytes, datatype, count, |value| match datatype {
             Datatype::Int32 => take((value as i32).into()),
@@ -50,42 +50,42 @@ pub fn each_int(tensor: &Tensor<'_>, count: usize, mut take: impl FnMut(i64)) ->
     }
     match too_large {
         None => Ok(()),
-        Some(value) => Err(format!("the value {value} does not fit 64 bits with a sign")),
+        Some(value) => Err(format!("the value {value} does not fit a signed 64-bit integer")),
     }
 }
 
-/// Every element in turn, which must be `count` numbers that are finite as float32.
+/// Calls `take` with each element, which must be `count` numbers that are finite as float32.
 pub fn each_float(tensor: &Tensor<'_>, count: usize, mut take: impl FnMut(f32)) -> Result<(), String> {
-    let mut wrong = None;
+    let mut not_finite = None;
     let mut check = |value: f64, take: &mut dyn FnMut(f32)| {
-        let single = value as f32;
-        if single.is_finite() { take(single) } else { wrong = wrong.or(Some(value)) }
+        let value_f32 = value as f32;
+        if value_f32.is_finite() { take(value_f32) } else { not_finite = not_finite.or(Some(value)) }
     };
     match (tensor.elements, tensor.datatype) {
         (Elements::Raw(bytes), Datatype::Fp32) => {
-            raw(bytes, count)?.for_each(|one| check(f32::from_le_bytes(one).into(), &mut take));
+            raw(bytes, count)?.for_each(|element| check(f32::from_le_bytes(element).into(), &mut take));
         }
         (Elements::Raw(bytes), _) => {
-            raw(bytes, count)?.for_each(|one| check(f64::from_le_bytes(one), &mut take));
+            raw(bytes, count)?.for_each(|element| check(f64::from_le_bytes(element), &mut take));
         }
         (Elements::Typed(bytes), Datatype::Fp32) => {
-            typed_fixed(bytes, 6, count, |one| check(f32::from_le_bytes(one).into(), &mut take))?;
+            typed_fixed(bytes, 6, count, |element| check(f32::from_le_bytes(element).into(), &mut take))?;
         }
         (Elements::Typed(bytes), _) => {
-            typed_fixed(bytes, 7, count, |one| check(f64::from_le_bytes(one), &mut take))?;
+            typed_fixed(bytes, 7, count, |element| check(f64::from_le_bytes(element), &mut take))?;
         }
         (Elements::Json(text), _) => scalars::each_float(text, tensor.shape, |value| {
             check(value, &mut take);
             Ok(())
         })?,
     }
-    match wrong {
+    match not_finite {
         None => Ok(()),
         Some(value) => Err(format!("the value {value} is not finite as float32")),
     }
 }
 
-/// Every element in turn, which must be `count` texts.
+/// Calls `take` with each element, which must be `count` texts.
 pub fn each_text(tensor: &Tensor<'_>, count: usize, mut take: impl FnMut(&str)) -> Result<(), String> {
     let mut number = 0;
     let mut check = |bytes: &[u8]| {
@@ -99,16 +99,17 @@ pub fn each_text(tensor: &Tensor<'_>, count: usize, mut take: impl FnMut(&str)) 
     match tensor.elements {
         Elements::Raw(mut bytes) => {
             for at in 0..count {
-                let cut =
-                    || format!("{} bytes end within value {at} of {count}; expected {LENGTHS}", bytes.len());
-                let (length, rest) = bytes.split_first_chunk().ok_or_else(cut)?;
+                let truncated = || {
+                    format!("the {} bytes end within value {at} of {count}; expected {LENGTHS}", bytes.len())
+                };
+                let (length, rest) = bytes.split_first_chunk().ok_or_else(truncated)?;
                 let (text, rest) =
-                    rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(cut)?;
+                    rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(truncated)?;
                 check(text)?;
                 bytes = rest;
             }
             if !bytes.is_empty() {
-                return Err(format!("{} bytes too many after {count} values", bytes.len()));
+                return Err(format!("{} extra bytes after {count} values", bytes.len()));
             }
             return Ok(());
         }
@@ -126,16 +127,16 @@ pub fn each_text(tensor: &Tensor<'_>, count: usize, mut take: impl FnMut(&str)) 
     has_count(number, count)
 }
 
-const LENGTHS: &str = "4 bytes of length (little-endian) before each";
+const LENGTHS: &str = "a little-endian length of 4 bytes before each";
 
-fn has_count(found: usize, count: usize) -> Result<(), String> {
-    if found == count {
+fn has_count(actual: usize, count: usize) -> Result<(), String> {
+    if actual == count {
         return Ok(());
     }
-    Err(format!("{found} values in its contents, and its shape is of {count}"))
+    Err(format!("its contents have {actual} values, its shape {count}"))
 }
 
-/// Elements of `N` bytes each that lie end to end.
+/// The elements of `N` bytes each in concatenated bytes.
 fn raw<const N: usize>(bytes: &[u8], count: usize) -> Result<impl Iterator<Item = [u8; N]>, String> {
     if bytes.len() / N != count || bytes.len() % N != 0 {
         return Err(format!("{} bytes, expected {count} values of {N} bytes each", bytes.len()));
@@ -152,7 +153,7 @@ fn chunks<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
 }
 
 fn other_field(datatype: Datatype) -> String {
-    format!("its contents are of another type than {}", datatype.name())
+    format!("its contents do not have the type {}", datatype.name())
 }
 
 fn typed_ints(
@@ -161,26 +162,26 @@ fn typed_ints(
     count: usize,
     mut take: impl FnMut(u64),
 ) -> Result<(), String> {
-    let own = match datatype {
+    let own_field = match datatype {
         Datatype::Int32 => 2,
         Datatype::Int64 => 3,
         Datatype::Uint32 => 4,
         _ => 5,
     };
-    let mut found = 0;
-    let mut one = |value| {
-        found += 1;
-        if found <= count {
+    let mut actual = 0;
+    let mut add = |value| {
+        actual += 1;
+        if actual <= count {
             take(value);
         }
     };
     for field in Fields(bytes) {
         match field.map_err(|Torn| TORN)? {
-            (number, Field::Varint(value)) if number == own => one(value),
-            (number, Field::Bytes(mut packed)) if number == own => {
+            (number, Field::Varint(value)) if number == own_field => add(value),
+            (number, Field::Bytes(mut packed)) if number == own_field => {
                 while !packed.is_empty() {
                     let (value, rest) = varint(packed).map_err(|Torn| TORN)?;
-                    one(value);
+                    add(value);
                     packed = rest;
                 }
             }
@@ -188,21 +189,21 @@ fn typed_ints(
             _ => {}
         }
     }
-    has_count(found, count)
+    has_count(actual, count)
 }
 
 fn typed_fixed<const N: usize>(
     bytes: &[u8],
-    own: u32,
+    own_field: u32,
     count: usize,
     mut take: impl FnMut([u8; N]),
 ) -> Result<(), String> {
     let datatype = if N == 4 { Datatype::Fp32 } else { Datatype::Fp64 };
-    let mut found = 0;
-    let mut one = |bytes: &[u8]| {
+    let mut actual = 0;
+    let mut add = |bytes: &[u8]| {
         for element in chunks(bytes) {
-            found += 1;
-            if found <= count {
+            actual += 1;
+            if actual <= count {
                 take(element);
             }
         }
@@ -210,12 +211,12 @@ fn typed_fixed<const N: usize>(
     };
     for field in Fields(bytes) {
         match field.map_err(|Torn| TORN)? {
-            (number, Field::Bytes(packed)) if number == own => one(packed)?,
-            (number, Field::Four(bytes)) if number == own && N == 4 => one(&bytes)?,
-            (number, Field::Eight(bytes)) if number == own && N == 8 => one(&bytes)?,
+            (number, Field::Bytes(packed)) if number == own_field => add(packed)?,
+            (number, Field::Four(bytes)) if number == own_field && N == 4 => add(&bytes)?,
+            (number, Field::Eight(bytes)) if number == own_field && N == 8 => add(&bytes)?,
             (1..=8, _) => return Err(other_field(datatype)),
             _ => {}
         }
     }
-    has_count(found, count)
+    has_count(actual, count)
 }

@@ -1,27 +1,27 @@
-//! Fields: a message of protocol buffers, read where it lies. It knows the wire, and no message.
+//! Fields: reads the fields of a protobuf message in place. Knows the wire format, and no message.
 
-/// What a field holds, as far as the wire tells.
+/// The value of a field, as the wire format encodes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Field<'a> {
-    /// A number that takes as many bytes as it needs.
+    /// A variable-length integer.
     Varint(u64),
     /// Eight bytes.
     Eight([u8; 8]),
-    /// A text, bytes, a message, or numbers end to end.
+    /// A text, bytes, a message, or packed numbers.
     Bytes(&'a [u8]),
     /// Four bytes.
     Four([u8; 4]),
 }
 
-/// Bytes that are no message.
+/// The bytes are not a valid message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Torn;
 
-/// The fields of a message, in the order they were written.
+/// The fields of a message in their order.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields<'a>(pub &'a [u8]);
 
-/// The number that `bytes` begin with, and what follows it.
+/// Decodes the integer at the start of `bytes`, and returns it with the rest.
 #[inline]
 pub fn varint(bytes: &[u8]) -> Result<(u64, &[u8]), Torn> {
     let mut value = 0;
@@ -54,7 +54,7 @@ impl<'a> Fields<'a> {
                 rest.split_at_checked(bytes).map(|(value, rest)| (Field::Bytes(value), rest)).ok_or(Torn)?
             }
             5 => rest.split_first_chunk().map(|(value, rest)| (Field::Four(*value), rest)).ok_or(Torn)?,
-            // Groups, which nobody writes any more.
+            // Groups are deprecated and not supported.
             _ => return Err(Torn),
         };
         self.0 = rest;
@@ -101,7 +101,7 @@ mod tests {
             assert_eq!(Fields(torn).collect::<Vec<_>>(), [Err(Torn)], "{torn:?}");
         }
         assert_eq!(varint(&[0xff; 11]), Err(Torn));
-        let most = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
-        assert_eq!(varint(&most), Ok((u64::MAX, &[][..])));
+        let max = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
+        assert_eq!(varint(&max), Ok((u64::MAX, &[][..])));
     }
 }

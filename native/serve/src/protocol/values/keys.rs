@@ -1,53 +1,53 @@
-//! Keys: what the values of slots become as they are read: their hashes; or themselves, for whoever writes requests down.
+//! Keys: how slot values become keys. Either their hashes, or the values themselves for writing requests out.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use streamlearn_wire::keys::{key_of_bytes, key_of_int};
 
-/// What becomes of values.
+/// The conversion of values to keys.
 #[derive(Debug)]
 pub enum Keys {
-    /// Their hashes, which rows of tables are found by.
+    /// Hashes, by which rows of tables are looked up.
     Hashed,
-    /// Themselves: the bits of whole numbers, and where texts are kept.
+    /// Plain values: the bits of integers, and the positions of stored texts.
     Plain(Mutex<Texts>),
 }
 
-/// Texts end to end.
+/// Concatenated texts.
 #[derive(Debug, Default)]
 pub struct Texts {
     bytes: Vec<u8>,
-    lasting: usize,
+    retained_bytes: usize,
 }
 
 impl Texts {
-    /// Keep a text; gives what it is found by.
+    /// Stores a text, and returns its key.
     pub fn keep(&mut self, text: &str) -> u64 {
         let at = (self.bytes.len() as u64) << 32;
         self.bytes.extend_from_slice(text.as_bytes());
-        // A message and what stands for its defaults are far below what 32 bits count.
+        // A message with its defaults is far smaller than 4 GiB.
         at | text.len() as u64
     }
 
-    /// A text that is kept.
+    /// Returns the text of a key.
     pub fn get(&self, key: u64) -> &[u8] {
         let (at, length) = ((key >> 32) as usize, key as u32 as usize);
         &self.bytes[at..at + length]
     }
 
-    /// Let what is there now last.
-    pub fn last(&mut self) {
-        self.lasting = self.bytes.len();
+    /// Keeps the current texts across `forget`.
+    pub fn retain(&mut self) {
+        self.retained_bytes = self.bytes.len();
     }
 
-    /// Forget all but what lasts.
+    /// Removes all texts added after `retain`.
     pub fn forget(&mut self) {
-        self.bytes.truncate(self.lasting);
+        self.bytes.truncate(self.retained_bytes);
     }
 }
 
 impl Keys {
-    /// What a whole number becomes.
+    /// Returns the key of an integer.
     #[inline]
     pub fn of_int(&self, value: i64, salt: u64) -> u64 {
         match self {
@@ -56,7 +56,7 @@ impl Keys {
         }
     }
 
-    /// What a text becomes.
+    /// Returns the key of a text.
     #[inline]
     pub fn of_text(&self, text: &str, salt: u64) -> u64 {
         match self {
@@ -65,7 +65,7 @@ impl Keys {
         }
     }
 
-    /// The texts that are kept; None where values are hashed.
+    /// Returns the stored texts; `None` if values are hashed.
     pub fn texts(&self) -> Option<MutexGuard<'_, Texts>> {
         match self {
             Self::Hashed => None,
@@ -85,12 +85,12 @@ mod tests {
     #[test]
     fn plain_values_come_back_and_only_what_lasts_is_kept_for_the_next_request() {
         let keys = Keys::Plain(Mutex::default());
-        let lasting = keys.of_text("NO", 1);
-        keys.texts().unwrap().last();
-        let (first, none) = (keys.of_text("Größe", 1), keys.of_text("", 1));
+        let retained = keys.of_text("NO", 1);
+        keys.texts().unwrap().retain();
+        let (first, empty) = (keys.of_text("Größe", 1), keys.of_text("", 1));
         let texts = keys.texts().unwrap();
         assert_eq!(
-            [texts.get(lasting), texts.get(first), texts.get(none)],
+            [texts.get(retained), texts.get(first), texts.get(empty)],
             ["NO".as_bytes(), "Größe".as_bytes(), b""]
         );
         drop(texts);

@@ -1,4 +1,4 @@
-//! Scalars: the values of JSON, taken one by one without keeping them. What they are for is not known here.
+//! Scalars: reads JSON values one by one without storing them. Knows nothing of their use.
 
 use std::fmt;
 
@@ -7,33 +7,33 @@ use serde_json::value::RawValue;
 
 use super::tensor::{Shape, cut};
 
-/// Whoever takes values; what it has no use for it refuses.
+/// Receives values; refuses values of the wrong type.
 pub trait Take {
-    /// What it takes, for people.
+    /// The expected type, for errors.
     const WANTS: &'static str;
 
-    /// A whole number.
+    /// Takes an integer.
     fn int(&mut self, value: i64) -> Result<(), String> {
-        Err(format!("{value} where {} is expected", Self::WANTS))
+        Err(format!("{value}, expected {}", Self::WANTS))
     }
 
-    /// A number.
+    /// Takes a number.
     fn float(&mut self, value: f64) -> Result<(), String> {
-        Err(format!("{value} where {} is expected", Self::WANTS))
+        Err(format!("{value}, expected {}", Self::WANTS))
     }
 
-    /// A text.
+    /// Takes a text.
     fn text(&mut self, value: &str) -> Result<(), String> {
         let cut = cut(value);
-        Err(format!("the text {cut:?} where {} is expected", Self::WANTS))
+        Err(format!("the text {cut:?}, expected {}", Self::WANTS))
     }
 }
 
-/// Whole numbers alone.
+/// Takes integers only.
 pub struct Ints<F>(pub F);
-/// Any numbers.
+/// Takes any numbers.
 pub struct Floats<F>(pub F);
-/// Texts alone.
+/// Takes texts only.
 pub struct Texts<F>(pub F);
 
 impl<F: FnMut(i64) -> Result<(), String>> Take for Ints<F> {
@@ -64,26 +64,26 @@ impl<F: FnMut(&str) -> Result<(), String>> Take for Texts<F> {
     }
 }
 
-/// One value, or a list of so many values at most; says how many there were.
+/// Reads one value, or a list with a maximum length; the result tells which.
 pub struct Value<'t, T> {
-    /// Who takes them.
+    /// Receives the values.
     pub take: &'t mut T,
-    /// How many a list may have, where a list may stand.
+    /// The maximum length of a list, if a list is allowed.
     pub list: Option<u64>,
 }
 
-/// What stood where values were expected.
+/// The form of a JSON value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum ValueForm {
     /// Null.
     Nothing,
     /// One value.
     One,
-    /// A list of so many.
+    /// A list of this length.
     List(u64),
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for ValueForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => f.write_str("null"),
@@ -94,64 +94,64 @@ impl fmt::Display for Found {
 }
 
 impl<'de, T: Take> DeserializeSeed<'de> for Value<'_, T> {
-    type Value = Found;
+    type Value = ValueForm;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Found, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<ValueForm, D::Error> {
         from.deserialize_any(self)
     }
 }
 
 impl<'de, T: Take> Visitor<'de> for Value<'_, T> {
-    type Value = Found;
+    type Value = ValueForm;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = if self.list.is_some() { ", or a list" } else { "" };
         write!(f, "{}{list}", T::WANTS)
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Found, E> {
-        Ok(Found::Nothing)
+    fn visit_unit<E: Error>(self) -> Result<ValueForm, E> {
+        Ok(ValueForm::Nothing)
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Found, E> {
-        self.take.int(value).map(|()| Found::One).map_err(E::custom)
+    fn visit_i64<E: Error>(self, value: i64) -> Result<ValueForm, E> {
+        self.take.int(value).map(|()| ValueForm::One).map_err(E::custom)
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Found, E> {
+    fn visit_u64<E: Error>(self, value: u64) -> Result<ValueForm, E> {
         match i64::try_from(value) {
             Ok(value) => self.visit_i64(value),
-            // Beyond 64 bits with a sign it is a number still.
+            // Beyond i64 it is still a number.
             Err(_) => self.visit_f64(value as f64),
         }
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Found, E> {
-        self.take.float(value).map(|()| Found::One).map_err(E::custom)
+    fn visit_f64<E: Error>(self, value: f64) -> Result<ValueForm, E> {
+        self.take.float(value).map(|()| ValueForm::One).map_err(E::custom)
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<Found, E> {
-        self.take.text(value).map(|()| Found::One).map_err(E::custom)
+    fn visit_str<E: Error>(self, value: &str) -> Result<ValueForm, E> {
+        self.take.text(value).map(|()| ValueForm::One).map_err(E::custom)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Found, A::Error> {
-        let Some(most) = self.list else {
-            return Err(A::Error::custom(format!("a list where {} is expected", T::WANTS)));
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ValueForm, A::Error> {
+        let Some(length_max) = self.list else {
+            return Err(A::Error::custom(format!("a list, expected {}", T::WANTS)));
         };
         let mut count = 0;
-        while let Some(found) = list.next_element_seed(Value { take: &mut *self.take, list: None })? {
-            if found == Found::Nothing {
-                return Err(A::Error::custom(format!("null where {} is expected", T::WANTS)));
+        while let Some(form) = list.next_element_seed(Value { take: &mut *self.take, list: None })? {
+            if form == ValueForm::Nothing {
+                return Err(A::Error::custom(format!("null, expected {}", T::WANTS)));
             }
             count += 1;
-            if count > most {
-                return Err(A::Error::custom(format!("more values than {most}")));
+            if count > length_max {
+                return Err(A::Error::custom(format!("more than {length_max} values")));
             }
         }
-        Ok(Found::List(count))
+        Ok(ValueForm::List(count))
     }
 }
 
-/// A tensor's data: all values in one list, or in lists as its shape is.
+/// Reads a tensor's data: all values in one list, or in lists nested as its shape.
 struct Data<'t, T> {
     take: &'t mut T,
     shape: Shape,
@@ -161,7 +161,7 @@ impl<'de, T: Take> Visitor<'de> for Data<'_, T> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a list of data of shape {}", self.shape)
+        write!(f, "a list with the data of shape {}", self.shape)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
@@ -169,20 +169,20 @@ impl<'de, T: Take> Visitor<'de> for Data<'_, T> {
         let total: u64 = dims.iter().product();
         let row = dims.get(1).copied();
         let (mut values, mut rows) = (0, 0);
-        while let Some(found) = list.next_element_seed(Value { take: &mut *self.take, list: row })? {
-            match found {
-                Found::One => values += 1,
-                Found::List(count) if Some(count) == row => rows += 1,
-                Found::List(_) | Found::Nothing => {
-                    return Err(A::Error::custom(format!("data is not of shape {}", self.shape)));
+        while let Some(form) = list.next_element_seed(Value { take: &mut *self.take, list: row })? {
+            match form {
+                ValueForm::One => values += 1,
+                ValueForm::List(count) if Some(count) == row => rows += 1,
+                ValueForm::List(_) | ValueForm::Nothing => {
+                    return Err(A::Error::custom(format!("the data does not have shape {}", self.shape)));
                 }
             }
             if values > total || rows > dims.first().copied().unwrap_or(0) {
-                return Err(A::Error::custom(format!("more data than shape {}", self.shape)));
+                return Err(A::Error::custom(format!("the data exceeds shape {}", self.shape)));
             }
         }
         if (rows, values) != (0, total) && (Some(&rows), values) != (dims.first(), 0) {
-            return Err(A::Error::custom(format!("data is not of shape {}", self.shape)));
+            return Err(A::Error::custom(format!("the data does not have shape {}", self.shape)));
         }
         Ok(())
     }
@@ -192,13 +192,13 @@ fn each(text: &RawValue, shape: Shape, mut take: impl Take) -> Result<(), String
     let mut from = serde_json::Deserializer::from_str(text.get());
     let read = from.deserialize_any(Data { take: &mut take, shape });
     read.map_err(|error| {
-        // Where it stands counts from the data's begin, which would mislead.
-        let said = error.to_string();
-        said.rsplit_once(" at line ").map_or(said.clone(), |(said, _)| said.to_owned())
+        // The position is relative to the data, which would mislead: drop it.
+        let text = error.to_string();
+        text.rsplit_once(" at line ").map_or(text.clone(), |(text, _)| text.to_owned())
     })
 }
 
-/// Every whole number of a tensor's data, of which there are as many as its shape says.
+/// Calls `take` with every integer of a tensor's data, as many as its shape has.
 pub fn each_int(
     text: &RawValue,
     shape: Shape,
@@ -207,7 +207,7 @@ pub fn each_int(
     each(text, shape, Ints(take))
 }
 
-/// Every number of a tensor's data, of which there are as many as its shape says.
+/// Calls `take` with every number of a tensor's data, as many as its shape has.
 pub fn each_float(
     text: &RawValue,
     shape: Shape,
@@ -216,7 +216,7 @@ pub fn each_float(
     each(text, shape, Floats(take))
 }
 
-/// Every text of a tensor's data, of which there are as many as its shape says.
+/// Calls `take` with every text of a tensor's data, as many as its shape has.
 pub fn each_text(
     text: &RawValue,
     shape: Shape,
@@ -231,17 +231,17 @@ mod tests {
 
     #[test]
     fn a_shape_without_dimensions_is_of_one_value() {
-        let of = |data: &str| {
-            let (text, mut found) = (RawValue::from_string(data.to_owned()).unwrap(), Vec::new());
-            let read = each_int(&text, Shape::default(), |value| {
-                found.push(value);
+        let ints_of = |data: &str| {
+            let (text, mut values) = (RawValue::from_string(data.to_owned()).unwrap(), Vec::new());
+            let result = each_int(&text, Shape::default(), |value| {
+                values.push(value);
                 Ok(())
             });
-            read.map(|()| found)
+            result.map(|()| values)
         };
-        assert_eq!(of("[5]"), Ok(vec![5]));
+        assert_eq!(ints_of("[5]"), Ok(vec![5]));
         for wrong in ["[]", "[5, 6]", "[[5]]"] {
-            assert!(of(wrong).is_err(), "{wrong}");
+            assert!(ints_of(wrong).is_err(), "{wrong}");
         }
     }
 }

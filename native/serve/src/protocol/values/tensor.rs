@@ -1,4 +1,4 @@
-//! A tensor as a caller sent it: a shape, a datatype and elements where they lie. It knows no column.
+//! A tensor of a request: a shape, a datatype and the encoded elements. Knows no column.
 
 use std::fmt;
 
@@ -8,20 +8,20 @@ use super::elements;
 use super::fields::{Field, Fields, Torn, varint};
 use super::keys::Keys;
 
-/// Types of elements that are taken.
+/// The supported element types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Datatype {
-    /// Whole numbers of 32 bits.
+    /// 32-bit integers.
     Int32,
-    /// Whole numbers of 64 bits.
+    /// 64-bit integers.
     Int64,
-    /// Whole numbers of 32 bits, none negative.
+    /// Unsigned 32-bit integers.
     Uint32,
-    /// Whole numbers of 64 bits, none negative.
+    /// Unsigned 64-bit integers.
     Uint64,
-    /// Numbers of 32 bits.
+    /// 32-bit floats.
     Fp32,
-    /// Numbers of 64 bits.
+    /// 64-bit floats.
     Fp64,
     /// Texts.
     Bytes,
@@ -38,7 +38,7 @@ impl Datatype {
         (Self::Bytes, "BYTES"),
     ];
 
-    /// The datatype of a name, if it is one that is taken.
+    /// Returns the datatype with a name, if it is supported.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(datatype, _)| *datatype)
     }
@@ -48,18 +48,18 @@ impl Datatype {
         Self::ALL.iter().find(|(datatype, _)| *datatype == self).map_or("", |(_, name)| name)
     }
 
-    /// Whether elements are whole numbers.
+    /// Whether elements are integers.
     pub fn is_whole(self) -> bool {
         matches!(self, Self::Int32 | Self::Int64 | Self::Uint32 | Self::Uint64)
     }
 
-    /// Whether elements are numbers that need not be whole.
+    /// Whether elements are floats.
     pub fn is_float(self) -> bool {
         matches!(self, Self::Fp32 | Self::Fp64)
     }
 }
 
-/// Dimensions; those beyond the second are only counted, for nothing here has more.
+/// Dimensions; those after the second are only counted, because no input has more.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shape {
     dims: [u64; 2],
@@ -67,17 +67,17 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// One dimension more, unless it is negative.
+    /// Adds a dimension; it must not be negative.
     pub fn push(&mut self, dim: i64) -> Result<(), String> {
         let dim = u64::try_from(dim).map_err(|_| format!("a dimension of its shape is {dim}"))?;
-        if let Some(place) = self.dims.get_mut(self.rank) {
-            *place = dim;
+        if let Some(slot) = self.dims.get_mut(self.rank) {
+            *slot = dim;
         }
         self.rank += 1;
         Ok(())
     }
 
-    /// The dimensions, if there are at most two.
+    /// Returns the dimensions, if there are at most two.
     pub fn dims(&self) -> Option<&[u64]> {
         self.dims.get(..self.rank)
     }
@@ -92,14 +92,14 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Where a tensor's elements lie.
+/// A tensor's encoded elements.
 #[derive(Debug, Clone, Copy)]
 pub enum Elements<'a> {
-    /// End to end, little-endian; texts with their lengths before them.
+    /// Concatenated little-endian values; each text follows its length.
     Raw(&'a [u8]),
-    /// In a message with a field for each type.
+    /// A message with a field for each type.
     Typed(&'a [u8]),
-    /// In JSON.
+    /// JSON.
     Json(&'a RawValue),
 }
 
@@ -122,91 +122,92 @@ fn fits(values: usize, values_max: usize) -> Result<(), String> {
 }
 
 impl Tensor<'_> {
-    /// How many elements its shape says, which are at most `values_max`.
+    /// Returns the number of elements in the shape, at most `values_max`.
     pub fn count(&self, values_max: usize) -> Result<usize, String> {
         let dims = self.shape.dims().unwrap_or_default();
         let count = dims.iter().try_fold(1u64, |count, &dim| count.checked_mul(dim));
         let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
-        fits(count, values_max).map_err(|_| {
-            format!("shape {} is of more values than {values_max}, the most there may be", self.shape)
-        })?;
+        fits(count, values_max)
+            .map_err(|_| format!("shape {} has more than {values_max} values", self.shape))?;
         Ok(count)
     }
 
-    /// What its elements become, which are `count` whole numbers.
-    pub fn int_keys(&self, count: usize, salt: u64, of: &Keys) -> Result<Vec<u64>, String> {
+    /// Returns the keys of its elements, which must be `count` integers.
+    pub fn int_keys(&self, count: usize, salt: u64, hashing: &Keys) -> Result<Vec<u64>, String> {
         let mut keys = self.room(count)?;
-        elements::each_int(self, count, |value| keys.push(of.of_int(value, salt)))?;
+        elements::each_int(self, count, |value| keys.push(hashing.of_int(value, salt)))?;
         Ok(keys)
     }
 
-    /// What its elements become, which are `count` texts.
-    pub fn text_keys(&self, count: usize, salt: u64, of: &Keys) -> Result<Vec<u64>, String> {
+    /// Returns the keys of its elements, which must be `count` texts.
+    pub fn text_keys(&self, count: usize, salt: u64, hashing: &Keys) -> Result<Vec<u64>, String> {
         let mut keys = self.room(count)?;
-        elements::each_text(self, count, |text| keys.push(of.of_text(text, salt)))?;
+        elements::each_text(self, count, |text| keys.push(hashing.of_text(text, salt)))?;
         Ok(keys)
     }
 
-    /// Its elements, which are `count` numbers, all finite as float32.
+    /// Returns its elements, which must be `count` numbers that are finite as float32.
     pub fn floats(&self, count: usize) -> Result<Vec<f32>, String> {
         let mut floats = self.room(count)?;
         elements::each_float(self, count, |value| floats.push(value))?;
         Ok(floats)
     }
 
-    /// Where the values of each of `count` candidates begin and the last's end; its elements say how many each has.
+    /// Returns the offsets of each candidate's values and the end of the last; the elements are `count`
+    /// lengths.
     pub fn offsets(&self, count: usize, values: usize) -> Result<Vec<i32>, String> {
-        let (mut offsets, mut wrong) = (Vec::with_capacity(self.room::<i32>(count)?.capacity() + 1), None);
+        let (mut offsets, mut bad_length) =
+            (Vec::with_capacity(self.room::<i32>(count)?.capacity() + 1), None);
         let mut end = 0usize;
         offsets.push(0);
         elements::each_int(self, count, |length| match usize::try_from(length) {
             Ok(length) if length <= values - end => {
                 end += length;
-                // Not more than values, which an offset can count.
+                // At most `values`, which fits an offset.
                 offsets.push(end as i32);
             }
-            _ => wrong = wrong.or(Some(length)),
+            _ => bad_length = bad_length.or(Some(length)),
         })?;
-        if let Some(length) = wrong {
-            return Err(format!("one of its lengths is {length}, and there are {values} values in all"));
+        if let Some(length) = bad_length {
+            return Err(format!("one of its lengths is {length}, for {values} values in all"));
         }
         if end != values {
-            return Err(format!("its lengths are {end} together, and there are {values} values"));
+            return Err(format!("the sum of its lengths is {end}, for {values} values"));
         }
         Ok(offsets)
     }
 
-    /// Memory for `count` elements, once so many can be there at all.
+    /// Allocates for `count` elements, but for no more than the bytes can hold.
     fn room<T>(&self, count: usize) -> Result<Vec<T>, String> {
-        let there = match (self.elements, self.datatype) {
+        let elements_max = match (self.elements, self.datatype) {
             (Elements::Raw(bytes), Datatype::Int64 | Datatype::Uint64 | Datatype::Fp64) => bytes.len() / 8,
             (Elements::Raw(bytes), _) => bytes.len() / 4,
             (Elements::Typed(bytes), _) => bytes.len(),
             (Elements::Json(text), _) => text.get().len(),
         };
-        Ok(Vec::with_capacity(count.min(there)))
+        Ok(Vec::with_capacity(count.min(elements_max)))
     }
 }
 
-/// A tensor's message: its name, and the tensor once it is known where its elements lie.
+/// A tensor's message, with its contents not decoded.
 pub struct Head<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Its datatype, as it was written.
+    /// Its datatype, as written.
     pub datatype: &'a str,
     /// Its shape.
     pub shape: Shape,
-    /// Its contents, if they stand in the message itself.
+    /// Its contents, if they are in the message itself.
     pub contents: Option<&'a [u8]>,
-    /// The name of a parameter, if it has one.
+    /// The name of a parameter, if there is one.
     pub parameter: Option<&'a str>,
 }
 
-/// Why a tensor's message is refused: it is none, or what it says cannot be.
+/// Why a tensor's message is refused.
 pub enum BadHead {
-    /// It is no message.
+    /// The bytes are not a valid message.
     Torn,
-    /// What it says cannot be.
+    /// The content is invalid.
     Wrong(String),
 }
 
@@ -216,18 +217,18 @@ impl From<Torn> for BadHead {
     }
 }
 
-/// The beginning of a text, as an error shows it: of what a caller sent, no error takes more.
+/// The start of a caller's text, as errors quote it: at most 80 characters.
 pub fn cut(text: &str) -> &str {
     text.char_indices().nth(80).map_or(text, |(end, _)| &text[..end])
 }
 
-/// A text in a message.
+/// Decodes a text in a message.
 pub fn text(bytes: &[u8]) -> Result<&str, Torn> {
     std::str::from_utf8(bytes).map_err(|_| Torn)
 }
 
 impl<'a> Head<'a> {
-    /// Read a tensor's message.
+    /// Decodes a tensor's message.
     pub fn read(bytes: &'a [u8]) -> Result<Self, BadHead> {
         let mut head =
             Self { name: "", datatype: "", shape: Shape::default(), contents: None, parameter: None };
@@ -258,11 +259,11 @@ impl<'a> Head<'a> {
     fn dim(&mut self, dim: u64) -> Result<(), BadHead> {
         self.shape
             .push(dim as i64)
-            .map_err(|said| BadHead::Wrong(format!("input {:?}: {said}", cut(self.name))))
+            .map_err(|text| BadHead::Wrong(format!("input {:?}: {text}", cut(self.name))))
     }
 }
 
-/// The name that an entry of a map begins with.
+/// Returns the name in a map entry.
 pub fn entry_name(entry: &[u8]) -> Result<&str, Torn> {
     for field in Fields(entry) {
         if let (1, Field::Bytes(name)) = field? {
