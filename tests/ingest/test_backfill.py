@@ -16,7 +16,7 @@ from streamlearn.ingest import BackfillReport, HistoryRange, JoinPlan, ProgressL
 from streamlearn.ingest.backfill.stretch import cut_stretches, stretch_of
 from streamlearn.schemas import DEAD_LETTER
 from streamlearn.schemas.schema import PREFIX_BYTES
-from streamlearn.testing import small_impression
+from streamlearn.testing import ManualClock, small_impression
 from streamlearn.topics import TopicSettings, create_topic, delete_topic
 from tests.ingest.history import STEP_MS, T_MS, Outcomes, fill, learned, messages, outcomes, records_of, write_app
 from tests.ingest.slow_samples import impression_at, rows_made, slow_features
@@ -228,3 +228,32 @@ def test_a_backfill_beside_ingest_makes_none_of_its_rows_late(tmp_path: Path) ->
     found = [batch.header.watermark_ms for _, batch in messages(app)]
     assert max(found) == reached_ms
     assert {identity for identity, _ in learned(app)} == {identity for identity, _ in outcomes(app)}
+
+
+def test_a_backfill_writes_no_watermark_ahead_of_the_wall(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", Path("/nowhere"), lots=2)
+    app = load_app(tmp_path / "app", ["topics.time=wall"])
+    fill(app, 0, 40)
+    clock = ManualClock(T_MS + 41 * STEP_MS)
+    run_backfill(app, HistoryRange(begin_ms=T_MS), changes=["topics.time=wall"], runner="direct", clock=clock)
+    disorder_ms = round(app.settings.ingest.out_of_orderness_s * 1_000)
+    assert max(batch.header.watermark_ms for _, batch in messages(app)) == clock.wall_ms() - disorder_ms
+
+
+def test_records_of_a_fast_clock_end_no_stretch_of_a_backfill(tmp_path: Path) -> None:
+    counts = []
+    for name, fast in (("steady", 0), ("fast", 8)):
+        app = write_app(tmp_path / name, Path("/nowhere"), lots=2)
+        fill(app, 0, 40)
+        for seed in range(10_000, 10_000 + fast):
+            with Producer(app) as producer:
+                shown = small_impression(seed) | {"event_time_ms": T_MS + 3_000 * STEP_MS}
+                producer.impression(**shown)
+                producer.action(shown["request_id"], shown["event_time_ms"], 0, "click")
+        fill(app, 40, 40)
+        within = HistoryRange(begin_ms=T_MS, end_ms=T_MS + 80 * STEP_MS)
+        report = run_backfill(app, within, runner="direct")
+        counts.append({name: report.counts[name] for name in ("impressions", "actions", "positives")})
+    steady, fast_too = counts
+    assert steady == fast_too
+    assert min(steady.values()) > 0

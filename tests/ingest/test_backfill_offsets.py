@@ -135,8 +135,11 @@ def test_the_verb_makes_samples_of_a_brokers_records_on_prism(
 
 
 def test_impressions_that_came_far_too_late_are_counted_as_missed_and_found_when_told_how_late(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Reading ends at the first late record: this history is shorter than the number that ends it otherwise.
+    for limit in ("_RECORDS_MAX", "_LATE_RECORDS"):
+        monkeypatch.setattr(f"streamlearn.ingest.backfill.stretch_reader.{limit}", 1)
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=3)
     fill(app, 0, 320)
     # The first stretch is a thousand seconds long, windows an hour, and the newest event is later than that.

@@ -272,9 +272,12 @@ def run_backfill(
     counts = dict.fromkeys(_COUNTED, 0)
     plan, stretches, expected = _stretches(folder, plan, within, clock)
     live_ms = _live_ms(folder, plan.lineage.lots_count)
-    if stretches and live_ms < stretches[-1].watermark_ms:
+    if live_ms != NO_INGEST and stretches and live_ms < stretches[-1].watermark_ms:
         message = "rows due after %d are learned once ingest, which already reads there, has passed them"
         _LOG.warning(message, live_ms)
+    if plan.rules.time == "wall":
+        # A later watermark would make rows of events from now on old.
+        live_ms = min(live_ms, clock.wall_ms() - plan.rules.out_of_orderness_ms)
     stretches = [replace(stretch, live_ms=live_ms) for stretch in stretches]
     written: list[Written] = []
     with ExitStack() as stack:

@@ -24,6 +24,8 @@ from streamlearn.topics import Reader, Records, open_topic
 __all__ = ["read_records", "read_stretch", "with_events"]
 
 _RECORDS_MAX = 4_096
+# Reading ends after this many records in a row with timestamps after a stretch.
+_LATE_RECORDS = 1_024
 _NONE = np.empty(0, np.int64)
 _EMPTY = Section(_NONE, _NONE, _NONE, [], [])
 
@@ -38,8 +40,8 @@ def with_events(plan: ReadPlan, stretches: Sequence[Stretch]) -> list[Stretch]:
         def has_events(stretch: Stretch, reader: Reader, partition: int) -> bool:
             is_first = stretch.begin_ms <= 0
             begin = reader.earliest(partition) if is_first else reader.offset_for_time(partition, stretch.begin_ms)
-            end = _end(reader, partition, stretch.end_ms + _disorder_ms(plan, stretch))
-            for records in read_records(plan, reader, (partition, begin, end)):
+            bounds = (partition, begin, reader.end(partition))
+            for records in _until(read_records(plan, reader, bounds), stretch.end_ms + _disorder_ms(plan, stretch)):
                 if stretch.is_own(records.timestamps_ms).any():
                     return True
                 if times_of and any(stretch.is_own(times_of(value)).any() for value in records.values):
@@ -75,21 +77,31 @@ def read_stretch(plan: ReadPlan, stretch: Stretch, partition: int, *, clock: Clo
     for number, (url, topic_id, (first_ms, last_ms)) in enumerate(topics):
         topic, reader, position = open_at(replace(plan, start_ms=first_ms), url, partition, topic_id)
         with topic, reader:
-            end = _end(reader, partition, last_ms + disorder_ms + 1)
-            for section in _sections(plan, reader, (partition, position.offset, end), clock):
+            bounds = (partition, position.offset, reader.end(partition))
+            for section in _sections(plan, reader, bounds, clock, last_ms + disorder_ms + 1):
                 sections = (section, _EMPTY) if number == 0 else (_EMPTY, section)
                 yield Blob(partition, False, False, BEFORE_ALL, *sections, after_ms=BEFORE_ALL)
 
 
-def _end(reader: Reader, partition: int, time_ms: int) -> int:
-    """Return the offset after the first record with such a late timestamp: it may hold earlier events too."""
-    end = reader.end(partition)
-    return end if time_ms < 0 else min(end, reader.offset_for_time(partition, time_ms) + 1)
+def _until(batches: Iterator[Records], time_ms: int) -> Iterator[Records]:
+    """Yield records until many in a row have timestamps at or after `time_ms`.
+
+    A single late timestamp proves nothing: it may come from a producer whose clock is fast.
+    """
+    late = 0
+    for records in batches:
+        yield records
+        earlier = np.flatnonzero(records.timestamps_ms < time_ms)
+        late = late + len(records) if not len(earlier) else len(records) - 1 - int(earlier[-1])
+        if late >= _LATE_RECORDS:
+            return
 
 
-def _sections(plan: ReadPlan, reader: Reader, bounds: tuple[int, int, int], clock: Clock) -> Iterator[Section]:
+def _sections(
+    plan: ReadPlan, reader: Reader, bounds: tuple[int, int, int], clock: Clock, until_ms: int
+) -> Iterator[Section]:
     topic_clock, times_of = TopicClock(), EventTimes.of(plan)
-    for records in read_records(plan, reader, bounds, clock=clock):
+    for records in _until(read_records(plan, reader, bounds, clock=clock), until_ms):
         section, topic_clock = section_of(records, topic_clock, plan.rules, clock.wall_ms(), times_of)
         if len(section):
             yield section
