@@ -158,7 +158,7 @@ class Promoter:
         if not clean:
             return
         reason = f"version {rejected.version} was rejected"
-        made = self._requests.ask(Request(to=clean[-1].ref, by=_BY.format(run=run), reason=reason))
+        made = self._requests.ask(Request(to=clean[-1].ref, by=_BY.format(run=run), reason=reason), known)
         _log.warning("training is asked to go back to version %d: %s (request %d)", made.to.version, reason, made.seq)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from streamlearn.testing import wait_until
 from streamlearn.versions import (
@@ -356,3 +357,25 @@ def test_a_rollback_takes_back_what_is_published_while_it_is_decided(
     assert ended.status == 0, ended
     assert (ended.json["active"], ended.json["taints"]) == (4, [5])
     refused(verb("release", MODEL, "--wait", 0), 1, "versions 5, 6 are tainted")
+
+
+def test_a_registry_that_calls_a_rejected_version_passed_changes_no_promotion_and_no_release(
+    place: Place, verb: Verb
+) -> None:
+    place.cut(6, "rejected")
+    place.cut(7)
+    place.registry.put_versions(structs.replace(known, outcome="passed") for known in place.known)
+    refused(verb("promote", MODEL, 6, "--wait", 0), 1, "6 cannot be served: it is tainted")
+    verb("rollback", MODEL, "--to", 5, "--wait", 0)
+    refused(verb("release", MODEL, "--wait", 0), 1, "6, 7")
+    assert place.pointer.active is not None
+    assert place.pointer.active.version == 5
+
+
+def test_the_number_of_an_obeyed_request_stays_taken_though_its_file_was_removed(place: Place, verb: Verb) -> None:
+    requests, known = Requests(place.store, MODEL), place.known
+    obeyed = (*known[:-1], structs.replace(known[-1], metrics={**known[-1].metrics, "requests_obeyed": 7.0}))
+    made = requests.ask(Request(to=known[0].ref), obeyed)
+    assert made.seq == 8
+    assert requests.waiting(obeyed) == [made]
+    assert requests.ask(Request(to=known[0].ref)).seq == 9

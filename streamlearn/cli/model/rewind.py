@@ -54,7 +54,8 @@ def rewind(
     _check_clean(model, to)
     now = datetime.now(UTC)
     skips = tuple(_skip(text, now, place) for text in skip or ())
-    request = Requests(model.store, model.name).ask(Request(to=target.ref, skips=skips, by=author(), reason=reason))
+    wanted = Request(to=target.ref, skips=skips, by=author(), reason=reason)
+    request = Requests(model.store, model.name).ask(wanted, model.known())
     if json:
         print_json({"seq": request.seq, "to": to, "skips": [skip_text(skip) for skip in skips], "reason": reason})
         return

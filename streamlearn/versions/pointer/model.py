@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -127,15 +127,17 @@ class Model:
     ) -> tuple[Moved, Sequence[Known]]:
         """Move its pointer, wait for nodes as `Mover.move` does, and return the result and the history it was based on.
 
-        `decide` gets the current pointer and the current history.
+        `decide` gets the current pointer and the current history. Only a rollback, which must be fast, relies on the
+        registry's summaries: others could make nodes serve a rejected version that a stranger calls passed there.
         """
-        known = self.known()
+        deciding = self if what == "rollback" else replace(self, url="", is_alone=True)
+        known = deciding.known()
 
         def decided(current: Pointer) -> Pointer:
-            return decide(current, self.known_at(current, known))
+            return decide(current, deciding.known_at(current, known))
 
         moved = self.mover.move(decided, by=by, what=what, reason=reason, wait_s=wait_s)
-        return moved, self.known_at(moved.pointer, known)
+        return moved, deciding.known_at(moved.pointer, known)
 
     def close(self) -> None:
         """Close its registry, if it was opened."""

@@ -64,12 +64,11 @@ class Requests:
         self._refusals = Sequence(store, model_folder(model, "refusals"), Refusal, help=_REFUSAL_HELP)
         self._clock = clock
 
-    def ask(self, request: Request) -> Request:
-        """Write a request, and return it with its number and time."""
+    def ask(self, request: Request, known: Versions[Known] = ()) -> Request:
+        """Write a request, and return it with its number and time. `known` are the versions of the model."""
         while True:
-            newest = self._records.newest()
-            # The number of a refused request stays taken even if its file was removed.
-            seq = 1 + max((0 if newest is None else newest[0], *self._refusals.numbers()))
+            # Numbers of obeyed and refused requests stay taken even if their files were removed.
+            seq = 1 + max((_obeyed(known), *self._records.numbers(), *self._refusals.numbers()))
             numbered = structs.replace(request, seq=seq, wall_ms=max(0, self._clock.wall_ms()))
             try:
                 self._records.append(seq, numbered)
@@ -79,7 +78,7 @@ class Requests:
 
     def waiting(self, known: Versions[Known]) -> list[Request]:
         """Return, in order, the requests that training has neither obeyed, by the newest version, nor refused."""
-        requests = self.after(int(known[-1].metrics.get(OBEYED, 0.0)) if known else 0)
+        requests = self.after(_obeyed(known))
         refused = set(self._refusals.numbers()) if requests else set()
         return [request for request in requests if request.seq not in refused]
 
@@ -102,3 +101,7 @@ class Requests:
     def after(self, seq: int) -> list[Request]:
         """Return the requests after a number, in order; raises `VersionDefect` if one is damaged."""
         return [self._records.read(number) for number in self._records.numbers() if number > seq]
+
+
+def _obeyed(known: Versions[Known]) -> int:
+    return int(known[-1].metrics.get(OBEYED, 0.0)) if known else 0
